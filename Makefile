@@ -1,0 +1,42 @@
+# make venv | demo | test | lint | lock
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: venv demo test lint lock clean
+.DEFAULT_GOAL := test
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@echo "== building $(VENV) (about a minute the first time)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: venv
+	@mkdir -p demo
+	@echo "== making a BERT-like model"
+	$(BIN)/python examples/bert.py demo/bert.onnx
+	@echo "== compiling it for this machine's CPU"
+	$(BIN)/mcfuser compile demo/bert.onnx -o demo/out --device cpu
+	@echo "== running it beside onnxruntime"
+	$(BIN)/mcfuser run demo/out --check demo/bert.onnx
+
+test: venv lint
+	@echo "== tests"
+	$(BIN)/python -m pytest
+
+lint: venv
+	@echo "== ruff and mypy"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock:
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --all-extras pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,1 @@
+"""Dependences between reductions over one axis, and what repairs them."""

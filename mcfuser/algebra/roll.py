@@ -1,0 +1,244 @@
+"""Rolling updates: keep a running value and repair it whenever the other reduction moves.
+
+For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must turn what was
+accumulated with r into what r' would have given: `h(g(r, c), r, r') = g(r', c)`. Where g can be
+solved for one of the c, `h(t, r, r') = g(r', c(r, t))` (Neptune, Theorem 4.3); h must also commute
+with the reducer (Theorem 4.2). Nothing here knows what softmax is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mcfuser.algebra.dependence import Dependence, dependences, through_maps
+from mcfuser.chain import Chain, Reducer
+from mcfuser.errors import ChainError
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, children, read, rewrite, text
+
+OLD = "_old"
+"""The suffix of the tensor that holds a moving reduction's value before its last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """How a target is repaired. `h` reads the target, the moving value, and its old value."""
+
+    target: str
+    moving: str
+    axis: str
+    g: str
+    inverse: str
+    h: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a target cannot be repaired, in one sentence."""
+
+    target: str
+    moving: str
+    axis: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    g: str
+    inverse: str
+    h: Expr | None
+    reason: str = ""
+
+
+def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
+    """For every dependence between reductions of the chain: its repair, or the reason for none."""
+    return tuple(_roll(chain, d) for d in dependences(chain))
+
+
+def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
+    target, moving = chain.operator(d.target), chain.operator(d.moving)
+    body = through_maps(chain, target)
+    found = [n for n in _nodes(body) if isinstance(n, Read) and n.tensor == d.moving]
+    if any(r != found[0] for r in found) or any(
+        i.plain not in target.axes for i in found[0].indices
+    ):
+        return _refuse(d, f"'{d.target}' reads '{d.moving}' at more than its own position")
+    skeleton, _ = _abstract(body, d.moving)
+    solution = _solve(text(skeleton), target.reduce)
+    if solution.h is None:
+        return _refuse(d, solution.reason)
+    names: Mapping[str, Expr] = {
+        "t": read(d.target, *target.axes),
+        "r": Read(d.moving + OLD, found[0].indices),
+        "s": Read(d.moving, found[0].indices),
+    }
+    h = rewrite(solution.h, lambda n: names[n.axis] if isinstance(n, Index) else n)
+    assert moving.reduce != "none"
+    return Roll(d.target, d.moving, d.axis, solution.g, solution.inverse, h)
+
+
+def _refuse(d: Dependence, reason: str) -> Refusal:
+    sentence = (
+        f"operator '{d.target}' cannot share the loop over axis '{d.axis}' with "
+        f"operator '{d.moving}': {reason}"
+    )
+    return Refusal(d.target, d.moving, d.axis, sentence)
+
+
+def _nodes(e: Expr) -> list[Expr]:
+    return [e, *(n for child in children(e) for n in _nodes(child))]
+
+
+def _abstract(e: Expr, moving: str) -> tuple[Expr, dict[Expr, str]]:
+    """The body with r for the moving read and c0, c1, .. for each maximal subterm free of it."""
+    symbols: dict[Expr, str] = {}
+
+    def go(node: Expr) -> Expr:
+        if isinstance(node, Read) and node.tensor == moving:
+            return Index("r")
+        free = not any(isinstance(n, Read) and n.tensor == moving for n in _nodes(node))
+        if free and isinstance(node, Const):
+            return node
+        if free:
+            return Index(symbols.setdefault(node, f"c{len(symbols)}"))
+        if isinstance(node, Cast):
+            return go(node.arg)
+        assert isinstance(node, Call)
+        return Call(node.op, tuple(go(a) for a in node.args))
+
+    return go(e), symbols
+
+
+@lru_cache(maxsize=1024)
+def _solve(g_text: str, reduce: Reducer) -> _Solution:
+    """The repair for g as text in r and c0, c1, ..; t is the old result, s the new r."""
+    import sympy as sp
+
+    from mcfuser.expr import parse
+
+    symbols = {n: sp.Symbol(n, real=True) for n in ("r", "s", "t", "x", "y")}
+    g_expr = parse(g_text)
+    cs = sorted({n.axis for n in _nodes(g_expr) if isinstance(n, Index)} - {"r"})
+    symbols |= {c: sp.Symbol(c, real=True) for c in cs}
+    try:
+        g = _to_sympy(g_expr, symbols)
+    except ChainError as error:
+        return _Solution(g_text, "", None, str(error))
+    r, s, t = symbols["r"], symbols["s"], symbols["t"]
+    for c in reversed(cs):
+        inverse = _invert(g, symbols[c], t)
+        if inverse is None:
+            continue
+        h = sp.powsimp(sp.simplify(g.subs(r, s).subs(symbols[c], inverse)))
+        if h.free_symbols & {symbols[o] for o in cs}:
+            continue
+        if not _commutes(h, t, symbols["x"], symbols["y"], reduce):
+            continue
+        return _Solution(g_text, f"{c} = {inverse}", _from_sympy(h))
+    return _Solution(
+        g_text, "", None,
+        f"no h with h(g(r, c), r, r') = g(r', c) commutes with {reduce} for g = {g_text}",
+    )  # fmt: skip
+
+
+def _invert(g: Any, c: Any, t: Any) -> Any | None:
+    """c from g(c) = t, undoing one operation at a time; None where c stands twice or is stuck."""
+    import sympy as sp
+
+    value = t
+    while g != c:
+        inside = [a for a in g.args if c in a.free_symbols]
+        if len(inside) != 1:
+            return None
+        if g.is_Add:
+            value = value - (g - inside[0])
+        elif g.is_Mul:
+            value = value / (g / inside[0])
+        elif isinstance(g, sp.exp):
+            value = sp.log(value)
+        elif isinstance(g, sp.log):
+            value = sp.exp(value)
+        elif g.is_Pow and g.args[1] == -1:
+            value = 1 / value
+        elif g.is_Pow and c in g.args[1].free_symbols:
+            value = sp.log(value) / sp.log(g.args[0])
+        else:
+            return None
+        g = inside[0]
+    return value
+
+
+def _commutes(h: Any, t: Any, x: Any, y: Any, reduce: Reducer) -> bool:
+    """h(x + y) = h(x) + h(y) for a sum; for a max, h only shifts or scales up (Theorem 4.2)."""
+    import sympy as sp
+
+    if reduce == "sum":
+        return bool(sp.simplify(h.subs(t, x + y) - h.subs(t, x) - h.subs(t, y)) == 0)
+    slope = sp.simplify(sp.diff(h, t))
+    return t not in slope.free_symbols and bool(slope.is_nonnegative)
+
+
+_UNARY: Mapping[str, str] = {
+    "exp": "exp",
+    "log": "log",
+    "tanh": "tanh",
+    "sqrt": "sqrt",
+    "erf": "erf",
+}
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b, "pow": lambda a, b: a**b,
+}  # fmt: skip
+
+
+def _to_sympy(e: Expr, symbols: Mapping[str, Any]) -> Any:
+    import sympy as sp
+
+    if isinstance(e, Index):
+        return symbols[e.axis]
+    if isinstance(e, Const):
+        return sp.nsimplify(e.value)
+    assert isinstance(e, Call)
+    args = [_to_sympy(a, symbols) for a in e.args]
+    if e.op in _UNARY:
+        return getattr(sp, _UNARY[e.op])(args[0])
+    if e.op in _BINARY:
+        return _BINARY[e.op](*args)
+    if e.op == "neg":
+        return -args[0]
+    if e.op == "exp2":
+        return sp.exp(args[0] * sp.log(2))
+    if e.op == "select":
+        return args[0] * args[1] + (1 - args[0]) * args[2]
+    raise ChainError(f"'{e.op}' of the moving value cannot be inverted")
+
+
+def _from_sympy(value: Any) -> Expr:
+    import sympy as sp
+
+    if value.is_Symbol:
+        return Index(value.name)
+    if value.is_number:
+        return Const(float(value))
+    if value.is_Add or value.is_Mul:
+        op = "add" if value.is_Add else "mul"
+        parts = (
+            [_from_sympy(a) for a in value.as_ordered_factors()]
+            if value.is_Mul
+            else [_from_sympy(a) for a in value.as_ordered_terms()]
+        )
+        result = parts[0]
+        for part in parts[1:]:
+            result = Call(op, (result, part))
+        return result
+    if isinstance(value, sp.exp):
+        return Call("exp", (_from_sympy(value.args[0]),))
+    if isinstance(value, sp.log):
+        return Call("log", (_from_sympy(value.args[0]),))
+    if value.is_Pow and value.args[1] == -1:
+        return Call("div", (Const(1.0), _from_sympy(value.args[0])))
+    if value.is_Pow:
+        return Call("pow", (_from_sympy(value.args[0]), _from_sympy(value.args[1])))
+    raise ChainError(f"the repair '{value}' cannot be written as an expression")

@@ -1,0 +1,126 @@
+"""Scalar expressions as TVMScript text that LLVM turns into full-width vector code.
+
+exp, erf and tanh are polynomials: the C library's are called lane by lane, ten times slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
+
+# Minimax fits, low order first. exp: of e^r on |r| <= ln(2)/2, 8e-8 relative. erf: of erf(x)/x in
+# x^2 on |x| < 1, and of log(erfc(x)) on [0, 4], 1.2e-7 absolute together.
+_EXP = (1.0, 1.0, 0.5, 0.16666415333747864, 0.04166608303785324, 0.008375135250389576,
+        0.001395604107528925)  # fmt: skip
+_ERF_NEAR = (1.1283791065216064, -0.3761262595653534, 0.11283600330352783, -0.026854444295167923,
+             0.005189534742385149, -0.0008020835812203586, 7.88910110713914e-05)  # fmt: skip
+_ERF_FAR = (1.5053849722335144e-08, -1.1283807754516602, -0.6365931630134583,
+            -0.10293696075677872, 0.019617371261119843, -0.0005719572654925287,
+            -0.001012263703159988, 0.0003028687206096947, -3.074340565945022e-05)  # fmt: skip
+
+_INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=",
+                             "eq": "==", "ne": "!="}  # fmt: skip
+_CALLS: Mapping[str, str] = {"max": "T.max", "min": "T.min", "abs": "T.abs", "log": "T.log",
+                             "sqrt": "T.sqrt", "floor": "T.floor", "and": "T.And", "or": "T.Or",
+                             "not": "T.Not", "select": "T.Select"}  # fmt: skip
+
+
+def literal(value: float) -> str:
+    if isinstance(value, bool):
+        return f"T.bool({value})"
+    if math.isinf(value):
+        return f'T.float32("{"-" if value < 0 else ""}inf")'
+    return f"T.float32({float(value)!r})"
+
+
+@dataclass
+class Scalar:
+    """Writes expressions at one place of the program.
+
+    `put` takes the lines that must come before, `read` and `index` give the text of reads and
+    axis positions, `known` the text of subexpressions that are computed already, `fresh` numbers
+    the names of intermediate values.
+    """
+
+    put: Callable[[str], None]
+    read: Callable[[Read], str]
+    index: Callable[[str], str]
+    known: Mapping[Expr, str] = field(default_factory=dict)
+    fresh: Iterator[int] = field(default_factory=count)
+
+    def text(self, e: Expr) -> str:
+        if e in self.known:
+            return self.known[e]
+        if isinstance(e, Const):
+            return literal(e.value)
+        if isinstance(e, Index):
+            return self.index(e.axis)
+        if isinstance(e, Read):
+            return self.read(e)
+        if isinstance(e, Cast):
+            inner = self.text(e.arg)
+            half = e.dtype in ("float16", "bfloat16")  # float32 holds every value of theirs
+            return inner if half else f'T.Cast("{e.dtype}", {inner})'
+        return self._call(e)
+
+    def let(self, value: str, dtype: str = "float32") -> str:
+        name = f"x{next(self.fresh)}"
+        self.put(f"{name}: T.let[T.{dtype}] = {value}")
+        return name
+
+    def _call(self, e: Call) -> str:
+        args = [self.text(a) for a in e.args]
+        if e.op in _INFIX:
+            return f"({args[0]} {_INFIX[e.op]} {args[1]})"
+        if e.op == "neg":
+            return f"(T.float32(0) - {args[0]})"
+        if e.op == "pow":
+            return self._pow(e, args)
+        if e.op == "exp":
+            return self.exp(args[0])
+        if e.op == "exp2":
+            return self.exp(f"{args[0]} * T.float32({math.log(2)!r})")
+        if e.op == "tanh":
+            doubled = self.exp(f"T.float32(2) * ({args[0]})")
+            return f"(T.float32(1) - T.float32(2) / ({doubled} + T.float32(1)))"
+        if e.op == "erf":
+            return self._erf(args[0])
+        return f"{_CALLS[e.op]}({', '.join(args)})"
+
+    def _pow(self, e: Call, args: Sequence[str]) -> str:
+        power = e.args[1].value if isinstance(e.args[1], Const) else None
+        if power == 0.5:
+            return f"T.sqrt({args[0]})"
+        if power in (2, 3):
+            x = self.let(args[0])
+            return f"({' * '.join([x] * int(power))})"
+        return f"T.pow({args[0]}, {args[1]})"
+
+    def exp(self, x: str) -> str:
+        """2^n * e^r with |r| <= ln(2)/2. Below the clamp n = -127, whose bits are zero: exp(-inf)
+        is 0 with no test."""
+        x = self.let(f"T.min(T.max({x}, T.float32(-88.0296919)), T.float32(88.3762626))")
+        n = self.let(f"T.floor({x} * T.float32(1.4426950408889634) + T.float32(0.5))")
+        r = self.let(f"({x} - {n} * T.float32(0.693359375)) - {n} * T.float32(-0.000212194440)")
+        power = f'T.reinterpret("float32", T.shift_left(T.Cast("int32", {n}) + 127, 23))'
+        return self.let(f"{_horner(_EXP, r)} * {power}")
+
+    def _erf(self, x: str) -> str:
+        x = self.let(x)
+        size = self.let(f"T.min(T.abs({x}), T.float32(4))")
+        tail = self.exp(_horner(_ERF_FAR, size))
+        far = self.let(f"T.float32(1) - {tail}")
+        near = f"{x} * {_horner(_ERF_NEAR, self.let(f'{x} * {x}'))}"
+        signed = f"T.Select({x} < T.float32(0), T.float32(0) - {far}, {far})"
+        return self.let(f"T.Select({size} < T.float32(1), {near}, {signed})")
+
+
+def _horner(coefficients: Sequence[float], x: str) -> str:
+    result = literal(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        result = f"({literal(c)} + {x} * {result})"
+    return result

@@ -1,0 +1,302 @@
+"""Scalar expressions: what one element of an operator's body computes.
+
+An expression is a frozen tree. It reads tensors at affine indices, reads the value of an axis,
+and applies the operators of `ARITY`. Its text is Python's infix notation, so `parse(text(e)) == e`,
+and the text of a renamed expression is its canonical form.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mcfuser.errors import ChainError
+
+ARITY: Mapping[str, int] = {
+    "add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "pow": 2,
+    "neg": 1, "abs": 1, "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "tanh": 1, "erf": 1, "floor": 1,
+    "lt": 2, "le": 2, "eq": 2, "ne": 2, "and": 2, "or": 2, "not": 1, "select": 3,
+}  # fmt: skip
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """An index: the sum of axis times coefficient, and an offset."""
+
+    terms: tuple[tuple[str, int], ...]
+    offset: int = 0
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(axis for axis, _ in self.terms)
+
+    @property
+    def plain(self) -> str | None:
+        """The axis, where the index is one axis and nothing else."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0:
+            return self.terms[0][0]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The position along an axis, as a number."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    tensor: str
+    indices: tuple[Affine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    arg: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    op: str
+    args: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        if ARITY.get(self.op) != len(self.args):
+            raise ChainError(
+                f"operator '{self.op}' with {len(self.args)} arguments is not known; "
+                f"use one of {', '.join(ARITY)}"
+            )
+
+
+Expr = Const | Index | Read | Cast | Call
+
+
+def axis(name: str) -> Affine:
+    """The index that is one axis."""
+    return Affine(((name, 1),))
+
+
+def read(tensor: str, *axes: str) -> Read:
+    """A read whose every index is one axis."""
+    return Read(tensor, tuple(axis(a) for a in axes))
+
+
+def call(op: str, *args: Expr | float) -> Call:
+    """An operator applied; numbers become constants."""
+    return Call(op, tuple(Const(a) if isinstance(a, (int, float)) else a for a in args))
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Call):
+        return e.args
+    return (e.arg,) if isinstance(e, Cast) else ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node, parents before children."""
+    yield e
+    for child in children(e):
+        yield from walk(child)
+
+
+def reads(e: Expr) -> tuple[Read, ...]:
+    """Every distinct read, in the order of the text."""
+    return tuple(dict.fromkeys(node for node in walk(e) if isinstance(node, Read)))
+
+
+def axes(e: Expr) -> tuple[str, ...]:
+    """Every axis that the value depends on by index or position, in the order of the text."""
+    found: dict[str, None] = {}
+    for node in walk(e):
+        if isinstance(node, Index):
+            found[node.axis] = None
+        elif isinstance(node, Read):
+            found.update((a, None) for index in node.indices for a in index.axes)
+    return tuple(found)
+
+
+def rewrite(e: Expr, leaf: Callable[[Read | Index], Expr]) -> Expr:
+    """The same tree with every read and axis symbol replaced by `leaf` of it."""
+    if isinstance(e, (Read, Index)):
+        return leaf(e)
+    if isinstance(e, Cast):
+        return Cast(rewrite(e.arg, leaf), e.dtype)
+    if isinstance(e, Call):
+        return Call(e.op, tuple(rewrite(a, leaf) for a in e.args))
+    return e
+
+
+def substitute(index: Affine, axes: Mapping[str, Affine]) -> Affine:
+    """The index with every axis in `axes` replaced by another index."""
+    total: dict[str, int] = {}
+    offset = index.offset
+    for name, factor in index.terms:
+        inner = axes.get(name, axis(name))
+        offset += factor * inner.offset
+        for other, coefficient in inner.terms:
+            total[other] = total.get(other, 0) + factor * coefficient
+    return Affine(tuple(sorted((a, c) for a, c in total.items() if c)), offset)
+
+
+def rename(e: Expr, tensors: Mapping[str, str], axes: Mapping[str, str]) -> Expr:
+    """The same expression under other names; names that are not given stay."""
+    indices = {old: axis(new) for old, new in axes.items()}
+
+    def leaf(node: Read | Index) -> Expr:
+        if isinstance(node, Index):
+            return Index(axes.get(node.axis, node.axis))
+        moved = tuple(substitute(i, indices) for i in node.indices)
+        return Read(tensors.get(node.tensor, node.tensor), moved)
+
+    return rewrite(e, leaf)
+
+
+def at(e: Expr, indices: Mapping[str, Affine]) -> Expr:
+    """The value elsewhere: every axis in `indices` replaced by an index."""
+
+    def leaf(node: Read | Index) -> Expr:
+        if isinstance(node, Index):
+            return _position(indices[node.axis]) if node.axis in indices else node
+        return Read(node.tensor, tuple(substitute(i, indices) for i in node.indices))
+
+    return rewrite(e, leaf)
+
+
+def _position(index: Affine) -> Expr:
+    parts: list[Expr] = [
+        Index(a) if c == 1 else Call("mul", (Const(c), Index(a))) for a, c in index.terms
+    ]
+    if index.offset or not parts:
+        parts.append(Const(index.offset))
+    result = parts[0]
+    for part in parts[1:]:
+        result = Call("add", (result, part))
+    return result
+
+
+# --- text -----------------------------------------------------------------------------------
+
+_INFIX = {"or": (1, "or"), "and": (2, "and"), "lt": (4, "<"), "le": (4, "<="), "eq": (4, "=="),
+          "ne": (4, "!="), "add": (5, "+"), "sub": (5, "-"), "mul": (6, "*"), "div": (6, "/")}  # fmt: skip
+_BINARY: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul",
+                                     ast.Div: "div", ast.Pow: "pow"}  # fmt: skip
+_COMPARE: dict[type[ast.AST], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
+
+
+def index_text(index: Affine) -> str:
+    parts = [a if c == 1 else f"{c}*{a}" for a, c in index.terms]
+    if index.offset or not parts:
+        parts.append(str(index.offset))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+def text(e: Expr, outer: int = 0) -> str:
+    """The expression as Python writes it; `outer` is the binding strength around it."""
+    if isinstance(e, Const):
+        if isinstance(e.value, bool) or e.value >= 0:
+            return repr(e.value)
+        return f"({e.value!r})" if outer > 5 else repr(e.value)
+    if isinstance(e, Index):
+        return e.axis
+    if isinstance(e, Read):
+        return f"{e.tensor}[{', '.join(index_text(i) for i in e.indices)}]"
+    if isinstance(e, Cast):
+        return f"{e.dtype}({text(e.arg)})"
+    if e.op in _INFIX:
+        strength, sign = _INFIX[e.op]
+        left = text(e.args[0], strength + (strength == 4))
+        words = f"{left} {sign} {text(e.args[1], strength + 1)}"
+        return f"({words})" if strength < outer else words
+    if e.op == "neg" and not isinstance(e.args[0], Const):
+        words = f"-{text(e.args[0], 7)}"
+        return f"({words})" if outer > 6 else words
+    return (
+        f"{e.op}_({text(e.args[0])})"
+        if e.op == "not"
+        else (f"{e.op}({', '.join(text(a) for a in e.args)})")
+    )
+
+
+def parse(source: str) -> Expr:
+    """The expression that a text says; raises ChainError naming the part that it cannot read."""
+    try:
+        tree = ast.parse(source.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ChainError(f"'{source}' is not an expression: {error.msg}") from None
+    return _parse(tree)
+
+
+def _parse(node: ast.expr) -> Expr:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
+        return Const(node.value)
+    if isinstance(node, ast.Name):
+        return Const(math.inf) if node.id == "inf" else Index(node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _parse(node.operand)
+        return Const(-inner.value) if isinstance(inner, Const) else Call("neg", (inner,))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return Call("not", (_parse(node.operand),))
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return Call(_BINARY[type(node.op)], (_parse(node.left), _parse(node.right)))
+    if isinstance(node, ast.BoolOp):
+        op = "and" if isinstance(node.op, ast.And) else "or"
+        result = _parse(node.values[0])
+        for value in node.values[1:]:
+            result = Call(op, (result, _parse(value)))
+        return result
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _comparison(node)
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return Read(node.value.id, tuple(_affine(i) for i in inner))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        args = tuple(_parse(a) for a in node.args)
+        if node.func.id in DTYPES and len(args) == 1:
+            return Cast(args[0], node.func.id)
+        return Call(node.func.id.rstrip("_"), args)
+    raise ChainError(f"'{ast.unparse(node)}' is not part of the expression language")
+
+
+def _comparison(node: ast.Compare) -> Expr:
+    left, right = _parse(node.left), _parse(node.comparators[0])
+    kind = type(node.ops[0])
+    if kind in (ast.Gt, ast.GtE):
+        return Call("lt" if kind is ast.Gt else "le", (right, left))
+    if kind not in _COMPARE:
+        raise ChainError(f"'{ast.unparse(node)}' is not a comparison of numbers")
+    return Call(_COMPARE[kind], (left, right))
+
+
+def _affine(node: ast.expr) -> Affine:
+    total: dict[str, int] = {}
+
+    def collect(part: ast.expr, factor: int) -> int:
+        if isinstance(part, ast.Constant) and type(part.value) is int:
+            return factor * part.value
+        if isinstance(part, ast.Name):
+            total[part.id] = total.get(part.id, 0) + factor
+            return 0
+        if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub):
+            return collect(part.operand, -factor)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)):
+            sign = 1 if isinstance(part.op, ast.Add) else -1
+            return collect(part.left, factor) + collect(part.right, sign * factor)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
+            for number, rest in ((part.left, part.right), (part.right, part.left)):
+                if isinstance(number, ast.Constant) and type(number.value) is int:
+                    return collect(rest, factor * number.value)
+        raise ChainError(f"index '{ast.unparse(node)}' is not affine in the axes")
+
+    offset = collect(node, 1)
+    return Affine(tuple(sorted((a, c) for a, c in total.items() if c)), offset)

@@ -1,0 +1,1 @@
+"""The search space: tiling expressions, tile sizes, pruning, and the schedules they place."""

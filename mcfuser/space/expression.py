@@ -1,0 +1,167 @@
+"""Tiling expressions: the tree of cross-tile loops, in the paper's notation.
+
+`mhnk` is four nested loops; in `mn(k,h)` the loops k and h run one after the other inside n.
+`mh.nk` marks with a point that m and h are bound to the grid (MCFuser, Rule 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, permutations
+
+from mcfuser.chain import Chain, Operator, batch_axes
+from mcfuser.errors import ChainError
+
+_TOKEN = re.compile(r"[a-z][0-9]*|[(),.]")
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Nested loops, then parts that run one after the other; `bound` loops form the grid."""
+
+    loops: tuple[str, ...]
+    parts: tuple[Expression, ...] = ()
+    bound: int = 0
+
+    def __str__(self) -> str:
+        grid, rest = "".join(self.loops[: self.bound]), "".join(self.loops[self.bound :])
+        inner = f"({','.join(str(p) for p in self.parts)})" if self.parts else ""
+        return f"{grid}.{rest}{inner}" if self.bound else f"{rest}{inner}"
+
+    @property
+    def grid(self) -> tuple[str, ...]:
+        return self.loops[: self.bound]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every loop, outermost first, parts from left to right."""
+        return self.loops + tuple(a for p in self.parts for a in p.axes)
+
+    @property
+    def deep(self) -> bool:
+        return not self.parts
+
+    def path(self, related: Sequence[str]) -> tuple[str, ...]:
+        """The loops from the root to the part in which an operator with these axes runs."""
+        for part in self.parts:
+            if any(a in related for a in part.axes):
+                return self.loops + part.path(related)
+        return self.loops
+
+
+def parse(text: str) -> Expression:
+    """Reads what `str` writes; raises ChainError where the text is not an expression."""
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens) != text.replace(" ", "") or not tokens:
+        raise ChainError(f"'{text}' is not a tiling expression; write mhnk, mn(k,h) or mh.nk")
+    result, rest = _parse(tokens)
+    if rest or len(set(result.axes)) != len(result.axes):
+        raise ChainError(
+            f"'{text}' is not a tiling expression: a loop twice, or brackets unmatched"
+        )
+    return result
+
+
+def _parse(tokens: list[str]) -> tuple[Expression, list[str]]:
+    loops: list[str] = []
+    parts: list[Expression] = []
+    bound = 0
+    while tokens and tokens[0] not in ("(", ")", ","):
+        token, *tokens = tokens
+        if token == ".":
+            bound = len(loops)
+        else:
+            loops.append(token)
+    if tokens and tokens[0] == "(":
+        while tokens and tokens[0] in ("(", ","):
+            part, tokens = _parse(tokens[1:])
+            parts.append(part)
+        if not tokens or tokens[0] != ")":
+            raise ChainError("a tiling expression has an unmatched bracket")
+        tokens = tokens[1:]
+    return Expression(tuple(loops), tuple(parts), bound), tokens
+
+
+def loop_axes(chain: Chain) -> tuple[str, ...]:
+    """The axes with a cross-tile loop: all but the batch axes, which only ever bind."""
+    batch = set(batch_axes(chain))
+    return tuple(a.name for a in chain.axes if a.name not in batch)
+
+
+def deep(chain: Chain) -> tuple[Expression, ...]:
+    """Every order of all loops, one inside the other."""
+    return tuple(Expression(order) for order in permutations(loop_axes(chain)))
+
+
+def flat(chain: Chain) -> tuple[Expression, ...]:
+    """Every expression with loops in sequence.
+
+    Below a nest of loops, the operators fall into two or more consecutive groups. The loops that
+    are left must be private to one group each, and each group must have one; a group's own
+    expression is deep or flat again.
+    """
+    loops = loop_axes(chain)
+    found = dict.fromkeys(e for e in _tilings(chain.operators, loops) if e.parts)
+    return tuple(found)
+
+
+def tilings(chain: Chain) -> tuple[Expression, ...]:
+    """Deep and flat tiling expressions (MCFuser section III-A): 24 + 2 for the GEMM chain."""
+    return deep(chain) + flat(chain)
+
+
+def _tilings(operators: Sequence[Operator], loops: Sequence[str]) -> Iterator[Expression]:
+    for order in permutations(loops):
+        yield Expression(order)
+    for size in range(len(loops) - 1):
+        for prefix in permutations(loops, size):
+            rest = [a for a in loops if a not in prefix]
+            for groups in _groupings(operators, rest):
+                for parts in _combinations(groups):
+                    yield Expression(prefix, parts)
+
+
+def _groupings(
+    operators: Sequence[Operator], rest: Sequence[str]
+) -> Iterator[tuple[tuple[Sequence[Operator], tuple[str, ...]], ...]]:
+    """Consecutive groups with their private loops, where all of `rest` is private."""
+    for count in range(2, min(len(rest), len(operators)) + 1):
+        for cuts in combinations(range(1, len(operators)), count - 1):
+            edges = (0, *cuts, len(operators))
+            groups = [operators[i:j] for i, j in zip(edges, edges[1:], strict=False)]
+            private = [tuple(a for a in rest if _uses(g, a)) for g in groups]
+            if all(private) and sum(len(p) for p in private) == len(rest):
+                yield tuple(zip(groups, private, strict=True))
+
+
+def _uses(operators: Sequence[Operator], axis: str) -> bool:
+    return any(axis in o.related for o in operators)
+
+
+def _combinations(
+    groups: Sequence[tuple[Sequence[Operator], tuple[str, ...]]],
+) -> Iterator[tuple[Expression, ...]]:
+    if not groups:
+        yield ()
+        return
+    (operators, loops), *others = groups
+    for first in _tilings(operators, loops):
+        for rest in _combinations(others):
+            yield (first, *rest)
+
+
+def bindable(chain: Chain) -> frozenset[str]:
+    """Loops that may become the grid: kept by every output and reduced by no operator."""
+    outputs = [set(chain.operator(o).axes) for o in chain.outputs]
+    reduced = {a for o in chain.operators for a in o.over}
+    return frozenset(set.intersection(*outputs) - reduced)
+
+
+def bind(chain: Chain, expression: Expression) -> Expression:
+    """The expression with its spatial loops outermost and bound to the grid (Rule 1)."""
+    spatial = bindable(chain)
+    grid = tuple(a for a in expression.loops if a in spatial)
+    rest = tuple(a for a in expression.loops if a not in spatial)
+    return replace(expression, loops=grid + rest, bound=len(grid))

@@ -1,0 +1,222 @@
+"""The oracle: runs a schedule tile by tile in NumPy, float64, padding and masks included.
+
+It knows nothing of the chain but the schedule's statements, and counts what it moves and computes
+by the arrays it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.expr import Affine, Expr, Read
+from mcfuser.space.place import plain_index
+from mcfuser.space.reference import value
+from mcfuser.space.schedule import (
+    LOWEST,
+    Compute,
+    Init,
+    Keep,
+    Load,
+    Loop,
+    Repair,
+    Schedule,
+    Statement,
+    Store,
+)
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Count:
+    """What a run touched: elements of tensors inside their bounds, and padded ones; tile visits."""
+
+    loaded: dict[str, int] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+    padded: int = 0
+    flops: int = 0
+    visits: int = 0
+
+
+@dataclass
+class _Run:
+    schedule: Schedule
+    inputs: Mapping[str, Array]
+    outputs: dict[str, Array]
+    buffers: dict[str, Array]
+    count: Count
+    at: dict[str, int]
+
+    def start(self, axis: str) -> int:
+        return self.at.get(axis, 0) * self.schedule.tile(axis)
+
+    def positions(self, axis: str) -> Array:
+        return self.start(axis) + np.arange(self.schedule.tile(axis))
+
+
+def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Count]:
+    """The chain's outputs by running every block of the schedule, and what was counted.
+
+    `inputs` are as the chain indexes them. Elements that no block stores stay NaN.
+    """
+    chain = schedule.chain
+    outputs = {o: np.full(chain.shape(o), np.nan) for o in chain.outputs}
+    known = {n: np.asarray(a, np.float64) for n, a in inputs.items()}
+    run = _Run(schedule, known, outputs, {}, Count(), {})
+    for b in schedule.buffers:
+        run.buffers[b.name] = np.full(schedule.shape(b.name), np.nan)
+    with np.errstate(all="ignore"):
+        _block(run, schedule.body)
+    return outputs, run.count
+
+
+def _block(run: _Run, body: Sequence[Statement]) -> None:
+    for s in body:
+        if isinstance(s, Loop):
+            for trip in range(run.schedule.trips(s.axis)):
+                run.at[s.axis] = trip
+                _block(run, s.body)
+            del run.at[s.axis]
+            continue
+        run.count.visits += 1
+        if isinstance(s, Load):
+            _load(run, s)
+        elif isinstance(s, Init):
+            run.buffers[s.buffer][...] = s.value
+        elif isinstance(s, Keep):
+            run.buffers[s.old][_region(run, s.old)] = run.buffers[s.buffer][_region(run, s.buffer)]
+        elif isinstance(s, Compute):
+            _compute(run, s)
+        elif isinstance(s, Repair):
+            _repair(run, s)
+        else:
+            _store(run, s)
+
+
+def _load(run: _Run, s: Load) -> None:
+    source, tile = run.inputs[s.read.tensor], run.buffers[s.buffer]
+    lows = [_low(run, i) for i in s.read.indices]
+    spans = [
+        slice(max(low, 0), min(low + n, size))
+        for low, n, size in zip(lows, tile.shape, source.shape, strict=True)
+    ]
+    part = source[tuple(spans)]
+    tile[...] = 0.0
+    inside = tuple(
+        slice(s.start - low, s.start - low + n)
+        for s, low, n in zip(spans, lows, part.shape, strict=True)
+    )
+    tile[inside] = part
+    run.count.loaded[s.read.tensor] = run.count.loaded.get(s.read.tensor, 0) + part.size
+    run.count.padded += tile.size - part.size
+
+
+def _low(run: _Run, index: Affine) -> int:
+    """The smallest position that an index takes within the tile at hand."""
+    reach = sum(c * (run.schedule.tile(a) - 1) for a, c in index.terms if c < 0)
+    return index.offset + reach + sum(c * run.start(a) for a, c in index.terms)
+
+
+def _over(run: _Run, e: Expr, space: Sequence[str]) -> Array:
+    """An expression over the tile's positions of some axes, one dimension each."""
+
+    def along(axis: str, numbers: Array) -> Array:
+        shape = [1] * len(space)
+        shape[space.index(axis)] = -1
+        return numbers.reshape(shape)
+
+    def read(r: Read) -> Array:
+        buffer = run.schedule.buffer(r.tensor)
+        at = []
+        for dim, index in zip(buffer.dims, r.indices, strict=True):
+            low = 0 if dim.whole else _low(run, dim.index)
+            position: Any = np.full((1,) * len(space), index.offset - low)
+            for axis, c in index.terms:
+                position = position + c * along(axis, run.positions(axis))
+            at.append(position)
+        return run.buffers[r.tensor][tuple(at)]
+
+    shape = tuple(run.schedule.tile(a) for a in space)
+    found = value(e, read, lambda a: along(a, run.positions(a)))
+    return np.broadcast_to(np.asarray(found), shape)
+
+
+def _valid(run: _Run, s: Compute) -> Array:
+    """Where a reduction's positions lie inside the extents and the domain."""
+    space = s.operator.related
+    inside = np.ones((1,) * len(space), bool)
+    for axis in s.operator.over:
+        shape = [1] * len(space)
+        shape[space.index(axis)] = -1
+        inside = inside & (run.positions(axis) < run.schedule.chain.size(axis)).reshape(shape)
+    return inside if s.domain is None else inside & _over(run, s.domain, space).astype(bool)
+
+
+def _compute(run: _Run, s: Compute) -> None:
+    o, target = s.operator, run.buffers[s.buffer]
+    body = _over(run, s.body, o.related)
+    where = _region(run, s.buffer)
+    if o.reduce != "none" or s.domain is not None:
+        body = np.where(_valid(run, s), body, LOWEST if o.reduce == "max" else 0.0)
+    reduced = tuple(range(len(o.axes), len(o.related)))
+    if o.reduce == "none":
+        target[where] = body
+    elif o.reduce == "sum":
+        target[where] += body.sum(axis=reduced)
+    else:
+        target[where] = np.maximum(target[where], body.max(axis=reduced))
+    run.count.flops += 2 * body.size if o.reduce == "sum" else 0
+
+
+def _region(run: _Run, name: str) -> tuple[slice, ...]:
+    """The part of a computed buffer that the loops at hand stand at."""
+    spans = []
+    for dim in run.schedule.buffer(name).dims:
+        axis = plain_index(dim.index)
+        whole = dim.whole and axis in run.at
+        low = run.start(axis) if whole else 0
+        n = run.schedule.tile(axis) if whole or not dim.whole else None
+        spans.append(slice(low, low + n if n is not None else None))
+    return tuple(spans)
+
+
+def _repair(run: _Run, s: Repair) -> None:
+    """h over what the target's buffer holds where the loops at hand stand."""
+    target = run.buffers[s.buffer][_region(run, s.buffer)]
+    axes = [plain_index(d.index) for d in run.schedule.buffer(s.buffer).dims]
+
+    def read(r: Read) -> Array:
+        tile = run.buffers[r.tensor][_region(run, r.tensor)]
+        names = [plain_index(i) for i in r.indices]
+        shape = [1] * len(axes)
+        for name, n in zip(names, tile.shape, strict=True):
+            shape[axes.index(name)] = n
+        order = sorted(range(len(names)), key=lambda i: axes.index(names[i]))
+        return tile.transpose(order).reshape(shape)
+
+    target[...] = value(s.h, read, lambda a: run.positions(a))
+
+
+def _store(run: _Run, s: Store) -> None:
+    tile, target = run.buffers[s.buffer], run.outputs[s.tensor]
+    spans, inside = [], []
+    for dim, size in zip(run.schedule.buffer(s.buffer).dims, target.shape, strict=True):
+        axis = plain_index(dim.index)
+        if dim.whole and axis not in run.at:
+            low, n, first = 0, size, 0
+        else:
+            low = run.start(axis)
+            n = min(run.schedule.tile(axis), size - low)
+            first = low if dim.whole else 0
+        spans.append(slice(low, low + n))
+        inside.append(slice(first, first + n))
+    target[tuple(spans)] = tile[tuple(inside)]
+    part = target[tuple(spans)]
+    run.count.stored[s.tensor] = run.count.stored.get(s.tensor, 0) + part.size
+    covered = tile[_region(run, s.buffer)].size
+    run.count.padded += covered - part.size
