@@ -303,10 +303,9 @@ def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
     for a in o.over:
         if a not in axes(o.body) and (o.domain is None or a not in axes(o.domain)):
             raise ChainError(f"{where} reduces over axis '{a}', which its inputs lack")
-    if chain.tensor(o.out).shape != o.axes:
-        raise ChainError(
-            f"{where} keeps axes {o.axes}, but its tensor has dimensions {chain.tensor(o.out).shape}"
-        )
+    shape = chain.tensor(o.out).shape
+    if shape != o.axes:
+        raise ChainError(f"{where} keeps axes {o.axes}, but its tensor has dimensions {shape}")
     sources = reads(o.body) + (reads(o.domain) if o.domain is not None else ())
     for r in sources:
         _check_read(chain, where, r, known)
@@ -320,7 +319,8 @@ def _check_read(chain: Chain, where: str, r: Read, known: set[str]) -> None:
     shape = chain.tensor(r.tensor).shape
     if len(shape) != len(r.indices):
         raise ChainError(
-            f"{where} reads '{r.tensor}' with {len(r.indices)} indices; it has {len(shape)} dimensions"
+            f"{where} reads '{r.tensor}' with {len(r.indices)} indices, "
+            f"but it has {len(shape)} dimensions"
         )
     for dimension, index in zip(chain.shape(r.tensor), r.indices, strict=True):
         last = index.offset + sum(c * (chain.size(a) - 1) for a, c in index.terms if c > 0)
@@ -551,6 +551,31 @@ def _sources(o: Operator) -> Iterator[Read]:
     yield from reads(o.body)
     if o.domain is not None:
         yield from reads(o.domain)
+
+
+def parts(chain: Chain) -> tuple[Chain, ...]:
+    """The chain unfused: each product with its epilogue is a chain of one, and what lies between
+    products (a softmax, a norm) is a chain of its own."""
+    groups: list[list[Operator]] = []
+    for o in chain.operators:
+        if groups and product(o) is None and _continues(groups[-1], o):
+            groups[-1].append(o)
+        else:
+            groups.append([o])
+    if len(groups) == 1:
+        return (chain,)
+    return tuple(
+        subchain(chain, [o.out for o in group], f"{chain.name}/{i + 1}")
+        for i, group in enumerate(groups)
+    )
+
+
+def _continues(group: Sequence[Operator], o: Operator) -> bool:
+    """It belongs to the operators before it: an epilogue of their product, or no product there."""
+    head = group[0]
+    if product(head) is None:
+        return True
+    return o.reduce == "none" and set(o.axes) == set(head.axes)
 
 
 def inline(chain: Chain, out: str) -> Chain:

@@ -106,12 +106,12 @@ def _private_cache() -> int:
 
 
 def _product_rate() -> float:
-    """Flops per second of a square float32 product through numpy, the best of five."""
+    """Flops per second of a square float32 product through numpy, the best of many."""
     import numpy as np
 
     n = 768
     a = np.ones((n, n), np.float32)
-    return 2 * n**3 / min(_seconds(lambda: a @ a) for _ in range(5))
+    return 2 * n**3 / min(_seconds(lambda: a @ a) for _ in range(20))
 
 
 def _copy_rate() -> float:

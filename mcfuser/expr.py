@@ -187,8 +187,10 @@ def _position(index: Affine) -> Expr:
 
 # --- text -----------------------------------------------------------------------------------
 
-_INFIX = {"or": (1, "or"), "and": (2, "and"), "lt": (4, "<"), "le": (4, "<="), "eq": (4, "=="),
-          "ne": (4, "!="), "add": (5, "+"), "sub": (5, "-"), "mul": (6, "*"), "div": (6, "/")}  # fmt: skip
+_INFIX = {
+    "or": (1, "or"), "and": (2, "and"), "lt": (4, "<"), "le": (4, "<="), "eq": (4, "=="),
+    "ne": (4, "!="), "add": (5, "+"), "sub": (5, "-"), "mul": (6, "*"), "div": (6, "/"),
+}  # fmt: skip
 _BINARY: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul",
                                      ast.Div: "div", ast.Pow: "pow"}  # fmt: skip
 _COMPARE: dict[type[ast.AST], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
@@ -258,8 +260,8 @@ def _parse(node: ast.expr) -> Expr:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         return _comparison(node)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return Read(node.value.id, tuple(_affine(i) for i in inner))
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return Read(node.value.id, tuple(_affine(i) for i in indices))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         args = tuple(_parse(a) for a in node.args)
         if node.func.id in DTYPES and len(args) == 1:

@@ -61,9 +61,8 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     target, moving = chain.operator(d.target), chain.operator(d.moving)
     body = through_maps(chain, target)
     found = [n for n in _nodes(body) if isinstance(n, Read) and n.tensor == d.moving]
-    if any(r != found[0] for r in found) or any(
-        i.plain not in target.axes for i in found[0].indices
-    ):
+    moved = any(i.plain not in target.axes for i in found[0].indices)
+    if moved or any(r != found[0] for r in found):
         return _refuse(d, f"'{d.target}' reads '{d.moving}' at more than its own position")
     skeleton, _ = _abstract(body, d.moving)
     solution = _solve(text(skeleton), target.reduce)
@@ -222,16 +221,13 @@ def _from_sympy(value: Any) -> Expr:
         return Index(value.name)
     if value.is_number:
         return Const(float(value))
-    if value.is_Add or value.is_Mul:
-        op = "add" if value.is_Add else "mul"
-        parts = (
-            [_from_sympy(a) for a in value.as_ordered_factors()]
-            if value.is_Mul
-            else [_from_sympy(a) for a in value.as_ordered_terms()]
-        )
+    if value.is_Add:
+        return _sum([_from_signed(a) for a in value.as_ordered_terms()])
+    if value.is_Mul:
+        parts = [_from_sympy(a) for a in value.as_ordered_factors()]
         result = parts[0]
         for part in parts[1:]:
-            result = Call(op, (result, part))
+            result = Call("mul", (result, part))
         return result
     if isinstance(value, sp.exp):
         return Call("exp", (_from_sympy(value.args[0]),))
@@ -242,3 +238,18 @@ def _from_sympy(value: Any) -> Expr:
     if value.is_Pow:
         return Call("pow", (_from_sympy(value.args[0]), _from_sympy(value.args[1])))
     raise ChainError(f"the repair '{value}' cannot be written as an expression")
+
+
+def _from_signed(term: Any) -> tuple[bool, Expr]:
+    """A term of a sum without its sign, and whether that is minus."""
+    minus = bool(term.could_extract_minus_sign())
+    return minus, _from_sympy(-term if minus else term)
+
+
+def _sum(terms: list[tuple[bool, Expr]]) -> Expr:
+    minus, result = terms[0]
+    if minus:
+        result = Call("neg", (result,))
+    for minus, term in terms[1:]:
+        result = Call("sub" if minus else "add", (result, term))
+    return result

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 from mcfuser.chain import Chain, Operator, batch_axes
 from mcfuser.errors import ChainError
@@ -130,7 +130,7 @@ def _groupings(
     for count in range(2, min(len(rest), len(operators)) + 1):
         for cuts in combinations(range(1, len(operators)), count - 1):
             edges = (0, *cuts, len(operators))
-            groups = [operators[i:j] for i, j in zip(edges, edges[1:], strict=False)]
+            groups = [operators[i:j] for i, j in pairwise(edges)]
             private = [tuple(a for a in rest if _uses(g, a)) for g in groups]
             if all(private) and sum(len(p) for p in private) == len(rest):
                 yield tuple(zip(groups, private, strict=True))
@@ -150,6 +150,15 @@ def _combinations(
     for first in _tilings(operators, loops):
         for rest in _combinations(others):
             yield (first, *rest)
+
+
+def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
+    """The same tree under other axis names."""
+    return replace(
+        expression,
+        loops=tuple(names[a] for a in expression.loops),
+        parts=tuple(rename(p, names) for p in expression.parts),
+    )
 
 
 def bindable(chain: Chain) -> frozenset[str]:

@@ -139,7 +139,8 @@ def _over(run: _Run, e: Expr, space: Sequence[str]) -> Array:
             for axis, c in index.terms:
                 position = position + c * along(axis, run.positions(axis))
             at.append(position)
-        return run.buffers[r.tensor][tuple(at)]
+        found: Array = run.buffers[r.tensor][tuple(at)]
+        return found
 
     shape = tuple(run.schedule.tile(a) for a in space)
     found = value(e, read, lambda a: along(a, run.positions(a)))

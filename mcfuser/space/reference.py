@@ -79,7 +79,7 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
         return np.array(body)
     if o.reduce == "sum":
         return np.array(body.sum(axis=reduced))
-    return np.maximum(body.max(axis=reduced), LOWEST)
+    return np.asarray(np.maximum(body.max(axis=reduced), LOWEST))
 
 
 def _contract(

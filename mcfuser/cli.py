@@ -1,0 +1,300 @@
+"""The `mcfuser` command."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from mcfuser import report as reporting
+from mcfuser.chain import Chain, from_json, from_text
+from mcfuser.device import CATALOGUE, device_named, names
+from mcfuser.errors import InputError
+from mcfuser.tune import Cache, MemoryCache, Options, tune
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+DeviceOption = Annotated[str, typer.Option(help=f"one of {', '.join(names())}")]
+ShapeOption = Annotated[
+    list[str] | None, typer.Option("--shape", help="an input's shape, as input=1x128; repeatable")
+]
+SeedOption = Annotated[int, typer.Option(help="of the search and of random inputs", min=0)]
+TrialsOption = Annotated[
+    int | None, typer.Option(help="most candidates measured for one chain", min=1)
+]
+TimeoutOption = Annotated[str, typer.Option(help="for tuning in all, as 60s, 5m or 1h")]
+CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="keep and use tuned kernels")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
+ChainArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHAIN", help="gemm:batch,M,N,K,H or attention:heads,M,N,K,H or a JSON file"
+    ),
+]
+
+
+@app.command("compile")
+def compile_(
+    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
+    device: DeviceOption = "cpu",
+    shape: ShapeOption = None,
+    seed: SeedOption = 0,
+    trials: TrialsOption = None,
+    timeout: TimeoutOption = "60s",
+    cache: CacheOption = True,
+) -> None:
+    """Compile an ONNX model into module.so, with its chains fused where that is faster."""
+    options = Options(seed, trials, _seconds(timeout))
+    shapes = _shapes(shape)
+    target = device_named(device)
+    data = _read(model)
+    _folder(output)
+    from mcfuser.compile import compile_model
+
+    with _cache(cache) as kept, _progress() as progress:
+        artifact = compile_model(data, target, kept, options, shapes, progress)
+    artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
+    (output / "module.so").write_bytes(artifact.module)
+    (output / "report.json").write_text(json.dumps(artifact.report, indent=2) + "\n")
+    reporting.show(artifact.report, out)
+    out.print(f"wrote {output / 'module.so'} and {output / 'report.json'}", highlight=False)
+
+
+@app.command("tune")
+def tune_(
+    chain: ChainArgument,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    trials: TrialsOption = None,
+    timeout: TimeoutOption = "60s",
+    cache: CacheOption = True,
+    source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune one chain and print its best kernel."""
+    options = Options(seed, trials, _seconds(timeout))
+    program, target = _chain(chain, dtype), device_named(device)
+    with _cache(cache) as kept, _progress() as progress:
+        tuned = tune(program, target, kept, options, progress)
+    if as_json:
+        print(json.dumps(tuned.to_json()))
+        return
+    reporting.show_kernel(tuned, out)
+    if source:
+        print(tuned.source)
+
+
+@app.command()
+def space(
+    chain: ChainArgument,
+    device: DeviceOption = "nvidia/a100",
+    dtype: DtypeOption = "float16",
+    kind: Annotated[str, typer.Option("--space", help="mcfuser or chimera")] = "mcfuser",
+    as_json: JsonOption = False,
+) -> None:
+    """Count the candidates of a chain, and what each pruning rule leaves."""
+    from mcfuser.space import prune as pruning
+
+    if kind not in ("mcfuser", "chimera"):
+        raise InputError(f"space '{kind}' is not known; use mcfuser or chimera")
+    program, target = _chain(chain, dtype), device_named(device)
+    whole = pruning.space(program, "chimera" if kind == "chimera" else "mcfuser")
+    left, steps = pruning.prune(whole, target)
+    document = {
+        "chain": program.name,
+        "device": target.name,
+        "expressions": len(whole.expressions),
+        "candidates": whole.candidates,
+        "after": {
+            s.rule: {"expressions": len(s.expressions), "candidates": s.candidates} for s in steps
+        },
+        "distinct": pruning.distinct(left).candidates,
+    }
+    if as_json:
+        print(json.dumps(document))
+        return
+    reporting.show_space(document, steps, out)
+
+
+@app.command()
+def explain(
+    chain: ChainArgument,
+    device: DeviceOption = "nvidia/a100",
+    dtype: DtypeOption = "float16",
+) -> None:
+    """Show how a chain's reductions depend on each other, and the loop nest they are fused into."""
+    program = _chain(chain, dtype)
+    reporting.show_algebra(program, device_named(device), out)
+
+
+@app.command()
+def run(
+    folder: Annotated[Path, typer.Argument(help="the folder that compile wrote")],
+    check: Annotated[Path, typer.Option("--check", help="the ONNX model to compare with")],
+    shape: ShapeOption = None,
+    seed: SeedOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a compiled module in a fresh process, beside onnxruntime on the same random inputs."""
+    from mcfuser.graph.check import check as compare
+
+    shapes = _shapes(shape) or _compiled_shapes(folder)
+    result = compare(folder, _read(check), shapes, seed)
+    document = {
+        "error": result.error,
+        "mcfuser_seconds": result.seconds,
+        "onnxruntime_seconds": result.reference_seconds,
+    }
+    if as_json:
+        print(json.dumps(document))
+        return
+    out.print(f"norm-wise relative error against onnxruntime: {result.error:.1e}")
+    out.print(
+        f"mcfuser {result.seconds * 1e3:.3f} ms, onnxruntime {result.reference_seconds * 1e3:.3f} "
+        f"ms: {result.seconds / result.reference_seconds:.2f} of its time",
+        highlight=False,
+    )
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free one")] = None,
+    data: Annotated[Path | None, typer.Option(help="folder of models, modules, database")] = None,
+) -> None:
+    """Serve compilation over HTTP; settings come from MCFUSER_* and these options."""
+    from service.serve import serve as serve_
+    from service.settings import Settings
+
+    given = {"host": host, "port": port, "data": data}
+    serve_(Settings().model_copy(update={k: v for k, v in given.items() if v is not None}))
+
+
+@app.command()
+def devices() -> None:
+    """List the devices that kernels can be tuned for."""
+    reporting.show_devices([device_named("cpu"), *CATALOGUE.values()], out)
+
+
+# --- what the commands share ----------------------------------------------------------------
+
+
+def _seconds(words: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", words.strip())
+    scale = {"ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+    if found is None or float(found[1]) <= 0:
+        raise InputError(f"timeout '{words}' is not a time; write 60s, 5m or 1h")
+    return float(found[1]) * scale[found[2]]
+
+
+def _shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for word in words or ():
+        name, _, extents = word.rpartition("=")
+        if not name or not re.fullmatch(r"\d+(x\d+)*", extents):
+            raise InputError(f"shape '{word}' is not of the form input=1x128")
+        shapes[name] = tuple(int(n) for n in extents.split("x"))
+    return shapes
+
+
+def _compiled_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes that the module was compiled for, from its report."""
+    path = folder / "report.json"
+    if not path.is_file():
+        return {}
+    given = json.loads(path.read_text()).get("shapes", {})
+    return {name: tuple(extents) for name, extents in given.items()}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"model '{path}' cannot be read: {error.strerror}") from None
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder '{path}' cannot be made: {error.strerror}") from None
+
+
+def _chain(words: str, dtype: str) -> Chain:
+    if not words.endswith(".json"):
+        return from_text(words, dtype)
+    try:
+        document = json.loads(Path(words).read_text())
+    except OSError as error:
+        raise InputError(f"chain file '{words}' cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"chain file '{words}' is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"chain file '{words}' must hold an object; docs/chains.md describes it")
+    made = from_json(document)
+    return made if "name" in document else replace(made, name=Path(words).stem)
+
+
+@contextmanager
+def _cache(wanted: bool) -> Iterator[Cache]:
+    """The kernel cache under the user's data folder, or one for this run alone."""
+    if not wanted:
+        yield MemoryCache()
+        return
+    from db import Store
+    from service.settings import Settings
+
+    settings = Settings()
+    _folder(settings.data)
+    store = Store(settings.database_url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A line that tells the stage while work goes on; plain lines where nobody watches."""
+    last = ""
+    with Status("starting", console=err) as status:
+
+        def tell(stage: str, done: int, total: int) -> None:
+            nonlocal last
+            words = f"{stage}: {done} of {total} candidates" if total > 1 else stage
+            if err.is_terminal:
+                status.update(words)
+            elif stage != last:
+                err.print(words, highlight=False)
+            last = stage
+
+        yield tell
+
+
+def main() -> None:
+    """Runs the command; a mistake of the user's is one sentence on stderr and status 2."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        print(f"mcfuser: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""From TensorIR text to machine code for the CPU at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import tvm
+
+from mcfuser.codegen.tensorir import Panels
+
+
+@lru_cache(maxsize=1)
+def host_target() -> Any:
+    """LLVM for this processor. The pool that runs parallel loops has its size from the runtime."""
+    name = str(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUName")())
+    return tvm.target.Target({"kind": "llvm", "mcpu": name})
+
+
+def parse_function(text: str) -> Any:
+    """The PrimFunc that a generated text says."""
+    return tvm.script.from_source(text)
+
+
+def compile_function(text: str, name: str) -> Callable[..., None]:
+    """A callable on tvm tensors; raises what TVM raises where it cannot be compiled."""
+    function = parse_function(text).with_attr("global_symbol", name)
+    built = tvm.compile(tvm.IRModule({name: function}), target=host_target())
+    call: Callable[..., None] = built[name]
+    return call
+
+
+def pack(array: Any, panels: Panels) -> Any:
+    """A matrix in the panels that a micro-kernel reads, flat: [columns/width, depth, width]."""
+    matrix = np.moveaxis(array, (panels.depth, panels.columns), (0, 1))
+    matrix = matrix.reshape(matrix.shape[:2])
+    matrix = np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % panels.width)))
+    split = matrix.reshape(matrix.shape[0], -1, panels.width).transpose(1, 0, 2)
+    return np.ascontiguousarray(split).reshape(-1)

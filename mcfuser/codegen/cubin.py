@@ -1,0 +1,132 @@
+"""A kernel's Triton source as a binary for a GPU's architecture; no GPU is needed.
+
+Registers and spills are read from the binary with the tools that Triton brings along. Nothing is
+left behind: Triton's cache, the source that it must read from a file and its temporary files share
+one folder that goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mcfuser.codegen.triton import Source
+from mcfuser.space.schedule import Illegal
+
+_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+          "int32": "i32", "int64": "i64", "bool": "i1"}  # fmt: skip
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled kernel. `shared` is in bytes a block, `registers` a thread, `spills` in bytes a
+    thread; a block has `threads` threads. The kernel takes its pointers and two null ones."""
+
+    cubin: bytes
+    name: str
+    shared: int
+    registers: int
+    spills: int
+    threads: int
+
+
+def compile_source(source: Source, arch: str) -> Binary:
+    """The source compiled for an architecture such as `sm_90`.
+
+    Raises Illegal with the reason where Triton or ptxas refuse it. Not for use by several threads
+    of a process at once; processes do not disturb each other.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler import compile as compile_kernel
+
+    if not re.fullmatch(r"sm_\d+", arch):
+        raise Illegal(f"architecture '{arch}' is not of the form sm_90")
+    with _workshop() as folder, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            kernel = getattr(_imported(source, folder), source.name)
+            pointers = [f"*{_TYPES[dtype]}" for dtype in source.dtypes]
+            compiled = compile_kernel(
+                ASTSource(
+                    kernel,
+                    dict(zip(kernel.arg_names, pointers, strict=True)),
+                    attrs={(i,): [["tt.divisibility", 16]] for i in range(len(pointers))},
+                ),
+                target=GPUTarget("cuda", int(arch[3:]), 32),
+                options={
+                    "num_warps": source.warps,
+                    "num_stages": source.stages,
+                    "enable_fp_fusion": True,
+                },
+            )
+        except Exception as error:  # Triton raises what its passes happen to raise
+            raise Illegal(f"Triton does not compile it: {_first_line(error)}") from error
+        return _binary(source, compiled, folder)
+
+
+def _binary(source: Source, compiled: Any, folder: Path) -> Binary:
+    found, cubin = compiled.metadata, compiled.asm["cubin"]
+    if found.global_scratch_size or found.profile_scratch_size:
+        raise Illegal("the kernel wants scratch memory, which nobody gives it")
+    registers, stack = _usage(cubin, folder)
+    return Binary(cubin, found.name, found.shared, registers, stack, 32 * source.warps)
+
+
+def _usage(cubin: bytes, folder: Path) -> tuple[int, int]:
+    """Registers and bytes of stack of a thread; a kernel has a stack only where it spills."""
+    from triton import knobs
+
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    found = _USAGE.search(told.stdout)
+    if found is None:
+        raise Illegal("cuobjdump does not tell how many registers the kernel uses")
+    return int(found[1]), int(found[2])
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+@contextlib.contextmanager
+def _workshop() -> Iterator[Path]:
+    """A folder for everything that Triton writes, gone afterwards."""
+    from triton import knobs
+
+    before = tempfile.tempdir
+    with (
+        tempfile.TemporaryDirectory(prefix="mcfuser-") as folder,
+        knobs.cache.scope(),
+        knobs.compilation.scope(),
+    ):
+        knobs.cache.dir = folder
+        knobs.compilation.disable_line_info = True  # it would name the folder
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+
+
+def _imported(source: Source, folder: Path) -> ModuleType:
+    """The source as a module: Triton reads a kernel's text from the file that defines it."""
+    path = folder / f"{source.name}.py"
+    path.write_text(source.text)
+    spec = importlib.util.spec_from_file_location(source.name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,164 @@
+"""The place in a kernel that is being written: the turn of every axis, the names that are taken."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mcfuser.codegen.layout import Layout
+from mcfuser.codegen.tile import HALF, Scope, Value, literal
+from mcfuser.expr import Read, index_text
+from mcfuser.space.schedule import Illegal, Schedule
+
+LINE = 100
+TAB = "    "
+
+
+def call(depth: int, head: str, args: Sequence[str], tail: str = "") -> list[str]:
+    """`head(args)tail`, over several lines where one is too short."""
+    pad = TAB * depth
+    if len(line := f"{pad}{head}({', '.join(args)}){tail}") <= LINE:
+        return [line]
+    if len(line := f"{pad}{TAB}{', '.join(args)}") <= LINE:
+        return [f"{pad}{head}(", line, f"{pad}){tail}"]
+    return [f"{pad}{head}(", *(f"{pad}{TAB}{a}," for a in args), f"{pad}){tail}"]
+
+
+def mentions(lines: Sequence[str], name: str) -> bool:
+    pattern = re.compile(rf"\b{name}\b")
+    return any(pattern.search(line) for line in lines)
+
+
+@dataclass
+class Frame:
+    """The place that is being written.
+
+    `at` holds the axes whose turn is settled: a number where it is written out, None where it is
+    a variable. `fresh` holds the buffers whose next reduction starts anew.
+    """
+
+    schedule: Schedule
+    layout: Layout
+    at: dict[str, int | None] = field(default_factory=dict)
+    depth: int = 1
+    fresh: set[str] = field(default_factory=set)
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        taken = {"tl", "triton", "pid", "range", "float", "LOWEST"}
+        for a in self.schedule.chain.axes:
+            taken |= {a.name, f"{a.name}_start", f"{a.name}_in"}
+        self.names = {("", t): t for t in taken}
+
+    # --- names
+
+    def named(self, kind: str, wish: str) -> str:
+        """A name for good: the same for the same wish, other than every other name."""
+        if (kind, wish) not in self.names:
+            name = f"{wish}_" if keyword.iskeyword(wish) else wish
+            while name in self.names.values():
+                name += "_"
+            self.names[kind, wish] = name
+        return self.names[kind, wish]
+
+    def pointer(self, tensor: str) -> str:
+        return self.named("pointer", f"{tensor}_ptr")
+
+    def tile(self, name: str) -> str:
+        """The variable that holds a buffer's tile, numbered where the buffer keeps several."""
+        turns = [str(self.at[a]) for a in self.layout.kept(name)]
+        return self.named("tile", "_".join([name, *turns]))
+
+    # --- axes
+
+    def start(self, a: str) -> str:
+        """The first position of an axis in the turn at hand."""
+        turn = self.at[a]
+        if turn is not None:
+            return str(turn * self.schedule.tile(a))
+        return a if self.layout.scalar(a) else f"{a}_start"
+
+    def limit(self, a: str) -> str:
+        """The first position past the turn at hand."""
+        tile, size, turn = self.schedule.tile(a), self.schedule.chain.size(a), self.at[a]
+        if turn is not None:
+            return str(min((turn + 1) * tile, size))
+        if self.layout.width(a) == tile:
+            return str(size)
+        end = f"{a}_start + {tile}"
+        return f"tl.minimum({end}, {size})" if self.schedule.ragged(a) else end
+
+    def inside(self, a: str) -> Value | None:
+        """The mask of an axis, None where all its lanes are inside."""
+        if self.layout.scalar(a):
+            return None
+        turn, tile, width = self.at[a], self.schedule.tile(a), self.layout.width(a)
+        if turn is not None:
+            needed = turn * tile + width > int(self.limit(a))
+        else:
+            needed = width > tile or self.schedule.ragged(a)
+        return Value(f"{a}_in", (a,), "bool") if needed else None
+
+    def masks(self, axes: Sequence[str]) -> list[Value]:
+        return [mask for a in axes if (mask := self.inside(a)) is not None]
+
+    def define(self, a: str, lines: list[str]) -> list[str]:
+        """The lines, after what they use of an axis: its positions, and which are inside."""
+        if self.layout.scalar(a):
+            return lines
+        pad, found = TAB * self.depth, []
+        if mentions(lines, f"{a}_in"):
+            found.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
+        if mentions([*lines, *found], a):
+            lanes = f"tl.arange(0, {self.layout.width(a)})"
+            lanes += ".to(tl.int64)" if self.layout.wide else ""
+            start = self.start(a)
+            found.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
+        return [*found, *lines]
+
+    # --- values
+
+    def position(self, a: str) -> Value:
+        """The positions of an axis, a number where it takes one a turn."""
+        if a not in self.at:
+            raise Illegal(f"a statement uses axis '{a}' outside its loop")
+        if not self.layout.scalar(a):
+            return Value(a, (a,), "int32")
+        turn = self.at[a]
+        return literal(turn) if turn is not None else Value(a, (), "int32")
+
+    def read(self, r: Read) -> Value:
+        """A tile that was loaded or computed, in a dtype that is computed in."""
+        load = self.layout.loads.get(r.tensor)
+        dims = self.schedule.buffer(r.tensor).dims
+        held = load.read.indices if load is not None else tuple(d.index for d in dims)
+        if r.indices != held:
+            found = ", ".join(index_text(i) for i in r.indices)
+            raise Illegal(f"'{r.tensor}' is read at {found}, where its tile does not lie")
+        return Value(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
+
+    def dtype(self, name: str) -> str:
+        """The dtype of the variable that holds a buffer's tile."""
+        dtype = self.schedule.buffer(name).dtype
+        if name in self.layout.loads and dtype in HALF and name not in self.layout.operands:
+            return "float32"
+        return dtype
+
+    def scope(self, owner: str, order: Sequence[str], lines: list[str]) -> Scope:
+        """What the expressions of a buffer see here; a part that needs a line of its own adds it.
+
+        A part's name belongs to the buffer: a variable must keep its type across loops.
+        """
+
+        def name(words: str) -> str:
+            return self.part(f"{owner}_part_{len(lines) + 1}", words, lines)
+
+        return Scope(self.read, self.position, tuple(order), name)
+
+    def part(self, wish: str, words: str, lines: list[str]) -> str:
+        """The name of an intermediate result, after the line that computes it."""
+        found = self.named("part", wish)
+        lines.append(f"{TAB * self.depth}{found} = {words}")
+        return found

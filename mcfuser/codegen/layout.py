@@ -1,0 +1,255 @@
+"""What is decided about a kernel before a line of it is written: which statements are matrix
+products for the tensor cores, how wide each axis is, in which order each tile's axes lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mcfuser.chain import Bounds, Product, Tensor, product
+from mcfuser.codegen.tile import HALF
+from mcfuser.expr import Affine, Call, Cast, Const, Expr, Read, axes, reads
+from mcfuser.space.schedule import (
+    Compute,
+    Illegal,
+    Init,
+    Keep,
+    Load,
+    Loop,
+    Repair,
+    Schedule,
+    Statement,
+    Store,
+    statements,
+)
+
+LEAST = 16
+"""The fewest rows, columns or depth of a product."""
+MOST = 1 << 20
+"""The most elements of a tile that Triton accepts."""
+
+_KEEP_ZERO = ("add", "sub", "max", "min", "neg", "abs", "sqrt", "tanh", "erf", "floor")
+_KEEP_FINITE = ("add", "sub", "mul", "max", "min", "neg", "abs", "tanh", "erf", "floor")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Facts about a schedule in Triton's terms. Raises Illegal where there are none."""
+
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        for a in self.schedule.chain.axes:
+            if isinstance(a.extent, Bounds):
+                raise Illegal(f"axis '{a.name}' has an extent that is known at run time only")
+        for b in self.schedule.buffers:
+            if math.prod(self.width(a) for a in self.space(b.name)) > MOST:
+                raise Illegal(f"tile '{b.name}' has more than {MOST} elements")
+
+    # --- products
+
+    @cached_property
+    def dots(self) -> dict[str, Product]:
+        """The matrix products by operator, their reads in terms of buffers."""
+        found = {}
+        for s, _ in statements(self.schedule.body):
+            if isinstance(s, Compute) and (roles := self._dot(s)) is not None:
+                found[s.operator.out] = roles
+        return found
+
+    def _dot(self, s: Compute) -> Product | None:
+        roles = product(replace(s.operator, body=s.body))
+        if roles is None or not (roles.rows and roles.columns and roles.depth):
+            return None
+        if any(self.operand_dtype(e) not in (*HALF, "float32") for e in _factors(s.body)):
+            return None
+        batch = {a for a in roles.batch if self.schedule.tile(a) > 1}
+        if s.domain is not None:
+            masked = {a for a in axes(s.domain) if self.schedule.tile(a) > 1}
+            left = batch.union(roles.rows, roles.depth)
+            if not (masked <= left or masked <= batch.union(roles.columns, roles.depth)):
+                return None
+        return roles
+
+    def operand_dtype(self, e: Expr) -> str:
+        """A tensor kept in half precision enters a product in half precision."""
+        if isinstance(e, Cast):
+            return e.dtype
+        assert isinstance(e, Read)
+        buffer = self.schedule.buffer(e.tensor)
+        stored = self.schedule.chain.tensor(buffer.tensor).dtype
+        return stored if stored in HALF else buffer.dtype
+
+    # --- axes
+
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        """Lanes by axis: a power of two, and enough of them for every product."""
+        found = {
+            a.name: 1 << (self.schedule.tile(a.name) - 1).bit_length()
+            for a in self.schedule.chain.axes
+        }
+        for roles in self.dots.values():
+            for group in (roles.rows, roles.columns, roles.depth):
+                lanes = math.prod(found[a] for a in group)
+                if lanes < LEAST:
+                    found[group[-1]] *= LEAST // lanes
+        return found
+
+    def width(self, a: str) -> int:
+        return self.widths[a]
+
+    def scalar(self, a: str) -> bool:
+        """The axis takes one position a turn: a number, no dimension of any tile."""
+        return self.widths[a] == 1
+
+    @cached_property
+    def wide(self) -> bool:
+        """Some tensor reaches past what 32 bits can count."""
+        chain = self.schedule.chain
+        return any(
+            reach(chain.tensor(t), chain.shape(t)) >= 1 << 31
+            for t in (*chain.inputs, *chain.outputs)
+        )
+
+    # --- tiles
+
+    def space(self, name: str) -> tuple[str, ...]:
+        """The axes along which a buffer's tile extends, in the order of its dimensions."""
+        if name in self.loads:
+            present = {a for a in self.strides(self.loads[name].read)[0] if not self.scalar(a)}
+            return tuple(a for a in self._wanted(name) if a in present)
+        dims = self.schedule.buffer(name).dims
+        return tuple(a for d in dims for a in d.index.axes if not self.scalar(a))
+
+    @cached_property
+    def loads(self) -> dict[str, Load]:
+        return {s.buffer: s for s, _ in statements(self.schedule.body) if isinstance(s, Load)}
+
+    @cached_property
+    def operands(self) -> frozenset[str]:
+        """Buffers that enter a matrix product as they are."""
+        return frozenset(r.tensor for d in self.dots.values() for r in (d.left, d.right))
+
+    def _wanted(self, name: str) -> tuple[str, ...]:
+        """The order in which the first reader wants the axes of a loaded tile."""
+        for s, _ in statements(self.schedule.body):
+            if not isinstance(s, Compute) or name not in {r.tensor for r in reads_of(s)}:
+                continue
+            roles = self.dots.get(s.operator.out)
+            if roles is not None and roles.left.tensor == name:
+                return roles.batch + roles.rows + roles.depth
+            if roles is not None and roles.right.tensor == name:
+                return roles.batch + roles.depth + roles.columns
+            return s.operator.related
+        return tuple(a for i in self.loads[name].read.indices for a in i.axes)
+
+    def strides(self, r: Read) -> tuple[dict[str, int], int]:
+        """Elements by which an input's address moves with each axis, and from which it starts."""
+        return address(self.schedule.chain.tensor(r.tensor), self.shape(r.tensor), r.indices)
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        return self.schedule.chain.shape(tensor)
+
+    # --- what needs no mask
+
+    def zero_outside(self, e: Expr, a: str) -> bool:
+        """The value is zero wherever axis `a` is outside, because what it comes from is."""
+        if isinstance(e, Const):
+            return e.value == 0
+        if isinstance(e, Cast):
+            return self.zero_outside(e.arg, a)
+        if isinstance(e, Read):
+            if e.tensor in self.loads:
+                return a in self.space(e.tensor)
+            body = self._steady.get(e.tensor)
+            return body is not None and self.zero_outside(body, a)
+        if not isinstance(e, Call):
+            return False
+        zero = [self.zero_outside(x, a) for x in e.args]
+        if e.op == "div" and isinstance(e.args[1], Const):
+            return zero[0] and e.args[1].value != 0
+        if e.op == "mul":
+            return any(zero) and all(self._finite(x, a) for x in e.args)
+        return e.op in _KEEP_ZERO and all(zero)
+
+    def _finite(self, e: Expr, a: str) -> bool:
+        """The value is finite wherever axis `a` is outside, as far as the inputs are."""
+        if isinstance(e, (Const, Cast)):
+            return not isinstance(e, Cast) or self._finite(e.arg, a)
+        if isinstance(e, Read) and e.tensor in self.loads:
+            return True
+        if isinstance(e, Call) and e.op in _KEEP_FINITE:
+            return all(self._finite(x, a) for x in e.args)
+        return self.zero_outside(e, a)
+
+    @cached_property
+    def _steady(self) -> dict[str, Expr]:
+        """What a buffer holds is this body, or a sum of it: nothing repairs it."""
+        every = [s for s, _ in statements(self.schedule.body)]
+        repaired = {s.buffer for s in every if isinstance(s, Repair)}
+        return {
+            s.buffer: s.body
+            for s in every
+            if isinstance(s, Compute) and s.operator.reduce != "max" and s.buffer not in repaired
+        }
+
+    # --- loops
+
+    def kept(self, name: str) -> tuple[str, ...]:
+        """The axes of which a buffer holds several tiles."""
+        dims = self.schedule.buffer(name).dims
+        return tuple(a for d in dims if d.whole for a in d.index.axes if self.schedule.trips(a) > 1)
+
+    def written_out(self, loop: Loop) -> bool:
+        """The loop's variable chooses among tiles in registers, so it cannot be a variable."""
+        return any(
+            loop.axis in self.kept(name) for s, _ in statements(loop.body) for name in touched(s)
+        )
+
+
+def reach(tensor: Tensor, shape: Sequence[int]) -> int:
+    """The last element of a tensor, counted from its pointer."""
+    steps = zip(strides_of(tensor, shape), shape, strict=True)
+    return tensor.offset + sum(max(step, 0) * (n - 1) for step, n in steps)
+
+
+def strides_of(tensor: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    if tensor.strides is not None:
+        return tensor.strides
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def address(
+    tensor: Tensor, shape: Sequence[int], indices: Sequence[Affine]
+) -> tuple[dict[str, int], int]:
+    """Elements per position of each axis that moves the address, and the constant part."""
+    factors: dict[str, int] = {}
+    start = tensor.offset
+    for index, step in zip(indices, strides_of(tensor, shape), strict=True):
+        start += index.offset * step
+        for a, c in index.terms:
+            factors[a] = factors.get(a, 0) + c * step
+    return {a: f for a, f in factors.items() if f}, start
+
+
+def _factors(body: Expr) -> tuple[Expr, ...]:
+    assert isinstance(body, Call)
+    return body.args
+
+
+def reads_of(s: Compute) -> tuple[Read, ...]:
+    return reads(s.body) + (reads(s.domain) if s.domain is not None else ())
+
+
+def touched(s: Statement) -> tuple[str, ...]:
+    """The buffers that a statement reads or writes."""
+    if isinstance(s, Compute):
+        return (s.buffer, *(r.tensor for r in reads_of(s)))
+    if isinstance(s, Keep):
+        return (s.old, s.buffer)
+    if isinstance(s, Repair):
+        return (s.buffer, s.old, s.new)
+    return (s.buffer,) if isinstance(s, (Init, Load, Store)) else ()

@@ -1,0 +1,226 @@
+"""One statement of a schedule as lines of Triton."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mcfuser.chain import Product
+from mcfuser.codegen.frame import TAB, Frame, call
+from mcfuser.codegen.layout import address
+from mcfuser.codegen.tile import (
+    HALF,
+    Value,
+    aligned,
+    apply,
+    both,
+    cast,
+    literal,
+    shape_text,
+    spread,
+    value,
+)
+from mcfuser.expr import Affine, Call, Cast, Expr
+from mcfuser.space.schedule import LOWEST, Compute, Init, Keep, Load, Repair, Store
+
+LONG = 24
+
+Line = Load | Init | Compute | Keep | Repair | Store
+
+
+def write(frame: Frame, s: Line) -> list[str]:
+    """The lines of a statement in the turn at hand. Raises Illegal where Triton has none."""
+    if isinstance(s, Load):
+        return _load(frame, s)
+    if isinstance(s, Init):
+        return _assign(frame, s.buffer, _full(frame, s))
+    if isinstance(s, Compute):
+        return _compute(frame, s)
+    if isinstance(s, Keep):
+        return _assign(frame, s.old, frame.tile(s.buffer))
+    if isinstance(s, Repair):
+        lines: list[str] = []
+        space = frame.layout.space(s.buffer)
+        repaired = spread(
+            value(s.h, frame.scope(f"{s.buffer}_repair", space, lines)), space, frame.layout.width
+        )
+        return lines + _assign(frame, s.buffer, repaired.text)
+    return _store(frame, s)
+
+
+def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
+    return [f"{TAB * frame.depth}{frame.tile(buffer)} = {words}"]
+
+
+def _full(frame: Frame, s: Init) -> str:
+    dtype = f"tl.{frame.dtype(s.buffer)}"
+    shape = shape_text([frame.layout.width(a) for a in frame.layout.space(s.buffer)])
+    if s.value == 0:
+        return f"tl.zeros({shape}, {dtype})"
+    return f"tl.full({shape}, {'LOWEST' if s.value == LOWEST else repr(s.value)}, {dtype})"
+
+
+# --- memory
+
+
+def _load(frame: Frame, s: Load) -> list[str]:
+    space = frame.layout.space(s.buffer)
+    args = _access(frame, s.read.tensor, s.read.indices, space)
+    if len(args) > 1:
+        args.append("other=0.0" if frame.dtype(s.buffer).startswith(("float", "bf")) else "other=0")
+    stored = frame.schedule.buffer(s.buffer).dtype
+    tail = f".to(tl.{frame.dtype(s.buffer)})" if frame.dtype(s.buffer) != stored else ""
+    return call(frame.depth, f"{frame.tile(s.buffer)} = tl.load", args, tail)
+
+
+def _store(frame: Frame, s: Store) -> list[str]:
+    space = frame.layout.space(s.buffer)
+    dims = frame.schedule.buffer(s.buffer).dims
+    where, *mask = _access(frame, s.tensor, [d.index for d in dims], space)
+    tile = Value(frame.tile(s.buffer), space, frame.dtype(s.buffer))
+    stored = cast(tile, frame.schedule.chain.tensor(s.tensor).dtype)
+    return call(frame.depth, "tl.store", [where, stored.text, *mask])
+
+
+def _access(
+    frame: Frame, tensor: str, indices: Sequence[Affine], space: tuple[str, ...]
+) -> list[str]:
+    """The pointers of a tile, and the mask where it needs one."""
+    chain = frame.schedule.chain
+    steps, start = address(chain.tensor(tensor), chain.shape(tensor), indices)
+    numbers: list[str] = []
+    vectors: list[str] = []
+    for a in (*(a for a in steps if a not in space), *space):
+        step = steps[a]
+        position = frame.position(a)
+        if position.constant:
+            start += step * int(position.text)
+            continue
+        along = aligned(position, space).text
+        (vectors if position.space else numbers).append(along if step == 1 else f"{along} * {step}")
+    middle = [str(start)] if start else []
+    args = [" + ".join([frame.pointer(tensor), *numbers, *middle, *vectors])]
+    mask = both(frame.masks(space), space)
+    if mask is not None:
+        args.append(f"mask={aligned(mask, space).text}")
+    return args
+
+
+# --- arithmetic
+
+
+def _compute(frame: Frame, s: Compute) -> list[str]:
+    roles = frame.layout.dots.get(s.operator.out)
+    if roles is not None:
+        return _dot(frame, s, roles)
+    lines: list[str] = []
+    kept = frame.layout.space(s.buffer)
+    over = tuple(a for a in s.operator.over if not frame.layout.scalar(a))
+    scope = frame.scope(s.buffer, kept + over, lines)
+    body = value(s.body, scope)
+    body = cast(body, "float32") if body.dtype in HALF else body
+    if s.operator.reduce == "none":
+        if s.domain is not None:
+            body = apply("select", (value(s.domain, scope), body, literal(0.0)), scope)
+        body = cast(body, frame.dtype(s.buffer))
+        return lines + _assign(frame, s.buffer, spread(body, kept, frame.layout.width).text)
+    largest = s.operator.reduce == "max"
+    outside = [a for a in over if largest or not frame.layout.zero_outside(s.body, a)]
+    conditions = frame.masks(outside)
+    if s.domain is not None:
+        conditions.append(cast(value(s.domain, scope), "bool"))
+    body = _masked(frame, s, body, conditions, kept + over, lines)
+    body = spread(cast(body, frame.dtype(s.buffer)), kept + over, frame.layout.width)
+    return lines + _reduce(frame, s, body, kept)
+
+
+def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...]) -> list[str]:
+    kind = s.operator.reduce
+    words = body.text
+    for i in reversed(range(len(kept), len(body.space))):
+        words = f"tl.{kind}({words}, {i})"
+    return _accumulate(frame, s, Value(words, kept, body.dtype))
+
+
+def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
+    name = frame.tile(s.buffer)
+    if s.buffer in frame.fresh:
+        return _assign(frame, s.buffer, step.text)
+    if s.operator.reduce == "max":
+        return _assign(frame, s.buffer, f"tl.maximum({name}, {step.text})")
+    return [f"{TAB * frame.depth}{name} += {step.text}"]
+
+
+def _masked(
+    frame: Frame, s: Compute, body: Value, conditions: Sequence[Value], order: Sequence[str],
+    lines: list[str],
+) -> Value:  # fmt: skip
+    """The value where all conditions hold, the identity of the reduction elsewhere."""
+    mask = both(conditions, order)
+    if mask is None:
+        return body
+    identity = "LOWEST" if s.operator.reduce == "max" else "0.0"
+    space = tuple(a for a in order if a in mask.space or a in body.space)
+    inside = aligned(mask, space).text
+    if len(inside) > LONG:
+        number = f"_{len(lines)}" if lines else ""
+        inside = frame.part(f"{s.buffer}_mask{number}", inside, lines)
+    return Value(f"tl.where({inside}, {aligned(body, space).text}, {identity})", space, body.dtype)
+
+
+# --- matrix products
+
+
+def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
+    lines: list[str] = []
+    assert isinstance(s.body, Call)
+    first, second = s.body.args
+    left, right = (first, second) if _bare(first) == roles.left else (second, first)
+    dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    batch, rows, columns, depth = (
+        tuple(a for a in group if not frame.layout.scalar(a))
+        for group in (roles.batch, roles.rows, roles.columns, roles.depth)
+    )
+    a = _operand(frame, s, left, (batch, rows, depth), dtype, lines)
+    b = _operand(frame, s, right, (batch, depth, columns), dtype, lines)
+    precision = ['input_precision="ieee"'] if dtype == "float32" else []
+    name, kept = frame.tile(s.buffer), frame.layout.space(s.buffer)
+    groups = [g for g in (batch, rows, columns) if g]
+    if all(len(g) == 1 for g in groups) and kept == tuple(g[0] for g in groups):
+        accumulator = [] if s.buffer in frame.fresh else [name]
+        return lines + call(frame.depth, f"{name} = tl.dot", [a, b, *accumulator, *precision])
+    flat = tuple(x for g in groups for x in g)
+    shape = shape_text([frame.layout.width(x) for x in flat])
+    step = frame.named("part", f"{s.buffer}_step")
+    lines += call(frame.depth, f"{step} = tl.dot", [a, b, *precision])
+    words = f"tl.reshape({step}, {shape})"
+    return lines + _accumulate(frame, s, aligned(Value(words, flat, "float32"), kept))
+
+
+def _operand(
+    frame: Frame, s: Compute, e: Expr, groups: Sequence[tuple[str, ...]], dtype: str,
+    lines: list[str],
+) -> str:  # fmt: skip
+    """One side of a product: as wide as its axes, one dimension a group, zero where masked."""
+    space = tuple(x for g in groups for x in g)
+    found = cast(value(e, frame.scope(s.buffer, space, lines)), dtype)
+    depth = [x for x in s.operator.over if not frame.layout.zero_outside(e, x)]
+    conditions = frame.masks(depth)
+    if s.domain is not None:
+        domain = value(s.domain, frame.scope(s.buffer, s.operator.related, lines))
+        if set(domain.space) <= set(space):
+            conditions.append(cast(domain, "bool"))
+    found = _masked(frame, s, found, conditions, space, lines)
+    found = spread(found, space, frame.layout.width)
+    if all(len(g) <= 1 for g in groups):
+        return found.text
+    sizes = [math.prod(frame.layout.width(x) for x in g) for g in groups if g]
+    text = found.text
+    if not text.isidentifier():
+        text = frame.part(f"{s.buffer}_part_{len(lines) + 1}", text, lines)
+    return f"tl.reshape({text}, {shape_text(sizes)})"
+
+
+def _bare(e: Expr) -> Expr:
+    return _bare(e.arg) if isinstance(e, Cast) else e

@@ -1,0 +1,11 @@
+"""TensorIR for a CPU: a schedule's statements as TVMScript text.
+
+The grid is one parallel loop; a block's tiles are scratch in its core's cache; every pass over a
+tile is vectorised along its last axis. Loops run over positions inside the extents, so no pass
+needs a mask. Loads copy nothing unless a product needs its right operand in panels.
+"""
+
+from mcfuser.codegen.tensorir.function import generate
+from mcfuser.codegen.tensorir.source import Lowering, Panels, Source, flat_size, strides_of
+
+__all__ = ["Lowering", "Panels", "Source", "flat_size", "generate", "strides_of"]

@@ -1,0 +1,165 @@
+"""How each product of a schedule is walked by a register micro-tile, and where its operands lie."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mcfuser.chain import Product, product
+from mcfuser.codegen.tensorir.source import Lowering, Panels, strides_of
+from mcfuser.expr import Read, axes, reads
+from mcfuser.space.place import plain_index
+from mcfuser.space.schedule import Compute, Illegal, Repair, Schedule, statements
+
+Kind = Literal["packed", "panels", "plain"]
+"""A loaded right operand: a constant packed when compiling, panels filled in scratch, or read as it
+lies."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A product's micro-kernel: one row axis, one column axis, the other kept axes around it.
+
+    `left` and `right` name the tiles that it reads, `width` is its panels' width in columns.
+    """
+
+    roles: Product
+    left: str
+    right: str
+    row: str | None
+    column: str
+    outer: tuple[str, ...]
+    micro_rows: int
+    width: int
+
+    @property
+    def lead(self) -> tuple[str, ...]:
+        """Axes of the right operand besides its depth and its columns."""
+        used = axes(self.roles.right)
+        return tuple(a for a in used if a not in self.roles.depth and a != self.column)
+
+
+@dataclass(frozen=True)
+class Products:
+    """All products by the tile that they write; `right` by the loaded tile; `unit` is what each
+    axis' tiles are padded to a multiple of."""
+
+    operands: Mapping[str, Operands]
+    right: Mapping[str, Kind]
+    unit: Mapping[str, int]
+
+    def user(self, tile: str) -> Operands:
+        """The product whose right operand a tile is."""
+        return next(o for o in self.operands.values() if o.right == tile)
+
+    def panels(self, tile: str) -> Panels:
+        """How the constant behind a tile is packed."""
+        found = self.user(tile)
+        names = [i.plain for i in found.roles.right.indices]
+        return Panels(names.index(found.roles.depth[0]), names.index(found.column), found.width)
+
+
+def products_of(schedule: Schedule, lowering: Lowering) -> Products:
+    """Every product of a schedule; raises Illegal where no micro-tile fits the tiles."""
+    found = {s.buffer: _operands(schedule, lowering, s) for s in _computes(schedule)}
+    readers: Counter[str] = Counter()
+    for s, _ in statements(schedule.body):
+        if isinstance(s, (Compute, Repair)):
+            readers.update(r.tensor for r in reads(s.body if isinstance(s, Compute) else s.h))
+    right = {
+        o.right: _kind(schedule, o, readers[o.right] == 1)
+        for o in found.values()
+        if schedule.buffer(o.right).tensor in schedule.chain.inputs
+    }
+    return Products(found, right, _units(found))
+
+
+def _computes(schedule: Schedule) -> Iterator[Compute]:
+    for s, _ in statements(schedule.body):
+        if isinstance(s, Compute) and product(s.operator) is not None:
+            yield s
+
+
+def _operands(schedule: Schedule, lowering: Lowering, s: Compute) -> Operands:
+    roles = product(s.operator)
+    assert roles is not None
+    if not roles.columns:  # vectors run along what there is
+        roles = Product(roles.right, roles.left, roles.batch, (), roles.rows, roles.depth)
+    order = s.operator.axes.index
+    row = next((a for a in reversed(roles.rows) if schedule.tile(a) > 1), None)
+    column = max(roles.columns, key=lambda a: (schedule.tile(a) > 1, order(a)))
+    outer = tuple(a for a in s.operator.axes if a not in (row, column))
+    kept = _kept(schedule)
+    vectors = _vectors(schedule.tile(column), lowering)
+    width = vectors * lowering.lanes
+    if column in kept and schedule.tile(column) % width:
+        raise Illegal(f"tiles of axis '{column}' are kept side by side, but no vector divides them")
+    rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
+    tiles = dict(zip(reads(s.operator.body), (r.tensor for r in reads(s.body)), strict=True))
+    return Operands(
+        roles, tiles[roles.left], tiles[roles.right], row, column, outer, rows, width
+    )  # fmt: skip
+
+
+def _kept(schedule: Schedule) -> set[str]:
+    """Axes whose tiles lie side by side in scratch, so that a micro-tile must not overlap two."""
+    return {
+        plain_index(d.index)
+        for b in schedule.buffers
+        for d in b.dims
+        if d.whole and schedule.trips(plain_index(d.index)) > 1
+    }
+
+
+def _vectors(tile: int, lowering: Lowering) -> int:
+    """As many vectors as the lowering has, or the most below it that divide the tile's."""
+    need = -(-tile // lowering.lanes)
+    return next(v for v in range(min(lowering.vectors, need), 0, -1) if need % v == 0)
+
+
+def _rows(tile: int, vectors: int, lowering: Lowering, divide: bool) -> int:
+    """Rows that fill the accumulators which the lowering has."""
+    full = (
+        lowering.rows
+        if vectors == lowering.vectors
+        else (lowering.rows * lowering.vectors // vectors)
+    )
+    most = min(full, 16, tile)
+    return next(r for r in range(most, 0, -1) if not divide or tile % r == 0)
+
+
+def _units(found: Mapping[str, Operands]) -> dict[str, int]:
+    units: dict[str, int] = {}
+    for o in found.values():
+        units[o.column] = math.lcm(units.get(o.column, 1), o.width)
+        if o.row is not None:
+            units[o.row] = math.lcm(units.get(o.row, 1), o.micro_rows)
+    return units
+
+
+def _kind(schedule: Schedule, o: Operands, alone: bool) -> Kind:
+    chain, right = schedule.chain, o.roles.right
+    tensor = chain.tensor(schedule.buffer(o.right).tensor)
+    aligned = schedule.tile(o.column) % o.width == 0 or schedule.trips(o.column) == 1
+    plain = all(i.plain is not None for i in right.indices)
+    matrix = plain and len(right.indices) == 2 and len(o.roles.depth) == 1
+    if tensor.constant and matrix and aligned and alone:
+        return "packed"
+    strides = strides_of(chain, tensor.name)
+    along = [s for i, s in zip(right.indices, strides, strict=True) if o.column in i.axes]
+    whole = chain.size(o.column) % o.width == 0 and aligned
+    contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
+    return "plain" if contiguous and whole else "panels"
+
+
+def masked_axes(s: Compute, left: Read) -> tuple[str, ...]:
+    """The axes of a left operand; raises Illegal where the product's domain speaks of others."""
+    assert s.domain is not None
+    names = [i.plain for i in left.indices]
+    plain = tuple(a for a in names if a is not None)
+    if len(plain) < len(names) or set(axes(s.domain)) - set(plain):
+        raise Illegal(f"the domain of '{s.operator.out}' is not one of its left operand")
+    return plain

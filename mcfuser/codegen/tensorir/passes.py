@@ -1,0 +1,138 @@
+"""Passes over a tile that are no products: maps and reductions, vectorised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcfuser.codegen.tensorir.scalar import literal
+from mcfuser.codegen.tensorir.source import strides_of
+from mcfuser.codegen.tensorir.writer import At, Writer
+from mcfuser.expr import Call, Const, Expr, Read, axis, read, reads
+from mcfuser.space.place import plain_index
+from mcfuser.space.schedule import LOWEST, Compute, Init, Store
+
+
+def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
+    """The axes of a computed tile."""
+    return tuple(plain_index(d.index) for d in w.schedule.buffer(buffer).dims)
+
+
+def fill(w: Writer, s: Init) -> None:
+    """The whole of a tile set to one value, padding too."""
+    shape = [w.extent(d) for d in w.schedule.buffer(s.buffer).dims] or [1]
+    lanes = w.lowering.lanes
+    with w.nest([(f"i{i}", str(n)) for i, n in enumerate(shape[:-1])]) as at:
+        where = "".join(f"{a}, " for a in at)
+        if shape[-1] % lanes == 0:
+            with w.nest([("j0", str(shape[-1] // lanes))]) as (j0,), w.vector("j", lanes):
+                place = f"{j0} * {lanes} + j" if j0 != "0" else "j"
+                w.put(f"{s.buffer}_tile[{where}{place}] = {literal(s.value)}")
+        else:
+            with w.block(f"for j in range({shape[-1]}):"):
+                w.put(f"{s.buffer}_tile[{where}j] = {literal(s.value)}")
+
+
+def assign(w: Writer, names: Sequence[str], body: Expr, target: str) -> None:
+    """target[names] = body, over the positions inside the extents."""
+    if target in w.direct:
+        _pass(w, names, body, w.direct[target], output=True)
+    else:
+        _pass(w, names, body, target, output=False)
+
+
+def store(w: Writer, s: Store) -> None:
+    names = tile_axes(w, s.buffer)
+    _pass(w, names, read(s.buffer, *names), s.tensor, output=True)
+
+
+def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool) -> None:
+    indices = tuple(axis(a) for a in names)
+    with w.over(names[:-1]) as at:
+        known = w.invariant(body, names[-1], at) if names else {}
+
+        def write(last: At, lane: str) -> None:
+            here = {**at, **last}
+            value = w.scalar(here, known).text(body)
+            if output:
+                dtype = w.schedule.chain.tensor(target).dtype
+                value = value if dtype == "float32" else f'T.Cast("{dtype}", {value})'
+                w.put(f"{w.address(target, indices, here)} = {value}")
+            else:
+                w.put(f"{w.element(Read(target, indices), here)} = {value}")
+
+        if names:
+            w.lanes(names[-1], write)
+        else:
+            write({}, "0")
+
+
+def reduction(w: Writer, s: Compute) -> None:
+    """A sum or maximum of a tile into what was accumulated before."""
+    identity = LOWEST if s.operator.reduce == "max" else 0.0
+    body = s.body
+    if s.domain is not None:
+        body = Call("select", (s.domain, body, Const(identity)))
+    last = _contiguous(w, body)
+    if last in s.operator.over:
+        _across(w, s, body, identity, last)
+    else:
+        _along(w, s, body)
+
+
+def _contiguous(w: Writer, body: Expr) -> str:
+    """The axis along which most of what is read lies side by side in memory."""
+    votes: dict[str, int] = {"": 0}
+    for r in reads(body):
+        tensor = w.schedule.buffer(r.tensor).tensor
+        loaded = tensor in w.schedule.chain.inputs
+        strides = strides_of(w.schedule.chain, tensor) if loaded else (
+            *(0 for _ in r.indices[1:]), 1,
+        )  # fmt: skip
+        for index, stride in zip(r.indices, strides, strict=False):
+            if stride == 1 and index.plain is not None:
+                votes[index.plain] = votes.get(index.plain, 0) + len(r.indices)
+    return max(votes, key=lambda a: votes[a])
+
+
+def _across(w: Writer, s: Compute, body: Expr, identity: float, last: str) -> None:
+    """Lanes hold partial results along the reduced axis; they are folded in half at the end."""
+    o, lanes = s.operator, w.lowering.lanes
+    with w.over([*o.axes, *(a for a in o.over if a != last)]) as at:
+        known = w.invariant(body, last, at)
+        with w.vector("l", lanes):
+            w.put(f"lane[l] = {literal(identity)}")
+
+        def write(here: At, lane: str) -> None:
+            value = w.scalar({**at, **here}, known).text(body)
+            w.put(f"lane[{lane}] = {_reduced(o.reduce, f'lane[{lane}]', value)}")
+
+        w.lanes(last, write)
+        half = lanes // 2
+        while half > 1:
+            with w.vector("l", half):
+                w.put(f"lane[l] = {_reduced(o.reduce, 'lane[l]', f'lane[l + {half}]')}")
+            half //= 2
+        place = w.element(read(s.buffer, *o.axes), at)
+        folded = _reduced(o.reduce, "lane[0]", "lane[1]")
+        w.put(f"{place} = {_reduced(o.reduce, place, folded)}")
+
+
+def _along(w: Writer, s: Compute, body: Expr) -> None:
+    """The reduced axes are the outer loops; lanes are separate results."""
+    o = s.operator
+    with w.over([*o.over, *o.axes[:-1]]) as at:
+        known = w.invariant(body, o.axes[-1], at) if o.axes else {}
+
+        def write(last: At, lane: str) -> None:
+            here = {**at, **last}
+            place = w.element(read(s.buffer, *o.axes), here)
+            w.put(f"{place} = {_reduced(o.reduce, place, w.scalar(here, known).text(body))}")
+
+        if o.axes:
+            w.lanes(o.axes[-1], write)
+        else:
+            write({}, "0")
+
+
+def _reduced(reduce: str, a: str, b: str) -> str:
+    return f"{a} + {b}" if reduce == "sum" else f"T.max({a}, {b})"

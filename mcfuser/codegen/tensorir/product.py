@@ -1,0 +1,136 @@
+"""Products: a register micro-tile of accumulators, walked over a tile.
+
+Rows are broadcast from the left operand, columns are vectors of the right one. Micro-tiles are
+whole: a row past the extent repeats the last one, a column past it is zero or never read, and what
+is computed there lands in the tile's padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mcfuser.codegen.tensorir.operands import Operands, masked_axes
+from mcfuser.codegen.tensorir.writer import At, Writer, covered, plus, times
+from mcfuser.expr import Call, Const, Read, read
+from mcfuser.space.schedule import Compute, Load
+
+
+def pack(w: Writer, s: Load) -> None:
+    """Fills the panels of a right operand: [columns/width, depth, width], zero past the extent."""
+    o = w.products.user(s.buffer)
+    lead = [a for a in o.lead if w.schedule.tile(a) > 1]
+    panels = str(-(-w.schedule.tile(o.column) // o.width))
+    loops = [*((f"{a}_i", w.count(a)) for a in lead), ("p", panels)]
+    with w.nest(loops) as names, w.over(o.roles.depth) as at:
+        *leading, p = names
+        at |= dict(zip(lead, leading, strict=True))
+        column = plus(times(p, o.width), "j")
+        value = w.address(s.read.tensor, s.read.indices, {**at, o.column: column})
+        dtype = w.schedule.chain.tensor(s.read.tensor).dtype
+        value = value if dtype == "float32" else f'T.Cast("float32", {value})'
+        if w.count(o.column) != str(int(panels) * o.width):
+            value = f"T.if_then_else({column} < {w.count(o.column)}, {value}, T.float32(0))"
+        where = "".join(f"{at[a]}, " for a in lead)
+        with w.block(f"for j in range({o.width}):"):
+            w.put(f"{s.buffer}_panels[{where}{p}, {_depth(w, o, at)}, j] = {value}")
+
+
+def _depth(w: Writer, o: Operands, at: At) -> str:
+    """The row within a panel: the position in the tiles of all depth axes."""
+    row = "0"
+    for a in o.roles.depth:
+        row = plus(times(row, w.schedule.tile(a)), at.get(a, "0"))
+    return row
+
+
+def product(w: Writer, s: Compute) -> None:
+    """Accumulates a tile of a product, a register micro-tile at a time."""
+    o, lanes = w.products.operands[s.buffer], w.lowering.lanes
+    vectors = range(o.width // lanes)
+    if s.domain is not None:
+        _mask(w, s, o)
+    panels = covered(w.count(o.column), o.width)
+    rows = covered(w.count(o.row), o.micro_rows) if o.row is not None else "1"
+    loops = [*((f"{a}_i", w.count(a)) for a in o.outer), ("j0", panels), ("i0", rows)]
+    with w.nest(loops) as names:
+        *outer, j0, i0 = names
+        at = dict(zip(o.outer, outer, strict=True))
+        if o.row is not None:
+            at[o.row] = plus(times(i0, o.micro_rows), "i")
+        places = [_place(w, s, o, at, j0, v) for v in vectors]
+        for v in vectors:
+            with _micro(w, o):
+                start = "T.float32(0)" if s.buffer in w.zeroed else places[v]
+                w.put(f"acc{v}[i, j] = {start}")
+        with w.over(o.roles.depth) as depth, w.block(f"for i in T.unroll({o.micro_rows}):"):
+            at |= depth
+            left = _left(w, s, o, at)
+            for v in vectors:
+                with w.vector("j", lanes):
+                    w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {_right(w, o, at, j0, v)}")
+        for v in vectors:
+            with _micro(w, o):
+                w.put(f"{places[v]} = acc{v}[i, j]")
+
+
+@contextmanager
+def _micro(w: Writer, o: Operands) -> Iterator[None]:
+    with w.block(f"for i in T.unroll({o.micro_rows}):"), w.vector("j", w.lowering.lanes):
+        yield
+
+
+def _column(w: Writer, o: Operands, j0: str, v: int) -> str:
+    return plus(plus(times(j0, o.width), str(v * w.lowering.lanes)), "j")
+
+
+def _place(w: Writer, s: Compute, o: Operands, at: At, j0: str, v: int) -> str:
+    """The element of the product's own tile that accumulator v holds at [i, j]."""
+    here = {**at, o.column: _column(w, o, j0, v)}
+    return w.element(read(s.buffer, *s.operator.axes), here)
+
+
+def _left(w: Writer, s: Compute, o: Operands, at: At) -> str:
+    indices = o.roles.left.indices
+    if s.domain is not None:
+        return f"{s.buffer}_masked[{', '.join(at.get(i.plain or '', '0') for i in indices)}]"
+    loaded = w.schedule.buffer(o.left).tensor in w.schedule.chain.inputs
+    if loaded and o.row is not None:
+        count = w.count(o.row)
+        if not count.isdigit() or int(count) % o.micro_rows:
+            at = {**at, o.row: f"T.min({at[o.row]}, {count} - 1)"}
+    return w.value(Read(o.left, indices), at)
+
+
+def _right(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
+    kind = w.products.right.get(o.right)
+    lane = plus(str(v * w.lowering.lanes), "j")
+    if kind == "panels":
+        lead = "".join(f"{at[a]}, " for a in o.lead if w.schedule.tile(a) > 1)
+        return f"{o.right}_panels[{lead}{j0}, {_depth(w, o, at)}, {lane}]"
+    if kind == "packed":
+        tensor = w.schedule.buffer(o.right).tensor
+        (k,) = o.roles.depth
+        first = w.start(o.column)
+        panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
+        row = plus(w.start(k), at[k])
+        size = w.schedule.chain.size(k) * o.width
+        where = plus(plus(times(panel, size), times(row, o.width)), lane)
+        return f"{tensor}_flat[{where}]"
+    return w.value(Read(o.right, o.roles.right.indices), {**at, o.column: _column(w, o, j0, v)})
+
+
+def _mask(w: Writer, s: Compute, o: Operands) -> None:
+    """A copy of the left operand with zeros outside the domain."""
+    assert s.domain is not None
+    source = Read(o.left, o.roles.left.indices)
+    names = masked_axes(s, source)
+    masked = Call("select", (s.domain, source, Const(0.0)))
+    with w.over(names[:-1]) as at:
+
+        def write(last: At, lane: str) -> None:
+            here = {**at, **last}
+            where = ", ".join(here[a] for a in names)
+            w.put(f"{s.buffer}_masked[{where}] = {w.scalar(here, {}).text(masked)}")
+
+        w.lanes(names[-1], write)

@@ -1,0 +1,202 @@
+"""The text under construction: lines, loops, and where the elements of tiles and tensors lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count as numbers
+
+from mcfuser.codegen.tensorir.operands import Products
+from mcfuser.codegen.tensorir.scalar import Scalar
+from mcfuser.codegen.tensorir.source import Lowering, strides_of
+from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
+from mcfuser.space.place import plain_index
+from mcfuser.space.schedule import Dim, Illegal, Schedule
+
+At = Mapping[str, str]
+"""The text of each axis' position within the tile at hand."""
+
+SLOTS = 8
+"""Values that a pass may compute once before its innermost loop."""
+_COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
+
+
+@dataclass
+class Writer:
+    """One function's text. `direct` maps a tile to the output that it is written straight to;
+    `zeroed` holds the sums that their micro-kernel starts at zero itself."""
+
+    schedule: Schedule
+    lowering: Lowering
+    products: Products
+    direct: Mapping[str, str]
+    lines: list[str] = field(default_factory=list)
+    depth: int = 0
+    loops: list[str] = field(default_factory=list)
+    zeroed: set[str] = field(default_factory=set)
+    fresh: Iterator[int] = field(default_factory=numbers)
+
+    # --- lines and loops
+
+    def put(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.put(head)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    @contextmanager
+    def nest(self, loops: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
+        """Serial loops, their variables; a loop of one turn is left out and stands at 0."""
+        names, before = [], self.depth
+        for name, trips in loops:
+            if trips != "1":
+                self.put(f"for {name} in range({trips}):")
+                self.depth += 1
+            names.append(name if trips != "1" else "0")
+        yield names
+        self.depth = before
+
+    @contextmanager
+    def over(self, names: Sequence[str]) -> Iterator[dict[str, str]]:
+        """Serial loops over the positions of these axes in the tile at hand."""
+        with self.nest([(f"{a}_i", self.count(a)) for a in names]) as variables:
+            yield dict(zip(names, variables, strict=True))
+
+    @contextmanager
+    def vector(self, name: str, width: int) -> Iterator[None]:
+        with self.block(f"for {name} in T.vectorized({width}):"):
+            yield
+
+    def lanes(self, a: str, write: Callable[[At, str], None]) -> None:
+        """Calls `write` with the axis' position and the lane: under a vector loop, and again under
+        a scalar one for the positions that fill no vector."""
+        count, width = self.count(a), self.lowering.lanes
+        if count == "1":
+            write({a: "0"}, "0")
+            return
+        full, left = (divided(count, width), rest(count, width))
+        if full != "0":
+            with self.block(f"for {a}_v in range({full}):"), self.vector(f"{a}_l", width):
+                write({a: f"{a}_v * {width} + {a}_l"}, f"{a}_l")
+        if left != "0":
+            base = times(full, width)
+            with self.block(f"for {a}_r in range({left}):"):
+                write({a: plus(base, f"{a}_r")}, f"{a}_r")
+
+    # --- positions
+
+    def start(self, a: str) -> str:
+        """Where the tile at hand begins along an axis."""
+        return times(f"{a}_t", self.schedule.tile(a)) if a in self.loops else "0"
+
+    def count(self, a: str) -> str:
+        """Positions of the tile at hand that lie inside the extent."""
+        tile, size = self.schedule.tile(a), self.schedule.chain.size(a)
+        if a not in self.loops:
+            return str(size)
+        return str(tile) if size % tile == 0 else f"T.min({tile}, {size} - {self.start(a)})"
+
+    def global_position(self, index: Affine, at: At) -> str:
+        total = str(index.offset)
+        for a, c in index.terms:
+            total = plus(total, times(plus(self.start(a), at.get(a, "0")), c))
+        return total
+
+    def address(self, name: str, indices: Sequence[Affine], at: At) -> str:
+        """An element of a parameter, in its flat view."""
+        chain = self.schedule.chain
+        total = str(chain.tensor(name).offset)
+        for index, stride in zip(indices, strides_of(chain, name), strict=True):
+            total = plus(total, times(self.global_position(index, at), stride))
+        return f"{name}_flat[{total}]"
+
+    def element(self, r: Read, at: At) -> str:
+        """An element of a loaded or computed tile."""
+        buffer = self.schedule.buffer(r.tensor)
+        if buffer.tensor in self.schedule.chain.inputs:
+            return self.address(buffer.tensor, r.indices, at)
+        if r.tensor in self.direct:
+            return self.address(self.direct[r.tensor], r.indices, at)
+        where = [self._local(d, i, at) for d, i in zip(buffer.dims, r.indices, strict=True)]
+        return f"{r.tensor}_tile[{', '.join(where) or '0'}]"
+
+    def _local(self, dim: Dim, index: Affine, at: At) -> str:
+        a = index.plain
+        if a is None or a != dim.index.plain:
+            raise Illegal("a computed tile is read at an index that is not its axis")
+        here = at.get(a, "0")
+        return plus(self.start(a), here) if dim.whole and a in self.loops else here
+
+    def value(self, r: Read, at: At) -> str:
+        """An element as float32."""
+        text, tensor = self.element(r, at), self.schedule.buffer(r.tensor).tensor
+        stored = self.schedule.chain.tensor(tensor).dtype
+        loaded = tensor in self.schedule.chain.inputs
+        return f'T.Cast("float32", {text})' if loaded and stored in WIDENED else text
+
+    def extent(self, dim: Dim) -> int:
+        """Scratch positions of a computed tile's dimension: whole micro-tiles."""
+        a = plain_index(dim.index)
+        unit, tile = self.products.unit.get(a, 1), self.schedule.tile(a)
+        trips = self.schedule.trips(a) if dim.whole else 1
+        return (trips - 1) * tile + -(-tile // unit) * unit
+
+    # --- expressions
+
+    def scalar(self, at: At, known: Mapping[Expr, str]) -> Scalar:
+        def position(a: str) -> str:
+            return f'T.Cast("float32", {plus(self.start(a), at.get(a, "0"))})'
+
+        return Scalar(self.put, lambda r: self.value(r, at), position, known, self.fresh)
+
+    def invariant(self, body: Expr, last: str, at: At) -> dict[Expr, str]:
+        """Costly parts that do not vary along the last axis, computed once before its loop."""
+        known: dict[Expr, str] = {}
+
+        def find(e: Expr) -> None:
+            if isinstance(e, Call) and last not in axes(e) and reads(e) and e.op in _COSTLY:
+                if e not in known and len(known) < SLOTS:
+                    slot = f"once[{len(known)}]"
+                    self.put(f"{slot} = {self.scalar(at, {}).text(e)}")
+                    known[e] = slot
+                return
+            for child in children(e):
+                find(child)
+
+        find(body)
+        return known
+
+
+WIDENED = ("float16", "bfloat16", "float64")
+
+
+def plus(a: str, b: str) -> str:
+    if a == "0" or b == "0":
+        return b if a == "0" else a
+    return f"{a} + {b}"
+
+
+def times(a: str, factor: int) -> str:
+    if a.isdigit():
+        return str(int(a) * factor)
+    if factor == 1:
+        return a
+    return f"({a}) * {factor}" if " " in a else f"{a} * {factor}"
+
+
+def divided(count: str, unit: int) -> str:
+    return str(int(count) // unit) if count.isdigit() else f"{count} // {unit}"
+
+
+def rest(count: str, unit: int) -> str:
+    return str(int(count) % unit) if count.isdigit() else f"{count} % {unit}"
+
+
+def covered(count: str, unit: int) -> str:
+    """How many units cover a count."""
+    return str(-(-int(count) // unit)) if count.isdigit() else f"({count} + {unit - 1}) // {unit}"

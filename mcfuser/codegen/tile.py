@@ -1,0 +1,231 @@
+"""Values in a Triton kernel: the text of a tile, the axes along which it extends, its dtype.
+
+Expressions become text here. Two tiles meet over the union of their axes: each gets a `None` for
+every axis that it lacks, and is permuted only where its axes lie in another order. Half precision
+is a storage format: arithmetic happens in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
+from mcfuser.space.schedule import Illegal
+
+COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
+"""How strongly Python binds, from comparison to atom."""
+
+HALF = ("float16", "bfloat16")
+_RANK = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+_INFIX: Mapping[str, tuple[int, str]] = {
+    "or": (OR, "|"), "and": (AND, "&"), "lt": (COMPARE, "<"), "le": (COMPARE, "<="),
+    "eq": (COMPARE, "=="), "ne": (COMPARE, "!="), "add": (SUM, "+"), "sub": (SUM, "-"),
+    "mul": (TERM, "*"), "div": (TERM, "/"),
+}  # fmt: skip
+_FUNCTIONS: Mapping[str, str] = {
+    "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "sqrt": "tl.sqrt", "erf": "tl.erf",
+}  # fmt: skip
+_POWERS: Mapping[float, str] = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Text with the axes along which it extends, in the order of its dimensions."""
+
+    text: str
+    space: tuple[str, ...]
+    dtype: str
+    strength: int = ATOM
+    constant: bool = False
+
+    def within(self, strength: int) -> str:
+        """The text as an operand of an operator that binds with that strength."""
+        return self.text if self.strength >= strength else f"({self.text})"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What an expression sees: its reads, its axes, and the order of dimensions.
+
+    `name` keeps an intermediate result under a name, where a line would become too long.
+    """
+
+    read: Callable[[Read], Value]
+    index: Callable[[str], Value]
+    order: tuple[str, ...]
+    name: Callable[[str], str]
+
+
+_LONG = 64
+
+
+def literal(value: float | int | bool) -> Value:
+    if isinstance(value, bool):
+        return Value(repr(value), (), "bool", constant=True)
+    if isinstance(value, int):
+        return Value(repr(value), (), "int32", UNARY if value < 0 else ATOM, True)
+    if math.isinf(value) or math.isnan(value):
+        sign = "-" if value < 0 else ""
+        return Value(f'{sign}float("{abs(value)}")', (), "float32", UNARY if sign else ATOM, True)
+    return Value(repr(value), (), "float32", UNARY if value < 0 else ATOM, True)
+
+
+def value(e: Expr, scope: Scope) -> Value:
+    """The text of an expression; raises Illegal for what Triton has no words for."""
+    if isinstance(e, Const):
+        return literal(e.value)
+    if isinstance(e, Index):
+        return scope.index(e.axis)
+    if isinstance(e, Read):
+        return scope.read(e)
+    if isinstance(e, Cast):
+        return cast(value(e.arg, scope), e.dtype)
+    if e.op == "add" and (opposite := _negated(e.args[1])) is not None:
+        e = Call("sub", (e.args[0], opposite))
+    args = [_short(value(a, scope), scope) for a in e.args]
+    return apply(e.op, args, scope)
+
+
+def _short(v: Value, scope: Scope) -> Value:
+    if len(v.text) < _LONG or v.constant:
+        return v
+    return replace(v, text=scope.name(v.text), strength=ATOM)
+
+
+def _negated(e: Expr) -> Expr | None:
+    """x, where the expression is -1 * x."""
+    if isinstance(e, Call) and e.op == "mul" and e.args[0] == Const(-1.0):
+        return e.args[1]
+    return None
+
+
+def cast(v: Value, dtype: str) -> Value:
+    if v.dtype == dtype:
+        return v
+    if v.constant:
+        return replace(v, dtype=dtype)
+    if dtype == "bool":
+        return Value(f"{v.within(SUM)} != 0", v.space, "bool", COMPARE)
+    return Value(f"{v.within(ATOM)}.to(tl.{dtype})", v.space, dtype)
+
+
+def widen(v: Value) -> Value:
+    """The value in a dtype that is computed in."""
+    return cast(v, "float32") if v.dtype in HALF else v
+
+
+def aligned(v: Value, space: Sequence[str]) -> Value:
+    """The value with its dimensions in the order of `space`, and 1 for those that it lacks."""
+    if not v.space or v.space == tuple(space):
+        return v
+    kept = tuple(a for a in space if a in v.space)
+    text, strength = v.text, v.strength
+    if kept != v.space:
+        order = ", ".join(str(v.space.index(a)) for a in kept)
+        text = f"tl.trans({text})" if len(kept) == 2 else f"tl.permute({text}, ({order}))"
+        strength = ATOM
+    if kept == tuple(space):
+        return Value(text, kept, v.dtype, strength)
+    if strength < ATOM:
+        text = f"({text})"
+    places = ", ".join(":" if a in kept else "None" for a in space)
+    return Value(f"{text}[{places}]", tuple(space), v.dtype)
+
+
+def spread(v: Value, space: Sequence[str], width: Callable[[str], int]) -> Value:
+    """The value with every dimension of `space` at its full width."""
+    if v.space == tuple(space):
+        return v
+    shape = shape_text([width(a) for a in space])
+    if not v.space:
+        words = f"tl.full({shape}, {v.text}, tl.{v.dtype})"
+    elif set(v.space) == set(space):
+        return aligned(v, space)
+    else:
+        words = f"tl.broadcast_to({aligned(v, space).text}, {shape})"
+    return Value(words, tuple(space), v.dtype)
+
+
+def shape_text(extents: Sequence[int]) -> str:
+    return f"({', '.join(map(str, extents))}{',' if len(extents) == 1 else ''})"
+
+
+def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
+    """An operator applied to tiles."""
+    if op == "pow":
+        return _power(args[0], args[1], scope)
+    space = tuple(a for a in scope.order if any(a in v.space for v in args))
+    logic = op in ("and", "or", "not")
+    parts = [cast(v, "bool") if logic else widen(v) for v in args]
+    if op == "select":
+        return _select(cast(args[0], "bool"), parts[1], parts[2], space)
+    parts = [aligned(v, space) for v in parts]
+    dtype = max((v.dtype for v in parts), key=_RANK.index)
+    if op in _INFIX:
+        return _infix(op, parts[0], parts[1], space, dtype)
+    if op == "not":
+        return Value(f"~{parts[0].within(ATOM)}", space, "bool", UNARY)
+    if op == "neg":
+        return Value(f"-{parts[0].within(UNARY)}", space, dtype, UNARY)
+    if op in ("max", "min", "abs"):
+        words = ", ".join(cast(v, dtype).text for v in parts)
+        return Value(f"tl.{'abs' if op == 'abs' else op + 'imum'}({words})", space, dtype)
+    if op == "floor" and dtype in ("bool", "int32", "int64"):
+        return parts[0]
+    dtype = dtype if dtype == "float64" else "float32"
+    x = cast(parts[0], dtype)
+    if op == "floor":
+        return Value(f"tl.floor({x.text})", space, dtype)
+    if op == "tanh":
+        # Triton has no tanh of its own; the sigmoid neither overflows nor branches
+        return Value(f"2.0 * tl.sigmoid(2.0 * {x.within(TERM)}) - 1.0", space, dtype, SUM)
+    if op not in _FUNCTIONS:
+        raise Illegal(f"operator '{op}' has no counterpart in Triton")
+    return Value(f"{_FUNCTIONS[op]}({x.text})", space, dtype)
+
+
+def _infix(op: str, a: Value, b: Value, space: tuple[str, ...], dtype: str) -> Value:
+    strength, sign = _INFIX[op]
+    if op == "div" and dtype in ("bool", "int32", "int64"):
+        dtype = "float32"
+    left = a.within(strength + (strength == COMPARE))
+    result = "bool" if strength <= AND else dtype
+    constant = a.constant and b.constant
+    return Value(f"{left} {sign} {b.within(strength + 1)}", space, result, strength, constant)
+
+
+def _select(condition: Value, a: Value, b: Value, space: tuple[str, ...]) -> Value:
+    dtype = max(a.dtype, b.dtype, key=_RANK.index)
+    words = ", ".join(aligned(v, space).text for v in (condition, cast(a, dtype), cast(b, dtype)))
+    return Value(f"tl.where({words})", space, dtype)
+
+
+def _power(base: Value, exponent: Value, scope: Scope) -> Value:
+    base = widen(base)
+    if not exponent.constant:
+        raise Illegal("a power with an exponent that varies has no counterpart in Triton")
+    number = float(exponent.text)
+    if number in _POWERS:
+        name = base.text if base.text.isidentifier() else scope.name(base.text)
+        return Value(_POWERS[number].format(name), base.space, base.dtype, TERM)
+    base = cast(base, "float32")
+    if number == 0.5:
+        return Value(f"tl.sqrt({base.text})", base.space, "float32")
+    if number == -0.5:
+        return Value(f"tl.rsqrt({base.text})", base.space, "float32")
+    if number == -1.0:
+        return Value(f"1.0 / {base.within(UNARY)}", base.space, "float32", TERM)
+    raise Illegal(f"a power of {number} has no counterpart in Triton")
+
+
+def both(conditions: Sequence[Value], order: Sequence[str]) -> Value | None:
+    """All conditions at once, None where there is none."""
+    if not conditions:
+        return None
+    space = tuple(a for a in order if any(a in c.space for c in conditions))
+    parts = [aligned(c, space) for c in conditions]
+    if len(parts) == 1:
+        return parts[0]
+    return Value(" & ".join(p.within(AND + 1) for p in parts), space, "bool", AND)

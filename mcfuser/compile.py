@@ -1,0 +1,276 @@
+"""From an ONNX model to one compiled module: the chains found, tuned, compared, put back."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from mcfuser import install
+from mcfuser.chain import Chain, parts
+from mcfuser.device import Device
+from mcfuser.graph.assemble import Installed, Replacement, assemble
+from mcfuser.graph.load import Port, load
+from mcfuser.graph.partition import Found, Product, partition
+from mcfuser.measure import Worker
+from mcfuser.tune import Cache, NoCandidate, Options, Progress, Tuned, compare, tune
+
+MARGIN = 0.98
+"""A fused kernel must take at most this share of the unfused time: less is not told from noise."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The exported module, a shared library, and the report of how it came to be."""
+
+    module: bytes
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is installed for every chain with one key: one kernel, several, or none (TVM's own).
+
+    `fused` and `unfused` are seconds, measured in turns or predicted; None where there is none.
+    """
+
+    kernels: tuple[Tuned, ...]
+    fused: Tuned | None
+    fused_seconds: float | None
+    unfused_seconds: float | None
+    reason: str
+
+
+@dataclass
+class _Run:
+    """One compilation while it goes on."""
+
+    device: Device
+    cache: Cache
+    options: Options
+    progress: Progress
+    worker: Worker | None
+    deadline: float
+    chains: int = 1
+    at: int = 0
+    cached: dict[str, Tuned] = field(default_factory=dict)
+
+    def tune(self, chain: Chain) -> Tuned:
+        """Tunes within a fair share of the time that is left."""
+        left = max(0.0, self.deadline - time.monotonic())
+        share = left / max(1, self.chains - self.at)
+
+        def tell(stage: str, done: int, total: int) -> None:
+            self.progress(f"{stage} chain {self.at + 1} of {self.chains}", done, total)
+
+        return tune(
+            chain, self.device, self.cache, self.options, tell, self.worker,
+            time.monotonic() + share,
+        )  # fmt: skip
+
+
+def compile_model(
+    model: bytes,
+    device: Device,
+    cache: Cache,
+    options: Options,
+    shapes: Mapping[str, tuple[int, ...]],
+    progress: Progress = lambda stage, done, total: None,
+) -> Artifact:
+    """The compiled module of an ONNX model for a device.
+
+    `shapes` fixes the inputs' dynamic dimensions. Raises InputError where the model cannot be used.
+    """
+    begun = time.monotonic()
+    progress("import", 0, 0)
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker(device.units)) if device.kind == "cpu" else None
+        if worker is not None:
+            worker.warm()
+        loaded = load(model, shapes)
+        cut = partition(loaded.module, device.throughput("float32"), device.bandwidth)
+        run = _Run(device, cache, options, progress, worker, begun + options.timeout)
+        decisions = _decide_all(run, cut.found)
+    tuned = time.monotonic()
+    progress("build", 0, 0)
+    replacements = _replacements(cut.found, decisions, device)
+    module = assemble(loaded.module, replacements, device)
+    seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
+    report = _report(device, options, cut.found, cut.products, decisions, seconds)
+    report["inputs"] = [_port(p) for p in loaded.inputs]
+    report["outputs"] = [_port(p) for p in loaded.outputs]
+    progress("done", 1, 1)
+    return Artifact(module, report)
+
+
+def _port(p: Port) -> dict[str, Any]:
+    return {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
+
+
+# --- deciding -------------------------------------------------------------------------------
+
+
+def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
+    """One decision for each distinct chain."""
+    distinct = {f.chain.key: f.chain for f in found}
+    run.chains = len(distinct)
+    decisions = {}
+    for run.at, (key, chain) in enumerate(distinct.items()):
+        decisions[key] = _decide(run, chain)
+    return decisions
+
+
+def _decide(run: _Run, chain: Chain) -> Decision:
+    alone = parts(chain)
+    try:
+        fused = run.tune(chain)
+    except NoCandidate as error:
+        fused, why = None, str(error)
+    if len(alone) == 1:
+        if fused is None:
+            return Decision((), None, None, None, f"left to TVM: {why}")
+        seconds = fused.measured if fused.measured is not None else fused.predicted
+        return Decision((fused,), fused, seconds, None, "one product with its epilogue")
+    try:
+        pieces = tuple(run.tune(part) for part in alone)
+    except NoCandidate as error:
+        if fused is None:
+            return Decision((), None, None, None, f"left to TVM: {why}; unfused, {error}")
+        return Decision((fused,), fused, fused.measured, None, f"unfused, {error}")
+    if fused is None:
+        return Decision(pieces, None, None, None, why)
+    one, many = compare(run.worker, chain, fused, alone, pieces, run.options.seed)
+    return _better(fused, pieces, one, many, fused.measured is not None)
+
+
+def _better(
+    fused: Tuned, pieces: tuple[Tuned, ...], one: float, many: float, measured: bool
+) -> Decision:
+    verb = "measured" if measured else "predicted, not measured"
+    if one <= MARGIN * many:
+        return Decision((fused,), fused, one, many, f"{many / one:.2f}x over unfused, {verb}")
+    why = f"unfused is kept: fused takes {one / many:.2f}x its time, {verb}"
+    return Decision(pieces, fused, one, many, why)
+
+
+# --- installing -----------------------------------------------------------------------------
+
+
+def _replacements(
+    found: Sequence[Found], decisions: Mapping[str, Decision], device: Device
+) -> list[Replacement]:
+    """The kernels for every place; places whose kernels are equal share the function."""
+    shared: dict[object, install.Function] = {}
+    made = []
+    for f in found:
+        kernels = decisions[f.chain.key].kernels
+        if not kernels:
+            continue
+        chains = (f.chain,) if len(kernels) == 1 else parts(f.chain)
+        installed = []
+        for tuned, chain in zip(kernels, chains, strict=True):
+            physical = {n: f.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)}
+            key = (tuned.key, tuple(physical.values()))
+            if key not in shared:
+                name = f"{re.sub(r'[^A-Za-z0-9_]', '_', chain.name)}_{len(shared)}"
+                shared[key] = install.function(tuned, chain, device, f"chain_{name}", physical)
+            made_once = shared[key]
+            packed = install.packed(made_once, chain, f.constants)
+            installed.append(
+                Installed(made_once.name, chain, made_once.primfunc, packed, made_once.external)
+            )
+        made.append(Replacement(f, tuple(installed)))
+    return made
+
+
+# --- reporting ------------------------------------------------------------------------------
+
+
+def _report(
+    device: Device,
+    options: Options,
+    found: Sequence[Found],
+    products: Sequence[Product],
+    decisions: Mapping[str, Decision],
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:
+    places: dict[str, list[Found]] = {}
+    for f in found:
+        places.setdefault(f.chain.key, []).append(f)
+    keys = list(places)
+    fused_at = {
+        i
+        for i, f in enumerate(found)
+        if len(parts(f.chain)) > 1 and len(decisions[f.chain.key].kernels) == 1
+    }
+    return {
+        "device": device.name,
+        "arch": device.arch,
+        "units": device.units,
+        "seed": options.seed,
+        "times": "measured" if device.kind == "cpu" else "predicted, not measured",
+        "chains": [_chain(places[k], decisions[k], device) for k in keys],
+        "products": [_product(p, found, keys, fused_at, device) for p in products],
+        "seconds": {k: round(v, 3) for k, v in seconds.items()},
+        "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
+    }
+
+
+def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[str, Any]:
+    chain = places[0].chain
+    return {
+        "name": chain.name,
+        "key": chain.key,
+        "places": [f.chain.name for f in places],
+        "extents": {a.name: chain.size(a.name) for a in chain.axes},
+        "operators": [str(o) for o in chain.operators],
+        "fused": len(decision.kernels) == 1 and len(parts(chain)) > 1,
+        "reason": decision.reason,
+        "saved_bytes": places[0].saved,
+        "fused_seconds": decision.fused_seconds,
+        "unfused_seconds": decision.unfused_seconds,
+        "candidate": _kernel(decision.fused) if decision.fused is not None else None,
+        "kernels": [_kernel(t) for t in decision.kernels],
+    }
+
+
+def _kernel(tuned: Tuned) -> dict[str, Any]:
+    return {
+        "key": tuned.key,
+        "operators": [o.out for o in tuned.chain.operators],
+        "expression": tuned.expression,
+        "tiles": dict(tuned.tiles),
+        "lowering": dict(tuned.lowering),
+        "predicted_seconds": tuned.predicted,
+        "measured_seconds": tuned.measured,
+        "error": tuned.error,
+        "candidates": dict(tuned.stages),
+        "trials": tuned.trials,
+        "failed": dict(tuned.failed),
+        "resources": dict(tuned.resources),
+    }
+
+
+def _product(
+    p: Product, found: Sequence[Found], keys: Sequence[str], fused_at: set[int], device: Device
+) -> dict[str, Any]:
+    """A product's place; its chain is a number in the report's `chains`."""
+    reason = p.reason
+    if p.chain is not None and p.chain in fused_at:
+        reason = None
+    elif p.chain is not None and reason is None:
+        reason = "its chain ran faster unfused, or was not fused: see the chain's reason"
+    return {
+        "name": p.name,
+        "shape": {"batch": p.batch, "rows": p.rows, "columns": p.columns, "depth": p.depth},
+        "dtype": p.dtype,
+        "phi": p.phi,
+        "bound": device.throughput(p.dtype) / device.bandwidth,
+        "mbci": p.mbci,
+        "chain": keys.index(found[p.chain].chain.key) if p.chain is not None else None,
+        "reason": reason,
+    }

@@ -1,0 +1,1 @@
+"""From ONNX to chains, and from kernels back to one compiled module."""

@@ -1,0 +1,166 @@
+"""Kernels back into the module they were cut out of, and the whole compiled to one library."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.relax.backend import DispatchSampling, DispatchSortScan
+
+from mcfuser.chain import Chain
+from mcfuser.device import Device
+from mcfuser.errors import ChainError
+from mcfuser.graph import rest
+from mcfuser.graph.partition import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One kernel, which computes one chain or a part of it.
+
+    `func` takes the chain's inputs, then its outputs, in the chain's order. `packed` holds the
+    constant inputs that it wants in another layout; `external` the modules it calls into.
+    """
+
+    name: str
+    chain: Chain
+    func: tirx.PrimFunc
+    packed: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    external: tuple[tvm.runtime.Module, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The kernels that compute a chain, in the order in which they run.
+
+    They pass the chain's tensors to each other by name; what is neither an input nor an output
+    of the whole chain is dense and row-major.
+    """
+
+    found: Found
+    kernels: tuple[Installed, ...]
+
+
+def assemble(module: tvm.IRModule, replacements: Sequence[Replacement], device: Device) -> bytes:
+    """The shared library of the module with the chains' kernels in it, all else compiled by TVM.
+
+    Raises ChainError where a kernel reads a tensor that nothing before it writes.
+    """
+    executable = _build(install(module, replacements), device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "module.so"
+        executable.export_library(str(path))
+        return path.read_bytes()
+
+
+def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IRModule:
+    """The module that calls the kernels where it computed their chains."""
+    kernels = [k for r in replacements for k in r.kernels]
+    builder = relax.BlockBuilder(tvm.IRModule(dict(module.functions), attrs=module.attrs))
+    names = {id(k.func): builder.add_func(_scheduled(k.func), k.name) for k in kernels}
+    drop = {v for r in replacements for v in r.found.bindings}
+    calls = {r.found.bindings[-1]: r for r in replacements}
+    installed = builder.get()
+    main = installed["main"]
+    blocks = []
+    for block in main.body.blocks:
+        inside = isinstance(block, relax.DataflowBlock)
+        bindings: list[relax.Binding] = []
+        for binding in block.bindings:
+            if binding.var in calls:
+                bindings += _bindings(calls[binding.var], names, inside)
+            elif binding.var not in drop:
+                bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, main.body.body)
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    installed.update_func(installed.get_global_var("main"), function)
+    external = list({id(m): m for k in kernels for m in k.external}.values())
+    if external:
+        installed = installed.with_attr("external_mods", external)
+    installed = relax.transform.Normalize()(installed)
+    installed = relax.transform.DeadCodeElimination(["main"])(installed)
+    relax.analysis.well_formed(installed)
+    return installed
+
+
+def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Marked so that no pass merges it with another or gives it a schedule (8: opaque)."""
+    marked = function.with_attrs({"tirx.is_scheduled": True, "op_pattern": 8})
+    return marked.without_attr("global_symbol")
+
+
+def _bindings(
+    replacement: Replacement, names: Mapping[int, tvm.ir.GlobalVar], inside: bool
+) -> Iterator[relax.VarBinding]:
+    found = replacement.found
+    values: dict[str, relax.Expr] = dict(found.arguments)
+    values |= {name: relax.const(array) for name, array in found.constants.items()}
+    variable = relax.DataflowVar if inside else relax.Var
+    for kernel in replacement.kernels:
+        packed = {name: relax.const(array) for name, array in kernel.packed.items()}
+        arguments = [
+            _argument(kernel, packed.get(t, values.get(t)), t) for t in kernel.chain.inputs
+        ]
+        types = [_type(found, kernel.chain, t) for t in kernel.chain.outputs]
+        call = relax.call_tir(names[id(kernel.func)], arguments, types)
+        results = {
+            t: found.outputs[t] if t in found.outputs else variable(f"{kernel.name}_{t}", kind)
+            for t, kind in zip(kernel.chain.outputs, types, strict=True)
+        }
+        values |= results
+        if len(types) == 1:
+            yield relax.VarBinding(*results.values(), call)
+            continue
+        several = variable(kernel.name, relax.TupleType(types))
+        yield relax.VarBinding(several, call)
+        for i, var in enumerate(results.values()):
+            yield relax.VarBinding(var, relax.TupleGetItem(several, i))
+    missing = [t for t in found.outputs if t not in values]
+    if missing:
+        raise ChainError(f"no kernel of chain '{found.chain.name}' writes '{missing[0]}'")
+
+
+def _argument(kernel: Installed, value: relax.Expr | None, tensor: str) -> relax.Expr:
+    if value is None:
+        raise ChainError(f"kernel '{kernel.name}' reads '{tensor}', which nothing before it writes")
+    return value
+
+
+def _type(found: Found, chain: Chain, tensor: str) -> relax.TensorType:
+    shape = found.shapes[tensor] if tensor in found.outputs else chain.shape(tensor)
+    return relax.TensorType(shape, chain.tensor(tensor).dtype)
+
+
+# --- building -------------------------------------------------------------------------------
+
+
+def _build(module: tvm.IRModule, device: Device) -> relax.VMExecutable:
+    target = cpu_target(device)
+    with target:
+        lowered = tvm.transform.Sequential(list(_passes()))(module)
+        return tvm.compile(lowered, target=target, relax_pipeline=None)
+
+
+def cpu_target(device: Device) -> tvm.target.Target:
+    """The LLVM target of a CPU."""
+    return tvm.target.Target({"kind": "llvm", "mcpu": device.arch, "num-cores": device.units})
+
+
+def _passes() -> Iterable[tvm.transform.Pass]:
+    """TVM's passes for a CPU, with this package's legalization and loops spread over the cores."""
+    t = relax.transform
+    return (
+        DispatchSampling(), DispatchSortScan(),
+        rest.legalize(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR(),
+        t.DeadCodeElimination(["main"]), rest.spread,
+        t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(),
+        t.CallTIRRewrite(), t.StaticPlanBlockMemory(), t.LowerAllocTensor(), t.KillAfterLastUse(),
+        t.LowerRuntimeBuiltin(), t.ComputePrimValue(), t.VMShapeLower(), t.AttachGlobalSymbol(),
+    )  # fmt: skip

@@ -1,0 +1,190 @@
+"""A compiled module beside onnxruntime: do they agree, and how long does each take?"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from mcfuser.errors import InputError
+from mcfuser.graph import runner
+from mcfuser.graph.load import bound
+
+_ROUNDS, _RUNS = 5, 6
+_REST = 0.03  # seconds in which the other's waiting threads fall asleep
+_LIMIT = 300.0  # seconds that a child may take in all
+# Through these an input's numbers reach a table unchanged.
+_CARRIES = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Slice"})
+
+Feeds = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The worst norm-wise relative error of the outputs, and both times, in seconds a run."""
+
+    error: float
+    seconds: float
+    reference_seconds: float
+
+
+def check(
+    module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0
+) -> Checked:
+    """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
+
+    `module` is the library or the folder that holds it as module.so. The two are timed in turn,
+    on all cores. Raises InputError where there is no module or it does not run.
+    """
+    library = module / "module.so" if module.is_dir() else module
+    if not library.is_file():
+        raise InputError(f"there is no compiled module at '{library}'; give a folder it is in")
+    proto = bound(model, shapes)
+    feeds = inputs(proto, np.random.default_rng(seed))
+    threads = os.cpu_count() or 1
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    expected = session.run(None, feeds)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.savez(folder / "inputs.npz", *feeds.values())
+        with _running(library, folder, threads) as child:
+            with np.load(folder / "outputs.npz") as stored:
+                found = [stored[n] for n in stored.files]
+            error = max(difference(a, b) for a, b in zip(found, expected, strict=True))
+            ours, theirs = _timed(
+                lambda: _again(child), lambda: _seconds(lambda: session.run(None, feeds))
+            )
+    return Checked(error, ours, theirs)
+
+
+def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
+    """The norm of the difference over the norm of what is expected; infinite where shapes differ.
+
+    Numbers that are not, or infinite, in both count as equal.
+    """
+    if found.shape != expected.shape:
+        return float("inf")
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    apart = a[~same] - b[~same]
+    if not np.isfinite(apart).all():
+        return float("inf")
+    return float(np.linalg.norm(apart) / (np.linalg.norm(b[np.isfinite(b)]) or 1.0))
+
+
+def inputs(proto: onnx.ModelProto, random: np.random.Generator) -> Feeds:
+    """Random inputs: floats normal, indices within their tables, other integers and bools 0 or 1.
+
+    The first of each row of zeros and ones is 1, so that a mask never hides everything.
+    """
+    bounds = dict(_tables(proto))
+    feeds: Feeds = {}
+    for value in proto.graph.input:
+        tensor = value.type.tensor_type
+        shape = tuple(d.dim_value for d in tensor.shape.dim)
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        if value.name in bounds:
+            feeds[value.name] = random.integers(0, bounds[value.name], shape).astype(dtype)
+        elif dtype.kind in "iub":
+            kept = random.random(shape) < 0.75
+            kept[..., :1] = True
+            feeds[value.name] = kept.astype(dtype)
+        else:
+            feeds[value.name] = random.standard_normal(shape).astype(dtype)
+    return feeds
+
+
+def _tables(proto: onnx.ModelProto) -> Iterator[tuple[str, int]]:
+    """For each input that picks rows of constant tables, the extent of the smallest."""
+    extents = {w.name: tuple(w.dims) for w in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
+            extents[node.output[0]] = numpy_helper.to_array(node.attribute[0].t).shape
+    for value in proto.graph.input:
+        carried, found = {value.name}, []
+        for node in proto.graph.node:
+            if node.op_type in _CARRIES and node.input[0] in carried:
+                carried |= set(node.output)
+            table = extents.get(node.input[0]) if node.input else None
+            if node.op_type == "Gather" and node.input[1] in carried and table:
+                axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+                found.append(table[axis])
+        if found:
+            yield value.name, min(found)
+
+
+# --- the child ------------------------------------------------------------------------------
+
+
+@contextmanager
+def _running(library: Path, folder: Path, threads: int) -> Iterator[subprocess.Popen[str]]:
+    """The runner in a process of its own, its first run done."""
+    files = [library, folder / "inputs.npz", folder / "outputs.npz"]
+    with (folder / "errors").open("w+") as errors:
+        child = subprocess.Popen(
+            [sys.executable, str(runner.__file__), *map(str, files), str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+        limit = threading.Timer(_LIMIT, child.kill)
+        limit.start()
+        try:
+            if not _answers(child, "ready"):
+                errors.seek(0)
+                last = errors.read().strip().splitlines()[-1:] or ["it ended without a word"]
+                raise InputError(f"the module '{library}' does not run: {last[0]}")
+            yield child
+        finally:
+            limit.cancel()
+            child.kill()
+            child.communicate()
+
+
+def _answers(child: subprocess.Popen[str], word: str) -> bool:
+    assert child.stdout is not None
+    return any(line.strip() == word for line in child.stdout)
+
+
+def _again(child: subprocess.Popen[str]) -> float:
+    """Seconds of one more run, as the child measured them."""
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write("again\n")
+    child.stdin.flush()
+    answer = child.stdout.readline()
+    if not answer:
+        raise InputError("the module ran once and then ended; compile it again")
+    return float(answer)
+
+
+def _timed(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float, float]:
+    """Medians of both, in turn, so that a busy moment of the machine strikes both."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_ROUNDS):
+        for one, kept in zip((ours, theirs), times, strict=True):
+            time.sleep(_REST)
+            one()
+            kept.extend(one() for _ in range(_RUNS))
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -1,0 +1,110 @@
+"""Operators that exporters spell out, put back into one: softmax, layer normalization, squares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
+
+from mcfuser.graph.dataflow import array, extents
+
+Matches = Mapping[DFPattern, relax.Expr]
+
+
+def recognise(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with the idioms of its functions rewritten."""
+    found = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    for name, function in module.functions.items():
+        if isinstance(function, relax.Function):
+            for rewrite in (_powers, _softmax, _layer_norm):
+                function = rewrite(function)
+            found.update_func(name, function)
+    return found
+
+
+def _powers(function: relax.Function) -> relax.Function:
+    """x ** 2 and x ** 0.5, for which a library's general power is far too slow."""
+    x, exponent = wildcard(), wildcard()
+    pattern = is_op("relax.power")(x, exponent)
+
+    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
+        value = _number(matches[exponent])
+        if value == 2:
+            return relax.op.multiply(matches[x], matches[x])
+        return relax.op.sqrt(matches[x]) if value == 0.5 else call
+
+    return rewrite_call(pattern, rewriter, function)
+
+
+def _softmax(function: relax.Function) -> relax.Function:
+    x = wildcard()
+    highest = is_op("relax.max")(x)
+    exponential = is_op("relax.exp")(is_op("relax.subtract")(x, highest))
+    total = is_op("relax.sum")(exponential)
+    pattern = is_op("relax.divide")(exponential, total)
+
+    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
+        axes = [_kept_axis(matches[p]) for p in (highest, total)]
+        if axes[0] is None or axes[0] != axes[1]:
+            return call
+        return relax.op.nn.softmax(matches[x], axes[0])
+
+    return rewrite_call(pattern, rewriter, function)
+
+
+def _layer_norm(function: relax.Function) -> relax.Function:
+    x, small, scale, shift = (wildcard() for _ in range(4))
+    mean = is_op("relax.mean")(x)
+    apart = is_op("relax.subtract")(x, mean)
+    variance = is_op("relax.mean")(is_op("relax.multiply")(apart, apart))
+    deviation = is_op("relax.sqrt")(_sum(variance, small))
+    normal = is_op("relax.divide")(apart, deviation)
+    scaled = is_op("relax.multiply")(normal, scale) | is_op("relax.multiply")(scale, normal)
+    pattern = is_op("relax.add")(scaled, shift) | is_op("relax.add")(shift, scaled)
+
+    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
+        axes = [_kept_axis(matches[p]) for p in (mean, variance)]
+        epsilon = _number(matches[small])
+        shape = extents(call)
+        if shape is None or epsilon is None or axes != [len(shape) - 1] * 2:
+            return call
+        if extents(matches[x]) != shape:
+            return call
+        weights = [_row(matches[p], shape[-1]) for p in (scale, shift)]
+        if any(w is None for w in weights):
+            return call
+        return relax.op.nn.layer_norm(matches[x], *weights, axes=[-1], epsilon=epsilon)
+
+    return rewrite_call(pattern, rewriter, function)
+
+
+def _sum(one: DFPattern, other: DFPattern) -> DFPattern:
+    return is_op("relax.add")(one, other) | is_op("relax.add")(other, one)
+
+
+def _kept_axis(call: relax.Expr) -> int | None:
+    """The one axis that a reduction reduces and keeps with extent 1."""
+    axes = call.attrs.axis
+    if axes is None or len(axes) != 1 or not call.attrs.keepdims:
+        return None
+    return int(axes[0]) % int(call.args[0].ty.ndim)
+
+
+def _number(value: relax.Expr) -> float | None:
+    found = array(value)
+    return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+
+
+def _row(value: relax.Expr, extent: int) -> relax.Expr | None:
+    """A constant as a vector along the last axis."""
+    found = array(value)
+    if (
+        found is None
+        or found.size not in (1, extent)
+        or found.shape[-1:] not in ((), (1,), (extent,))
+    ):
+        return None
+    return relax.const(np.ascontiguousarray(np.broadcast_to(found.reshape(-1), (extent,))))

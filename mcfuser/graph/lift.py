@@ -1,0 +1,352 @@
+"""Relax bindings -> the operators of a chain.
+
+Every dimension of a product starts as an axis of its own. Views only change an axis's stride;
+where one cuts an axis in two, the lifting starts again with two axes. At the end neighbours that
+lie one within the other in every tensor are merged, so equal chains are equal however their
+models spell them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from mcfuser.chain import Chain
+from mcfuser.expr import Cast, Const, Expr, Read, call
+from mcfuser.graph.dataflow import Dataflow, array, dtype, shape, size
+from mcfuser.graph.draft import Draft, Line, Source, finish
+from mcfuser.graph.scalar import ELEMENTWISE, nodes, simplify
+from mcfuser.graph.views import (
+    Along,
+    Layout,
+    Place,
+    Straddle,
+    Unliftable,
+    broadcast,
+    dense,
+    forward,
+    step,
+    within,
+)
+
+FLOATS = ("float32", "float16")
+_LARGEST = 60  # nodes of a body before its operands become tensors of their own
+_REFINEMENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A chain, and what its tensors are in the graph."""
+
+    chain: Chain
+    arguments: Mapping[str, relax.Expr]
+    constants: Mapping[str, NDArray[np.generic]]
+    outputs: Mapping[str, relax.Var]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value inside the chain: what it is, its axes, and how they lie in it."""
+
+    expr: Expr
+    axes: tuple[int, ...]
+    layout: Layout
+
+
+@dataclass
+class _Lifting:
+    """One attempt; `factors` says how dimensions are cut into axes."""
+
+    flow: Dataflow
+    closed: frozenset[relax.Var]
+    factors: Mapping[int, tuple[int, ...]]
+    names: Mapping[str, str]
+    draft: Draft = field(default_factory=Draft)
+    values: dict[relax.Var, _Value] = field(default_factory=dict)
+    dimensions: list[tuple[int, ...]] = field(default_factory=list)
+    batch: set[int] = field(default_factory=set)
+
+    def dimension(self, extent: int) -> list[tuple[int, int]]:
+        """New axes, each with its stride along the dimension; none where the extent is 1."""
+        ordinal = len(self.dimensions)
+        factors = self.factors.get(ordinal, (extent,) if extent > 1 else ())
+        start = len(self.draft.sizes)
+        axes = tuple(range(start, start + len(factors)))
+        self.draft.sizes.update(zip(axes, factors, strict=True))
+        self.dimensions.append(axes)
+        return list(zip(axes, dense(factors), strict=True))
+
+
+def lift(
+    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var], name: str
+) -> Lifted:
+    """The chain that computes the last of `members`, bindings in order, from what they read.
+
+    `closed` are values inside other chains: a view of one is read as it is. Raises Unliftable.
+    """
+    soft = any(flow.kinds[v] == "softmax" for v in members)
+    names = dict(zip("ABCDE", "QKSVO" if soft else "ABCDE", strict=True))
+    factors: dict[int, tuple[int, ...]] = {}
+    for _ in range(_REFINEMENTS):
+        lifting = _Lifting(flow, closed, factors, names)
+        try:
+            return _lift(lifting, members, name)
+        except Straddle as cut:
+            d = next(i for i, axes in enumerate(lifting.dimensions) if cut.axis in axes)
+            at = lifting.dimensions[d].index(cut.axis)
+            old = [lifting.draft.sizes[a] for a in lifting.dimensions[d]]
+            factors[d] = (*old[:at], old[at] // cut.inner, cut.inner, *old[at + 1 :])
+    raise Unliftable("its reshapes cut the axes too often")
+
+
+def _lift(s: _Lifting, members: Sequence[relax.Var], name: str) -> Lifted:
+    for v in members:
+        s.values[v] = _value(s, v)
+    last = members[-1]
+    value = s.values[last]
+    if dtype(last) not in FLOATS:
+        raise Unliftable(f"its result has dtype {dtype(last)}")
+    if not value.axes:
+        raise Unliftable("its result is a single number")
+    out = _stored(s, value, s.names["E"])
+    if s.draft.lines[-1].out != out:
+        raise Unliftable("its last value is not its result")
+    done = finish(s.draft, value.layout, dtype(last), name)
+    sources = s.draft.sources
+    arguments = {t: source.value for t, source in sources.items() if t not in done.constants}
+    shapes = {t: shape(value) for t, value in arguments.items()}
+    shapes |= {t: constant.shape for t, constant in done.constants.items()}
+    shapes[out] = shape(last)
+    return Lifted(done.chain, arguments, done.constants, {out: last}, shapes)
+
+
+def _value(s: _Lifting, v: relax.Var) -> _Value:
+    kind, value = s.flow.kinds[v], s.flow.values[v]
+    if kind == "product":
+        inner = [a for a in value.args if a in s.values]
+        return _next_product(s, v, value) if inner else _first_product(s, v, value)
+    if kind == "view":
+        seen = s.values[value.args[0]]
+        return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
+    return _softmax(s, value) if kind == "softmax" else _map(s, v, value)
+
+
+# --- products -------------------------------------------------------------------------------
+
+
+def _first_product(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
+    _check_product(value)
+    left, right = (shape(a) for a in value.args)
+    batch = [s.dimension(e) for e in shape(v)[:-2]]
+    rows, columns, depth = (s.dimension(e) for e in (left[-2], right[-1], left[-1]))
+    s.batch |= {a for axes in batch for a, _ in axes}
+    one, scale = _factor(s, value.args[0], [*batch, rows, depth], s.names["A"])
+    two, other = _factor(s, value.args[1], [*batch, depth, columns], s.names["B"])
+    result = _product(s, v, (Read(one, ()), Read(two, ())), [*batch, rows, columns], depth, "C")
+    return replace(result, expr=simplify("mul", result.expr, Const(scale * other)))
+
+
+def _next_product(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
+    _check_product(value)
+    if all(a in s.values for a in value.args):
+        raise Unliftable("both operands of its second product are computed in the chain")
+    on_left = value.args[0] in s.values
+    inner, outer = value.args if on_left else reversed(value.args)
+    seen = within(s.values[inner].layout, s.draft.sizes, shape(inner))
+    extents = shape(v)
+    skip = len(extents) - len(seen)
+    batch = [
+        seen[i - skip] if i >= skip and seen[i - skip] else s.dimension(extents[i])
+        for i in range(len(extents) - 2)
+    ]
+    s.batch |= {a for axes in batch for a, _ in axes}
+    depth = seen[-1] if on_left else seen[-2]
+    own = s.dimension(extents[-1] if on_left else extents[-2])
+    operand = [*batch, depth, own] if on_left else [*batch, own, depth]
+    name, scale = _factor(s, outer, operand, s.names["D"])
+    mine: Expr = Read(_stored(s, s.values[inner], "W" if "Z" in _outs(s) else "P"), ())
+    if dtype(outer) != "float32":
+        mine = Cast(mine, dtype(outer))
+    pair = (mine, Read(name, ())) if on_left else (Read(name, ()), mine)
+    along = [*batch, seen[-2], own] if on_left else [*batch, own, seen[-1]]
+    result = _product(s, v, pair, along, depth, "E")
+    return replace(result, expr=simplify("mul", result.expr, Const(scale)))
+
+
+def _outs(s: _Lifting) -> set[str]:
+    return {line.out for line in s.draft.lines}
+
+
+def _check_product(value: relax.Call) -> None:
+    left, right = value.args
+    if len(shape(left)) < 2 or len(shape(right)) < 2:
+        raise Unliftable("an operand is a vector")
+    if dtype(left) != dtype(right) or dtype(left) not in FLOATS:
+        raise Unliftable(
+            f"it multiplies {dtype(left)} by {dtype(right)}, not floats of 16 or 32 bits"
+        )
+    if shape(left)[-1] == 1:
+        raise Unliftable("its depth is 1, so nothing is summed")
+
+
+def _product(
+    s: _Lifting, v: relax.Var, pair: tuple[Expr, Expr], along: Along,
+    depth: list[tuple[int, int]], role: str,
+) -> _Value:  # fmt: skip
+    layout = broadcast(along, shape(v))
+    axes = tuple(a for dimension in along for a, _ in dimension)
+    out = s.draft.fresh([s.names[role], "U", "T"])
+    one, two = (_bare(e) for e in pair)
+    over = tuple(a for a, _ in depth)
+    s.draft.lines.append(Line(out, axes, call("mul", *pair), "sum", over, (one, two)))
+    return _Value(Read(out, ()), axes, layout)
+
+
+def _bare(e: Expr) -> str:
+    inner = e.arg if isinstance(e, Cast) else e
+    assert isinstance(inner, Read)
+    return inner.tensor
+
+
+def _factor(s: _Lifting, value: relax.Expr, along: Along, name: str) -> tuple[str, float]:
+    """A product's operand, and the constant factors found on the way to where it is kept."""
+    scale = 1.0
+    extents = shape(value)
+    place = Place(value, broadcast(along[-len(extents) :], extents))
+    while True:
+        place = _followed(s, place)
+        if (found := _scaled(s, place)) is None:
+            break
+        place, scale = found[0], scale * found[1]
+    order = tuple(a for axes in along for a, _ in axes if a in place.layout)
+    return _source(s, place, order, [name, "F"]), scale
+
+
+def _scaled(s: _Lifting, place: Place) -> tuple[Place, float] | None:
+    v = place.value
+    value = s.flow.values.get(v) if isinstance(v, relax.Var) else None
+    if value is None or s.flow.kinds[v] != "elementwise" or v in s.closed:
+        return None
+    if value.op.name not in ("relax.multiply", "relax.divide") or len(s.flow.readers[v]) > 1:
+        return None
+    one, two = value.args
+    number = _number(two)
+    if number is None and value.op.name == "relax.multiply":
+        one, two, number = two, one, _number(one)
+    if not number or size(two) != 1 or shape(one) != shape(v) or v in s.flow.outputs:
+        return None
+    scale = float(number) if value.op.name == "relax.multiply" else 1 / float(number)
+    return replace(place, value=one), scale
+
+
+# --- what the chain reads -------------------------------------------------------------------
+
+
+def _followed(s: _Lifting, place: Place) -> Place:
+    """The place of the same elements in the value that the views before it start from."""
+    while place.value not in s.closed:
+        try:
+            before = step(s.flow, place, s.draft.sizes)
+        except Straddle as cut:
+            if cut.axis in s.batch:
+                raise
+            break
+        except Unliftable:
+            break
+        if before is None:
+            break
+        place = before
+    return place
+
+
+def _source(s: _Lifting, place: Place, order: tuple[int, ...], names: Sequence[str]) -> str:
+    for name, known in s.draft.sources.items():
+        same = known.value.same_as(place.value) and known.layout == place.layout
+        if same and known.offset == place.offset:
+            return name
+    name = s.draft.fresh(names)
+    s.draft.sources[name] = Source(
+        place.value, place.layout, place.offset, order, dtype(place.value), array(place.value)
+    )
+    return name
+
+
+def _number(value: relax.Expr) -> float | bool | None:
+    """The number that fills a constant."""
+    found = array(value)
+    if found is None or not found.size or (found != found.flat[0]).any():
+        return None
+    number = found.flat[0].item()
+    return number if isinstance(number, bool) else float(number)
+
+
+# --- operators between the products ---------------------------------------------------------
+
+
+def _map(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
+    inner = [s.values[a] for a in value.args if a in s.values]
+    if any(x.layout != inner[0].layout for x in inner):
+        raise Unliftable(f"'{v.name}' combines a value with its own transpose")
+    if dtype(v) not in (*FLOATS, "bool"):
+        raise Unliftable(f"'{v.name}' has dtype {dtype(v)}")
+    along = within(inner[0].layout, s.draft.sizes, shape(v))
+    operands = [_operand(s, a, along) for a in value.args]
+    if value.op.name == "relax.astype" and dtype(value.args[0]) == "bool":
+        operands = [call("select", operands[0], 1.0, 0.0)]
+    if value.op.name == "relax.nn.leakyrelu":
+        operands.append(Const(float(value.attrs.alpha)))
+    return replace(inner[0], expr=ELEMENTWISE[value.op.name](*operands))
+
+
+def _operand(s: _Lifting, a: relax.Expr, along: Along) -> Expr:
+    if isinstance(a, (tirx.IntImm, tirx.FloatImm)):
+        return Const(float(a.value))
+    if a in s.values:
+        seen = s.values[a]
+        if nodes(seen.expr) > _LARGEST and dtype(a) != "bool":
+            s.values[a] = seen = replace(seen, expr=Read(_stored(s, seen, "Y"), ()))
+        return seen.expr
+    number = _number(a)
+    if number is not None:
+        return Const(number)
+    if dtype(a) not in (*FLOATS, "bool"):
+        raise Unliftable(f"an operand between its products has dtype {dtype(a)}")
+    extents = shape(a)
+    place = _followed(s, Place(a, broadcast(along[len(along) - len(extents) :], extents)))
+    order = tuple(x for axes in along for x, _ in axes if x in place.layout)
+    source = Read(_source(s, place, order, ["M", "F", "G", "H", "L"]), ())
+    return Cast(source, "float32") if dtype(a) == "float16" else source
+
+
+def _softmax(s: _Lifting, value: relax.Call) -> _Value:
+    extents = shape(value.args[0])
+    if int(value.attrs.axis) not in (-1, len(extents) - 1):
+        raise Unliftable("its softmax is not over the last axis")
+    x = s.values[value.args[0]]
+    along = within(x.layout, s.draft.sizes, extents)
+    over = tuple(a for a, _ in along[-1])
+    if not over:
+        raise Unliftable("its softmax is over a single element")
+    scores = Read(_stored(s, x, "X"), ())
+    kept = tuple(a for a in x.axes if a not in over)
+    r, p, z = (s.draft.fresh([letter]) for letter in "RPZ")
+    s.draft.lines += [
+        Line(r, kept, scores, "max", over),
+        Line(p, x.axes, call("exp", call("sub", scores, Read(r, ())))),
+        Line(z, kept, Read(p, ()), "sum", over),
+    ]
+    return replace(x, expr=call("div", Read(p, ()), Read(z, ())))
+
+
+def _stored(s: _Lifting, value: _Value, name: str) -> str:
+    """The tensor that holds a value, written by an operator of its own where none does yet."""
+    if isinstance(value.expr, Read) and value.expr.tensor in _outs(s):
+        return value.expr.tensor
+    out = s.draft.fresh([name])
+    s.draft.lines.append(Line(out, value.axes, value.expr))
+    return out

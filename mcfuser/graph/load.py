@@ -1,0 +1,147 @@
+"""ONNX bytes -> a Relax module with fixed shapes and folded constants."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import tvm
+from onnx import TensorProto
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.fold import fold
+from mcfuser.graph.idiom import recognise
+from mcfuser.graph.read import bind, expand, name_nodes, read, sentence
+
+# What the importer handles outside its table of converters.
+_DIRECT = frozenset({"If", "Constant"})
+# The importer reads opset 23's Attention as com.microsoft's operator of the same name.
+_MISREAD = frozenset({"Attention"})
+_TAKE = tvm.ir.Op.get("relax.take")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model; an extent known only at run time is -1."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model as a Relax module; `main` takes the inputs in order."""
+
+    module: tvm.IRModule
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+def load(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Loaded:
+    """The Relax module of an ONNX model; `shapes` fixes the inputs' dynamic dimensions.
+
+    Raises ModelError in one sentence naming the input, operator or node that cannot be used.
+    """
+    known = onnx_frontend._get_convert_map().keys() | _DIRECT
+    proto = bound(model, shapes)
+    if not any(node.domain == "com.microsoft" for node in proto.graph.node):
+        known -= _MISREAD
+    folded = fold(expand(proto, known))
+    name_nodes(folded.graph)
+    module = _simplify(_import(folded))
+    inputs = tuple(_input_port(i) for i in folded.graph.input)
+    return Loaded(module, inputs, _output_ports(folded, module))
+
+
+def bound(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """The checked ONNX model with its input shapes written in; raises as `load` does."""
+    proto = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT)
+    bind(proto, shapes)
+    return proto
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
+    """TVM's importer, which remembers the node that it is at and names values after nodes."""
+
+    node: onnx.NodeProto | None = None
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        value = super()._convert_operator(op_name, inputs, attrs, opset)
+        if self.node is None or self.node.op_type != op_name or not isinstance(value, relax.Call):
+            return value
+        name = re.sub(r"\W+", "_", self.node.name).strip("_")
+        return self.bb.emit(value, name if name[:1].isalpha() else f"node_{name}")
+
+    def _parse_value_proto(self, value_proto: Any) -> Any:
+        self.node = value_proto if isinstance(value_proto, onnx.NodeProto) else None
+        return super()._parse_value_proto(value_proto)
+
+
+def _import(folded: onnx.ModelProto) -> tvm.IRModule:
+    opset = next((o.version for o in folded.opset_import if o.domain in ("", "ai.onnx")), 1)
+    importer = _Importer(shape_dict={}, dtype_dict="float32")
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            return importer.from_onnx(folded.graph, opset)
+        except Exception as error:  # a converter may raise anything
+            at = importer.node
+            if at is not None:
+                importer.bb._end_block()  # or TVM says on stderr that it was left open
+            what = f"operator '{at.op_type}' (node '{at.name}')" if at else "the model"
+            raise ModelError(f"{what} cannot be imported: {sentence(error)}") from error
+
+
+@relax.expr_functor.mutator
+class _Clipped(relax.PyExprMutator):  # type: ignore[misc]
+    """Lets an index outside of its table read the table's end, not other memory."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if call.op == _TAKE and call.attrs.mode == "fast":
+            return relax.op.take(*call.args, axis=call.attrs.axis, mode="clip")
+        return call
+
+
+def _simplify(module: tvm.IRModule) -> tvm.IRModule:
+    module["main"] = _Clipped().visit_expr(module["main"])
+    passes = [
+        relax.transform.FoldConstant(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]
+    module = recognise(tvm.transform.Sequential(passes)(module))
+    return relax.transform.DeadCodeElimination(["main"])(module)
+
+
+def _input_port(value: onnx.ValueInfoProto) -> Port:
+    tensor = value.type.tensor_type
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if tensor.elem_type == TensorProto.BFLOAT16:
+        dtype = "bfloat16"
+    return Port(value.name, tuple(d.dim_value for d in tensor.shape.dim), dtype)
+
+
+def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[Port, ...]:
+    kind = module["main"].ret_ty
+    fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+    ports = []
+    for value, field in zip(folded.graph.output, fields, strict=True):
+        if not isinstance(field, relax.TensorType) or field.ndim < 0:
+            raise ModelError(f"output '{value.name}' is no tensor of known rank")
+        dims = field.shape if field.shape is not None else [None] * field.ndim
+        shape = tuple(int(d) if isinstance(d, (int, tvm.tirx.IntImm)) else -1 for d in dims)
+        if 0 in shape:
+            raise ModelError(f"output '{value.name}' has a dimension of extent 0")
+        ports.append(Port(value.name, shape, str(field.dtype)))
+    return tuple(ports)

@@ -1,0 +1,261 @@
+"""Which products of a module run together: chains by predicted saved bytes, and why not others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from mcfuser.chain import BYTES, Chain
+from mcfuser.graph.dataflow import (
+    Dataflow,
+    Kind,
+    between,
+    dataflow,
+    dtype,
+    extents,
+    reach,
+    shape,
+    size,
+)
+from mcfuser.graph.lift import FLOATS, Lifted, lift
+from mcfuser.graph.views import Unliftable
+
+_EPILOGUE: tuple[Kind, ...] = ("elementwise", "view")
+_BETWEEN: tuple[Kind, ...] = ("elementwise", "view", "softmax")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A chain in a module, and what takes part in it there.
+
+    `arguments` are the values of its inputs that are computed at run time, `constants` the arrays
+    of the others, each in the chain's own dimensions; `shapes` are the physical shapes of all
+    inputs and outputs. `bindings` are the values that it replaces, the last one its output.
+    `saved` is the number of bytes that need not be written and read back.
+    """
+
+    chain: Chain
+    arguments: Mapping[str, relax.Expr]
+    constants: Mapping[str, NDArray[np.generic]]
+    outputs: Mapping[str, relax.Var]
+    shapes: Mapping[str, tuple[int, ...]]
+    bindings: tuple[relax.Var, ...]
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product of the module: `batch` times `rows` x `depth` by `depth` x `columns`.
+
+    `phi` is flops per byte; it is an MBCI operator where that is below the device's P/W.
+    `chain` is its chain's place in `Partition.found`; `reason` says why no other product is in it.
+    """
+
+    name: str
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    dtype: str
+    phi: float
+    mbci: bool
+    chain: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The chains of a module, in the order in which they run, and all its products."""
+
+    found: tuple[Found, ...]
+    products: tuple[Product, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two products that could share a kernel, and the values between them."""
+
+    first: relax.Var
+    second: relax.Var
+    inner: tuple[relax.Var, ...]
+    saved: int
+
+
+@dataclass
+class _Cut:
+    """The chains cut out so far."""
+
+    flow: Dataflow
+    found: list[Found] = field(default_factory=list)
+    closed: set[relax.Var] = field(default_factory=set)
+    arguments: set[relax.Var] = field(default_factory=set)
+    reasons: dict[relax.Var, str] = field(default_factory=dict)
+    live: set[relax.Var] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Finds what is still read: a view that a chain sees through no longer is."""
+        self.live = set(self.flow.outputs) | self.arguments
+        for v in reversed(self.flow.order):
+            readers = self.flow.readers.get(v, ())
+            if any(r in self.live and r not in self.closed for r in readers):
+                self.live.add(v)
+            if v in self.closed:
+                self.live.add(v)
+
+    def readers(self, v: relax.Var, inside: set[relax.Var]) -> tuple[relax.Var, ...]:
+        """Who reads a value, apart from a chain of `inside`."""
+        found = self.flow.readers.get(v, ())
+        return tuple(
+            r for r in found if r in self.live and r not in self.closed and r not in inside
+        )
+
+    def escapes(self, inner: Sequence[relax.Var], inside: set[relax.Var]) -> str | None:
+        """Why a value of `inner` must be stored although only `inside` should read it."""
+        for v in inner:
+            if v in self.flow.outputs:
+                return f"'{v.name}' is an output of the model"
+            if v in self.arguments:
+                return f"'{v.name}' is also read by another chain"
+            if others := self.readers(v, inside):
+                return (
+                    f"'{v.name}' is also read by '{others[0].name}' "
+                    f"({self.flow.operator(others[0])})"
+                )
+        return None
+
+    def take(self, members: Sequence[relax.Var], lifted: Lifted, saved: int) -> None:
+        self.found.append(
+            Found(
+                lifted.chain, lifted.arguments, lifted.constants, lifted.outputs, lifted.shapes,
+                tuple(members), saved,
+            )
+        )  # fmt: skip
+        self.closed |= set(members)
+        self.arguments |= {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}
+        self.refresh()
+
+
+def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
+    """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
+
+    Chains of two products are taken by the bytes they save, then every other product with its
+    elementwise epilogue. Chains do not overlap, and nothing inside one is read outside.
+    """
+    cut = _Cut(dataflow(module["main"]))
+    for pair in sorted(_pairs(cut), key=lambda p: -p.saved):
+        _fuse(cut, pair)
+    for v in cut.flow.products:
+        if v not in cut.closed:
+            _alone(cut, v)
+    found = sorted(cut.found, key=lambda f: cut.flow.position[f.bindings[-1]])
+    products = tuple(_product(cut, found, v, peak / bandwidth) for v in cut.flow.products)
+    return Partition(tuple(found), products)
+
+
+def _pairs(cut: _Cut) -> Iterator[_Pair]:
+    flow = cut.flow
+    for first in flow.products:
+        reached = reach(flow, first, _BETWEEN)
+        for v in reached:
+            for second in flow.readers.get(v, ()):
+                if flow.kinds[second] != "product":
+                    continue
+                inner = between(flow, v, reached)
+                if why := cut.escapes(inner, {*inner, second}):
+                    cut.reasons.setdefault(first, why)
+                    continue
+                rounds = 1 + sum(flow.kinds[x] == "softmax" for x in inner)
+                saved = 2 * rounds * size(first) * BYTES.get(dtype(first), 4)
+                yield _Pair(first, second, inner, saved)
+
+
+def _fuse(cut: _Cut, pair: _Pair) -> None:
+    members = (*pair.inner, pair.second)
+    taken = next((v for v in members if v in cut.closed), None)
+    if taken is not None:
+        other = next(f for f in cut.found if taken in f.bindings)
+        cut.reasons.setdefault(
+            pair.first,
+            f"a chain with '{pair.second.name}' would save {pair.saved} bytes, "
+            f"but '{taken.name}' is in one that saves {other.saved}",
+        )
+        return
+    if why := cut.escapes(pair.inner, set(members)):
+        cut.reasons.setdefault(pair.first, why)
+        return
+    _cut_out(cut, members, pair.saved, f"{pair.first.name}_{pair.second.name}")
+
+
+def _alone(cut: _Cut, v: relax.Var) -> None:
+    if extents(v) is None or dtype(v) not in FLOATS:
+        cut.reasons[v] = f"its result is {dtype(v)}, and only float32 and float16 are fused"
+        return
+    _cut_out(cut, (v,), 0, v.name)
+
+
+def _cut_out(cut: _Cut, members: tuple[relax.Var, ...], saved: int, name: str) -> None:
+    """Takes the chain with the longest epilogue that can be lifted."""
+    for epilogue in _epilogues(cut, members[-1]):
+        whole = tuple(dict.fromkeys((*members, *epilogue)))
+        try:
+            lifted = lift(cut.flow, whole, frozenset(cut.closed), name)
+        except Unliftable as why:
+            cut.reasons[members[0]] = str(why)
+            continue
+        cut.take(whole, lifted, saved)
+        return
+
+
+def _epilogues(cut: _Cut, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
+    """What may follow a chain's last product in its kernel, the longest first."""
+    reached = [v for v in reach(cut.flow, last, _EPILOGUE) if v not in cut.closed]
+    for v in reversed(reached):
+        inner = between(cut.flow, v, reached)
+        if inner[0] is not last and not inner[0].same_as(last):
+            continue
+        if cut.escapes(inner[:-1], set(inner)) is None:
+            yield inner
+
+
+def _product(cut: _Cut, found: Sequence[Found], v: relax.Var, limit: float) -> Product:
+    left, right = cut.flow.values[v].args
+    chain = next((i for i, f in enumerate(found) if v in f.bindings), None)
+    fused = chain is not None and _count(cut.flow, found[chain]) > 1
+    reason = None if fused else cut.reasons.get(v) or _obstacle(cut, v)
+    out = shape(v)
+    rows = shape(left)[-2] if len(shape(left)) > 1 else 1
+    columns = shape(right)[-1] if len(shape(right)) > 1 else 1
+    depth = shape(left)[-1]
+    batch = math.prod(out) // (rows * columns)
+    flops = 2 * rows * columns * depth
+    moved = 2 * rows * columns + depth * (rows + columns)
+    phi = flops / (moved * BYTES.get(dtype(v), 4))
+    return Product(v.name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason)
+
+
+def _count(flow: Dataflow, found: Found) -> int:
+    return sum(flow.kinds[v] == "product" for v in found.bindings)
+
+
+def _obstacle(cut: _Cut, v: relax.Var) -> str:
+    """What stands after a product whose result meets no other product."""
+    flow = cut.flow
+    for x in reach(flow, v, _BETWEEN):
+        if x in flow.outputs:
+            return "no product follows: its result is an output of the model"
+        for reader in flow.readers.get(x, ()):
+            if flow.kinds[reader] == "other" or size(reader) != size(v):
+                return (
+                    f"{flow.operator(reader)} ('{reader.name}') follows, "
+                    "which is neither elementwise nor a product"
+                )
+    return "no product follows"

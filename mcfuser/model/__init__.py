@@ -1,0 +1,1 @@
+"""Analytical models: the time of candidates, without running them."""

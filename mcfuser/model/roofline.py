@@ -1,0 +1,103 @@
+"""A roofline by waves of blocks: what a block computes, moves and touches, and how blocks queue.
+
+On a GPU a block's loads overlap its arithmetic, so the slower of both counts. On a CPU nothing
+overlaps between passes over a tile: every statement reads and writes its tiles in the core's
+cache, and a loop that splits a reduction pays for the partial result each turn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcfuser.chain import BYTES, product
+from mcfuser.device import Device
+from mcfuser.expr import Read, reads
+from mcfuser.model.analytical import storage
+from mcfuser.space.plan import (
+    Floats,
+    Ints,
+    Plan,
+    blocks,
+    elements,
+    repeats,
+    sizes_of,
+    traffic,
+    work,
+)
+from mcfuser.space.schedule import Buffer, Compute, Init, Keep, Load, Repair, Store, statements
+
+LAUNCH = {"cpu": 1.5e-6, "cuda": 3e-6}
+"""Seconds from the call to the first block: TVM's thread pool, a kernel launch."""
+TURN = 5e-8
+"""Seconds of a CPU core for one visit of a statement: loop heads, addresses, short vectors."""
+GATHER = 4.0
+"""How much slower a tile is copied when its rows become columns (packing a right operand)."""
+
+
+def estimate(plan: Plan, tiles: Ints, device: Device) -> Floats:
+    """Seconds for each row of `tiles` [candidates, axes]."""
+    n_block = blocks(plan, tiles)
+    waves = np.ceil(n_block / device.units)
+    t_comp = work(plan, tiles) / n_block / (device.throughput(storage(plan)) / device.units)
+    if device.kind == "cpu":
+        t_block = t_comp + touched(plan, tiles, device) / n_block
+    else:
+        t_mem = traffic(plan, tiles) / n_block / (device.bandwidth / device.units)
+        t_block = np.maximum(t_comp, t_mem)
+    result: Floats = waves * t_block + LAUNCH[device.kind]
+    return result
+
+
+def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
+    """Core seconds that all blocks spend walking tiles in cache, the products' operands aside."""
+    sizes = sizes_of(plan, tiles)
+    buffers, body = plan.placed
+    named = {b.name: b for b in buffers}
+    total = np.zeros(len(tiles))
+    for s, outer in statements(body):
+        around = [loop.axis for loop in outer]
+
+        def moved(name: str, around: list[str] = around) -> Floats:
+            buffer = named[name]
+            return BYTES[buffer.dtype] * elements(sizes, buffer, around)
+
+        count = repeats(sizes, outer)
+        nbytes = np.zeros(len(tiles))
+        if isinstance(s, Load):
+            if _packed(plan, named[s.buffer]):
+                nbytes = GATHER * moved(s.buffer)
+            else:
+                count = 0.0 * count
+        elif isinstance(s, Compute):
+            nbytes = 2 * moved(s.buffer)
+            if product(s.operator) is None:
+                nbytes = nbytes + sum((moved(r.tensor) for r in reads(s.body)), np.zeros(1))
+        elif isinstance(s, Repair):
+            nbytes = 2 * moved(s.buffer)
+        elif isinstance(s, (Init, Store)):
+            nbytes = moved(s.buffer)
+        elif isinstance(s, Keep):
+            nbytes = 2 * moved(s.buffer)
+        total += count * (nbytes / device.bandwidth + TURN)
+    return total
+
+
+def _packed(plan: Plan, buffer: Buffer) -> bool:
+    """It is a product's right operand whose columns do not lie side by side."""
+    chain = plan.program.chain
+    tensor = chain.tensor(buffer.tensor)
+    if tensor.constant:
+        return False
+    for o in chain.operators:
+        roles = product(o)
+        if roles is None or roles.right.tensor != buffer.tensor or not roles.columns:
+            continue
+        return _contiguous(roles.right, tensor.strides) not in roles.columns
+    return False
+
+
+def _contiguous(read: Read, strides: tuple[int, ...] | None) -> str | None:
+    """The axis along which the tensor lies side by side."""
+    if strides is None:
+        return read.indices[-1].plain
+    return next((i.plain for i, s in zip(read.indices, strides, strict=True) if s == 1), None)

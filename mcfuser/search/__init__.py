@@ -1,0 +1,1 @@
+"""Search: which few candidates to measure."""

@@ -1,0 +1,118 @@
+"""Evolutionary search (MCFuser Algorithm 1).
+
+It is handed `estimate` and `measure` and knows neither devices nor code generators: a candidate
+is a row of numbers (plan, tile of every axis, lowering), so plain arithmetic can test it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Candidate = tuple[int, ...]
+
+POPULATION = 256
+"""N: large enough that a space of 10^4 is sampled densely; estimating it takes milliseconds."""
+MEASURED = 8
+"""n: candidates measured in each generation, as in the paper."""
+EPSILON = 0.02
+"""Relative change of the best time that ends the search: what repeated timings differ by."""
+PATIENCE = 1
+"""Generations in a row without such a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best candidate, its seconds, every measurement, and how the search ended."""
+
+    best: Candidate | None
+    seconds: float
+    measured: Mapping[Candidate, float]
+    generations: int
+    converged: bool
+
+
+@dataclass
+class _State:
+    measured: dict[Candidate, float] = field(default_factory=dict)
+    best: Candidate | None = None
+    seconds: float = float("inf")
+
+
+def evolve(
+    rows: Rows,
+    estimate: Callable[[Rows], Floats],
+    measure: Callable[[Sequence[Candidate]], Sequence[float]],
+    seed: int,
+    trials: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Found:
+    """Searches the legal candidates `rows` [candidates, genes]; equal seeds give equal searches.
+
+    `measure` gives seconds, infinity for a candidate that failed. The search ends when a
+    generation's best differs from the best before by less than EPSILON, PATIENCE times in a row;
+    at `trials` measurements; when `stop` says so after a generation; or when nothing is left.
+    """
+    rng = np.random.default_rng(seed)
+    legal = {tuple(int(v) for v in row) for row in rows}
+    population = rows[rng.permutation(len(rows))[:POPULATION]]
+    state = _State()
+    quiet = generations = 0
+    while len(population) and quiet < PATIENCE and not (generations and stop()):
+        generations += 1
+        times = estimate(population)
+        chosen = _best_unmeasured(population, times, state.measured, _left(trials, state))
+        if not chosen:
+            break
+        before = state.seconds
+        _take(state, chosen, measure(chosen))
+        settled = np.isfinite(before) and before - state.seconds < EPSILON * before
+        quiet = quiet + 1 if settled else 0
+        population = _mutate(population, times, legal, rng)
+    return Found(state.best, state.seconds, state.measured, generations, quiet >= PATIENCE)
+
+
+def _left(trials: int | None, state: _State) -> int:
+    return MEASURED if trials is None else min(MEASURED, trials - len(state.measured))
+
+
+def _best_unmeasured(
+    population: Rows, times: Floats, measured: Mapping[Candidate, float], count: int
+) -> list[Candidate]:
+    chosen: dict[Candidate, None] = {}
+    for i in np.argsort(times, kind="stable"):
+        candidate = tuple(int(v) for v in population[i])
+        if len(chosen) >= count:
+            break
+        if candidate not in measured:
+            chosen[candidate] = None
+    return list(chosen)
+
+
+def _take(state: _State, chosen: Sequence[Candidate], seconds: Sequence[float]) -> None:
+    for candidate, time in zip(chosen, seconds, strict=True):
+        state.measured[candidate] = time
+        if time < state.seconds:
+            state.best, state.seconds = candidate, time
+
+
+def _mutate(
+    population: Rows, times: Floats, legal: set[Candidate], rng: np.random.Generator
+) -> Rows:
+    """The next population: drawn by weight 1/t, each with one gene changed to another legal one."""
+    weights = 1.0 / np.maximum(times, 1e-30)
+    drawn = rng.choice(len(population), POPULATION, p=weights / weights.sum())
+    values = [np.unique([c[i] for c in legal]) for i in range(population.shape[1])]
+    children = []
+    for parent in population[drawn]:
+        gene = int(rng.integers(population.shape[1]))
+        child = parent.copy()
+        child[gene] = rng.choice(values[gene])
+        key = tuple(int(v) for v in child)
+        children.append(key if key in legal else tuple(int(v) for v in parent))
+    return np.asarray(children, np.int64)

@@ -1,0 +1,184 @@
+"""The space of a chain and the rules that prune it (MCFuser section III-C).
+
+A space is expressions times tile sizes. Rules 1 and 2 drop expressions, rule 3 tile sizes, rule 4
+single candidates; each is one function from space to space, and `RULES` is their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from mcfuser.chain import Chain, Operator
+from mcfuser.device import Device
+from mcfuser.expr import reads
+from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
+from mcfuser.space.place import Program
+from mcfuser.space.plan import Ints, Plan, footprint, program
+
+GRANULE = 16
+"""Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
+PADDING = 0.05
+"""Rule 3's limit on the share of padding, where the extent is not a power of two."""
+SLACK = 1.2
+"""Rule 4 allows this much over the limit, for errors of the estimate (section III-C)."""
+
+Kind = Literal["mcfuser", "chimera"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Expressions, and for each loop axis its tile sizes; after rule 4, the tables that fit.
+
+    `tables` pairs each plan with the tile sizes [candidates, axes] that survive under it.
+    """
+
+    program: Program
+    expressions: tuple[Expression, ...]
+    options: tuple[tuple[int, ...], ...]
+    tables: tuple[tuple[Plan, Ints], ...] | None = None
+    dead_loops: bool = True
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        return loop_axes(self.program.chain)
+
+    @property
+    def candidates(self) -> int:
+        """Counted, not enumerated."""
+        if self.tables is not None:
+            return sum(len(tiles) for _, tiles in self.tables)
+        return len(self.expressions) * math.prod(len(o) for o in self.options)
+
+
+def tile_sizes(extent: int) -> tuple[int, ...]:
+    """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them."""
+    return (*range(GRANULE, extent, GRANULE), extent)
+
+
+def space(chain: Chain, kind: Kind = "mcfuser") -> Space:
+    """Every candidate of a chain. `chimera` is the paper's ablation: deep tilings only, and no
+    loop of one trip is dropped."""
+    ready = program(chain)
+    expressions = deep(ready.chain) if kind == "chimera" else tilings(ready.chain)
+    options = tuple(tile_sizes(ready.chain.size(a)) for a in loop_axes(ready.chain))
+    return Space(ready, expressions, options, dead_loops=kind == "mcfuser")
+
+
+def deduplicate(found: Space, device: Device) -> Space:
+    """Rule 1: candidates with the same sub-expression under the same grid are one."""
+    bound = (bind(found.program.chain, e) for e in found.expressions)
+    return replace(found, expressions=tuple(dict.fromkeys(bound)))
+
+
+def intermediates(found: Space, device: Device) -> Space:
+    """Rule 2: no intermediate keeps several partial tiles, as it must where a loop that it is
+    reduced over turns outside one that it is kept along (Fig. 6b)."""
+    feeding = [o for o in found.program.chain.operators if _feeds_reduction(found.program.chain, o)]
+    kept = tuple(e for e in found.expressions if not any(_partial_tiles(e, o) for o in feeding))
+    return replace(found, expressions=kept or found.expressions)
+
+
+def _feeds_reduction(chain: Chain, o: Operator) -> bool:
+    """A later reduction needs it, so it is an intermediate and not what is stored."""
+    below = {o.out}
+    for other in chain.operators:
+        if {r.tensor for r in reads(other.body)} & below:
+            if other.reduce != "none":
+                return True
+            below.add(other.out)
+    return False
+
+
+def _partial_tiles(e: Expression, o: Operator) -> bool:
+    path = [a for a in e.path(o.related) if a not in e.grid]
+    first = next((i for i, a in enumerate(path) if a in o.over), len(path))
+    return any(a in o.axes for a in path[first:])
+
+
+def padding(found: Space, device: Device) -> Space:
+    """Rule 3: no padding along a power of two, at most 5 % along other extents.
+
+    Where no size is that good (never with the extent itself among them), the least padding stays.
+    """
+    options = []
+    for a, sizes in zip(found.axes, found.options, strict=True):
+        extent = found.program.chain.size(a)
+        waste = {t: (-(-extent // t) * t - extent) / extent for t in sizes}
+        limit = 0.0 if extent & (extent - 1) == 0 else PADDING
+        options.append(tuple(t for t in sizes if waste[t] <= max(limit, min(waste.values()))))
+    return replace(found, options=tuple(options))
+
+
+def fast_memory(found: Space, device: Device) -> Space:
+    """Rule 4: the tiles of a block fit its fast memory, by equation (1), with 20 % of slack.
+
+    Where none do, those that need least stay.
+    """
+    every = [(plan, tiles, footprint(plan, tiles)) for plan, tiles in _plans(found)]
+    limit = max(SLACK * device.fast, min(float(needs.min()) for _, _, needs in every))
+    tables = [(plan, tiles[needs <= limit]) for plan, tiles, needs in every]
+    return replace(found, tables=tuple((p, t) for p, t in tables if len(t)))
+
+
+def distinct(found: Space) -> Space:
+    """The space with plans of equal statements merged: `mh.nk` and `mh.kn` are one where k is
+    dead. Candidates are equal when their statements and tiles are."""
+    merged: dict[object, tuple[Plan, Ints]] = {}
+    for plan, tiles in found.tables or ():
+        merged.setdefault(plan.placed, (plan, tiles))
+    return replace(found, tables=tuple(merged.values()))
+
+
+def _plans(found: Space) -> Iterator[tuple[Plan, Ints]]:
+    """Every expression with every set of loops that some tile size leaves with one trip."""
+    extents = [found.program.chain.size(a) for a in found.axes]
+    grids = np.meshgrid(*[np.asarray(o, np.int64) for o in found.options], indexing="ij")
+    tiles = np.stack([g.reshape(-1) for g in grids], axis=1) if grids else np.zeros((1, 0), int)
+    alive = tiles < np.asarray(extents, np.int64)
+    code = alive @ (1 << np.arange(len(extents)))
+    for expression in found.expressions:
+        for value in np.unique(code):
+            dead = [a for i, a in enumerate(found.axes) if not value >> i & 1]
+            if not found.dead_loops:
+                dead = [a for a in dead if found.program.chain.size(a) == 1]
+            yield Plan(found.program, expression, frozenset(dead)), tiles[code == value]
+
+
+Rule = Callable[[Space, Device], Space]
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("rule1", deduplicate),
+    ("rule2", intermediates),
+    ("rule3", padding),
+    ("rule4", fast_memory),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is left after a rule."""
+
+    rule: str
+    expressions: tuple[str, ...]
+    candidates: int
+
+
+def prune(found: Space, device: Device) -> tuple[Space, tuple[Step, ...]]:
+    """The space after all rules, and what each one left."""
+    steps = []
+    for name, rule in RULES:
+        found = rule(found, device)
+        steps.append(Step(name, _texts(found), found.candidates))
+    return found, tuple(steps)
+
+
+def _texts(found: Space) -> tuple[str, ...]:
+    expressions: Sequence[Expression] = found.expressions
+    if found.tables is not None:
+        expressions = tuple(dict.fromkeys(plan.expression for plan, _ in found.tables))
+    return tuple(str(e) for e in expressions)
