@@ -179,10 +179,10 @@ def serve(
 ) -> None:
     """Serve compilation over HTTP; settings come from MCFUSER_* and these options."""
     from service.serve import serve as serve_
-    from service.settings import Settings
+    from service.settings import read_settings
 
-    given = {"host": host, "port": port, "data": data}
-    serve_(Settings().model_copy(update={k: v for k, v in given.items() if v is not None}))
+    given = {"host": host, "port": port, "data": data.expanduser().resolve() if data else None}
+    serve_(read_settings(**{k: v for k, v in given.items() if v is not None}))
 
 
 @app.command()
@@ -257,9 +257,9 @@ def _cache(wanted: bool) -> Iterator[Cache]:
         yield MemoryCache()
         return
     from db import Store
-    from service.settings import Settings
+    from service.settings import read_settings
 
-    settings = Settings()
+    settings = read_settings()
     _folder(settings.data)
     store = Store(settings.database_url)
     try:

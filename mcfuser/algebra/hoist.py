@@ -89,9 +89,12 @@ def _factor_call(e: Call, over: Sequence[str], chain: Chain) -> _Factored:
     if e.op == "div" and _moves(e.args[1], over, chain):
         inside = _factor(e.args[0], over, chain)
         return replace(inside, outer=(*inside.outer, _over(e.args[1])))
-    if e.op == "select" and _moves(e.args[0], over, chain) and e.args[1] == Const(0.0):
-        inside = _factor(e.args[2], over, chain)
-        return replace(inside, outer=(*inside.outer, _unless(e.args[0])))
+    if e.op == "select" and _moves(e.args[0], over, chain):
+        condition, first, second = e.args
+        if Const(0.0) in (first, second):
+            empty = first == Const(0.0)
+            inside = _factor(second if empty else first, over, chain)
+            return replace(inside, outer=(*inside.outer, _where(condition, empty)))
     return _Factored(e)
 
 
@@ -111,8 +114,10 @@ def _over(divisor: Expr) -> Wrap:
     return lambda e: Call("div", (e, divisor))
 
 
-def _unless(condition: Expr) -> Wrap:
-    return lambda e: Call("select", (condition, Const(0.0), e))
+def _where(condition: Expr, zero_first: bool) -> Wrap:
+    if zero_first:
+        return lambda e: Call("select", (condition, Const(0.0), e))
+    return lambda e: Call("select", (condition, e, Const(0.0)))
 
 
 def _split(chain: Chain, operator: Operator, factored: _Factored) -> Chain:

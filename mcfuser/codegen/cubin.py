@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import multiprocessing
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +27,7 @@ from mcfuser.space.schedule import Illegal
 
 _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
           "int32": "i32", "int64": "i64", "bool": "i1"}  # fmt: skip
+OLDEST = 75
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -44,14 +48,15 @@ def compile_source(source: Source, arch: str) -> Binary:
     """The source compiled for an architecture such as `sm_90`.
 
     Raises Illegal with the reason where Triton or ptxas refuse it. Not for use by several threads
-    of a process at once; processes do not disturb each other.
+    of a process at once; processes do not disturb each other. Should Triton's own code crash, it
+    takes the process along; `compile_all` survives that.
     """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.compiler import compile as compile_kernel
 
-    if not re.fullmatch(r"sm_\d+", arch):
-        raise Illegal(f"architecture '{arch}' is not of the form sm_90")
+    if not re.fullmatch(r"sm_\d+", arch) or int(arch[3:]) < OLDEST:
+        raise Illegal(f"architecture '{arch}' is not sm_{OLDEST} or a later one")
     with _workshop() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
             kernel = getattr(_imported(source, folder), source.name)
@@ -72,6 +77,38 @@ def compile_source(source: Source, arch: str) -> Binary:
         except Exception as error:  # Triton raises what its passes happen to raise
             raise Illegal(f"Triton does not compile it: {_first_line(error)}") from error
         return _binary(source, compiled, folder)
+
+
+def compile_all(sources: Sequence[Source], arch: str, workers: int) -> list[Binary | Illegal]:
+    """Each source compiled, or the reason why not, by so many processes side by side.
+
+    A compiler that crashes costs only the source that it crashed on.
+    """
+    found: dict[int, Binary | Illegal] = {}
+    _compile_some(range(len(sources)), sources, arch, workers, found)
+    for i in range(len(sources)):
+        if i not in found:  # its process died, or another one that shared the pool
+            _compile_some([i], sources, arch, 1, found)
+    return [found.get(i, Illegal("the compiler crashed")) for i in range(len(sources))]
+
+
+def _compile_some(
+    chosen: Sequence[int], sources: Sequence[Source], arch: str, workers: int,
+    found: dict[int, Binary | Illegal],
+) -> None:  # fmt: skip
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(chosen)), mp_context=context) as pool:
+        pending = {i: pool.submit(_attempt, sources[i], arch) for i in chosen}
+        for i, future in pending.items():
+            with contextlib.suppress(BrokenProcessPool):
+                found[i] = future.result()
+
+
+def _attempt(source: Source, arch: str) -> Binary | Illegal:
+    try:
+        return compile_source(source, arch)
+    except Illegal as illegal:
+        return Illegal(str(illegal))  # without its cause, which may not travel
 
 
 def _binary(source: Source, compiled: Any, folder: Path) -> Binary:

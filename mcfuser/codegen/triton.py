@@ -49,13 +49,14 @@ class Source:
     """A kernel's text and how to launch it.
 
     `parameters` are the tensors whose pointers it takes, the chain's inputs and then its outputs,
-    `dtypes` theirs; `grid` counts blocks along x, y and z.
+    `dtypes` theirs; it writes the last `written` of them; `grid` counts blocks along x, y and z.
     """
 
     text: str
     name: str
     parameters: tuple[str, ...]
     dtypes: tuple[str, ...]
+    written: int
     grid: tuple[int, int, int]
     warps: int
     stages: int
@@ -83,6 +84,7 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
         name,
         parameters,
         tuple(chain.tensor(p).dtype for p in parameters),
+        len(chain.outputs),
         (math.prod(trips for _, trips in schedule.grid), 1, 1),
         lowering.warps,
         lowering.stages,

@@ -9,7 +9,7 @@ models spell them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +17,17 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.expr import Cast, Const, Expr, Read, call
-from mcfuser.graph.dataflow import Dataflow, array, dtype, shape, size
-from mcfuser.graph.draft import Draft, Line, Source, finish
+from mcfuser.graph.attempt import Attempt, Value, followed, number, source, stored, written
+from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
+from mcfuser.graph.draft import Line, finish
 from mcfuser.graph.scalar import ELEMENTWISE, nodes, simplify
 from mcfuser.graph.views import (
     Along,
-    Layout,
     Place,
     Straddle,
     Unliftable,
     broadcast,
-    dense,
     forward,
-    step,
     within,
 )
 
@@ -49,39 +47,6 @@ class Lifted:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value inside the chain: what it is, its axes, and how they lie in it."""
-
-    expr: Expr
-    axes: tuple[int, ...]
-    layout: Layout
-
-
-@dataclass
-class _Lifting:
-    """One attempt; `factors` says how dimensions are cut into axes."""
-
-    flow: Dataflow
-    closed: frozenset[relax.Var]
-    factors: Mapping[int, tuple[int, ...]]
-    names: Mapping[str, str]
-    draft: Draft = field(default_factory=Draft)
-    values: dict[relax.Var, _Value] = field(default_factory=dict)
-    dimensions: list[tuple[int, ...]] = field(default_factory=list)
-    batch: set[int] = field(default_factory=set)
-
-    def dimension(self, extent: int) -> list[tuple[int, int]]:
-        """New axes, each with its stride along the dimension; none where the extent is 1."""
-        ordinal = len(self.dimensions)
-        factors = self.factors.get(ordinal, (extent,) if extent > 1 else ())
-        start = len(self.draft.sizes)
-        axes = tuple(range(start, start + len(factors)))
-        self.draft.sizes.update(zip(axes, factors, strict=True))
-        self.dimensions.append(axes)
-        return list(zip(axes, dense(factors), strict=True))
-
-
 def lift(
     flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var], name: str
 ) -> Lifted:
@@ -91,9 +56,12 @@ def lift(
     """
     soft = any(flow.kinds[v] == "softmax" for v in members)
     names = dict(zip("ABCDE", "QKSVO" if soft else "ABCDE", strict=True))
+    last = max(i for i, v in enumerate(members) if flow.kinds[v] == "product")
+    if any(flow.kinds[v] == "elementwise" for v in members[last:]):
+        names["U"] = "U"
     factors: dict[int, tuple[int, ...]] = {}
     for _ in range(_REFINEMENTS):
-        lifting = _Lifting(flow, closed, factors, names)
+        lifting = Attempt(flow, closed, factors, names)
         try:
             return _lift(lifting, members, name)
         except Straddle as cut:
@@ -104,7 +72,7 @@ def lift(
     raise Unliftable("its reshapes cut the axes too often")
 
 
-def _lift(s: _Lifting, members: Sequence[relax.Var], name: str) -> Lifted:
+def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
     for v in members:
         s.values[v] = _value(s, v)
     last = members[-1]
@@ -113,19 +81,19 @@ def _lift(s: _Lifting, members: Sequence[relax.Var], name: str) -> Lifted:
         raise Unliftable(f"its result has dtype {dtype(last)}")
     if not value.axes:
         raise Unliftable("its result is a single number")
-    out = _stored(s, value, s.names["E"])
+    out = stored(s, value, s.names["E"])
     if s.draft.lines[-1].out != out:
         raise Unliftable("its last value is not its result")
     done = finish(s.draft, value.layout, dtype(last), name)
     sources = s.draft.sources
-    arguments = {t: source.value for t, source in sources.items() if t not in done.constants}
+    arguments = {t: kept.value for t, kept in sources.items() if t not in done.constants}
     shapes = {t: shape(value) for t, value in arguments.items()}
     shapes |= {t: constant.shape for t, constant in done.constants.items()}
     shapes[out] = shape(last)
     return Lifted(done.chain, arguments, done.constants, {out: last}, shapes)
 
 
-def _value(s: _Lifting, v: relax.Var) -> _Value:
+def _value(s: Attempt, v: relax.Var) -> Value:
     kind, value = s.flow.kinds[v], s.flow.values[v]
     if kind == "product":
         inner = [a for a in value.args if a in s.values]
@@ -139,7 +107,7 @@ def _value(s: _Lifting, v: relax.Var) -> _Value:
 # --- products -------------------------------------------------------------------------------
 
 
-def _first_product(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
+def _first_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
     _check_product(value)
     left, right = (shape(a) for a in value.args)
     batch = [s.dimension(e) for e in shape(v)[:-2]]
@@ -151,7 +119,7 @@ def _first_product(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
     return replace(result, expr=simplify("mul", result.expr, Const(scale * other)))
 
 
-def _next_product(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
+def _next_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
     _check_product(value)
     if all(a in s.values for a in value.args):
         raise Unliftable("both operands of its second product are computed in the chain")
@@ -169,17 +137,13 @@ def _next_product(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
     own = s.dimension(extents[-1] if on_left else extents[-2])
     operand = [*batch, depth, own] if on_left else [*batch, own, depth]
     name, scale = _factor(s, outer, operand, s.names["D"])
-    mine: Expr = Read(_stored(s, s.values[inner], "W" if "Z" in _outs(s) else "P"), ())
+    mine: Expr = Read(stored(s, s.values[inner], "W" if "Z" in written(s) else "P"), ())
     if dtype(outer) != "float32":
         mine = Cast(mine, dtype(outer))
     pair = (mine, Read(name, ())) if on_left else (Read(name, ()), mine)
     along = [*batch, seen[-2], own] if on_left else [*batch, own, seen[-1]]
-    result = _product(s, v, pair, along, depth, "E")
+    result = _product(s, v, pair, along, depth, "U" if "U" in s.names else "E")
     return replace(result, expr=simplify("mul", result.expr, Const(scale)))
-
-
-def _outs(s: _Lifting) -> set[str]:
-    return {line.out for line in s.draft.lines}
 
 
 def _check_product(value: relax.Call) -> None:
@@ -195,16 +159,16 @@ def _check_product(value: relax.Call) -> None:
 
 
 def _product(
-    s: _Lifting, v: relax.Var, pair: tuple[Expr, Expr], along: Along,
+    s: Attempt, v: relax.Var, pair: tuple[Expr, Expr], along: Along,
     depth: list[tuple[int, int]], role: str,
-) -> _Value:  # fmt: skip
+) -> Value:  # fmt: skip
     layout = broadcast(along, shape(v))
     axes = tuple(a for dimension in along for a, _ in dimension)
-    out = s.draft.fresh([s.names[role], "U", "T"])
+    out = s.draft.fresh([s.names[role]])
     one, two = (_bare(e) for e in pair)
     over = tuple(a for a, _ in depth)
     s.draft.lines.append(Line(out, axes, call("mul", *pair), "sum", over, (one, two)))
-    return _Value(Read(out, ()), axes, layout)
+    return Value(Read(out, ()), axes, layout)
 
 
 def _bare(e: Expr) -> str:
@@ -213,21 +177,21 @@ def _bare(e: Expr) -> str:
     return inner.tensor
 
 
-def _factor(s: _Lifting, value: relax.Expr, along: Along, name: str) -> tuple[str, float]:
+def _factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str, float]:
     """A product's operand, and the constant factors found on the way to where it is kept."""
     scale = 1.0
     extents = shape(value)
     place = Place(value, broadcast(along[-len(extents) :], extents))
     while True:
-        place = _followed(s, place)
+        place = followed(s, place)
         if (found := _scaled(s, place)) is None:
             break
         place, scale = found[0], scale * found[1]
     order = tuple(a for axes in along for a, _ in axes if a in place.layout)
-    return _source(s, place, order, [name, "F"]), scale
+    return source(s, place, order, [name, "F"]), scale
 
 
-def _scaled(s: _Lifting, place: Place) -> tuple[Place, float] | None:
+def _scaled(s: Attempt, place: Place) -> tuple[Place, float] | None:
     v = place.value
     value = s.flow.values.get(v) if isinstance(v, relax.Var) else None
     if value is None or s.flow.kinds[v] != "elementwise" or v in s.closed:
@@ -235,60 +199,19 @@ def _scaled(s: _Lifting, place: Place) -> tuple[Place, float] | None:
     if value.op.name not in ("relax.multiply", "relax.divide") or len(s.flow.readers[v]) > 1:
         return None
     one, two = value.args
-    number = _number(two)
-    if number is None and value.op.name == "relax.multiply":
-        one, two, number = two, one, _number(one)
-    if not number or size(two) != 1 or shape(one) != shape(v) or v in s.flow.outputs:
+    factor = number(two)
+    if factor is None and value.op.name == "relax.multiply":
+        one, two, factor = two, one, number(one)
+    if not factor or size(two) != 1 or shape(one) != shape(v) or v in s.flow.outputs:
         return None
-    scale = float(number) if value.op.name == "relax.multiply" else 1 / float(number)
+    scale = float(factor) if value.op.name == "relax.multiply" else 1 / float(factor)
     return replace(place, value=one), scale
-
-
-# --- what the chain reads -------------------------------------------------------------------
-
-
-def _followed(s: _Lifting, place: Place) -> Place:
-    """The place of the same elements in the value that the views before it start from."""
-    while place.value not in s.closed:
-        try:
-            before = step(s.flow, place, s.draft.sizes)
-        except Straddle as cut:
-            if cut.axis in s.batch:
-                raise
-            break
-        except Unliftable:
-            break
-        if before is None:
-            break
-        place = before
-    return place
-
-
-def _source(s: _Lifting, place: Place, order: tuple[int, ...], names: Sequence[str]) -> str:
-    for name, known in s.draft.sources.items():
-        same = known.value.same_as(place.value) and known.layout == place.layout
-        if same and known.offset == place.offset:
-            return name
-    name = s.draft.fresh(names)
-    s.draft.sources[name] = Source(
-        place.value, place.layout, place.offset, order, dtype(place.value), array(place.value)
-    )
-    return name
-
-
-def _number(value: relax.Expr) -> float | bool | None:
-    """The number that fills a constant."""
-    found = array(value)
-    if found is None or not found.size or (found != found.flat[0]).any():
-        return None
-    number = found.flat[0].item()
-    return number if isinstance(number, bool) else float(number)
 
 
 # --- operators between the products ---------------------------------------------------------
 
 
-def _map(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
+def _map(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
     inner = [s.values[a] for a in value.args if a in s.values]
     if any(x.layout != inner[0].layout for x in inner):
         raise Unliftable(f"'{v.name}' combines a value with its own transpose")
@@ -303,27 +226,27 @@ def _map(s: _Lifting, v: relax.Var, value: relax.Call) -> _Value:
     return replace(inner[0], expr=ELEMENTWISE[value.op.name](*operands))
 
 
-def _operand(s: _Lifting, a: relax.Expr, along: Along) -> Expr:
+def _operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     if isinstance(a, (tirx.IntImm, tirx.FloatImm)):
         return Const(float(a.value))
     if a in s.values:
         seen = s.values[a]
         if nodes(seen.expr) > _LARGEST and dtype(a) != "bool":
-            s.values[a] = seen = replace(seen, expr=Read(_stored(s, seen, "Y"), ()))
+            s.values[a] = seen = replace(seen, expr=Read(stored(s, seen, "Y"), ()))
         return seen.expr
-    number = _number(a)
-    if number is not None:
-        return Const(number)
+    filled = number(a)
+    if filled is not None:
+        return Const(filled)
     if dtype(a) not in (*FLOATS, "bool"):
         raise Unliftable(f"an operand between its products has dtype {dtype(a)}")
     extents = shape(a)
-    place = _followed(s, Place(a, broadcast(along[len(along) - len(extents) :], extents)))
+    place = followed(s, Place(a, broadcast(along[len(along) - len(extents) :], extents)))
     order = tuple(x for axes in along for x, _ in axes if x in place.layout)
-    source = Read(_source(s, place, order, ["M", "F", "G", "H", "L"]), ())
-    return Cast(source, "float32") if dtype(a) == "float16" else source
+    operand = Read(source(s, place, order, "MFGHL" if "Q" in s.names.values() else "FGHL"), ())
+    return Cast(operand, "float32") if dtype(a) == "float16" else operand
 
 
-def _softmax(s: _Lifting, value: relax.Call) -> _Value:
+def _softmax(s: Attempt, value: relax.Call) -> Value:
     extents = shape(value.args[0])
     if int(value.attrs.axis) not in (-1, len(extents) - 1):
         raise Unliftable("its softmax is not over the last axis")
@@ -332,7 +255,7 @@ def _softmax(s: _Lifting, value: relax.Call) -> _Value:
     over = tuple(a for a, _ in along[-1])
     if not over:
         raise Unliftable("its softmax is over a single element")
-    scores = Read(_stored(s, x, "X"), ())
+    scores = Read(stored(s, x, "X"), ())
     kept = tuple(a for a in x.axes if a not in over)
     r, p, z = (s.draft.fresh([letter]) for letter in "RPZ")
     s.draft.lines += [
@@ -341,12 +264,3 @@ def _softmax(s: _Lifting, value: relax.Call) -> _Value:
         Line(z, kept, Read(p, ()), "sum", over),
     ]
     return replace(x, expr=call("div", Read(p, ()), Read(z, ())))
-
-
-def _stored(s: _Lifting, value: _Value, name: str) -> str:
-    """The tensor that holds a value, written by an operator of its own where none does yet."""
-    if isinstance(value.expr, Read) and value.expr.tensor in _outs(s):
-        return value.expr.tensor
-    out = s.draft.fresh([name])
-    s.draft.lines.append(Line(out, value.axes, value.expr))
-    return out

@@ -220,9 +220,7 @@ def _epilogues(cut: _Cut, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
     reached = [v for v in reach(cut.flow, last, _EPILOGUE) if v not in cut.closed]
     for v in reversed(reached):
         inner = between(cut.flow, v, reached)
-        if inner[0] is not last and not inner[0].same_as(last):
-            continue
-        if cut.escapes(inner[:-1], set(inner)) is None:
+        if inner[0].same_as(last) and cut.escapes(inner[:-1], set(inner)) is None:
             yield inner
 
 

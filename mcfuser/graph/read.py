@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx
 import onnx.inliner
 import onnx.shape_inference
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from mcfuser.errors import ModelError

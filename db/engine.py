@@ -1,0 +1,98 @@
+"""Opening a database, and bringing it to the present shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from mcfuser.errors import InputError
+
+_UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
+
+
+def connect(url: str) -> Engine:
+    """An engine whose transactions mean the same on SQLite as elsewhere.
+
+    Raises InputError where the URL cannot be read or its driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed, pool_pre_ping=True)
+        return _sqlite(parsed)
+    except (ArgumentError, NoSuchModuleError):
+        raise InputError(
+            "the database URL cannot be read; write sqlite:///path or postgresql://user@host/name"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the database driver '{error.name}' is not installed; run pip install {error.name}"
+        ) from None
+
+
+def writing(engine: Engine) -> Engine:
+    """The same engine, for transactions that will write: SQLite's lock is taken at the start.
+
+    A transaction that read first and then writes would fail at once, without waiting, where
+    another process has written in between.
+    """
+    return engine.execution_options(begin="BEGIN IMMEDIATE")
+
+
+def upgrade(engine: Engine) -> None:
+    """Runs the migrations that are missing; processes that do so at once take turns.
+
+    Raises InputError where the database cannot be reached or is newer than this program.
+    """
+    where = engine.url.render_as_string(hide_password=True)
+    config = Config()
+    config.set_main_option(
+        "script_location", str(Path(__file__).parent / "migrations").replace("%", "%%")
+    )
+    try:
+        with writing(engine).begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except CommandError as error:
+        raise InputError(
+            f"database {where} was written by a newer mcfuser ({error}); upgrade this one"
+        ) from None
+    except DBAPIError as error:
+        cause = str(error.orig).strip().splitlines()[0]
+        raise InputError(f"database {where} cannot be used: {cause}; check the URL") from None
+
+
+def _sqlite(url: URL) -> Engine:
+    if url.database in (None, "", ":memory:"):
+        # One connection is one memory database: threads take turns on it.
+        engine = create_engine(
+            url, poolclass=QueuePool, pool_size=1, max_overflow=0,
+            connect_args={"check_same_thread": False},
+        )  # fmt: skip
+    else:
+        engine = create_engine(url)
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself: `_begin` does
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA busy_timeout = 30000")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))

@@ -1,0 +1,116 @@
+"""The tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Double,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+STATES = ("queued", "running", "done", "failed", "cancelled")
+LIVE = ("queued", "running", "done")  # at most one job of the same work is in one of these
+_LIVE = text(f"state IN ({', '.join(repr(s) for s in LIVE)})")
+
+
+class Instant(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite, which keeps no time zone, gives it back with one."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        float: Double(),
+        datetime: Instant(),
+        UUID: Uuid(),
+        dict[str, Any]: JSON(none_as_null=True),
+    }
+
+
+class Job(Base):
+    """One model to compile. Rows are read outside a session as snapshots.
+
+    `work` hashes everything that the result depends on: equal work is one job. `claim` is new
+    each time that a worker takes the job; only the holder of the claim may write to it, and only
+    until `lease`, unless it is renewed.
+    """
+
+    __tablename__ = "jobs"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    work: Mapped[str] = mapped_column(String(64))
+    model: Mapped[str] = mapped_column(String(64))
+    model_bytes: Mapped[int] = mapped_column(BigInteger)
+    device: Mapped[str] = mapped_column(String(100))
+    options: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(16), default="queued")
+    stage: Mapped[str] = mapped_column(String(200), default="")
+    done: Mapped[int] = mapped_column(default=0)
+    total: Mapped[int] = mapped_column(default=0)
+    attempts: Mapped[int] = mapped_column(default=0)
+    worker: Mapped[str | None] = mapped_column(String(200))
+    claim: Mapped[UUID | None]
+    lease: Mapped[datetime | None]
+    created: Mapped[datetime]
+    started: Mapped[datetime | None]
+    finished: Mapped[datetime | None]
+    module: Mapped[str | None] = mapped_column(String(64))
+    module_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    report: Mapped[dict[str, Any] | None]
+    problem: Mapped[dict[str, Any] | None]
+
+    __table_args__ = (
+        CheckConstraint(f"state IN ({', '.join(repr(s) for s in STATES)})", name="jobs_state"),
+        Index("jobs_work_live", "work", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("jobs_state_created", "state", "created"),
+        Index("jobs_created", "created", "id"),
+        Index("jobs_claim", "claim"),
+    )
+
+
+class Kernel(Base):
+    """One tuned kernel: what is asked for as columns, the whole as a document, and its binary."""
+
+    __tablename__ = "kernels"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    chain: Mapped[str] = mapped_column(Text)
+    chain_key: Mapped[str] = mapped_column(String(64))
+    device: Mapped[str] = mapped_column(String(100))
+    expression: Mapped[str] = mapped_column(Text)
+    measured: Mapped[float | None]
+    predicted: Mapped[float]
+    created: Mapped[datetime]
+    document: Mapped[dict[str, Any]]
+    binary: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = (
+        Index("kernels_chain_key", "chain_key"),
+        Index("kernels_device_created", "device", "created"),
+        Index("kernels_created", "created", "key"),
+    )

@@ -1,0 +1,314 @@
+"""The one store: jobs, which workers claim, and tuned kernels, which outlive them."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import ColumnElement, Result, and_, delete, func, or_, select, update
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import InstrumentedAttribute, defer, sessionmaker
+
+from db.engine import connect, upgrade, writing
+from db.models import LIVE, STATES, Job, Kernel
+
+if TYPE_CHECKING:
+    from mcfuser.tune import Tuned
+
+log = logging.getLogger(__name__)
+
+StorageError = SQLAlchemyError
+"""What every method raises where the database does not answer."""
+
+_RACES = 10  # how often a row may be lost to another process before that is an error
+_NO_CLAIM: Mapping[str, Any] = {"worker": None, "claim": None, "lease": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a job is to do. `work` hashes everything that its result depends on."""
+
+    work: str
+    model: str
+    model_bytes: int
+    device: str
+    options: dict[str, Any]
+
+
+class Store:
+    """Jobs and kernels in one database; any number of processes may hold one each.
+
+    A job is taken by compare-and-set: the row changes only where it still is what was read. The
+    worker that took it holds a claim, which it must renew; every write names the claim, and gives
+    False where the claim has been lost (the job was cancelled, or the lease ran out).
+    """
+
+    def __init__(
+        self, url: str, clock: Callable[[], datetime] = lambda: datetime.now(UTC), attempts: int = 3
+    ) -> None:
+        """Opens the database and brings it up to date; raises InputError where it cannot."""
+        engine = connect(url)
+        upgrade(engine)
+        self._engine = engine
+        self._read = sessionmaker(engine, expire_on_commit=False)
+        self._write = sessionmaker(writing(engine), expire_on_commit=False)
+        self._now = clock
+        self._attempts = attempts
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # --- jobs: from outside -----------------------------------------------------------------
+
+    def submit(self, order: Order) -> tuple[Job, bool]:
+        """The live job that does this work, and whether it is new."""
+        for _ in range(_RACES):
+            if (found := self.live(order.work)) is not None:
+                return found, False
+            job = Job(
+                id=uuid4(), work=order.work, model=order.model, model_bytes=order.model_bytes,
+                device=order.device, options=order.options, created=self._now(),
+            )  # fmt: skip
+            try:
+                with self._write.begin() as session:
+                    session.add(job)
+                return job, True
+            except IntegrityError:
+                continue  # another process was first; its job is ours
+        raise RuntimeError(f"the work {order.work} was submitted and ended {_RACES} times over")
+
+    def live(self, work: str) -> Job | None:
+        """The job of that work which is queued, running or done."""
+        with self._read() as session:
+            return session.scalar(select(Job).where(Job.work == work, Job.state.in_(LIVE)))
+
+    def job(self, id: UUID) -> Job | None:
+        with self._read() as session:
+            return session.get(Job, id)
+
+    def jobs(
+        self, state: str | None = None, limit: int = 50, after: UUID | None = None
+    ) -> Sequence[Job]:
+        """The newest first, without their reports; `after` is the last one of the page before."""
+        query = select(Job).options(defer(Job.report, raiseload=True))
+        if state is not None:
+            query = query.where(Job.state == state)
+        with self._read() as session:
+            if after is not None:
+                if (last := session.get(Job, after)) is None:
+                    return []
+                query = query.where(_before(Job.created, last.created, Job.id, last.id))
+            query = query.order_by(Job.created.desc(), Job.id.desc()).limit(limit)
+            return session.scalars(query).all()
+
+    def cancel(self, id: UUID) -> bool:
+        """Ends a job that is queued or running; its worker learns of it at its next renewal."""
+        return self._set(
+            (Job.id == id, Job.state.in_(("queued", "running"))),
+            state="cancelled", finished=self._now(), **_NO_CLAIM,
+        )  # fmt: skip
+
+    def requeue(self, id: UUID) -> bool:
+        """Does a done job again, its module having been lost."""
+        return self._set(
+            (Job.id == id, Job.state == "done"),
+            state="queued", attempts=0, stage="", done=0, total=0, started=None, finished=None,
+            module=None, module_bytes=None, report=None,
+        )  # fmt: skip
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        with self._read() as session:
+            rows = session.execute(select(Job.state, func.count()).group_by(Job.state))
+            return dict.fromkeys(STATES, 0) | dict(rows.all())
+
+    # --- jobs: from a worker ----------------------------------------------------------------
+
+    def claim(self, worker: str, lease: float) -> Job | None:
+        """The oldest job that waits, now this worker's for `lease` seconds; or None."""
+        self._take_back(Job.lease < self._now())
+        for _ in range(_RACES):
+            with self._read() as session:
+                waiting = session.scalar(
+                    select(Job.id)
+                    .where(Job.state == "queued")
+                    .order_by(Job.created, Job.id)
+                    .limit(1)
+                )
+            if waiting is None:
+                return None
+            claim = uuid4()
+            taken = self._set(
+                (Job.id == waiting, Job.state == "queued"),
+                state="running", worker=worker, claim=claim, lease=self._later(lease),
+                attempts=Job.attempts + 1, started=self._now(), stage="", done=0, total=0,
+            )  # fmt: skip
+            job = self.job(waiting) if taken else None
+            if job is not None and job.claim == claim:  # not cancelled in between
+                return job
+        return None  # others take jobs faster than this one: it asks again
+
+    def renew(self, claim: UUID, lease: float, stage: str, done: int, total: int) -> bool:
+        """Says that the work goes on, and how far it is."""
+        return self._set(
+            (Job.claim == claim,), lease=self._later(lease), stage=stage[:200], done=done,
+            total=total,
+        )  # fmt: skip
+
+    def finish(self, claim: UUID, module: str, module_bytes: int, report: dict[str, Any]) -> bool:
+        return self._set(
+            (Job.claim == claim,), state="done", finished=self._now(), module=module,
+            module_bytes=module_bytes, report=report, stage="", **_NO_CLAIM,
+        )  # fmt: skip
+
+    def fail(self, claim: UUID, problem: Mapping[str, Any]) -> bool:
+        return self._set(
+            (Job.claim == claim,), state="failed", finished=self._now(), problem=dict(problem),
+            **_NO_CLAIM,
+        )  # fmt: skip
+
+    def retry(self, claim: UUID) -> bool:
+        """Puts the job back in the queue, or fails it where this was the last attempt."""
+        return self._take_back(Job.claim == claim) > 0
+
+    def give_back(self, claim: UUID) -> bool:
+        """Puts the job back as if it had never been taken: the worker is asked to stop."""
+        return self._set(
+            (Job.claim == claim,), state="queued", attempts=Job.attempts - 1, **_NO_CLAIM
+        )
+
+    def release(self, worker: str, blame: bool = True) -> int:
+        """Takes back what a worker that is known to be dead held; gives how many jobs that were.
+
+        With `blame` the attempt counts: the job may be what killed the worker.
+        """
+        if blame:
+            return self._take_back(Job.worker == worker)
+        return sum(self.give_back(claim) for claim in self._claims(worker))
+
+    def _claims(self, worker: str) -> Sequence[UUID]:
+        with self._read() as session:
+            query = select(Job.claim).where(Job.worker == worker, Job.state == "running")
+            return [claim for claim in session.scalars(query) if claim is not None]
+
+    def _take_back(self, lost: ColumnElement[bool]) -> int:
+        """Requeues running jobs, or fails those that have been tried often enough."""
+        lost = and_(Job.state == "running", lost)
+        with self._read() as session:
+            if session.scalar(select(Job.id).where(lost).limit(1)) is None:
+                return 0  # workers ask this all day: only a change takes SQLite's lock
+        failed = {"state": "failed", "finished": self._now(), "problem": gave_up(self._attempts)}
+        with self._write.begin() as session:
+            spent = update(Job).where(lost, Job.attempts >= self._attempts)
+            ended = _count(session.execute(spent.values(**failed, **_NO_CLAIM)))
+            again = update(Job).where(lost).values(state="queued", **_NO_CLAIM)
+            return ended + _count(session.execute(again))
+
+    def _set(self, where: Sequence[ColumnElement[bool]], **values: Any) -> bool:
+        with self._write.begin() as session:
+            return _count(session.execute(update(Job).where(*where).values(**values))) > 0
+
+    def _later(self, seconds: float) -> datetime:
+        return self._now() + timedelta(seconds=seconds)
+
+    # --- kernels ----------------------------------------------------------------------------
+
+    def get(self, key: str) -> Tuned | None:
+        """The tuned kernel of that key; one that cannot be read is logged and missing."""
+        document = self.kernel(key)
+        if document is None:
+            return None
+        from mcfuser.tune import Tuned
+
+        try:
+            return Tuned.from_json(document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("kernel %s cannot be read and is tuned again: %r", key, error)
+            return None
+
+    def put(self, tuned: Tuned) -> None:
+        """Keeps a tuned kernel; of two with one key the later stays."""
+        document = tuned.to_json()
+        binary = base64.b64decode(str(document.pop("binary")))
+        kernel = Kernel(
+            key=tuned.key, chain=tuned.chain.name, chain_key=tuned.chain.key,
+            device=tuned.device, expression=tuned.expression, measured=tuned.measured,
+            predicted=tuned.predicted, created=self._now(), document=document, binary=binary,
+        )  # fmt: skip
+        for _ in range(_RACES):
+            try:
+                with self._write.begin() as session:
+                    session.execute(delete(Kernel).where(Kernel.key == tuned.key))
+                    session.add(kernel)
+                return
+            except IntegrityError:
+                continue  # another process put it in between: now it is there to be replaced
+        raise RuntimeError(f"kernel {tuned.key} cannot be kept: others remove it all the time")
+
+    def kernel(self, key: str) -> dict[str, Any] | None:
+        """The whole document of a kernel, its binary in base64."""
+        with self._read() as session:
+            try:
+                found = session.get(Kernel, key)
+            except ValueError as error:  # the document is no JSON
+                log.warning("kernel %s is damaged: %s", key, error)
+                return None
+        if found is None:
+            return None
+        if not isinstance(found.document, dict):
+            log.warning("kernel %s is damaged: its document is no object", key)
+            return None
+        return {**found.document, "binary": base64.b64encode(found.binary).decode()}
+
+    def kernels(
+        self, device: str | None = None, chain: str | None = None, limit: int = 50,
+        after: str | None = None,
+    ) -> Sequence[Kernel]:  # fmt: skip
+        """The newest first, without documents and binaries; `chain` is a chain's name or key."""
+        unread = (defer(Kernel.document, raiseload=True), defer(Kernel.binary, raiseload=True))
+        query = select(Kernel).options(*unread)
+        if device is not None:
+            query = query.where(Kernel.device == device)
+        if chain is not None:
+            query = query.where(or_(Kernel.chain == chain, Kernel.chain_key == chain))
+        with self._read() as session:
+            if after is not None:
+                if (last := session.get(Kernel, after, options=unread)) is None:
+                    return []
+                query = query.where(_before(Kernel.created, last.created, Kernel.key, last.key))
+            query = query.order_by(Kernel.created.desc(), Kernel.key.desc()).limit(limit)
+            return session.scalars(query).all()
+
+    def kernel_count(self) -> int:
+        with self._read() as session:
+            return session.scalar(select(func.count()).select_from(Kernel)) or 0
+
+
+def gave_up(attempts: int) -> dict[str, Any]:
+    """The problem of a job that was tried as often as it may be."""
+    return {
+        "type": "urn:mcfuser:problem:gave-up",
+        "title": "The job was given up",
+        "status": 500,
+        "detail": f"the job was started {attempts} times and each time it failed, or its worker "
+        "died; the server's log says why",
+    }
+
+
+def _before(
+    created: InstrumentedAttribute[datetime], moment: datetime,
+    id: InstrumentedAttribute[Any], name: object,
+) -> ColumnElement[bool]:  # fmt: skip
+    """What comes later in a list of the newest first."""
+    return or_(created < moment, and_(created == moment, id < name))
+
+
+def _count(result: Result[Any]) -> int:
+    assert isinstance(result, CursorResult)
+    return result.rowcount

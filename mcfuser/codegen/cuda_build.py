@@ -1,0 +1,109 @@
+"""The build of a module for an NVIDIA GPU: `python -m mcfuser.codegen.cuda_build folder`.
+
+A process of its own, because it must load the CUDA runtime, and on a machine without a driver a
+stand-in for it, before TVM is imported. `cuda_module.build` writes the folder and reads the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TAGS = ("threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory")
+"""Launch parameters in the order in which a call passes them; the last only if it is not zero."""
+
+# What TVM's CUDA runtime wants of the driver. Nothing is called while a module is built.
+_DRIVER = (
+    "cuDeviceGetName", "cuFuncSetAttribute", "cuGetErrorName", "cuGetErrorString",
+    "cuLaunchKernelEx", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload",
+    "cuTensorMapEncodeTiled",
+)  # fmt: skip
+_NO_DEVICE = 100
+
+
+def main(folder: Path) -> None:
+    """Reads build.json and what it names; writes module.so."""
+    order = json.loads((folder / "build.json").read_text())
+    toolkit = _toolkit()
+    os.environ["CUDA_PATH"] = str(toolkit)
+    os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] = f"-I{toolkit / 'include' / 'cccl'}"
+    _load_driver(folder)
+    ctypes.CDLL(str(next((toolkit / "lib").glob("libcudart.so*"))), ctypes.RTLD_GLOBAL)
+
+    import tvm
+
+    if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is None:
+        raise RuntimeError("TVM's CUDA runtime does not load here, so it would embed source")
+    module = _module(folder, order)
+    target = tvm.target.Target(_target(order), host="llvm")
+    with target:
+        executable = tvm.compile(module, target=target)
+    executable.export_library(str(folder / "module.so"))
+
+
+def _toolkit() -> Path:
+    """NVIDIA's packages: headers, runtime and compiler."""
+    spec = importlib.util.find_spec("nvidia.cu13")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def _load_driver(folder: Path) -> None:
+    """The driver, or a library that looks like one; every later library finds it by its name."""
+    try:
+        ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
+    except OSError:
+        source, library = folder / "driver.c", folder / "libcuda.so.1"
+        source.write_text("".join(f"int {f}(void) {{ return {_NO_DEVICE}; }}\n" for f in _DRIVER))
+        flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+        subprocess.run(["cc", *flags, "-o", str(library), str(source)], check=True)
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+def _target(order: Mapping[str, Any]) -> dict[str, Any]:
+    """TVM's description of the GPU; `sm_90`, for dlight takes `sm_90a` for one without tensor
+    cores."""
+    return {
+        "kind": "cuda",
+        "arch": order["arch"],
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 48 * 1024,
+        "thread_warp_size": 32,
+        "registers_per_block": 65536,
+    }
+
+
+def _module(folder: Path, order: Mapping[str, Any]) -> Any:
+    """The Relax module with its constants in place and its kernels attached."""
+    import numpy as np
+    import tvm
+    from tvm import relax
+
+    module = tvm.ir.load_json((folder / "module.json").read_text())
+    constants = {n: tvm.runtime.tensor(np.load(folder / f"{n}.npy")) for n in order["constants"]}
+    if constants:
+        module = relax.transform.BindParams("main", constants)(module)
+    attached = [_kernel(folder, k) for k in order["kernels"]]
+    return module.with_attr("external_mods", attached) if attached else module
+
+
+def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
+    """A module of TVM's runtime that holds one cubin."""
+    from tvm.tirx.script.builder.external_kernel import BaseKernel
+
+    name = described["name"]
+    types = ["handle"] * described["pointers"] + ["int64", "int64"]
+    tags = list(TAGS if described["shared"] else TAGS[:-1])
+    cubin = (folder / f"{name}.cubin").read_bytes()
+    return BaseKernel()._create_cuda_module(cubin, types, tags, name, fmt="cubin")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,167 @@
+"""Cubins inside a TVM module: the functions that launch them, and the build for an NVIDIA GPU.
+
+TVM makes a module with binaries only in a process that has the CUDA runtime and a CUDA driver;
+without them it silently embeds source. So the build runs in a process of its own (`cuda_build`),
+which brings the runtime along and stands in for the driver where the machine has none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from mcfuser.codegen.cubin import Binary
+from mcfuser.codegen.triton import Source
+from mcfuser.device import Device
+from mcfuser.errors import DeviceError
+
+NEEDED = ("cuda.bindings", "nvidia.cu13")
+"""What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
+LARGE = 1 << 16
+"""Constants of more bytes than this travel beside the module: its text would take seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A cubin as a module calls it: by name, with so many pointers, `shared` bytes a block."""
+
+    name: str
+    cubin: bytes
+    pointers: int
+    shared: int
+
+
+def kernel(source: Source, binary: Binary) -> Kernel:
+    return Kernel(binary.name, binary.cubin, len(source.parameters), binary.shared)
+
+
+def launcher(
+    source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
+) -> tvm.tirx.PrimFunc:
+    """A function that launches the kernel on tensors of these physical shapes, by parameter.
+
+    It takes the kernel's parameters in their order; a tensor without a shape here is flat.
+    """
+    return tvm.script.from_source(launcher_text(source, binary, shapes))
+
+
+def launcher_text(source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The function's TVMScript. The two zeros are Triton's scratch pointers, which it has no use
+    for; what follows are the launch parameters of `cuda_build.TAGS`."""
+    names = [f"p{i}" for i in range(len(source.parameters))]
+    buffers = [
+        f"{p}: T.Buffer({shapes[t]!r}, {dtype!r})"
+        for p, t, dtype in zip(names, source.parameters, source.dtypes, strict=True)
+    ]
+    regions = [
+        f"{p}[{', '.join(f'0:{n}' for n in shapes[t])}]"
+        for p, t in zip(names, source.parameters, strict=True)
+    ]
+    launch = [binary.threads, *source.grid, *([binary.shared] if binary.shared else [])]
+    arguments = [f"{p}.data" for p in names] + ["T.int64(0)"] * 2 + [str(n) for n in launch]
+    return "\n".join(
+        [
+            "@T.prim_func(s_tir=True, private=True)",
+            f"def {source.name}({', '.join(buffers)}):",
+            '    T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})',
+            '    with T.sblock("root"):',
+            f"        T.reads({', '.join(regions[: -source.written])})",
+            f"        T.writes({', '.join(regions[-source.written :])})",
+            f'        T.call_packed("{binary.name}", {", ".join(arguments)})',
+        ]
+    )
+
+
+def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> bytes:
+    """The shared library of a Relax module whose functions launch these kernels.
+
+    No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
+    compiler or TVM refuse the module; ValueError for two kernels of one name.
+    """
+    if len({k.name for k in kernels}) < len(set(kernels)):
+        raise ValueError("two kernels of one name; a module finds its kernels by name")
+    if missing := [name for name in NEEDED if not _installed(name)]:
+        raise DeviceError(
+            f"a module for device '{device.name}' needs the package {missing[0]}, which is not "
+            "installed; install mcfuser with its gpu extra: pip install 'mcfuser[gpu]'"
+        )
+    with tempfile.TemporaryDirectory(prefix="mcfuser-") as name:
+        folder = Path(name)
+        _write(folder, module, device, tuple(dict.fromkeys(kernels)))
+        command = [sys.executable, "-m", "mcfuser.codegen.cuda_build", str(folder)]
+        told = subprocess.run(command, capture_output=True, text=True)
+        library = folder / "module.so"
+        if told.returncode or not library.exists():
+            last = (told.stderr.strip().splitlines() or [f"status {told.returncode}"])[-1]
+            raise DeviceError(f"the module for device '{device.name}' cannot be built: {last}")
+        return library.read_bytes()
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _write(folder: Path, module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> None:
+    """What the build reads: the module, its large constants, the cubins."""
+    light, constants = lift_constants(module)
+    (folder / "module.json").write_text(tvm.ir.save_json(light))
+    for constant, array in constants.items():
+        np.save(folder / f"{constant}.npy", array, allow_pickle=False)
+    for k in kernels:
+        (folder / f"{k.name}.cubin").write_bytes(k.cubin)
+    order = {
+        "arch": device.arch,
+        "constants": list(constants),
+        "kernels": [{"name": k.name, "pointers": k.pointers, "shared": k.shared} for k in kernels],
+    }
+    (folder / "build.json").write_text(json.dumps(order))
+
+
+def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
+    """The module with its large constants as last parameters of `main`, and these by name."""
+    main = module["main"]
+    lifter = _Lifter({v.name for v in main.params})
+    lifted = lifter.visit_expr(main)
+    parameters = [*lifted.params, *lifter.parameters]
+    light = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    light.update_func(
+        light.get_global_var("main"),
+        relax.Function(parameters, lifted.body, lifted.ret_ty, lifted.is_pure, lifted.attrs),
+    )
+    return light, lifter.arrays
+
+
+@relax.expr_functor.mutator
+class _Lifter(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces every large constant by a parameter."""
+
+    def __init__(self, taken: set[str]) -> None:
+        super().__init__()
+        self.taken = taken
+        self.parameters: list[relax.Var] = []
+        self.arrays: dict[str, Any] = {}
+
+    def visit_generic_const_(self, constant: Any) -> Any:
+        array = constant.value.numpy()
+        if array.nbytes <= LARGE:
+            return constant
+        name = f"constant_{len(self.arrays)}"
+        while name in self.taken:
+            name += "_"
+        self.arrays[name] = array
+        self.parameters.append(relax.Var(name, constant.ty))
+        return self.parameters[-1]

@@ -1,0 +1,1 @@
+"""mcfuser over HTTP."""

@@ -1,0 +1,101 @@
+"""The HTTP application."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from importlib.resources import files
+
+from fastapi import APIRouter, FastAPI, Response
+from fastapi.responses import HTMLResponse
+
+from db import Blobs, Store
+from mcfuser.device import CATALOGUE
+from service import jobs, kernels
+from service.http import Gate, add_handlers
+from service.inspect import Inspect, inspect_model
+from service.metrics import Metrics
+from service.schemas import DeviceOut, Health
+from service.settings import Settings
+from service.work import revision
+
+DESCRIPTION = (
+    "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "
+    "wait for memory are single tuned kernels."
+)
+
+
+def create_app(
+    settings: Settings, store: Store, blobs: Blobs, alive: Callable[[], int],
+    inspect: Inspect = inspect_model,
+) -> FastAPI:  # fmt: skip
+    """The application over a store; `alive` tells how many workers there are.
+
+    `inspect` raises InputError for a model that is known to be bad without compiling it.
+    """
+    metrics = Metrics(store, alive)
+    app = FastAPI(
+        title="mcfuser", version=revision(), description=DESCRIPTION, docs_url=None, redoc_url=None
+    )
+    app.include_router(jobs.router(settings, store, blobs, inspect, metrics))
+    app.include_router(kernels.router(store))
+    app.include_router(_rest(settings, store, metrics, alive))
+    add_handlers(app)
+    app.add_middleware(Gate, metrics=metrics, host=settings.host)
+    return app
+
+
+def _rest(
+    settings: Settings, store: Store, metrics: Metrics, alive: Callable[[], int]
+) -> APIRouter:
+    router = APIRouter()
+    html = files("service").joinpath("page.html").read_text(encoding="utf-8")
+    policy = {"Content-Security-Policy": _policy(html)}
+
+    @router.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def page() -> HTMLResponse:
+        return HTMLResponse(html, headers=policy)
+
+    @router.get("/healthz")
+    def health(response: Response) -> Health:
+        """503 where this server should have workers and none is alive."""
+        lives = alive()
+        ok = lives > 0 or settings.workers == 0
+        response.status_code = 200 if ok else 503
+        return Health(
+            status="ok" if ok else "degraded", version=revision(), jobs=store.counts(),
+            workers={"alive": lives, "wanted": settings.workers},
+        )  # fmt: skip
+
+    @router.get("/metrics", include_in_schema=False)
+    def prometheus() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @router.get("/v1/devices")
+    def devices() -> list[DeviceOut]:
+        known = [
+            DeviceOut(
+                name=d.name, kind=d.kind, arch=d.arch, units=d.units, peak=dict(d.peak),
+                bandwidth=d.bandwidth, fast=d.fast,
+            )
+            for d in CATALOGUE.values()
+        ]  # fmt: skip
+        return [DeviceOut(name="cpu", kind="cpu"), *known]
+
+    return router
+
+
+def _policy(html: str) -> str:
+    """A browser may run this page's own script and style, and nothing else."""
+
+    def own(tag: str) -> str:
+        inside = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        hashes = (hashlib.sha256(words.encode()).digest() for words in inside)
+        return " ".join(f"'sha256-{base64.b64encode(h).decode()}'" for h in hashes)
+
+    return (
+        f"default-src 'none'; connect-src 'self'; script-src {own('script')}; "
+        f"style-src {own('style')}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

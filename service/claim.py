@@ -1,0 +1,109 @@
+"""A job in a worker's hands: its lease is renewed and its progress written from a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from db import Job, StorageError, Store
+from service.problems import problem
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_BEAT = 0.5  # s between two looks; progress is written no more often
+_RENEW = 2.0  # s between two renewals without progress: so soon is a cancelled job noticed
+
+
+class Interrupted(BaseException):
+    """The compile must stop. No `except Exception` on the way up may take it for a failed try."""
+
+
+class Claim:
+    """Holds a job while the `with` block runs.
+
+    The block is interrupted, at its next call of `progress`, when the claim is lost, when `stop`
+    is set or when the job has had its time. A block that does not call it within the settings'
+    `grace` hangs where Python cannot reach it, and `abort` is called.
+    """
+
+    def __init__(
+        self, store: Store, job: Job, settings: Settings, stop: threading.Event,
+        abort: Callable[[], None],
+    ) -> None:  # fmt: skip
+        assert job.claim is not None
+        self.token = job.claim
+        self._store = store
+        self._job = job
+        self._settings = settings
+        self._stop = stop
+        self._abort = abort
+        self._latest = ("starting", 0, 0)
+        self._over = threading.Event()
+        self._interrupted = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"claim {job.id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._over.set()
+        self._thread.join()
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Called by the compiler as often as it likes; costs no database access."""
+        self._latest = (stage, done, total)
+        self.check()
+
+    def flush(self) -> None:
+        """Writes the last progress, which the thread may not have written."""
+        self._renew(self._latest)
+
+    def check(self) -> None:
+        """Raises Interrupted if the work is no longer wanted."""
+        if self._interrupted.is_set() or self._stop.is_set():
+            raise Interrupted
+
+    def _beat(self) -> None:
+        begun = renewed = time.monotonic()
+        ending: float | None = None
+        written = ("", 0, 0)
+        while not self._over.wait(_BEAT):
+            now = time.monotonic()
+            if ending is None and now - begun > self._settings.job_timeout:
+                self._time_out()
+            elif ending is None and (self._latest != written or now - renewed > _RENEW):
+                written, renewed = self._latest, now
+                self._renew(written)
+            if ending is None and (self._interrupted.is_set() or self._stop.is_set()):
+                ending = now
+            if ending is not None and now - ending > self._settings.grace:
+                log.error("job hangs; ending its worker", extra={"job": self._job.id})
+                self._abort()
+                return
+
+    def _renew(self, latest: tuple[str, int, int]) -> None:
+        try:
+            if not self._store.renew(self.token, self._settings.lease, *latest):
+                self._interrupted.set()
+        except StorageError as error:  # the lease outlasts a short outage
+            log.warning("lease not renewed: %s", error, extra={"job": self._job.id})
+
+    def _time_out(self) -> None:
+        limit = self._settings.job_timeout
+        detail = (
+            f"the job was not done after {limit:g} s; ask for fewer trials or a shorter timeout"
+        )
+        try:
+            self._store.fail(self.token, problem("timed-out", detail))
+        except StorageError as error:
+            log.warning("time-out not written: %s", error, extra={"job": self._job.id})
+        self._interrupted.set()

@@ -1,0 +1,17 @@
+"""The real compiler, as a worker calls it. Imported by worker processes only: it loads TVM."""
+
+from __future__ import annotations
+
+from mcfuser import tune
+from mcfuser.compile import Artifact, compile_model
+from mcfuser.device import device_named
+from service.schemas import Options
+
+
+def compile_job(
+    model: bytes, options: Options, cache: tune.Cache, progress: tune.Progress
+) -> Artifact:
+    """The module and report of a posted model; raises InputError as `compile_model` does."""
+    wanted = tune.Options(seed=options.seed, trials=options.trials, timeout=options.timeout)
+    device = device_named(options.device)
+    return compile_model(model, device, cache, wanted, options.shapes, progress)

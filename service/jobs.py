@@ -1,0 +1,187 @@
+"""/v1/jobs: models are posted, watched and fetched."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse
+
+from db import Blobs, Job, Order, Store
+from db.blobs import Incoming
+from mcfuser.errors import InputError
+from service.inspect import Inspect
+from service.metrics import Metrics
+from service.problems import ProblemError, error
+from service.schemas import JobOut, JobPage, Options, State
+from service.settings import Settings
+from service.work import work_key
+
+_RETRY = {"Retry-After": "1"}  # s
+_CHUNK = 1 << 20
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+def router(
+    settings: Settings, store: Store, blobs: Blobs, inspect: Inspect, metrics: Metrics
+) -> APIRouter:
+    """The routes over a store."""
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+    @routes.post("", status_code=202, openapi_extra=_BODY)
+    async def post(
+        request: Request, response: Response, options: Annotated[Options, Query()]
+    ) -> JobOut:
+        """Compiles the ONNX model that is the request's body; equal requests share one job."""
+        _check_headers(request, settings.max_model_bytes)
+        with blobs.arriving() as incoming:
+            await _receive(request, incoming, settings.max_model_bytes)
+            job, how = await run_in_threadpool(_submit, incoming, options, store, blobs, inspect)
+        metrics.submissions.labels(how).inc()
+        response.headers["Location"] = f"/v1/jobs/{job.id}"
+        response.headers.update(_RETRY)
+        return JobOut.of(job, cached=how == "cached")
+
+    @routes.get("")
+    def listed(
+        state: State | None = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        after: UUID | None = None,
+    ) -> JobPage:
+        rows = store.jobs(state, limit, after)
+        asked = {"state": state, "limit": limit, "after": rows[-1].id if rows else None}
+        query = urlencode({k: v for k, v in asked.items() if v is not None})
+        more = f"/v1/jobs?{query}" if len(rows) == limit else None
+        return JobPage(items=[JobOut.of(r, whole=False) for r in rows], next=more)
+
+    @routes.get("/{id}")
+    def one(id: UUID, response: Response) -> JobOut:
+        job = _found(store, id)
+        if job.state in ("queued", "running"):
+            response.headers.update(_RETRY)
+        return JobOut.of(job)
+
+    @routes.delete("/{id}", status_code=204)
+    def cancel(id: UUID) -> None:
+        """Ends a job that is not over, for all who posted its model."""
+        if not store.cancel(id) and (state := _found(store, id).state) != "cancelled":
+            raise error(
+                "over", f"job {id} is {state}; only a queued or running one can be cancelled"
+            )
+
+    @routes.get("/{id}/report")
+    def report(id: UUID) -> dict[str, Any]:
+        return _done(store, id).report or {}
+
+    @routes.get("/{id}/module", response_class=FileResponse)
+    def module(id: UUID, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+        """The compiled module, a shared library."""
+        job = _done(store, id)
+        digest = job.module
+        if digest is None or not blobs.has(digest):
+            raise error("lost", f"the module of job {id} is no longer kept; post the model again")
+        headers = {
+            "ETag": f'"{digest}"',
+            "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:",
+            "Cache-Control": "private, max-age=31536000, immutable",
+        }
+        if if_none_match is not None and _matches(if_none_match, digest):
+            return Response(status_code=304, headers=headers)
+        return FileResponse(
+            blobs.path(digest), media_type="application/octet-stream", filename="module.so",
+            headers=headers,
+        )  # fmt: skip
+
+    return routes
+
+
+def _check_headers(request: Request, limit: int) -> None:
+    kind = request.headers.get("content-type", "")
+    if kind.startswith("multipart/"):
+        raise error(
+            "not-raw",
+            "the body is a form; send the ONNX file itself: curl --data-binary @model.onnx",
+        )
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> ProblemError:
+    return error("too-large", f"the model has more than {limit} bytes, which is the limit here")
+
+
+async def _receive(request: Request, incoming: Incoming, limit: int) -> None:
+    """The body to disk, a chunk at a time."""
+    chunk = bytearray()
+    async for part in request.stream():
+        if incoming.size + len(chunk) + len(part) > limit:
+            raise _too_large(limit)
+        chunk += part
+        if len(chunk) >= _CHUNK:
+            await run_in_threadpool(incoming.write, bytes(chunk))
+            chunk.clear()
+    incoming.write(bytes(chunk))
+    if incoming.size == 0:
+        raise error(
+            "empty-body", "the body is empty; send the ONNX file: curl --data-binary @model.onnx"
+        )
+
+
+def _submit(
+    incoming: Incoming, options: Options, store: Store, blobs: Blobs, inspect: Inspect
+) -> tuple[Job, str]:
+    """The job of this model, and whether it was `new`, `shared` or `cached`."""
+    work = work_key(incoming.digest, options)
+    job = store.live(work)
+    if job is not None and job.module is not None and blobs.has(job.module):
+        return job, "cached"
+    if job is None:
+        try:
+            inspect(incoming.read(), options.shapes)
+        except InputError as bad:
+            raise error("bad-model", str(bad)) from None
+    order = Order(
+        work, incoming.keep(), incoming.size, options.device, options.model_dump(mode="json")
+    )
+    job, new = store.submit(order)
+    if job.state == "done" and job.module is not None and not blobs.has(job.module):
+        store.requeue(job.id)
+        job = _found(store, job.id)
+    return job, "new" if new else "shared"
+
+
+def _found(store: Store, id: UUID) -> Job:
+    job = store.job(id)
+    if job is None:
+        raise error("no-such-job", f"no job has the id {id}; list them at /v1/jobs")
+    return job
+
+
+def _done(store: Store, id: UUID) -> Job:
+    """The job, done; a failed one answers with its own problem."""
+    job = _found(store, id)
+    if job.state == "failed" and job.problem is not None:
+        raise ProblemError(job.problem)
+    if job.state == "cancelled":
+        raise error("cancelled", f"job {id} was cancelled; post the model again")
+    if job.state != "done":
+        stage = f" ({job.stage})" if job.stage else ""
+        late = error("not-ready", f"job {id} is {job.state}{stage}; ask again when it is done")
+        raise ProblemError(late.details, _RETRY)
+    return job
+
+
+def _matches(header: str, digest: str) -> bool:
+    """RFC 9110's weak comparison, which If-None-Match asks for."""
+    tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
+    return any(tag in ("*", f'"{digest}"') for tag in tags)

@@ -1,0 +1,55 @@
+"""What Prometheus reads. The registry is the application's own, so that tests may have many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from db import Store
+
+
+class Metrics:
+    """Counters of this process, and gauges that the database is asked for when they are read."""
+
+    def __init__(self, store: Store, alive: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "mcfuser_http_requests", "Requests answered.", ("method", "route", "status"),
+            registry=self.registry,
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "mcfuser_http_request_seconds", "Time to answer.", ("method", "route"),
+            registry=self.registry,
+        )  # fmt: skip
+        self.submissions = Counter(
+            "mcfuser_submissions", "Models posted, by whether the work was new, shared with a "
+            "job not yet done, or cached.", ("answer",), registry=self.registry,
+        )  # fmt: skip
+        self.registry.register(_Kept(store, alive))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Kept:
+    """A collector, as prometheus_client calls what makes its figures when they are read."""
+
+    def __init__(self, store: Store, alive: Callable[[], int]) -> None:
+        self._store = store
+        self._alive = alive
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # asked for at registration, when there is nothing to read yet
+
+    def collect(self) -> Iterable[Metric]:
+        jobs = GaugeMetricFamily("mcfuser_jobs", "Jobs by state.", labels=["state"])
+        for state, number in self._store.counts().items():
+            jobs.add_metric([state], number)
+        yield jobs
+        kernels = self._store.kernel_count()
+        yield GaugeMetricFamily("mcfuser_kernels", "Tuned kernels kept.", value=kernels)
+        yield GaugeMetricFamily(
+            "mcfuser_workers", "Worker processes of this server alive.", value=self._alive()
+        )

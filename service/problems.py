@@ -1,0 +1,48 @@
+"""What can go wrong, as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+KINDS: Mapping[str, tuple[int, str]] = {
+    "bad-option": (422, "An option is missing, unknown or malformed"),
+    "bad-model": (422, "The model cannot be compiled"),
+    "empty-body": (422, "The request has no body"),
+    "not-raw": (415, "The model is not the request's body"),
+    "too-large": (413, "The model is too large"),
+    "wrong-host": (421, "The request is meant for another host"),
+    "cross-origin": (403, "The request comes from another site"),
+    "no-such-job": (404, "There is no such job"),
+    "no-such-kernel": (404, "There is no such kernel"),
+    "not-ready": (409, "The job is not done yet"),
+    "cancelled": (410, "The job was cancelled"),
+    "over": (409, "The job is over"),
+    "lost": (410, "The module is no longer kept"),
+    "timed-out": (504, "The job took too long"),
+    "gave-up": (500, "The job was given up"),
+    "bug": (500, "The server failed"),
+    "storage": (503, "The database does not answer"),
+}
+
+
+def problem(kind: str, detail: str, **more: Any) -> dict[str, Any]:
+    """The details of one problem: type, title, status, detail."""
+    status, title = KINDS[kind]
+    name = f"urn:mcfuser:problem:{kind}"
+    return {"type": name, "title": title, "status": status, "detail": detail, **more}
+
+
+class ProblemError(Exception):
+    """Answered as application/problem+json."""
+
+    def __init__(
+        self, details: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(details["detail"])
+        self.details = dict(details)
+        self.headers = dict(headers or {})
+
+
+def error(kind: str, detail: str, **more: Any) -> ProblemError:
+    return ProblemError(problem(kind, detail, **more))

@@ -1,0 +1,153 @@
+"""What goes in and comes out, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from db import Job
+from mcfuser.device import device_named
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+def parse_shapes(words: list[str]) -> dict[str, tuple[int, ...]]:
+    """`input=1x128`, once for each input; raises ValueError saying what was found."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for word in words:
+        name, equals, numbers = word.rpartition("=")
+        extents = numbers.split("x")
+        if not equals or not name or not all(_extent(e) for e in extents):
+            raise ValueError(f"shape '{word}' is not of the form input=1x128, extents at least 1")
+        if name in shapes:
+            raise ValueError(f"shape of input '{name}' is given twice")
+        shapes[name] = tuple(int(e) for e in extents)
+    return shapes
+
+
+def _extent(words: str) -> bool:
+    return words.isascii() and words.isdigit() and len(words) < 10 and int(words) > 0
+
+
+def _device(name: str) -> str:
+    # `cpu` is the worker's to probe: that takes seconds and imports tvm.
+    return name if name == "cpu" else device_named(name).name
+
+
+def _shapes(words: list[str]) -> list[str]:
+    parse_shapes(words)
+    return sorted(words)
+
+
+def _seconds(words: object) -> object:
+    return words.removesuffix("s") if isinstance(words, str) else words
+
+
+class Options(BaseModel):
+    """How to compile a model; the query of POST /v1/jobs, and what a job keeps."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    shape: Annotated[list[str], AfterValidator(_shapes)] = Field(
+        default=[], description="input=1x128, once for each input with a dynamic dimension"
+    )
+    seed: int = Field(default=0, ge=0, lt=1 << 32)
+    trials: int | None = Field(default=None, ge=1, le=1_000_000)
+    timeout: Annotated[float, BeforeValidator(_seconds)] = Field(
+        default=60.0, gt=0, le=86400, description="seconds for the whole compile; 60 or 60s"
+    )
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return parse_shapes(self.shape)
+
+
+class JobOut(BaseModel):
+    """A job, as far as it is. `candidates` count those of the present stage."""
+
+    id: UUID
+    state: State
+    stage: str
+    candidates: dict[Literal["done", "total"], int]
+    device: str
+    options: dict[str, Any]
+    model: dict[Literal["sha256", "bytes"], str | int]
+    attempts: int
+    created: datetime
+    started: datetime | None
+    finished: datetime | None
+    module: dict[Literal["sha256", "bytes", "href"], str | int] | None = None
+    report: dict[str, Any] | None = None
+    problem: dict[str, Any] | None = None
+    cached: bool = Field(default=False, description="the job was done before this request")
+
+    @classmethod
+    def of(cls, job: Job, whole: bool = True, cached: bool = False) -> JobOut:
+        module = None
+        if job.module is not None:
+            href = f"/v1/jobs/{job.id}/module"
+            module = {"sha256": job.module, "bytes": job.module_bytes, "href": href}
+        return cls.model_validate({
+            "id": job.id, "state": job.state, "stage": job.stage,
+            "candidates": {"done": job.done, "total": job.total}, "device": job.device,
+            "options": job.options, "model": {"sha256": job.model, "bytes": job.model_bytes},
+            "attempts": job.attempts, "created": job.created, "started": job.started,
+            "finished": job.finished, "module": module, "problem": job.problem,
+            "report": job.report if whole else None, "cached": cached,
+        })  # fmt: skip
+
+
+class JobPage(BaseModel):
+    """Some of the jobs, the newest first; `next` is the address of those that follow, if any."""
+
+    items: list[JobOut]
+    next: str | None
+
+
+class KernelOut(BaseModel):
+    """A tuned kernel; times in seconds."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    key: str
+    chain: str
+    chain_key: str
+    device: str
+    expression: str
+    measured: float | None
+    predicted: float
+    created: datetime
+
+
+class KernelPage(BaseModel):
+    """Some of the kernels, as a page of jobs."""
+
+    items: list[KernelOut]
+    next: str | None
+
+
+class DeviceOut(BaseModel):
+    """A device that models can be compiled for; rates per second, sizes in bytes.
+
+    Of the CPU only the name is known here: its workers probe it.
+    """
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    arch: str | None = None
+    units: int | None = None
+    peak: dict[str, float] | None = None
+    bandwidth: float | None = None
+    fast: int | None = None
+
+
+class Health(BaseModel):
+    status: Literal["ok", "degraded"]
+    version: str
+    workers: dict[Literal["alive", "wanted"], int]
+    jobs: dict[str, int]

@@ -1,0 +1,112 @@
+"""`mcfuser serve`: the web server and the worker processes beside it, in one blocking call."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from db import Blobs, Store
+from mcfuser.errors import InputError
+from service import logs
+from service.app import create_app
+from service.settings import Settings
+from service.supervisor import Supervisor
+from service.worker import Compiler, load_compiler
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings, load: Callable[[], Compiler] = load_compiler) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    `load` gives the compiler; it is called in the worker processes, so it must be importable.
+    Raises InputError where the folder, the database or the port cannot be used.
+    """
+    with _folder(settings), _listening(settings) as listener:
+        logs.configure(settings.log_level)
+        store = Store(settings.database_url)
+        blobs = Blobs(settings.blobs)
+        blobs.sweep()
+        with Supervisor(settings, load, store, _name(settings)) as workers:
+            app = create_app(settings, store, blobs, workers.alive)
+            host, port = listener.getsockname()[:2]
+            url = f"http://{_bracketed(host)}:{port}"
+            log.info("serving on %s", url, extra={"data": settings.data})
+            _run(uvicorn.Config(app, log_config=None, access_log=False), listener)
+        store.close()
+    log.info("stopped")
+
+
+def _run(config: uvicorn.Config, listener: socket.socket) -> None:
+    """Uvicorn raises the signal that stopped it once more at the end: here it stops there."""
+
+    def done(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    server = uvicorn.Server(config)
+    before = {n: signal.signal(n, done) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _folder(settings: Settings) -> Iterator[None]:
+    """The data folder, this server's alone on this machine: its workers' names depend on it."""
+    path = settings.data / f"serve-{socket.gethostname()}.lock"
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise InputError(
+            f"data folder {settings.data} cannot be written: {error.strerror}; "
+            "set MCFUSER_DATA to one that can"
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"data folder {settings.data} is served by another mcfuser serve already; "
+                "stop that one or set MCFUSER_DATA to another folder"
+            ) from None
+        yield
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    where = f"{_bracketed(settings.host)}:{settings.port}"
+    try:
+        family, *_, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.create_server(address[:2], family=family, backlog=128)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {where}: {error.strerror}; give another host or port"
+        ) from None
+    with listener:
+        yield listener
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _name(settings: Settings) -> str:
+    """The same at the next start on this machine and folder, and nowhere else."""
+    if settings.worker_name:
+        return settings.worker_name
+    folder = hashlib.sha256(os.fsencode(settings.data.resolve())).hexdigest()[:8]
+    return f"{socket.gethostname()}:{folder}"

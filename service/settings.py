@@ -1,0 +1,62 @@
+"""What the service is told by its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mcfuser.errors import InputError
+
+_PREFIX = "MCFUSER_"
+
+
+class Settings(BaseSettings):
+    """Each field is read from MCFUSER_<FIELD>; times are in seconds.
+
+    `data` holds models, modules and, unless `database` says otherwise, the SQLite file.
+    Where several machines work on one database, `data` is a folder that all of them share.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8642, ge=0, le=65535)
+    data: Path = Field(default_factory=lambda: platformdirs.user_data_path("mcfuser"))
+    database: SecretStr | None = None
+    max_model_bytes: int = Field(default=1 << 30, ge=1)
+    workers: int = Field(default=1, ge=0, le=64)
+    worker_name: str = ""
+    job_timeout: float = Field(default=3600.0, gt=0)
+    grace: float = Field(default=10.0, ge=0)
+    lease: float = Field(default=60.0, ge=5)
+    poll: float = Field(default=0.25, gt=0)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @property
+    def database_url(self) -> str:
+        if self.database is not None:
+            return self.database.get_secret_value()
+        return f"sqlite:///{self.data / 'mcfuser.db'}"
+
+    @property
+    def blobs(self) -> Path:
+        return self.data / "blobs"
+
+
+def read_settings(**given: object) -> Settings:
+    """The environment's settings, save for those given.
+
+    Raises InputError naming the variable that cannot be read.
+    """
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = _PREFIX + str(first["loc"][0]).upper()
+        raise InputError(
+            f"{name} is '{first['input']}': {first['msg'].lower()}; set it to something else"
+        ) from None

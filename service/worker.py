@@ -1,0 +1,157 @@
+"""A worker: claims jobs and compiles them, one at a time.
+
+`python -m service.worker` runs one by itself; `mcfuser serve` starts its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing import parent_process
+from typing import Any, NoReturn, Protocol
+
+from db import Blobs, Job, Store
+from mcfuser.errors import InputError
+from service import logs
+from service.claim import Claim, Interrupted
+from service.problems import problem
+from service.schemas import Options
+from service.settings import Settings, read_settings
+
+log = logging.getLogger("service.worker")  # also where it is the main program
+
+Progress = Callable[[str, int, int], None]  # stage, candidates done, candidates in all
+
+
+class Artifact(Protocol):
+    """A compiled module and what is said of it."""
+
+    @property
+    def module(self) -> bytes: ...
+    @property
+    def report(self) -> Mapping[str, Any]: ...
+
+
+Compiler = Callable[[bytes, Options, Store, Progress], Artifact]
+
+
+def load_compiler() -> Compiler:
+    """mcfuser's own compiler; importing it takes seconds, so a worker does it before any job."""
+    from service.compiler import compile_job
+
+    return compile_job
+
+
+def work(
+    settings: Settings, store: Store, blobs: Blobs, compiler: Compiler, name: str,
+    stop: threading.Event, abort: Callable[[], None],
+) -> None:  # fmt: skip
+    """Does jobs until `stop` is set; `abort` ends a compile that hears no interruption."""
+    while not stop.is_set():
+        job = store.claim(name, settings.lease)
+        if job is None:
+            stop.wait(settings.poll)
+            continue
+        perform(settings, store, blobs, compiler, job, stop, abort)
+
+
+def perform(
+    settings: Settings, store: Store, blobs: Blobs, compiler: Compiler, job: Job,
+    stop: threading.Event, abort: Callable[[], None],
+) -> None:  # fmt: skip
+    """Does one claimed job, and writes down how it ended if the claim still holds then."""
+    begun = time.monotonic()
+    with Claim(store, job, settings, stop, abort) as claim:
+        ended = _attempt(store, blobs, compiler, job, claim)
+    log.info(
+        "job %s", ended,
+        extra={"job": job.id, "device": job.device, "attempt": job.attempts,
+               "seconds": time.monotonic() - begun},
+    )  # fmt: skip
+
+
+def _attempt(store: Store, blobs: Blobs, compiler: Compiler, job: Job, claim: Claim) -> str:
+    try:
+        model = blobs.read(job.model)
+        made = compiler(model, Options(**job.options), store, claim.progress)
+        claim.flush()
+        claim.check()
+    except Interrupted:
+        return "given back" if store.give_back(claim.token) else "interrupted"
+    except InputError as error:
+        return "refused" if store.fail(claim.token, problem("bad-model", str(error))) else "lost"
+    except Exception:
+        log.exception("job raised", extra={"job": job.id, "attempt": job.attempts})
+        return "retried" if store.retry(claim.token) else "lost"
+    module = blobs.put(made.module)
+    kept = store.finish(claim.token, module, len(made.module), _finite(made.report))
+    return "done" if kept else "lost"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has neither infinity nor NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def run(settings: Settings, load: Callable[[], Compiler], name: str) -> None:
+    """The whole life of a worker process; returns after SIGTERM or SIGINT.
+
+    No two processes may have one name at a time: what is held under it was a dead one's.
+    """
+    logs.configure(settings.log_level)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if parent_process() is not None:
+        os.setpgid(0, 0)  # what it starts is of its group, and can be ended with it
+        threading.Thread(target=_die_with_parent, daemon=True).start()
+    store = Store(settings.database_url)
+    blobs = Blobs(settings.blobs)
+    if (back := store.release(name)) > 0:
+        log.warning("took back jobs", extra={"worker": name, "jobs": back})
+    compiler = load()
+    log.info("worker ready", extra={"worker": name, "pid": os.getpid()})
+    work(settings, store, blobs, compiler, name, stop, _end_group)
+    store.close()
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    _end_group()
+
+
+def _end_group() -> NoReturn:
+    """Ends this process at once, and what it started where that is a group of its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(os.EX_SOFTWARE)  # not of its own group, or the first process of a container
+
+
+def main() -> int:
+    """One worker by itself, for a database that others use too."""
+    try:
+        settings = read_settings()
+        run(
+            settings, load_compiler, settings.worker_name or f"{socket.gethostname()}:{os.getpid()}"
+        )
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

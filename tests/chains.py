@@ -1,0 +1,160 @@
+"""Chains that tests share, inputs for them, and their renaming."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from mcfuser.chain import Axis, Chain, Operator, Tensor, from_json, parse_operator
+from mcfuser.expr import rename
+
+LINES: Mapping[str, tuple[Mapping[str, Sequence[str | int]], Sequence[str]]] = {
+    "gemm": (
+        {"A": "bmk", "B": "bkn", "D": "bnh"},
+        [
+            "C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]",
+            "E[b, m, h] = sum[n] C[b, m, n] * D[b, n, h]",
+        ],
+    ),
+    "attention": (
+        {"Q": "bmk", "K": "bnk", "V": "bnh", "M": "mn"},
+        [
+            "S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]",
+            "X[b, m, n] = 5.0 * tanh(S[b, m, n] / 5.0) + M[m, n] - 0.1 * n",
+            "R[b, m] = max[n] X[b, m, n] where n <= m",
+            "P[b, m, n] = exp(X[b, m, n] - R[b, m])",
+            "Z[b, m] = sum[n] P[b, m, n] where n <= m",
+            "U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m",
+            "O[b, m, h] = U[b, m, h] / Z[b, m]",
+        ],
+    ),
+    "softmax_in_place": (
+        {"Q": "mk", "K": "nk", "V": "nh"},
+        [
+            "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+            "R[m] = max[n] S[m, n]",
+            "P[m, n] = exp(S[m, n] - R[m])",
+            "Z[m] = sum[n] P[m, n]",
+            "W[m, n] = P[m, n] / Z[m]",
+            "O[m, h] = sum[n] W[m, n] * V[n, h]",
+        ],
+    ),
+    "gated": (
+        {"X": "mk", "W": "kn", "V": "kn", "D": "nh"},
+        [
+            "G[m, n] = sum[k] X[m, k] * W[k, n]",
+            "U[m, n] = sum[k] X[m, k] * V[k, n]",
+            "Y[m, n] = G[m, n] / (1.0 + exp(-G[m, n])) * U[m, n]",
+            "E[m, h] = sum[n] Y[m, n] * D[n, h]",
+        ],
+    ),
+    "mlp": (
+        {"A": "mk", "B": "kn", "D": "nh", "e": "n", "f": "h", "G": "mh"},
+        [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            "T[m, n] = max(C[m, n] + e[n], 0.0)",
+            "E[m, h] = sum[n] T[m, n] * D[n, h]",
+            "Y[m, h] = E[m, h] + f[h] + G[m, h]",
+        ],
+    ),
+    "layer_norm": (
+        {"X": "mn", "g": "n", "c": "n"},
+        [
+            "A[m] = sum[n] X[m, n] / 16.0",
+            "D[m, n] = X[m, n] - A[m]",
+            "Q[m] = sum[n] D[m, n] * D[m, n] / 16.0",
+            "Y[m, n] = D[m, n] / sqrt(Q[m] + 0.001) * g[n] + c[n]",
+        ],
+    ),
+    "rms_norm_projection": (
+        {"X": "mk", "B": "kn", "g": "k"},
+        [
+            "Q[m] = sum[k] X[m, k] * X[m, k]",
+            "Y[m, k] = X[m, k] / sqrt(Q[m] + 0.5) * g[k]",
+            "C[m, n] = sum[k] Y[m, k] * B[k, n]",
+        ],
+    ),
+    "three_products": (
+        {"A": "mk", "B": "kn", "D": "nh", "F": "hp"},
+        [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            "E[m, h] = sum[n] C[m, n] * D[n, h]",
+            "G[m, p] = sum[h] E[m, h] * F[h, p]",
+        ],
+    ),
+    "linear": (
+        {"A": "mk", "B": "kn", "e": "n"},
+        ["C[m, n] = sum[k] A[m, k] * B[k, n]", "Y[m, n] = max(C[m, n] + e[n], 0.0)"],
+    ),
+    "log_sum_exp": (
+        {"X": "mn"},
+        [
+            "R[m] = max[n] X[m, n]",
+            "Z[m] = sum[n] exp(X[m, n] - R[m])",
+            "L[m] = R[m] + log(Z[m])",
+        ],
+    ),
+    "convolution": (
+        {"A": (40, "c"), "B": "kch"},
+        ["Y[m, h] = sum[k, c] A[m + k, c] * B[k, c, h]"],
+    ),
+}
+
+
+def chain(
+    axes: Mapping[str, object],
+    tensors: Mapping[str, Sequence[str | int]],
+    operators: Sequence[str],
+    outputs: Sequence[str] = (),
+) -> Chain:
+    """A float32 chain from shapes and lines; axes that nothing has are left out."""
+    used = {a for line in operators for a in parse_operator(line).related}
+    return from_json(
+        {
+            "axes": {a: e for a, e in axes.items() if a in used},
+            "tensors": {t: {"shape": list(shape)} for t, shape in tensors.items()},
+            "operators": list(operators),
+            "outputs": list(outputs),
+        }
+    )
+
+
+def named(name: str, extents: Mapping[str, object]) -> Chain:
+    return chain(extents, *LINES[name])
+
+
+def extents(high: int = 20) -> st.SearchStrategy[dict[str, int]]:
+    """Extents for every axis letter of LINES; the batch is small."""
+    return st.fixed_dictionaries({a: st.integers(1, high if a != "b" else 2) for a in "bmnkhpc"})
+
+
+def inputs(c: Chain, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(c.shape(n)) for n in c.inputs}
+
+
+def renamed(c: Chain, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Chain:
+    """The same chain under other names; those that are not given stay."""
+
+    def letters(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(axes.get(a, a) for a in names)
+
+    def moved(o: Operator) -> Operator:
+        domain = None if o.domain is None else rename(o.domain, tensors, axes)
+        body = rename(o.body, tensors, axes)
+        out = tensors.get(o.out, o.out)
+        return Operator(out, letters(o.axes), body, o.reduce, letters(o.over), domain)
+
+    def tensor(t: Tensor) -> Tensor:
+        shape = tuple(axes.get(d, d) if isinstance(d, str) else d for d in t.shape)
+        return Tensor(tensors.get(t.name, t.name), shape, t.dtype, t.constant, t.strides, t.offset)
+
+    return Chain(
+        c.name,
+        tuple(Axis(axes.get(a.name, a.name), a.extent) for a in c.axes),
+        tuple(tensor(t) for t in c.tensors),
+        tuple(moved(o) for o in c.operators),
+        tuple(tensors.get(o, o) for o in c.outputs),
+    )

@@ -1,0 +1,44 @@
+# attention:12,1,77,64,64 as mh.nk, tiles m=1 n=48 k=64 h=64
+#
+#   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
+#   X[b, m, n] = S[b, m, n] * 0.125
+#   R[b, m] = max[n] X[b, m, n]
+#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   Z[b, m] = sum[n] P[b, m, n]
+#   U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h]
+#   O[b, m, h] = U[b, m, h] / Z[b, m]
+
+import triton
+import triton.language as tl
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def attention_decode(Q_ptr, K_ptr, V_ptr, O_ptr):
+    pid = tl.program_id(0)
+    b = pid
+    m = tl.arange(0, 16)
+    m_in = m < 1
+    k = tl.arange(0, 64)
+    h = tl.arange(0, 64)
+    Q = tl.load(Q_ptr + b * 64 + m[:, None] * 64 + k[None, :], mask=m_in[:, None], other=0.0)
+    R = tl.full((16,), LOWEST, tl.float32)
+    Z = tl.zeros((16,), tl.float32)
+    U = tl.zeros((16, 64), tl.float32)
+    for n_start in range(0, 77, 48):
+        n = n_start + tl.arange(0, 64)
+        n_in = n < tl.minimum(n_start + 48, 77)
+        K = tl.load(K_ptr + b * 4928 + k[:, None] + n[None, :] * 64, mask=n_in[None, :], other=0.0)
+        S = tl.dot(Q, K, input_precision="ieee")
+        X = S * 0.125
+        R_old = R
+        R = tl.maximum(R, tl.max(tl.where(n_in[None, :], X, LOWEST), 1))
+        Z = Z * tl.exp(R_old - R)
+        U = U * tl.exp(R_old - R)[:, None]
+        P = tl.exp(X - R[:, None])
+        Z += tl.sum(tl.where(n_in[None, :], P, 0.0), 1)
+        V = tl.load(V_ptr + b * 4928 + n[:, None] * 64 + h[None, :], mask=n_in[:, None], other=0.0)
+        U = tl.dot(tl.where(n_in[None, :], P, 0.0), V, U, input_precision="ieee")
+    O = U / Z[:, None]
+    tl.store(O_ptr + b * 64 + m[:, None] * 64 + h[None, :], O, mask=m_in[:, None])

@@ -1,0 +1,63 @@
+# attention:12,512,256,64,64 as mh.kn, tiles m=64 n=128 k=32 h=64
+#
+#   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
+#   X[b, m, n] = S[b, m, n] * 0.125
+#   R[b, m] = max[n] X[b, m, n]
+#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   Z[b, m] = sum[n] P[b, m, n]
+#   U[b, m, h] = sum[n] float16(P[b, m, n]) * V[b, n, h]
+#   O[b, m, h] = U[b, m, h] / Z[b, m]
+
+import triton
+import triton.language as tl
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def attention_whole_scores(Q_ptr, K_ptr, V_ptr, O_ptr):
+    pid = tl.program_id(0)
+    m_start = pid % 8 * 64
+    b = pid // 8
+    m = m_start + tl.arange(0, 64)
+    h = tl.arange(0, 64)
+    S_0 = tl.zeros((64, 128), tl.float32)
+    S_1 = tl.zeros((64, 128), tl.float32)
+    for k_start in range(0, 64, 32):
+        k = k_start + tl.arange(0, 32)
+        Q = tl.load(Q_ptr + b * 32768 + m[:, None] * 64 + k[None, :])
+        # n: turn 1 of 2
+        n = tl.arange(0, 128)
+        K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
+        S_0 = tl.dot(Q, K, S_0)
+        # n: turn 2 of 2
+        n = 128 + tl.arange(0, 128)
+        K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
+        S_1 = tl.dot(Q, K, S_1)
+    R = tl.full((64,), LOWEST, tl.float32)
+    Z = tl.zeros((64,), tl.float32)
+    U = tl.zeros((64, 64), tl.float32)
+    # n: turn 1 of 2
+    n = tl.arange(0, 128)
+    X = S_0 * 0.125
+    R_old = R
+    R = tl.maximum(R, tl.max(X, 1))
+    Z = Z * tl.exp(R_old - R)
+    U = U * tl.exp(R_old - R)[:, None]
+    P = tl.exp(X - R[:, None])
+    Z += tl.sum(P, 1)
+    V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
+    U = tl.dot(P.to(tl.float16), V, U)
+    # n: turn 2 of 2
+    n = 128 + tl.arange(0, 128)
+    X = S_1 * 0.125
+    R_old = R
+    R = tl.maximum(R, tl.max(X, 1))
+    Z = Z * tl.exp(R_old - R)
+    U = U * tl.exp(R_old - R)[:, None]
+    P = tl.exp(X - R[:, None])
+    Z += tl.sum(P, 1)
+    V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
+    U = tl.dot(P.to(tl.float16), V, U)
+    O = U / Z[:, None]
+    tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))

@@ -1,0 +1,101 @@
+"""A chain as the plainest PrimFunc: one loop nest an operator, every intermediate in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from mcfuser.chain import Chain, Operator
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
+
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b, "max": tirx.max, "min": tirx.min, "pow": tirx.power,
+    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: tirx.EQ(a, b),
+    "ne": lambda a, b: tirx.NE(a, b), "and": tirx.all, "or": tirx.any,
+}  # fmt: skip
+_UNARY: Mapping[str, Callable[[Any], Any]] = {
+    "neg": lambda a: -a, "abs": tirx.abs, "exp": tirx.exp, "log": tirx.log, "sqrt": tirx.sqrt,
+    "tanh": tirx.tanh, "erf": tirx.erf, "floor": tirx.floor, "not": tirx.Not,
+}  # fmt: skip
+
+
+def primfunc(chain: Chain, shapes: Mapping[str, tuple[int, ...]]) -> tirx.PrimFunc:
+    """The chain over buffers of these physical shapes; others are dense in the chain's own."""
+    tensors = {t: _placeholder(chain, t, shapes) for t in chain.inputs}
+    for operator in chain.operators:
+        tensors[operator.out] = _compute(chain, operator, tensors)
+    outs = [_laid_out(chain, t, tensors[t], shapes) for t in chain.outputs]
+    return te.create_prim_func([*(tensors[t] for t in chain.inputs), *outs])
+
+
+def _placeholder(chain: Chain, name: str, shapes: Mapping[str, tuple[int, ...]]) -> te.Tensor:
+    return te.placeholder(
+        shapes.get(name, chain.shape(name)), chain.tensor(name).dtype, name=f"{name}_in"
+    )
+
+
+def _compute(chain: Chain, o: Operator, tensors: Mapping[str, te.Tensor]) -> te.Tensor:
+    over = {a: te.reduce_axis((0, chain.size(a)), a) for a in o.over}
+    at_over = {a: v.var for a, v in over.items()}
+
+    def body(*at: Any) -> Any:
+        axes = dict(zip(o.axes, at, strict=True)) | at_over
+        value = _value(chain, o.body, axes, tensors)
+        if o.reduce == "none":
+            return value
+        return (te.sum if o.reduce == "sum" else te.max)(value, axis=list(over.values()))
+
+    return te.compute(chain.shape(o.out), body, name=o.out)
+
+
+def _value(chain: Chain, e: Expr, axes: Mapping[str, Any], tensors: Mapping[str, te.Tensor]) -> Any:
+    if isinstance(e, Const):
+        return tirx.const(e.value, "bool" if isinstance(e.value, bool) else "float32")
+    if isinstance(e, Index):
+        return axes[e.axis].astype("float32")
+    if isinstance(e, Cast):
+        return _value(chain, e.arg, axes, tensors).astype(e.dtype).astype("float32")
+    if isinstance(e, Read):
+        at = [sum((c * axes[a] for a, c in i.terms), i.offset) for i in e.indices]
+        source = tensors[e.tensor]
+        value = _element(chain, e.tensor, source, at)
+        return value if str(source.dtype) == "bool" else value.astype("float32")
+    assert isinstance(e, Call)
+    args = [_value(chain, a, axes, tensors) for a in e.args]
+    if e.op == "select":
+        return tirx.if_then_else(*args)
+    return _BINARY[e.op](*args) if len(args) == 2 else _UNARY[e.op](*args)
+
+
+def _element(chain: Chain, name: str, tensor: te.Tensor, at: Sequence[Any]) -> Any:
+    if name not in chain.inputs:
+        return tensor[tuple(at)]
+    declared = chain.tensor(name)
+    strides = declared.strides or _dense(chain.shape(name))
+    position = sum((i * s for i, s in zip(at, strides, strict=True)), declared.offset)
+    units = _dense([int(d) for d in tensor.shape])
+    return tensor[tuple(position // u % int(d) for u, d in zip(units, tensor.shape, strict=True))]
+
+
+def _laid_out(
+    chain: Chain, name: str, tensor: te.Tensor, shapes: Mapping[str, tuple[int, ...]]
+) -> te.Tensor:
+    """The output where it belongs: the element at a position is found by the strides."""
+    declared, extents = chain.tensor(name), chain.shape(name)
+    strides = declared.strides or _dense(extents)
+    physical = shapes.get(name, extents)
+
+    def element(*at: Any) -> Any:
+        position = sum(i * u for i, u in zip(at, _dense(physical), strict=True))
+        indices = (position // s % e for s, e in zip(strides, extents, strict=True))
+        return tensor[tuple(indices)].astype(declared.dtype)
+
+    return te.compute(physical, element, name=f"{name}_out")
+
+
+def _dense(extents: Sequence[int]) -> list[int]:
+    return [math.prod(extents[i + 1 :]) for i in range(len(extents))]

@@ -1,0 +1,140 @@
+"""A stand-in for `triton.language` on NumPy arrays: kernels run block by block on the CPU.
+
+It is stricter than a GPU: an address outside its array, an extent that is no power of two, a
+product narrower than 16 or of two dtypes is an assertion, and what no block stores stays NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mcfuser.codegen.triton import Source
+
+DTYPES = {
+    "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32,
+    "float64": np.float64, "int32": np.int32, "int64": np.int64, "bool": np.bool_,
+}  # fmt: skip
+
+
+class Tile(np.ndarray):
+    """An array that stays an array where NumPy would give a scalar, with Triton's methods."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Tile:
+        kwargs.pop("out", None)
+        plain = [np.asarray(x) if isinstance(x, Tile) else x for x in inputs]
+        found = np.asarray(getattr(ufunc, method)(*plain, **kwargs))
+        doubles = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in plain)
+        if found.dtype == np.float64 and not doubles:
+            found = found.astype(np.float32)  # of whole numbers and a number: single in Triton
+        return found.view(Tile)
+
+    def to(self, dtype: Any) -> Tile:
+        return tile(np.asarray(self).astype(dtype))
+
+
+def tile(array: Any) -> Tile:
+    found = np.asarray(array).view(Tile)
+    for extent in found.shape:
+        assert extent & (extent - 1) == 0, f"extent {extent} is no power of two"
+    assert found.size <= 1 << 20
+    return found
+
+
+@dataclass
+class Pointer:
+    """Addresses into an array that lies flat in memory."""
+
+    memory: np.ndarray
+    at: Any = 0
+
+    def __add__(self, offset: Any) -> Pointer:
+        return Pointer(self.memory, self.at + offset)
+
+
+def load(pointer: Pointer, mask: Any = None, other: Any = None) -> Tile:
+    at, inside = _addresses(pointer, mask)
+    found = pointer.memory[np.where(inside, at, 0)]
+    if mask is not None:
+        assert other is not None, "what lies outside the mask would be undefined"
+        found = np.where(inside, found, np.asarray(other, found.dtype))
+    return tile(found)
+
+
+def store(pointer: Pointer, value: Any, mask: Any = None) -> None:
+    at, inside = _addresses(pointer, mask)
+    assert np.shape(value) == at.shape, f"{np.shape(value)} is stored at {at.shape} addresses"
+    assert np.asarray(value).dtype == pointer.memory.dtype
+    pointer.memory[at[inside]] = np.asarray(value)[inside]
+
+
+def _addresses(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    at = np.asarray(pointer.at)
+    inside = np.broadcast_to(True if mask is None else np.asarray(mask), at.shape)
+    reached = at[inside]
+    assert reached.size == 0 or (reached.min() >= 0 and reached.max() < pointer.memory.size)
+    return at, inside
+
+
+def dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
+    assert a.dtype == b.dtype, f"a product of {a.dtype} and {b.dtype}"
+    assert a.dtype != np.float32 or input_precision == "ieee", "TF32 has 10 bits of mantissa"
+    assert min(*a.shape[-2:], *b.shape[-2:]) >= 16
+    assert a.ndim == b.ndim in (2, 3)
+    found = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))
+    if acc is None:
+        return tile(found)
+    assert acc.shape == found.shape
+    assert acc.dtype == np.float32
+    return tile(acc + found)
+
+
+def where(condition: Any, a: Any, b: Any) -> Tile:
+    assert np.asarray(condition).dtype == np.bool_
+    dtype = next(x.dtype for x in (a, b) if isinstance(x, np.ndarray))
+    return tile(np.where(condition, a, b).astype(dtype))
+
+
+def _on(function: Any) -> Any:
+    return lambda x: tile(function(np.asarray(x)))
+
+
+def language(block: int) -> SimpleNamespace:
+    """The module as one block sees it."""
+    return SimpleNamespace(
+        **DTYPES,
+        constexpr=lambda value: value,
+        program_id=lambda axis: tile(np.int32(block if axis == 0 else 0)),
+        arange=lambda first, last: tile(np.arange(first, last, dtype=np.int32)),
+        zeros=lambda shape, dtype: tile(np.zeros(shape, dtype)),
+        full=lambda shape, value, dtype: tile(np.full(shape, value, dtype)),
+        load=load, store=store, dot=dot, where=where,
+        maximum=lambda a, b: tile(np.maximum(a, b)), minimum=lambda a, b: tile(np.minimum(a, b)),
+        max=lambda x, axis: tile(np.max(np.asarray(x), axis)),
+        sum=lambda x, axis: tile(np.sum(np.asarray(x), axis)),
+        exp=_on(np.exp), exp2=_on(np.exp2), log=_on(np.log), sqrt=_on(np.sqrt), abs=_on(np.abs),
+        floor=_on(np.floor), erf=_on(np.vectorize(math.erf, otypes=[np.float32])),
+        rsqrt=_on(lambda x: 1 / np.sqrt(x)), sigmoid=_on(lambda x: 1 / (1 + np.exp(-x))),
+        trans=_on(np.transpose), permute=lambda x, order: tile(np.transpose(x, order)),
+        reshape=lambda x, shape: tile(np.reshape(x, shape)),
+        broadcast_to=lambda x, shape: tile(np.broadcast_to(x, shape)),
+    )  # fmt: skip
+
+
+def run(source: Source, memory: Mapping[str, np.ndarray]) -> None:
+    """Runs every block of a kernel on flat arrays, by parameter; outputs are written in place."""
+    triton = SimpleNamespace(jit=lambda kernel: kernel)
+    text = source.text.replace("import triton.language as tl\n", "").replace("import triton\n", "")
+    code = compile(text, f"{source.name}.py", "exec")
+    pointers = [Pointer(memory[p]) for p in source.parameters]
+    with np.errstate(all="ignore"):
+        for block in range(math.prod(source.grid)):
+            space: dict[str, Any] = {"triton": triton, "tl": language(block)}
+            exec(code, space)
+            space[source.name](*pointers)

@@ -1,0 +1,116 @@
+"""Modules for a GPU hold cubins, and are built where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from triton_cases import scheduled
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from mcfuser.chain import attention  # noqa: E402
+from mcfuser.codegen import cuda_module  # noqa: E402
+from mcfuser.codegen.cubin import Binary, compile_source  # noqa: E402
+from mcfuser.codegen.triton import Source, generate  # noqa: E402
+from mcfuser.device import device_named  # noqa: E402
+from mcfuser.errors import DeviceError  # noqa: E402
+
+MISSING = [n for n in cuda_module.NEEDED if not cuda_module._installed(n)]
+gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed: {MISSING}")
+PHYSICAL = {"Q": (1, 2, 64, 32), "K": (2, 64, 32), "V": (2, 64, 32), "O": (2, 64, 32)}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[Source, Binary]:
+    tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
+    schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles)
+    source = generate(schedule, "fused_attention_0")
+    return source, compile_source(source, "sm_90")
+
+
+def module_with(source: Source, binary: Binary) -> tvm.IRModule:
+    """add(q, constant), the kernel, gelu: the kernel between operators that TVM compiles."""
+    q, k, v = (
+        relax.Var(n.lower(), relax.TensorType(PHYSICAL[n], "float16")) for n in ("Q", "K", "V")
+    )
+    rng = np.random.default_rng(0)
+    shift = rng.standard_normal(PHYSICAL["Q"]).astype(np.float16)
+    scale = rng.standard_normal((2, 256, 128)).astype(np.float16)
+    builder = relax.BlockBuilder()
+    launcher = builder.add_func(cuda_module.launcher(source, binary, PHYSICAL), binary.name)
+    with builder.function("main", [q, k, v]):
+        with builder.dataflow():
+            moved = builder.emit(relax.op.add(q, relax.const(shift)))
+            kind = relax.TensorType(PHYSICAL["O"], "float16")
+            o = builder.emit(relax.call_tir(launcher, [moved, k, v], kind))
+            large = builder.emit(relax.op.max(relax.const(scale)))
+            out = builder.emit_output(relax.op.multiply(relax.op.nn.gelu(o), large))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@gpu
+def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[Source, Binary]) -> None:
+    source, binary = compiled
+    module = module_with(source, binary)
+    library = cuda_module.build(
+        module, device_named("nvidia/h200"), [cuda_module.kernel(source, binary)]
+    )
+    assert library.startswith(b"\x7fELF")
+    assert binary.cubin in library
+    assert library.count(b"\x7fELF") >= 3, "the library, the kernel, and what TVM compiled"
+    assert b"fused_attention_0" in library
+    assert b"__global__" not in library, "TVM fell back to embedding CUDA source"
+
+
+@gpu
+def test_what_the_compiler_refuses_is_one_sentence(compiled: tuple[Source, Binary]) -> None:
+    source, binary = compiled
+    device = replace(device_named("nvidia/h200"), arch="sm_12")
+    with pytest.raises(DeviceError, match=r"device 'nvidia/h200' cannot be built: .+") as caught:
+        cuda_module.build(module_with(source, binary), device, [cuda_module.kernel(source, binary)])
+    assert "\n" not in str(caught.value)
+
+
+def test_two_kernels_of_one_name_are_refused(compiled: tuple[Source, Binary]) -> None:
+    one = cuda_module.kernel(*compiled)
+    with pytest.raises(ValueError, match="two kernels of one name"):
+        cuda_module.build(
+            module_with(*compiled), device_named("h200"), [one, replace(one, cubin=b"")]
+        )
+
+
+def test_missing_packages_are_named(
+    compiled: tuple[Source, Binary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_module, "NEEDED", ("no_such.package",))
+    with pytest.raises(DeviceError, match=r"needs the package no_such\.package.*mcfuser\[gpu\]"):
+        cuda_module.build(module_with(*compiled), device_named("nvidia/h200"), [])
+
+
+def test_large_constants_travel_apart_and_come_back(compiled: tuple[Source, Binary]) -> None:
+    module = module_with(*compiled)
+    light, constants = cuda_module.lift_constants(module)
+    assert [a.shape for a in constants.values()] == [(2, 256, 128)]
+    assert len(light["main"].params) == 4
+    assert len(tvm.ir.save_json(light)) < len(tvm.ir.save_json(module)) / 2
+    bound = relax.transform.BindParams(
+        "main", {n: tvm.runtime.tensor(a) for n, a in constants.items()}
+    )(light)
+    tvm.ir.assert_structural_equal(bound["main"], module["main"])
+
+
+def test_the_launcher_takes_physical_shapes(compiled: tuple[Source, Binary]) -> None:
+    source, binary = compiled
+    function = cuda_module.launcher(source, binary, PHYSICAL)
+    words = function.script()
+    for i, name in enumerate(source.parameters):
+        assert f'p{i}: T.Buffer({PHYSICAL[name]}, "float16")' in words
+    launch = f"128, {source.grid[0]}, 1, 1, {binary.shared}"
+    assert f"T.int64(0), T.int64(0), {launch})" in words
+    without = cuda_module.launcher(source, replace(binary, shared=0), PHYSICAL)
+    assert f"128, {source.grid[0]}, 1, 1)" in without.script()

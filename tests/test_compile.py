@@ -1,0 +1,62 @@
+"""A model in, a module out: what is fused, what is not and why, and that it computes the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcfuser.compile import MARGIN, Artifact, compile_model
+from mcfuser.device import device_named
+from mcfuser.graph.check import check
+from mcfuser.tune import MemoryCache, Options
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CPU = device_named("cpu")
+QUICK = Options(trials=8)
+
+
+def compiled(name: str, cache: MemoryCache, shapes=None) -> tuple[Artifact, bytes]:
+    model = (FIXTURES / f"{name}.onnx").read_bytes()
+    return compile_model(model, CPU, cache, QUICK, shapes or {}), model
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attention_where", "attention_nan_guard", "feed_forward_gelu", "three_products",
+     "attention_split", "no_product", "escaping"],
+)  # fmt: skip
+def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
+    artifact, model = compiled(name, MemoryCache())
+    (tmp_path / "module.so").write_bytes(artifact.module)
+    result = check(tmp_path, model, {})
+    assert result.error <= 1e-5
+    json.dumps(artifact.report)
+    for chain in artifact.report["chains"]:
+        assert chain["reason"]
+        if chain["fused"]:
+            assert chain["fused_seconds"] <= MARGIN * chain["unfused_seconds"]
+        for kernel in chain["kernels"]:
+            assert kernel["error"] <= 1e-5 and kernel["measured_seconds"] > 0
+    for product in artifact.report["products"]:
+        fused = (
+            product["chain"] is not None and artifact.report["chains"][product["chain"]]["fused"]
+        )
+        assert fused or product["reason"]
+        assert product["phi"] > 0
+
+
+def test_a_warm_cache_answers_without_measuring() -> None:
+    cache = MemoryCache()
+    first, _ = compiled("attention_where", cache)
+    kept = dict(cache.kept)
+    second, _ = compiled("attention_where", cache)
+    assert cache.kept == kept
+    assert [c["key"] for c in first.report["chains"]] == [c["key"] for c in second.report["chains"]]
+
+
+def test_a_model_without_a_chain_compiles_all_the_same(tmp_path: Path) -> None:
+    artifact, _ = compiled("no_product", MemoryCache())
+    assert artifact.report["chains"] == []
+    assert artifact.module[:4] == b"\x7fELF"

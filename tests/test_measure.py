@@ -1,0 +1,114 @@
+"""A program that crashes, hangs, is wrong or does not compile costs itself and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from mcfuser.chain import attention, parts
+from mcfuser.codegen.tensorir import Lowering, generate
+from mcfuser.lease import lease
+from mcfuser.measure import Kernel, Worker
+from mcfuser.space.expression import bind, loop_axes, tilings
+from mcfuser.space.plan import Plan, program
+
+CHAIN = attention(2, 32, 32, 16, 16)
+
+
+def kernel(chain=CHAIN) -> Kernel:
+    ready = program(chain)
+    expression = bind(ready.chain, tilings(ready.chain)[0])
+    tiles = {a: min(16, chain.size(a)) for a in loop_axes(ready.chain)}
+    dead = frozenset(a for a in tiles if tiles[a] >= chain.size(a))
+    schedule = Plan(ready, expression, dead).schedule(tiles)
+    return Kernel(chain, generate(schedule, "kernel", Lowering()))
+
+
+def altered(old: str, new: str) -> list[Kernel]:
+    right = kernel()
+    assert old in right.source.text
+    text = right.source.text.replace(old, new, 1)
+    return [replace(right, source=replace(right.source, text=text))]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(2, limit=20.0) as running:
+        yield running
+
+
+def test_each_failure_costs_itself_alone(worker: Worker) -> None:
+    right = [kernel()]
+    wrong = altered("T.float32(0.25)", "T.float32(0.26)")
+    broken = altered("T.float32(0.25)", "T.no_such_thing(0.25)")
+    crash = altered("O_flat[", "O_flat[1000000000 + ")
+    found = worker.measure(CHAIN, [right, wrong, crash, broken, right], 0)
+    assert [f.failed is None for f in found] == [True, False, False, False, True]
+    assert "error is" in str(found[1].failed)
+    assert "died with status" in str(found[2].failed)
+    assert "does not compile" in str(found[3].failed)
+    for ok in (found[0], found[4]):
+        assert ok.error is not None and ok.error < 1e-5
+        assert ok.seconds is not None and 0 < ok.seconds < 1
+
+
+def test_what_hangs_is_ended() -> None:
+    hang = altered(
+        "for t in T.parallel(", "for forever in range(10000000000):\n      for t in range("
+    )
+    with Worker(2, limit=4.0) as worker:
+        begun = time.monotonic()
+        found = worker.measure(CHAIN, [hang, [kernel()]], 0)
+        assert "longer than 4 s" in str(found[0].failed)
+        assert found[1].failed is None
+        assert time.monotonic() - begun < 20
+
+
+def test_what_wants_too_much_memory_is_told(worker: Worker) -> None:
+    found = worker.measure(CHAIN, [altered("R_tile = ", HOG), [kernel()]], 0)
+    assert found[0].failed is not None
+    assert found[1].failed is None
+
+
+HOG = (
+    'hog = T.alloc_buffer((34359738368,), "float32")\n'
+    "        for big in range(34359738):\n"
+    "            hog[big * 1000] = T.float32(1)\n"
+    "        R_tile = "
+)
+
+
+def test_unfused_parts_pass_tensors_by_name_and_are_timed_together(worker: Worker) -> None:
+    unfused = [kernel(part) for part in parts(CHAIN)]
+    assert len(unfused) == 3
+    first, second = worker.measure(CHAIN, [[kernel()], unfused], 0, together=True)
+    assert first.failed is None and second.failed is None
+    assert len(first.times) == len(second.times) > 1
+
+
+def test_past_the_deadline_nothing_starts(worker: Worker) -> None:
+    found = worker.measure(CHAIN, [[kernel()]], 0, deadline=time.monotonic() - 1)
+    assert found[0].failed == "no time left"
+
+
+def _hold(name: str, path: str) -> None:
+    with lease(name, exclusive=True):
+        Path(path).write_text("held")
+        time.sleep(1.0)
+        Path(path).write_text("released")
+
+
+def test_the_lease_keeps_two_measurements_apart(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    other = get_context("spawn").Process(target=_hold, args=("test", str(path)))
+    other.start()
+    while not path.exists():
+        time.sleep(0.01)
+    with lease("test", exclusive=False):
+        assert path.read_text() == "released"
+    other.join()

@@ -1,0 +1,168 @@
+"""The whole service as a process: killed in mid-job, started again, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from test_service_inspect import model
+
+from mcfuser.errors import InputError
+from service.serve import serve
+from service.settings import Settings
+
+SCRIPT = Path(__file__).with_name("serve_slowly.py")
+ROOT = SCRIPT.parent.parent
+
+
+class Server:
+    """One server after another on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, seconds: float) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(self.folder), str(self.port), str(seconds)],
+            start_new_session=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        self.wait(lambda: self.client.get("/healthz").status_code == 200)
+
+    def wait(self, done: Any, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                if done():
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        pytest.fail("waited in vain")
+
+    def stop(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+        return self.process.wait(20)
+
+    def post(self, name: str, **query: Any) -> str:
+        response = self.client.post("/v1/jobs", content=named(name), params=query)
+        assert response.status_code == 202, response.text
+        return str(response.headers["location"])
+
+    def job(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(path).json()
+        return found
+
+    def started(self) -> list[int]:
+        """The processes of every compile that was begun: the worker's, its child's, and so on."""
+        path = self.folder / "starts"
+        return [int(p) for p in path.read_text().split()] if path.exists() else []
+
+
+def named(name: str) -> bytes:
+    """A model with a name at the end of its bytes."""
+    import onnx
+
+    proto = onnx.load_model_from_string(model())
+    proto.metadata_props.add(key="name", value=name)
+    return bytes(proto.SerializeToString())
+
+
+def gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return "Z" in Path(f"/proc/{process}/stat").read_text().split(")")[1]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.client.close()
+    if server.process is not None and server.process.poll() is None:
+        server.stop(signal.SIGKILL)
+
+
+def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
+    server.start(seconds=60)
+    first, second = server.post("first"), server.post("second")
+    server.wait(lambda: server.job(first)["candidates"]["done"] > 0)
+    server.stop(signal.SIGKILL)
+    server.wait(lambda: all(map(gone, server.started())))  # orphans end themselves
+
+    server.start(seconds=0.2)
+    server.wait(lambda: server.job(second)["state"] == "done")
+    jobs = [server.job(first), server.job(second)]
+    assert [(j["state"], j["attempts"]) for j in jobs] == [("done", 2), ("done", 1)]
+    module = server.client.get(f"{first}/module")
+    assert module.content == b"module of " + named("first")[-8:]
+
+    begun = time.monotonic()
+    assert server.post("first") == first
+    assert time.monotonic() - begun < 0.5
+    assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_stopped_server_gives_its_job_back_and_leaves_nothing(server: Server) -> None:
+    server.start(seconds=60)
+    job = server.post("first")
+    server.wait(lambda: server.job(job)["state"] == "running")
+    server.wait(lambda: len(server.started()) == 2)
+    assert server.stop(signal.SIGTERM) == 0
+    assert all(map(gone, server.started()))
+    server.start(seconds=0.2)
+    server.wait(lambda: server.job(job)["state"] == "done")
+    assert server.job(job)["attempts"] == 1
+
+
+def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Server) -> None:
+    server.start(seconds=0.2)
+    bad, good = server.post("crash"), server.post("good")
+    server.wait(lambda: server.job(bad)["state"] == "failed", seconds=30)
+    problem = server.job(bad)["problem"]
+    assert problem["status"] == 500 and "3 times" in problem["detail"]
+    server.wait(lambda: server.job(good)["state"] == "done")
+    assert len(server.started()) == 8
+    server.wait(lambda: all(map(gone, server.started()[:6])))
+
+
+def test_a_cancelled_job_makes_room(server: Server) -> None:
+    server.start(seconds=60)
+    first, second = server.post("first"), server.post("second")
+    server.wait(lambda: server.job(first)["state"] == "running")
+    assert server.client.delete(first).status_code == 204
+    server.wait(lambda: server.job(second)["state"] == "running")
+    assert server.job(first)["state"] == "cancelled"
+
+
+def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(InputError, match=f"127.0.0.1:{port}: Address already in use"):
+            serve(Settings(data=tmp_path, port=port))
+
+
+def test_an_unwritable_folder_is_one_sentence() -> None:
+    with pytest.raises(InputError, match="/proc/mcfuser cannot be written"):
+        serve(Settings(data=Path("/proc/mcfuser"), port=0))
+
+
+def test_a_folder_has_one_server(server: Server) -> None:
+    server.start(seconds=1)
+    with pytest.raises(InputError, match="served by another"):
+        serve(Settings(data=server.folder, port=0))

@@ -1,0 +1,38 @@
+"""Settings as the environment gives them."""
+
+from pathlib import Path
+
+import pytest
+
+from mcfuser.errors import InputError
+from service.settings import read_settings
+
+
+def test_defaults_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    settings = read_settings()
+    assert settings.host == "127.0.0.1" and settings.workers == 1
+    assert settings.data == tmp_path / "mcfuser"
+    assert settings.database_url == f"sqlite:///{tmp_path}/mcfuser/mcfuser.db"
+
+
+def test_the_environment_is_read_and_what_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCFUSER_PORT", "1234")
+    monkeypatch.setenv("MCFUSER_WORKERS", "3")
+    monkeypatch.setenv("MCFUSER_DATABASE", "postgresql://me:secret@db/mcfuser")
+    settings = read_settings(port=99)
+    assert (settings.port, settings.workers) == (99, 3)
+    assert settings.database_url == "postgresql://me:secret@db/mcfuser"
+    assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PORT", "http"), ("PORT", "70000"), ("WORKERS", "-1"), ("LOG_LEVEL", "x")]
+)
+def test_a_bad_variable_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"MCFUSER_{name}", value)
+    with pytest.raises(InputError, match=f"MCFUSER_{name} is '{value}'") as caught:
+        read_settings()
+    assert "\n" not in str(caught.value)

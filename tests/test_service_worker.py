@@ -1,0 +1,163 @@
+"""A worker and one job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db import Blobs, Job, Order, Store
+from mcfuser.errors import ModelError
+from service import claim, worker
+from service.schemas import Options
+from service.settings import Settings
+
+
+@dataclass
+class Made:
+    module: bytes = b"module"
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Bench:
+    """A store with one posted model, and a worker's hands."""
+
+    settings: Settings
+    store: Store
+    blobs: Blobs
+    job: Job
+    stop: threading.Event
+    aborted: threading.Event
+
+    def run(self, compiler: Callable[..., Any]) -> Job:
+        """The job as it is after one try."""
+        claimed = self.store.claim("w", 60)
+        assert claimed is not None
+        worker.perform(
+            self.settings, self.store, self.blobs, compiler, claimed, self.stop, self.aborted.set
+        )
+        return self.found()
+
+    def found(self) -> Job:
+        found = self.store.job(self.job.id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(claim, "_BEAT", 0.02)
+    monkeypatch.setattr(claim, "_RENEW", 0.02)
+    settings = Settings(data=tmp_path, job_timeout=30, grace=0.2)
+    store = Store(settings.database_url)
+    blobs = Blobs(settings.blobs)
+    options = Options(shape=["x=1x2"], seed=7).model_dump(mode="json")
+    job, _ = store.submit(Order("a" * 64, blobs.put(b"model"), 5, "cpu", options))
+    yield Bench(settings, store, blobs, job, threading.Event(), threading.Event())
+    store.close()
+
+
+def test_a_job_is_done(bench: Bench) -> None:
+    seen = []
+
+    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+        progress("search", 1, 2)
+        time.sleep(0.1)
+        seen.append((model, options.seed, options.shapes, bench.found().stage))
+        progress("search", 2, 2)
+        return Made(report={"time": float("inf"), "chains": [{"error": 1e-7}]})
+
+    job = bench.run(compiler)
+    assert seen == [(b"model", 7, {"x": (1, 2)}, "search")]
+    assert (job.state, job.done, job.total, job.problem) == ("done", 2, 2, None)
+    assert job.report == {"time": None, "chains": [{"error": 1e-7}]}
+    assert job.module is not None and bench.blobs.read(job.module) == b"module"
+
+
+def test_what_the_user_can_mend_fails_the_job_at_once(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise ModelError("operator 'Det' (node 'n') is not known")
+
+    job = bench.run(compiler)
+    assert job.state == "failed" and job.problem is not None
+    assert job.problem["status"] == 422
+    assert job.problem["detail"] == "operator 'Det' (node 'n') is not known"
+
+
+def test_any_other_error_is_tried_three_times(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compiler(*_: object) -> Made:
+        raise RuntimeError("/secret/path")
+
+    with caplog.at_level(logging.ERROR):
+        assert [bench.run(compiler).state for _ in range(3)] == ["queued", "queued", "failed"]
+    problem = bench.found().problem
+    assert problem is not None and problem["status"] == 500
+    assert "/secret/path" not in str(problem) and "/secret/path" in caplog.text
+
+
+def test_a_lost_model_fails_in_the_end(bench: Bench) -> None:
+    bench.blobs.path(bench.job.model).unlink()
+    assert [bench.run(lambda *_: Made()).state for _ in range(3)][-1] == "failed"
+
+
+def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
+    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+        bench.store.cancel(bench.job.id)
+        for number in range(1000):
+            time.sleep(0.01)
+            try:
+                progress("search", number, 1000)
+            except Exception:
+                pytest.fail("an interruption can be taken for a failed try")
+        raise AssertionError("never interrupted")
+
+    assert bench.run(compiler).state == "cancelled"
+    assert not bench.aborted.is_set()
+
+
+def test_a_stopped_worker_gives_its_job_back(bench: Bench) -> None:
+    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+        bench.stop.set()
+        progress("search", 0, 0)
+        raise AssertionError("never interrupted")
+
+    job = bench.run(compiler)
+    assert (job.state, job.attempts, job.claim) == ("queued", 0, None)
+
+
+def test_a_job_has_its_time_and_a_hanging_one_ends_the_worker(bench: Bench) -> None:
+    bench.settings = bench.settings.model_copy(update={"job_timeout": 0.1})
+
+    def compiler(*_: object) -> Made:
+        assert bench.aborted.wait(10)
+        return Made()
+
+    job = bench.run(compiler)
+    assert job.state == "failed" and job.problem is not None
+    assert job.problem["status"] == 504 and "0.1 s" in job.problem["detail"]
+
+
+def test_a_worker_takes_job_after_job_until_it_is_stopped(bench: Bench) -> None:
+    done = []
+
+    def compiler(model: bytes, *_: object) -> Made:
+        done.append(model)
+        if len(done) == 2:
+            bench.stop.set()
+        return Made()
+
+    digest = bench.blobs.put(b"second")
+    bench.store.submit(Order("b" * 64, digest, 6, "cpu", bench.job.options))
+    worker.work(
+        bench.settings, bench.store, bench.blobs, compiler, "w", bench.stop, bench.aborted.set
+    )
+    assert done == [b"model", b"second"]

@@ -1,0 +1,94 @@
+"""Tuning one chain: from the space to a kernel that is right, and back from the cache."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mcfuser.chain import attention, from_json, gemm, to_json
+from mcfuser.device import CATALOGUE, device_named
+from mcfuser.measure import Worker
+from mcfuser.tune import MemoryCache, NoCandidate, Options, Tuned, kernel_of, tune, tuned_key
+
+CPU = device_named("cpu")
+H200 = CATALOGUE["nvidia/h200"]
+SMALL = gemm(2, 32, 32, 16, 16)
+
+
+def test_a_chain_is_measured_and_right() -> None:
+    told: list[tuple[str, int, int]] = []
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=10), lambda *a: told.append(a))
+    assert found.measured is not None and found.measured > 0
+    assert found.error is not None and found.error < 1e-5
+    assert 0 < found.trials <= 10
+    assert list(found.stages) == ["space", "rule1", "rule2", "rule3", "rule4", "distinct"]
+    assert "def kernel(" in found.source
+    assert told and told[-1][0] == "measure"
+
+
+def test_the_cache_answers_and_names_do_not_matter() -> None:
+    cache = MemoryCache()
+    first = tune(SMALL, CPU, cache, Options(trials=8))
+    document = json.loads(
+        json.dumps(to_json(SMALL)).replace('"A', '"Left').replace(" A[", " Left[")
+    )
+    renamed = from_json(document)
+    assert renamed != SMALL
+    assert tune(renamed, CPU, cache, Options()) is first
+    with Worker(CPU.units) as worker:
+        again = worker.measure(renamed, [[kernel_of(first, renamed)]], 3)[0]
+    assert again.failed is None
+
+
+def test_axes_may_be_renamed_too() -> None:
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8))
+    text = json.dumps(to_json(SMALL))
+    for old, new in (('"m"', '"p"'), (" m,", " p,")):
+        text = text.replace(old, new)
+    renamed = from_json(json.loads(text))
+    assert renamed.key == SMALL.key
+    with Worker(CPU.units) as worker:
+        assert worker.measure(renamed, [[kernel_of(found, renamed)]], 0)[0].failed is None
+
+
+def test_a_tuned_kernel_survives_json() -> None:
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8))
+    assert Tuned.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_the_key_tells_devices_and_spaces_apart() -> None:
+    keys = {
+        tuned_key(chain, device, options)
+        for chain in (SMALL, gemm(2, 32, 32, 16, 32))
+        for device in (CPU, H200)
+        for options in (Options(), Options(space="chimera"))
+    }
+    assert len(keys) == 8
+    assert tuned_key(SMALL, CPU, Options(seed=1)) == tuned_key(SMALL, CPU, Options(seed=2))
+
+
+@pytest.mark.parametrize(
+    "chain", [attention(4, 128, 128, 64, 64, "float16"), gemm(1, 64, 48, 80, 33)]
+)
+def test_a_gpu_that_is_not_at_hand_gets_a_cubin_chosen_by_the_model(chain) -> None:
+    found = tune(chain, H200, MemoryCache(), Options())
+    assert found.binary[:4] == b"\x7fELF"
+    assert found.measured is None and found.error is None
+    assert 0 < found.resources["registers"] <= 255
+    assert found.resources["shared"] <= H200.fast
+    assert found.resources["spills"] == 0
+    assert "@triton.jit" in found.source
+
+
+def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
+    document = {
+        "axes": {"m": 32, "n": 32, "k": 16},
+        "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}},
+        "operators": [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            "D[m, n] = log(-1.0 - C[m, n] * C[m, n])",
+        ],
+    }
+    with pytest.raises(NoCandidate, match="is not finite"):
+        tune(from_json(document), CPU, MemoryCache(), Options(trials=2))
