@@ -19,7 +19,7 @@ from db.engine import connect, upgrade, writing
 from db.models import LIVE, STATES, Job, Kernel
 
 if TYPE_CHECKING:
-    from mcfuser.tune import Tuned
+    from mcfuser.tuned import Tuned
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Store:
         document = self.kernel(key)
         if document is None:
             return None
-        from mcfuser.tune import Tuned
+        from mcfuser.tuned import Tuned
 
         try:
             return Tuned.from_json(document)

@@ -20,7 +20,8 @@ from mcfuser import report as reporting
 from mcfuser.chain import Chain, from_json, from_text
 from mcfuser.device import CATALOGUE, device_named, names
 from mcfuser.errors import InputError
-from mcfuser.tune import Cache, MemoryCache, Options, tune
+from mcfuser.tune import tune
+from mcfuser.tuned import Cache, MemoryCache, Options
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 out = Console(soft_wrap=True)
@@ -270,7 +271,8 @@ def _cache(wanted: bool) -> Iterator[Cache]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A line that tells the stage while work goes on; plain lines where nobody watches."""
+    """A line that tells the stage while work goes on; where nobody watches, one for each stage
+    once it is past, so that a mistake is told by its own sentence alone."""
     last = ""
     with Status("starting", console=err) as status:
 
@@ -279,9 +281,9 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
             words = f"{stage}: {done} of {total} candidates" if total > 1 else stage
             if err.is_terminal:
                 status.update(words)
-            elif stage != last:
-                err.print(words, highlight=False)
-            last = stage
+            elif last and stage.split(":")[0] != last.split(":")[0]:
+                err.print(last, highlight=False)
+            last = words
 
         yield tell
 

@@ -17,7 +17,8 @@ from mcfuser.graph.assemble import Installed, Replacement, assemble
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.measure import Worker
-from mcfuser.tune import Cache, NoCandidate, Options, Progress, Tuned, compare, tune
+from mcfuser.tune import compare, tune
+from mcfuser.tuned import Cache, NoCandidate, Options, Progress, Tuned
 
 MARGIN = 0.98
 """A fused kernel must take at most this share of the unfused time: less is not told from noise."""
@@ -181,7 +182,7 @@ def _replacements(
             made_once = shared[key]
             packed = install.packed(made_once, chain, f.constants)
             installed.append(
-                Installed(made_once.name, chain, made_once.primfunc, packed, made_once.external)
+                Installed(made_once.name, chain, made_once.primfunc, packed, made_once.binary)
             )
         made.append(Replacement(f, tuple(installed)))
     return made

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcfuser.chain import Chain
+from mcfuser.codegen import cubin, cuda_module, triton
 from mcfuser.codegen.cpu import pack, parse_function
 from mcfuser.codegen.tensorir import Lowering, Panels, generate
 from mcfuser.device import Device
-from mcfuser.tune import Tuned, realise
+from mcfuser.tuned import Tuned, kernel_name, realise
 
 
 @dataclass(frozen=True)
@@ -19,18 +20,33 @@ class Function:
 
     name: str
     primfunc: Any
-    packed: tuple[tuple[int, Panels], ...]
-    external: tuple[Any, ...] = ()
+    packed: tuple[tuple[int, Panels], ...] = ()
+    binary: cuda_module.Kernel | None = None
 
 
 def function(
     tuned: Tuned, chain: Chain, device: Device, name: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> Function:
     """The kernel for parameters of these physical shapes, under this name."""
+    if device.kind == "cuda":
+        return _launcher(tuned, chain, name, shapes)
     source = generate(realise(tuned, chain), name, Lowering(**tuned.lowering), shapes)
     order = chain.inputs
     packed = tuple((order.index(n), panels) for n, panels in source.packed)
     return Function(name, parse_function(source.text), packed)
+
+
+def _launcher(
+    tuned: Tuned, chain: Chain, name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> Function:
+    lowering = triton.Lowering(**tuned.lowering)
+    source = triton.generate(realise(tuned, chain), kernel_name(tuned.key), lowering)
+    binary = cubin.Binary(
+        tuned.binary, source.name, tuned.resources["shared"], tuned.resources["registers"],
+        tuned.resources["spills"], 32 * source.warps,
+    )  # fmt: skip
+    primfunc = cuda_module.launcher(source, binary, shapes)
+    return Function(name, primfunc, binary=cuda_module.kernel(source, binary))
 
 
 def packed(made: Function, chain: Chain, constants: Mapping[str, Any]) -> dict[str, Any]:

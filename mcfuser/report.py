@@ -16,7 +16,7 @@ from mcfuser.device import Device
 from mcfuser.expr import text
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Step, prune, space
-from mcfuser.tune import Tuned
+from mcfuser.tuned import Tuned
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:

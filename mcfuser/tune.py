@@ -2,123 +2,44 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from mcfuser.chain import Chain, from_json, products, to_json
+from mcfuser.chain import Chain, products
 from mcfuser.codegen import cubin, tensorir, triton
-from mcfuser.device import Device
-from mcfuser.errors import InputError
+from mcfuser.device import Device, device_named
 from mcfuser.measure import Kernel, Measured, Worker
 from mcfuser.model import analytical, roofline
 from mcfuser.search.evolve import Candidate, Found, evolve
-from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Floats, Plan
-from mcfuser.space.prune import Kind, Space, distinct, prune, space
+from mcfuser.space.prune import Space, distinct, prune, space
 from mcfuser.space.schedule import Illegal, Schedule
-
-CODE = "1"
-"""Raised whenever generated code changes, so that kernels cached before are not taken for new."""
+from mcfuser.tuned import (
+    Cache,
+    NoCandidate,
+    Options,
+    Progress,
+    Tuned,
+    kernel_name,
+    plan_of,
+    realise,
+    tuned_key,
+)
 
 FINALISTS = 3
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
 
 ATTEMPTS = 32
 """Candidates compiled for a device that is not at hand before its chain is given up."""
-
-Progress = Callable[[str, int, int], None]
-"""Told the stage, the candidates done and those in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`trials` bounds the measurements of one chain, `timeout` (seconds) the whole run."""
-
-    seed: int = 0
-    trials: int | None = None
-    timeout: float = 60.0
-    space: Kind = "mcfuser"
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The best kernel found for a chain on a device. Times are seconds.
-
-    `measured` is None where the device is not at hand and the model alone chose. `stages` counts
-    candidates after each rule; `failed` counts those that were not legal, by reason.
-    """
-
-    key: str
-    chain: Chain
-    device: str
-    expression: str
-    tiles: Mapping[str, int]
-    lowering: Mapping[str, int]
-    source: str
-    binary: bytes
-    predicted: float
-    measured: float | None
-    error: float | None
-    stages: Mapping[str, int]
-    trials: int
-    failed: Mapping[str, int] = field(default_factory=dict)
-    resources: Mapping[str, int] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        document = asdict(self)
-        document["chain"] = to_json(self.chain)
-        document["binary"] = base64.b64encode(self.binary).decode()
-        return document
-
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Tuned:
-        """Raises KeyError, TypeError or ValueError where the document is of another version."""
-        fields = dict(document)
-        fields["chain"] = from_json(fields["chain"])
-        fields["binary"] = base64.b64decode(fields["binary"])
-        return Tuned(**fields)
-
-
-class Cache(Protocol):
-    """Where tuned kernels are kept: `db.Store`, or a dictionary in memory."""
-
-    def get(self, key: str) -> Tuned | None: ...
-
-    def put(self, tuned: Tuned) -> None: ...
-
-
-@dataclass
-class MemoryCache:
-    """A cache that ends with the process."""
-
-    kept: dict[str, Tuned] = field(default_factory=dict)
-
-    def get(self, key: str) -> Tuned | None:
-        return self.kept.get(key)
-
-    def put(self, tuned: Tuned) -> None:
-        self.kept[tuned.key] = tuned
-
-
-class NoCandidate(InputError):
-    """Every candidate of a chain failed; the message counts the reasons."""
-
-
-def tuned_key(chain: Chain, device: Device, options: Options) -> str:
-    """Equal for chains that differ in names only, on equal devices, under the same code."""
-    words = "\n".join((chain.key, device.key, CODE, options.space))
-    return hashlib.sha256(words.encode()).hexdigest()
 
 
 def tune(
@@ -148,16 +69,6 @@ def tune(
     return found
 
 
-def realise(tuned: Tuned, chain: Chain) -> Schedule:
-    """The schedule that a tuned kernel stands for, for a chain that is equal but for its names."""
-    names = {a.name: b.name for a, b in zip(tuned.chain.axes, chain.axes, strict=True)}
-    expression = rename(parse(tuned.expression), names)
-    tiles = {names[a]: n for a, n in tuned.tiles.items()}
-    ready = space(chain).program
-    dead = frozenset(a for a, n in tiles.items() if n >= ready.chain.size(a))
-    return Plan(ready, expression, dead).schedule(tiles)
-
-
 def compare(
     worker: Worker | None,
     chain: Chain,
@@ -169,11 +80,20 @@ def compare(
     """Seconds of the fused kernel and of its operators unfused, timed in turns in one process;
     what the model says where the device is not at hand."""
     if worker is None:
-        return fused.predicted, sum(p.predicted for p in pieces)
+        device = device_named(fused.device)
+        each = [_with_launch(p, part, device) for p, part in zip(pieces, alone, strict=True)]
+        return _with_launch(fused, chain, device), sum(each)
     one = [kernel_of(fused, chain)]
     many = [kernel_of(p, part) for p, part in zip(pieces, alone, strict=True)]
     first, second = worker.measure(chain, [one, many], seed + 2, together=True)
     return first.seconds or float("inf"), second.seconds or float("inf")
+
+
+def _with_launch(tuned: Tuned, chain: Chain, device: Device) -> float:
+    """Predicted seconds, the launch included: equation (2) leaves out what fusing saves most."""
+    plan, tiles = plan_of(tuned, chain)
+    row = np.asarray([[tiles[a] for a in plan.axes]])
+    return float(roofline.estimate(plan, row, device)[0])
 
 
 def kernel_of(tuned: Tuned, chain: Chain) -> Kernel:
@@ -229,29 +149,47 @@ class _Tuning:
     def _predicted(self) -> Tuned:
         """The best by the model alone among those that compile, fit and do not spill."""
         order = np.argsort(self._estimate(self.rows), kind="stable")
-        for tried, i in enumerate(order[:ATTEMPTS]):
-            if tried and time.monotonic() > self.deadline:
+        together = os.cpu_count() or 1
+        for first in range(0, min(ATTEMPTS, len(order)), together):
+            if first and time.monotonic() > self.deadline:
                 break
-            self.progress("compile", tried, min(ATTEMPTS, len(order)))
-            candidate = tuple(int(v) for v in self.rows[i])
+            self.progress("compile", first, min(ATTEMPTS, len(order)))
+            made = self._compiled([self._candidate(i) for i in order[first : first + together]])
+            if made is not None:
+                candidate, lowering, source, binary = made
+                return self._result(
+                    candidate, asdict(lowering), source.text, binary.cubin, Measured(None, None),
+                    first + together, _resources(binary),
+                )  # fmt: skip
+        raise self._none()
+
+    def _candidate(self, row: Any) -> Candidate:
+        return tuple(int(v) for v in self.rows[row])
+
+    def _compiled(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[Candidate, triton.Lowering, triton.Source, cubin.Binary] | None:
+        """The first of some candidates that compiles, fits the device and does not spill."""
+        written: list[tuple[Candidate, triton.Lowering, triton.Source]] = []
+        for candidate in candidates:
             plan, tiles = self._plan(candidate)
+            schedule = plan.schedule(tiles)
+            lowering = gpu_lowering(schedule)
             try:
-                schedule = plan.schedule(tiles)
-                lowering = gpu_lowering(schedule)
-                source = triton.generate(schedule, "kernel", lowering)
-                binary = cubin.compile_source(source, self.device.arch)
-                _fits(binary, self.device)
+                source = triton.generate(schedule, kernel_name(self.key), lowering)
             except Illegal as illegal:
                 self.failed[str(illegal)] += 1
                 continue
-            resources = {
-                "shared": binary.shared, "registers": binary.registers, "spills": binary.spills,
-            }  # fmt: skip
-            return self._result(
-                candidate, asdict(lowering), source.text, binary.cubin, Measured(None, None),
-                tried + 1, resources,
-            )  # fmt: skip
-        raise self._none()
+            written.append((candidate, lowering, source))
+        sources = [source for _, _, source in written]
+        binaries = cubin.compile_all(sources, self.device.arch, len(sources))
+        best = None
+        for one, binary in zip(written, binaries, strict=True):
+            if why := _unfit(binary, self.device):
+                self.failed[why] += 1
+            elif best is None and isinstance(binary, cubin.Binary):
+                best = (*one, binary)
+        return best
 
     def _measured(self) -> Tuned:
         search = evolve(
@@ -364,11 +302,19 @@ class _Tuning:
         return min(timed, key=lambda pair: pair[1].seconds or float("inf"))
 
 
-def _fits(binary: cubin.Binary, device: Device) -> None:
+def _unfit(binary: cubin.Binary | Illegal, device: Device) -> str | None:
+    """Why a candidate cannot be used, if so."""
+    if isinstance(binary, Illegal):
+        return str(binary)
     if binary.shared > device.fast:
-        raise Illegal(f"it needs more shared memory than a block of {device.name} may have")
-    if binary.spills:
-        raise Illegal("its registers spill")
+        return f"it needs more shared memory than a block of {device.name} may have"
+    return "its registers spill" if binary.spills else None
+
+
+def _resources(binary: cubin.Binary) -> dict[str, int]:
+    return {
+        "shared": binary.shared, "registers": binary.registers, "spills": binary.spills,
+    }  # fmt: skip
 
 
 def _rows(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from mcfuser import tune
+from mcfuser import tuned
 from mcfuser.compile import Artifact, compile_model
 from mcfuser.device import device_named
 from service.schemas import Options
 
 
 def compile_job(
-    model: bytes, options: Options, cache: tune.Cache, progress: tune.Progress
+    model: bytes, options: Options, cache: tuned.Cache, progress: tuned.Progress
 ) -> Artifact:
     """The module and report of a posted model; raises InputError as `compile_model` does."""
-    wanted = tune.Options(seed=options.seed, trials=options.trials, timeout=options.timeout)
+    wanted = tuned.Options(seed=options.seed, trials=options.trials, timeout=options.timeout)
     device = device_named(options.device)
     return compile_model(model, device, cache, wanted, options.shapes, progress)

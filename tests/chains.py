@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -97,7 +98,7 @@ LINES: Mapping[str, tuple[Mapping[str, Sequence[str | int]], Sequence[str]]] = {
         ],
     ),
     "convolution": (
-        {"A": (40, "c"), "B": "kch"},
+        {"A": (400, "c"), "B": "kch"},
         ["Y[m, h] = sum[k, c] A[m + k, c] * B[k, c, h]"],
     ),
 }
@@ -109,12 +110,13 @@ def chain(
     operators: Sequence[str],
     outputs: Sequence[str] = (),
 ) -> Chain:
-    """A float32 chain from shapes and lines; axes that nothing has are left out."""
+    """A float32 chain from shapes and lines; axes and tensors that no line names are left out."""
     used = {a for line in operators for a in parse_operator(line).related}
+    shapes = {t: s for t, s in tensors.items() if any(re.search(rf"\b{t}\[", x) for x in operators)}
     return from_json(
         {
             "axes": {a: e for a, e in axes.items() if a in used},
-            "tensors": {t: {"shape": list(shape)} for t, shape in tensors.items()},
+            "tensors": {t: {"shape": list(shape)} for t, shape in shapes.items()},
             "operators": list(operators),
             "outputs": list(outputs),
         }

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
-from mcfuser.expr import parse, reads, text
+from mcfuser.expr import Expr, parse, reads, text
 from mcfuser.space.reference import evaluate, gather, value
 
 SIZES = dict.fromkeys("bmnkhpc", 4)
@@ -36,8 +36,8 @@ def test_products_in_a_row_reduce_over_axes_of_their_own(name: str) -> None:
 
 
 def test_every_common_axis_is_one_dependence() -> None:
-    c = chain({"m": 4, "n": 4, "k": 4}, {"X": "mnk"},
-              ["R[m] = max[n, k] X[m, n, k]", "Z[m] = sum[k, n] exp(X[m, n, k] - R[m])"])  # fmt: skip
+    lines = ["R[m] = max[n, k] X[m, n, k]", "Z[m] = sum[k, n] exp(X[m, n, k] - R[m])"]
+    c = chain({"m": 4, "n": 4, "k": 4}, {"X": "mnk"}, lines)
     assert dependences(c) == (Dependence("Z", "R", "n"), Dependence("Z", "R", "k"))
 
 
@@ -77,29 +77,28 @@ def test_a_body_written_out_has_the_same_value(name, sizes, seed) -> None:
     c = named(name, sizes)
     known = inputs(c, seed)
     known |= evaluate(c, known)
+
+    def over_space(e: Expr, related: tuple[str, ...]) -> np.ndarray:
+        def index(a: str) -> np.ndarray:
+            return np.arange(c.size(a)).reshape([-1 if x == a else 1 for x in related])
+
+        found = value(e, lambda r: gather(c, r, related, known), index)
+        return np.broadcast_to(found, tuple(c.size(a) for a in related))
+
     for o in c.operators:
         whole = through_maps(c, o)
         assert all(
             r.tensor in c.inputs or c.operator(r.tensor).reduce != "none" for r in reads(whole)
         )
-
-        def at(e, o=o):
-            shape = tuple(c.size(a) for a in o.related)
-            position = {a: np.arange(c.size(a)) for a in o.related}
-
-            def index(a: str):
-                return position[a].reshape([-1 if x == a else 1 for x in o.related])
-
-            found = value(e, lambda r: gather(c, r, o.related, known), index)
-            return np.broadcast_to(found, shape)
-
-        np.testing.assert_allclose(at(whole), at(o.body), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            over_space(whole, o.related), over_space(o.body, o.related), rtol=1e-9, atol=1e-12
+        )
 
 
 @pytest.mark.xfail(strict=True, reason="dependence.dependences looks at bodies, not at domains")
 def test_a_domain_that_reads_a_reduction_depends_on_it() -> None:
-    c = chain({"m": 4, "n": 8}, {"X": "mn"},
-              ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] X[m, n] where X[m, n] < R[m] - 0.5"])  # fmt: skip
+    lines = ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] X[m, n] where X[m, n] < R[m] - 0.5"]
+    c = chain({"m": 4, "n": 8}, {"X": "mn"}, lines)
     assert dependences(c) == (Dependence("Z", "R", "n"),)
 
 

@@ -313,10 +313,16 @@ BAD = {
     "not a line": (lines("C = A"), "'C = A' is not an operator: write out[m, n] = sum[k] "),
     "unknown reducer": (lines("C[m] = min[k] A[m, k]"), "'min[k] A[m, k]' is not an expression"),
     "no axes": ({"axes": None}, "the chain document is not of the documented form: an object was"),
-    "extent in words": ({"axes": {"m": "4"}}, "an extent is a whole number or [low, high], not '4'"),
+    "extent in words": (
+        {"axes": {"m": "4"}},
+        "an extent is a whole number or [low, high], not '4'",
+    ),
     "operators not a list": ({"operators": "C"}, "a list was expected where 'C' stands"),
-    "tensor not an object": (tensors(A=["m", "k"]), "an object was expected where ['m', 'k'] stands"),
-}  # fmt: skip
+    "tensor not an object": (
+        tensors(A=["m", "k"]),
+        "an object was expected where ['m', 'k'] stands",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)

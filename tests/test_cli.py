@@ -60,7 +60,7 @@ def test_tune_prints_json(tmp_path: Path) -> None:
     [
         (("space", "gemm:1,2,3"), "is neither gemm:batch,M,N,K,H nor attention"),
         (("space", "nowhere.json"), "chain file 'nowhere.json' cannot be read"),
-        (("space", "gemm:1,2,3,4,5", "--device", "abacus"), "device 'abacus' is not known; use one"),
+        (("space", "gemm:1,2,3,4,5", "--device", "abacus"), "device 'abacus' is not known"),
         (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
         (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
         (("run", "nowhere", "--check", __file__), "there is no compiled module at 'nowhere'"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +17,8 @@ from numpy_triton import DTYPES, run
 from triton_cases import LINES, chain_named, scheduled
 
 from mcfuser.chain import Bounds, Chain, attention, from_json, gemm
-from mcfuser.codegen.layout import reach
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton.layout import reach
 from mcfuser.expr import parse as parse_expr
 from mcfuser.space.expression import bind, bindable, tilings
 from mcfuser.space.reference import evaluate, logical
@@ -26,16 +29,22 @@ EXTENTS = {"b": 12, "m": 512, "n": 256, "k": 64, "h": 64}
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-def agree(schedule: Schedule, plain: Chain, seed: int = 0) -> None:
-    """The kernel, run block by block, gives what the chain means in float64."""
+def memory_of(plain: Chain, source: Source, seed: int) -> dict[str, np.ndarray]:
+    """A flat array for each parameter: inputs random, outputs poisoned."""
     rng = np.random.default_rng(seed)
-    source = generate(schedule, "kernel")
     memory = {}
     for name in source.parameters:
         tensor = plain.tensor(name)
         size = reach(tensor, plain.shape(name)) + 1
         values = rng.standard_normal(size) if name in plain.inputs else np.full(size, np.nan)
         memory[name] = values.astype(DTYPES[tensor.dtype])
+    return memory
+
+
+def agree(schedule: Schedule, plain: Chain, seed: int = 0) -> None:
+    """The kernel, run block by block, gives what the chain means in float64."""
+    source = generate(schedule, "kernel")
+    memory = memory_of(plain, source, seed)
     inputs = {n: logical(plain, n, memory[n]) for n in plain.inputs}
     expected = evaluate(plain, inputs)
     run(source, memory)
@@ -183,6 +192,39 @@ def _bounded(body, axis: str, last: str):
     )
 
 
+INTERPRETED = """
+import sys
+import numpy as np
+import torch
+sys.path.insert(0, sys.argv[1])
+from kernel import kernel
+arrays = np.load(sys.argv[1] + "/arrays.npz")
+tensors = [torch.from_numpy(arrays[f"arr_{i}"]) for i in range(len(arrays))]
+kernel[(int(sys.argv[2]),)](*tensors)
+np.save(sys.argv[1] + "/found.npy", tensors[-1].numpy())
+"""
+
+
+@pytest.mark.parametrize("name", ["attention", "gemm", "causal", "mlp", "layernorm"])
+def test_tritons_own_interpreter_agrees_with_the_stand_in(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="Triton's interpreter needs torch")
+    chain = chain_named(name, RAGGED)
+    order = [a for a in "bgmnkh" if a in {x.name for x in chain.axes}]
+    expression = bind(chain, tilings_of(chain, order))
+    source = generate(scheduled(chain, expression, dict.fromkeys(order, 48)), "kernel")
+    memory = memory_of(chain, source, 0)
+    np.savez(tmp_path / "arrays.npz", *memory.values())
+    (tmp_path / "kernel.py").write_text(source.text)
+    subprocess.run(
+        [sys.executable, "-c", INTERPRETED, str(tmp_path), str(source.grid[0])],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        check=True,
+    )
+    run(source, memory)
+    found = np.load(tmp_path / "found.npy")
+    np.testing.assert_allclose(found, memory[source.parameters[-1]], rtol=1e-4, atol=1e-5)
+
+
 # --- what it looks like
 
 
@@ -195,6 +237,12 @@ def test_masks_stand_only_where_padding_needs_them() -> None:
     assert all("m_in" in line for line in lines)
     padded = scheduled(gemm(1, 64, 80, 32, 32), "mh.nk", {"m": 16, "n": 32, "k": 32, "h": 32})
     assert "tl.where" not in generate(padded, "f").text, "C is zero where B was masked"
+
+
+def test_what_does_not_vary_along_an_axis_is_not_zero_outside_it() -> None:
+    """The mean is a sum of what is zero outside; a deviation from it is not."""
+    chain = chain_named("layernorm", {"m": 32, "n": 200})
+    agree(scheduled(chain, "m.n", {"m": 16, "n": 48}), chain)
 
 
 def test_an_operand_is_loaded_in_the_order_of_its_product() -> None:
@@ -265,9 +313,12 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize("golden", GOLDENS)
-def test_golden(golden: str) -> None:
-    """Running this module as a script accepts what changed."""
-    assert (GOLDEN / f"{golden}.py").read_text() == golden_text(golden)
+def test_golden(golden: str, update_golden: bool) -> None:
+    """`pytest --update-golden` accepts what changed."""
+    path = GOLDEN / f"{golden}.py"
+    if update_golden:
+        path.write_text(golden_text(golden))
+    assert path.read_text() == golden_text(golden)
 
 
 def golden_text(golden: str) -> str:
@@ -305,8 +356,3 @@ def test_statements_beside_the_grid_are_refused() -> None:
     schedule = scheduled(chain, "n.mkh", {"m": 16, "n": 16, "k": 32, "h": 32})
     with pytest.raises(Illegal, match="beside the loops that form the grid"):
         generate(schedule, "f")
-
-
-if __name__ == "__main__":
-    for each in GOLDENS:
-        (GOLDEN / f"{each}.py").write_text(golden_text(each))

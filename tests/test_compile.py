@@ -10,7 +10,7 @@ import pytest
 from mcfuser.compile import MARGIN, Artifact, compile_model
 from mcfuser.device import device_named
 from mcfuser.graph.check import check
-from mcfuser.tune import MemoryCache, Options
+from mcfuser.tuned import MemoryCache, Options
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CPU = device_named("cpu")

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from db import Job, Order, Store
 from mcfuser.chain import from_text
-from mcfuser.tune import Tuned
+from mcfuser.tuned import Tuned
 
 
 class Clock:

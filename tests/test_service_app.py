@@ -17,7 +17,7 @@ from test_db_store import tuned
 
 from db import Blobs, Store
 from mcfuser.errors import ModelError
-from mcfuser.tune import Tuned
+from mcfuser.tuned import Tuned
 from service.app import create_app
 from service.settings import Settings
 

@@ -9,7 +9,8 @@ import pytest
 from mcfuser.chain import attention, from_json, gemm, to_json
 from mcfuser.device import CATALOGUE, device_named
 from mcfuser.measure import Worker
-from mcfuser.tune import MemoryCache, NoCandidate, Options, Tuned, kernel_of, tune, tuned_key
+from mcfuser.tune import kernel_of, tune
+from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned, tuned_key
 
 CPU = device_named("cpu")
 H200 = CATALOGUE["nvidia/h200"]

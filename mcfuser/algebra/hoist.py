@@ -24,6 +24,7 @@ class _Factored:
     inner: Expr
     outer: tuple[Wrap, ...] = ()
     maps: tuple[Operator, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
 
 
 def hoist(chain: Chain) -> Chain:
@@ -67,7 +68,10 @@ def _factor_map(e: Read, over: Sequence[str], chain: Chain) -> _Factored:
         return inside
     name = _fresh(source.out + "_part", chain)
     rest = Operator(name, source.axes, inside.inner)
-    return _Factored(read(name, *source.axes), inside.outer, (*inside.maps, rest))
+    stored = Tensor(name, source.axes, chain.tensor(source.out).dtype)
+    return _Factored(
+        read(name, *source.axes), inside.outer, (*inside.maps, rest), (*inside.tensors, stored)
+    )
 
 
 def _fresh(name: str, chain: Chain) -> str:
@@ -85,7 +89,9 @@ def _factor_call(e: Call, over: Sequence[str], chain: Chain) -> _Factored:
                 return replace(inside, outer=(*inside.outer, _times(left)))
         one, two = (_factor(a, over, chain) for a in e.args)
         both = Call("mul", (one.inner, two.inner))
-        return _Factored(both, one.outer + two.outer, one.maps + two.maps)
+        return _Factored(
+            both, one.outer + two.outer, one.maps + two.maps, one.tensors + two.tensors
+        )
     if e.op == "div" and _moves(e.args[1], over, chain):
         inside = _factor(e.args[0], over, chain)
         return replace(inside, outer=(*inside.outer, _over(e.args[1])))
@@ -131,7 +137,7 @@ def _split(chain: Chain, operator: Operator, factored: _Factored) -> Chain:
     operators: list[Operator] = []
     for o in chain.operators:
         operators += [*factored.maps, inner, after] if o is operator else [o]
-    new = (*(Tensor(m.out, m.axes) for m in factored.maps), Tensor(name, operator.axes))
+    new = (*factored.tensors, Tensor(name, operator.axes))
     tensors = chain.tensors + new
     return replace(chain, operators=tuple(operators), tensors=tensors)
 

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.chain import Chain
+from mcfuser.codegen import cuda_module
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.graph import rest
@@ -25,14 +26,14 @@ class Installed:
     """One kernel, which computes one chain or a part of it.
 
     `func` takes the chain's inputs, then its outputs, in the chain's order. `packed` holds the
-    constant inputs that it wants in another layout; `external` the modules it calls into.
+    constant inputs that it wants in another layout; `binary` is the cubin that it launches.
     """
 
     name: str
     chain: Chain
     func: tirx.PrimFunc
     packed: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
-    external: tuple[tvm.runtime.Module, ...] = ()
+    binary: cuda_module.Kernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,11 @@ def assemble(module: tvm.IRModule, replacements: Sequence[Replacement], device: 
 
     Raises ChainError where a kernel reads a tensor that nothing before it writes.
     """
-    executable = _build(install(module, replacements), device)
+    installed = install(module, replacements)
+    if device.kind == "cuda":
+        kernels = [k.binary for r in replacements for k in r.kernels if k.binary is not None]
+        return cuda_module.build(installed, device, kernels)
+    executable = _build(installed, device)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.so"
         executable.export_library(str(path))
@@ -63,7 +68,10 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
     """The module that calls the kernels where it computed their chains."""
     kernels = [k for r in replacements for k in r.kernels]
     builder = relax.BlockBuilder(tvm.IRModule(dict(module.functions), attrs=module.attrs))
-    names = {id(k.func): builder.add_func(_scheduled(k.func), k.name) for k in kernels}
+    names = {
+        at: builder.add_func(_scheduled(k.func), k.name)
+        for at, k in {id(k.func): k for k in kernels}.items()
+    }
     drop = {v for r in replacements for v in r.found.bindings}
     calls = {r.found.bindings[-1]: r for r in replacements}
     installed = builder.get()
@@ -81,9 +89,6 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
     body = relax.SeqExpr(blocks, main.body.body)
     function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     installed.update_func(installed.get_global_var("main"), function)
-    external = list({id(m): m for k in kernels for m in k.external}.values())
-    if external:
-        installed = installed.with_attr("external_mods", external)
     installed = relax.transform.Normalize()(installed)
     installed = relax.transform.DeadCodeElimination(["main"])(installed)
     relax.analysis.well_formed(installed)

@@ -52,7 +52,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Trips along an axis. `lo` and `hi`, where given, bound the trips that the domain admits."""
+    """Trips along an axis.
+
+    `lo` and `hi`, where given, bound the trips that the domain admits, `hi` exclusive; an axis in
+    them stands for the first position of its current turn.
+    """
 
     axis: str
     kind: Kind

@@ -19,7 +19,7 @@ def layernorm(X_ptr, g_ptr, c_ptr, Y_ptr):
     X = tl.load(X_ptr + m[:, None] * 96 + n[None, :], mask=n_in[None, :], other=0.0)
     A = tl.sum(X / 96.0, 1)
     D = X - A[:, None]
-    Q = tl.sum(D * D / 96.0, 1)
+    Q = tl.sum(tl.where(n_in[None, :], D * D / 96.0, 0.0), 1)
     g = tl.load(g_ptr + n, mask=n_in, other=0.0)
     c = tl.load(c_ptr + n, mask=n_in, other=0.0)
     Y = D / tl.sqrt(Q + 0.001)[:, None] * g[None, :] + c[None, :]

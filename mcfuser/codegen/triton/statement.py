@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from mcfuser.chain import Product
-from mcfuser.codegen.frame import TAB, Frame, call
-from mcfuser.codegen.layout import address
-from mcfuser.codegen.tile import (
+from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.layout import address
+from mcfuser.codegen.triton.tile import (
     HALF,
     Value,
     aligned,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import Bounds, Product, Tensor, product
-from mcfuser.codegen.tile import HALF
+from mcfuser.codegen.triton.tile import HALF
 from mcfuser.expr import Affine, Call, Cast, Const, Expr, Read, axes, reads
 from mcfuser.space.schedule import (
     Compute,
@@ -164,8 +164,9 @@ class Layout:
         if isinstance(e, Read):
             if e.tensor in self.loads:
                 return a in self.space(e.tensor)
-            body = self._steady.get(e.tensor)
-            return body is not None and self.zero_outside(body, a)
+            if a not in self.space(e.tensor) or e.tensor not in self._steady:
+                return False
+            return self.zero_outside(self._steady[e.tensor], a)
         if not isinstance(e, Call):
             return False
         zero = [self.zero_outside(x, a) for x in e.args]

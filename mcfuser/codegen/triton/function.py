@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from mcfuser.codegen.frame import LINE, TAB, Frame, call, mentions
-from mcfuser.codegen.layout import Layout, touched
-from mcfuser.codegen.statement import write
-from mcfuser.codegen.tile import TERM, UNARY, Value, apply, literal
+from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
+from mcfuser.codegen.triton.layout import Layout, touched
+from mcfuser.codegen.triton.statement import write
+from mcfuser.codegen.triton.tile import TERM, UNARY, Value, apply, literal
 from mcfuser.expr import Call, Const, Expr, Index, text
 from mcfuser.space.schedule import (
     LOWEST,

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mcfuser.codegen.layout import Layout
-from mcfuser.codegen.tile import HALF, Scope, Value, literal
+from mcfuser.codegen.triton.layout import Layout
+from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal
 from mcfuser.expr import Read, index_text
 from mcfuser.space.schedule import Illegal, Schedule
 

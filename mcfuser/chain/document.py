@@ -1,0 +1,114 @@
+"""Chains as JSON documents, whose operators are lines of text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from mcfuser.chain.values import Axis, Bounds, Chain, Extent, Operator, Reducer, Tensor
+from mcfuser.errors import ChainError
+from mcfuser.expr import parse
+
+_LINE = re.compile(
+    r"\s*(?P<out>\w+)\[(?P<axes>[^\]]*)\]\s*=\s*"
+    r"(?:(?P<reduce>sum|max)\[(?P<over>[^\]]*)\]\s+)?(?P<body>.*?)(?:\s+where\s+(?P<domain>.*))?\s*"
+)
+
+
+def parse_operator(line: str) -> Operator:
+    """`out[m, h] = sum[n] P[m, n] * V[n, h] where n <= m`, as Operator prints it."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise ChainError(f"'{line}' is not an operator: write out[m, n] = sum[k] A[m, k] * B[k, n]")
+    reducer: Reducer = "none"
+    if found["reduce"]:
+        reducer = "sum" if found["reduce"] == "sum" else "max"
+    domain = parse(found["domain"]) if found["domain"] else None
+    return Operator(
+        found["out"], _names(found["axes"]), parse(found["body"]), reducer,
+        _names(found["over"] or ""), domain,
+    )  # fmt: skip
+
+
+def _names(words: str) -> tuple[str, ...]:
+    return tuple(w.strip() for w in words.split(",") if w.strip())
+
+
+def to_json(chain: Chain) -> dict[str, object]:
+    """A JSON document that `from_json` reads back; docs/chains.md describes it."""
+    return {
+        "name": chain.name,
+        "axes": {
+            a.name: [a.extent.low, a.extent.high] if isinstance(a.extent, Bounds) else a.extent
+            for a in chain.axes
+        },
+        "tensors": {t.name: _tensor_json(t) for t in chain.tensors},
+        "operators": [str(o) for o in chain.operators],
+        "outputs": list(chain.outputs),
+    }
+
+
+def _tensor_json(t: Tensor) -> dict[str, object]:
+    out: dict[str, object] = {"shape": list(t.shape), "dtype": t.dtype}
+    if t.constant:
+        out["constant"] = True
+    if t.strides is not None:
+        out["strides"] = list(t.strides)
+    if t.offset:
+        out["offset"] = t.offset
+    return out
+
+
+def from_json(document: Mapping[str, object]) -> Chain:
+    """A chain from its JSON document; tensors that operators write may be left out (float32).
+
+    Raises ChainError where the document is not of that form.
+    """
+    try:
+        operators = tuple(parse_operator(line) for line in _list(document["operators"]))
+        given = _dict(document.get("tensors", {}))
+        tensors = [_tensor(name, _dict(value)) for name, value in given.items()]
+        tensors += [Tensor(o.out, o.axes) for o in operators if o.out not in given]
+        return Chain(
+            str(document.get("name", "chain")),
+            tuple(Axis(n, _extent(v)) for n, v in _dict(document["axes"]).items()),
+            tuple(tensors),
+            operators,
+            tuple(str(o) for o in _list(document.get("outputs", []))),
+        )
+    except KeyError as error:
+        raise ChainError(
+            f"the chain document has no {error}; it needs axes and operators"
+        ) from None
+    except (TypeError, AttributeError) as error:
+        raise ChainError(f"the chain document is not of the documented form: {error}") from None
+
+
+def _list(value: object) -> Sequence[str]:
+    if not isinstance(value, list):
+        raise TypeError(f"a list was expected where {value!r} stands")
+    return value
+
+
+def _dict(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise TypeError(f"an object was expected where {value!r} stands")
+    return value
+
+
+def _extent(value: object) -> Extent:
+    if isinstance(value, list) and len(value) == 2:
+        return Bounds(int(value[0]), int(value[1]))
+    if not isinstance(value, int):
+        raise TypeError(f"an extent is a whole number or [low, high], not {value!r}")
+    return value
+
+
+def _tensor(name: str, value: Mapping[str, object]) -> Tensor:
+    strides = value.get("strides")
+    shape = tuple(d if isinstance(d, int) else str(d) for d in _list(value["shape"]))
+    return Tensor(
+        name, shape, str(value.get("dtype", "float32")), bool(value.get("constant", False)),
+        tuple(int(s) for s in _list(strides)) if strides is not None else None,
+        int(str(value.get("offset", 0))),
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""Parts of chains: some operators as a chain of their own, a map written into its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mcfuser.chain.roles import product
+from mcfuser.chain.values import Chain, Operator
+from mcfuser.errors import ChainError
+from mcfuser.expr import Expr, Index, Read, at, reads, rewrite
+
+
+def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
+    """The chain of some of a chain's operators; what they read and do not write is input."""
+    operators = tuple(o for o in chain.operators if o.out in outs)
+    read_names = {r.tensor for o in operators for r in _sources(o)}
+    later = {r.tensor for o in chain.operators if o.out not in outs for r in _sources(o)}
+    produced = tuple(o.out for o in operators if o.out in later or o.out in chain.outputs)
+    used_axes = {a for o in operators for a in o.related}
+    kept = tuple(
+        t for t in chain.tensors if t.name in read_names or any(t.name == o.out for o in operators)
+    )
+    used_axes |= {d for t in kept for d in t.shape if isinstance(d, str)}
+    letters = tuple(a for a in chain.axes if a.name in used_axes)
+    return Chain(name, letters, kept, operators, produced)
+
+
+def _sources(o: Operator) -> Iterator[Read]:
+    yield from reads(o.body)
+    if o.domain is not None:
+        yield from reads(o.domain)
+
+
+def parts(chain: Chain) -> tuple[Chain, ...]:
+    """The chain unfused: each product with its epilogue is a chain of one, and what lies between
+    products (a softmax, a norm) is a chain of its own."""
+    groups: list[list[Operator]] = []
+    for o in chain.operators:
+        if groups and product(o) is None and _continues(groups[-1], o):
+            groups[-1].append(o)
+        else:
+            groups.append([o])
+    if len(groups) == 1:
+        return (chain,)
+    return tuple(
+        subchain(chain, [o.out for o in group], f"{chain.name}/{i + 1}")
+        for i, group in enumerate(groups)
+    )
+
+
+def _continues(group: Sequence[Operator], o: Operator) -> bool:
+    """It belongs to the operators before it: an epilogue of their product, or no product there."""
+    head = group[0]
+    if product(head) is None:
+        return True
+    return o.reduce == "none" and set(o.axes) == set(head.axes)
+
+
+def inline(chain: Chain, out: str) -> Chain:
+    """The chain with one map written into the bodies that read it."""
+    gone = chain.operator(out)
+    if gone.reduce != "none" or gone.domain is not None or out in chain.outputs:
+        raise ChainError(f"operator '{out}' is not a map between operators and cannot be inlined")
+
+    def leaf(node: Read | Index) -> Expr:
+        if not isinstance(node, Read) or node.tensor != out:
+            return node
+        return at(gone.body, dict(zip(gone.axes, node.indices, strict=True)))
+
+    operators = tuple(
+        replace(o, body=rewrite(o.body, leaf)) for o in chain.operators if o.out != out
+    )
+    tensors = tuple(t for t in chain.tensors if t.name != out)
+    return replace(chain, operators=operators, tensors=tensors)

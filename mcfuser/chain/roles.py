@@ -1,0 +1,87 @@
+"""What operators are to a chain: which are products, the roles of their axes, their cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mcfuser.chain.values import BYTES, Chain, Operator
+from mcfuser.expr import Call, Cast, Expr, Read, axes
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The roles that axes play in an operator that is a matrix product.
+
+    `left` and `right` are the two reads; rows index only the left, columns only the right,
+    depth both and is summed, batch both and is kept.
+    """
+
+    left: Read
+    right: Read
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    depth: tuple[str, ...]
+
+
+def product(operator: Operator) -> Product | None:
+    """The roles of a sum over a product of two reads (casts allowed), or None.
+
+    The left operand is the one whose own axes come first in the output.
+    """
+    body = operator.body
+    if operator.reduce != "sum" or not isinstance(body, Call) or body.op != "mul":
+        return None
+    pair = [_bare(a) for a in body.args]
+    if not all(isinstance(p, Read) for p in pair):
+        return None
+    one, two = (p for p in pair if isinstance(p, Read))
+    a, b = set(axes(one)), set(axes(two))
+    related = operator.related
+    if set(operator.over) - (a & b) or set(related) - (a | b):
+        return None
+    only = [x for x in operator.axes if (x in a) != (x in b)]
+    if not only:
+        return None  # a dot product of rows: neither operand is used twice
+    if only[0] in b:
+        one, two, a, b = two, one, b, a
+    return Product(
+        one,
+        two,
+        batch=tuple(x for x in operator.axes if x in a and x in b),
+        rows=tuple(x for x in operator.axes if x in a and x not in b),
+        columns=tuple(x for x in operator.axes if x in b and x not in a),
+        depth=operator.over,
+    )
+
+
+def _bare(e: Expr) -> Expr:
+    while isinstance(e, Cast):
+        e = e.arg
+    return e
+
+
+def products(chain: Chain) -> tuple[Operator, ...]:
+    return tuple(o for o in chain.operators if product(o) is not None)
+
+
+def batch_axes(chain: Chain) -> tuple[str, ...]:
+    """Axes that every operator keeps and that no product tells apart: they only ever bind."""
+    kept = [set(o.axes) for o in chain.operators]
+    common = set.intersection(*kept) if kept else set()
+    for operator in chain.operators:
+        if (found := product(operator)) is not None:
+            common &= set(found.batch)
+    if not products(chain):
+        common = set()
+    return tuple(a.name for a in chain.axes if a.name in common)
+
+
+def flops(chain: Chain) -> int:
+    """Floating-point operations of the products: two for each element of each iteration space."""
+    return sum(2 * math.prod(chain.size(a) for a in o.related) for o in products(chain))
+
+
+def nbytes(chain: Chain, tensor: str) -> int:
+    return math.prod(chain.shape(tensor)) * BYTES[chain.tensor(tensor).dtype]

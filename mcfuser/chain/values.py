@@ -1,0 +1,266 @@
+"""The tensor program: axes, tensors, operators and the chain they form.
+
+Nothing here knows of loops, devices, or what an operator is called: attention is five operators
+like any others. A chain checks itself when it is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from mcfuser.errors import ChainError
+from mcfuser.expr import DTYPES, Expr, Read, axes, reads, rename, text
+
+Reducer = Literal["none", "sum", "max"]
+BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+                            "int32": 4, "int64": 8, "bool": 1}  # fmt: skip
+_AXIS = re.compile(r"[a-z][0-9]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """An extent known only at run time, at least `low` and at most `high`."""
+
+    low: int
+    high: int
+
+
+Extent = int | Bounds
+
+
+def largest(extent: Extent) -> int:
+    return extent.high if isinstance(extent, Bounds) else extent
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named range of positions; the name is a letter, then digits if need be."""
+
+    name: str
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array. A dimension is a number or the name of the axis whose extent it has.
+
+    `strides` and `offset` count elements and describe inputs and outputs as they lie in the
+    surrounding graph; without strides the tensor is dense and row-major.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+    constant: bool = False
+    strides: tuple[int, ...] | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """`out[axes] = reduce over `over`, within `domain`, of body`."""
+
+    out: str
+    axes: tuple[str, ...]
+    body: Expr
+    reduce: Reducer = "none"
+    over: tuple[str, ...] = ()
+    domain: Expr | None = None
+
+    @property
+    def related(self) -> tuple[str, ...]:
+        """The axes it iterates over: the paper's related loops."""
+        return self.axes + self.over
+
+    def __str__(self) -> str:
+        head = f"{self.out}[{', '.join(self.axes)}] = "
+        if self.reduce != "none":
+            head += f"{self.reduce}[{', '.join(self.over)}] "
+        tail = f" where {text(self.domain)}" if self.domain is not None else ""
+        return head + text(self.body) + tail
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operators in the order in which they can run, over named axes and tensors.
+
+    Raises ChainError, naming the operator and the axis or tensor, where they do not fit.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    outputs: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.outputs and self.operators:
+            object.__setattr__(self, "outputs", (self.operators[-1].out,))
+        _check(self)
+
+    def extent(self, name: str) -> Extent:
+        return self._axes[name].extent
+
+    def size(self, name: str) -> int:
+        """The extent of an axis; where it is known at run time only, its upper bound."""
+        return largest(self._axes[name].extent)
+
+    def tensor(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def operator(self, out: str) -> Operator:
+        return self._writers[out]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's extents, run-time ones at their upper bound."""
+        return tuple(d if isinstance(d, int) else self.size(d) for d in self._tensors[name].shape)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors that no operator writes, in the order of their declaration."""
+        return tuple(t.name for t in self.tensors if t.name not in self._writers)
+
+    @cached_property
+    def _axes(self) -> dict[str, Axis]:
+        return {a.name: a for a in self.axes}
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {t.name: t for t in self.tensors}
+
+    @cached_property
+    def _writers(self) -> dict[str, Operator]:
+        return {o.out: o for o in self.operators}
+
+    @cached_property
+    def key(self) -> str:
+        """The same for chains that differ only in names: a hash of the canonical text."""
+        return hashlib.sha256(canonical(self).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return "\n".join(str(o) for o in self.operators)
+
+
+# --- checking -------------------------------------------------------------------------------
+
+
+def _check(chain: Chain) -> None:
+    if not chain.operators:
+        raise ChainError(f"chain '{chain.name}' has no operator")
+    _unique(chain, "axis", [a.name for a in chain.axes])
+    _unique(chain, "tensor", [t.name for t in chain.tensors])
+    _unique(chain, "operator", [o.out for o in chain.operators])
+    for a in chain.axes:
+        if not _AXIS.fullmatch(a.name):
+            raise ChainError(f"axis '{a.name}' must be a small letter, then digits if need be")
+        low = a.extent.low if isinstance(a.extent, Bounds) else a.extent
+        if low < 1 or largest(a.extent) < low:
+            raise ChainError(f"axis '{a.name}' has extent {a.extent}; it must be at least 1")
+    for t in chain.tensors:
+        _check_tensor(chain, t)
+    known = set(chain.inputs)
+    for o in chain.operators:
+        _check_operator(chain, o, known)
+        known.add(o.out)
+    for out in chain.outputs:
+        if out not in chain._writers:
+            raise ChainError(f"output '{out}' is written by no operator")
+
+
+def _unique(chain: Chain, kind: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ChainError(f"{kind} '{name}' of chain '{chain.name}' is defined twice")
+
+
+def _check_tensor(chain: Chain, t: Tensor) -> None:
+    if not _NAME.fullmatch(t.name):
+        raise ChainError(f"tensor '{t.name}' must be named by letters, digits and '_'")
+    if t.dtype not in DTYPES:
+        raise ChainError(f"tensor '{t.name}' has dtype '{t.dtype}'; use {', '.join(DTYPES)}")
+    for d in t.shape:
+        if isinstance(d, str) and d not in chain._axes:
+            raise ChainError(f"tensor '{t.name}' has a dimension of unknown axis '{d}'")
+    if t.strides is not None and len(t.strides) != len(t.shape):
+        raise ChainError(
+            f"tensor '{t.name}' has {len(t.shape)} dimensions, {len(t.strides)} strides"
+        )
+
+
+def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
+    where = f"operator '{o.out}'"
+    if o.out not in chain._tensors:
+        raise ChainError(f"{where} writes a tensor that is not declared")
+    used = o.related + axes(o.body) + (axes(o.domain) if o.domain is not None else ())
+    for a in used:
+        if a not in chain._axes:
+            raise ChainError(f"{where} uses axis '{a}', which has no extent")
+        if a not in o.related:
+            raise ChainError(f"{where} reads along axis '{a}', which it neither keeps nor reduces")
+    if len(set(o.related)) != len(o.related):
+        raise ChainError(f"{where} names an axis twice among {', '.join(o.related)}")
+    if (o.reduce == "none") != (not o.over):
+        raise ChainError(f"{where}: a reduction needs axes to reduce over, a map none")
+    for a in o.over:
+        if a not in axes(o.body) and (o.domain is None or a not in axes(o.domain)):
+            raise ChainError(f"{where} reduces over axis '{a}', which its inputs lack")
+    shape = chain.tensor(o.out).shape
+    if shape != o.axes:
+        raise ChainError(f"{where} keeps axes {o.axes}, but its tensor has dimensions {shape}")
+    sources = reads(o.body) + (reads(o.domain) if o.domain is not None else ())
+    for r in sources:
+        _check_read(chain, where, r, known)
+
+
+def _check_read(chain: Chain, where: str, r: Read, known: set[str]) -> None:
+    if r.tensor not in known:
+        later = r.tensor in chain._writers
+        why = "is computed only later: a cycle" if later else "is not declared"
+        raise ChainError(f"{where} reads tensor '{r.tensor}', which {why}")
+    shape = chain.tensor(r.tensor).shape
+    if len(shape) != len(r.indices):
+        raise ChainError(
+            f"{where} reads '{r.tensor}' with {len(r.indices)} indices, "
+            f"but it has {len(shape)} dimensions"
+        )
+    for dimension, index in zip(chain.shape(r.tensor), r.indices, strict=True):
+        last = index.offset + sum(c * (chain.size(a) - 1) for a, c in index.terms if c > 0)
+        first = index.offset + sum(c * (chain.size(a) - 1) for a, c in index.terms if c < 0)
+        if first < 0 or last >= dimension:
+            names = ", ".join(index.axes) or "a constant"
+            raise ChainError(
+                f"{where} reads '{r.tensor}' along axis {names} at {first}..{last}, "
+                f"but that dimension has extent {dimension}"
+            )
+
+
+# --- canonical form -------------------------------------------------------------------------
+
+
+def canonical(chain: Chain) -> str:
+    """The chain's text with axes and tensors named by their order: the same for equal chains."""
+    letters = {a.name: f"a{i}" for i, a in enumerate(chain.axes)}
+    names = {t.name: f"t{i}" for i, t in enumerate(chain.tensors)}
+    lines = [f"{letters[a.name]}={a.extent}" for a in chain.axes]
+    for t in chain.tensors:
+        shape = tuple(letters[d] if isinstance(d, str) else d for d in t.shape)
+        lines.append(f"{names[t.name]}={shape} {t.dtype} {t.constant} {t.strides} {t.offset}")
+    lines += [str(_renamed(o, names, letters)) for o in chain.operators]
+    return "\n".join([*lines, *(names[o] for o in chain.outputs)])
+
+
+def _renamed(o: Operator, names: Mapping[str, str], letters: Mapping[str, str]) -> Operator:
+    return Operator(
+        names[o.out],
+        tuple(letters[a] for a in o.axes),
+        rename(o.body, names, letters),
+        o.reduce,
+        tuple(letters[a] for a in o.over),
+        rename(o.domain, names, letters) if o.domain is not None else None,
+    )

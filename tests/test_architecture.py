@@ -1,0 +1,192 @@
+"""The walls of the house: what each room may import, and who may read the environment."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
+VALUES = {"errors", "expr", "chain", "device"}
+SPACE = VALUES | {"algebra", "space"}
+GENERATED = SPACE | {"codegen", "lease", "measure", "measure_child"}
+TUNED = GENERATED | {"model", "search", "tune"}
+COMPILED = TUNED | {"graph", "install", "compile"}
+
+# What a room may import besides itself: rooms of this package, and libraries. Values (errors,
+# expr, chain, device) may go anywhere but upstream.
+ROOMS: dict[str, tuple[set[str], set[str]]] = {
+    "errors": (set(), set()),
+    "expr": ({"errors"}, set()),
+    "chain": ({"errors", "expr"}, set()),
+    "device": ({"errors"}, {"numpy", "tvm"}),  # the probe times numpy and asks LLVM for the CPU
+    "algebra": (VALUES, {"sympy"}),
+    "space": (VALUES | {"algebra"}, {"numpy"}),
+    "model": (SPACE, {"numpy"}),
+    "search": (SPACE, {"numpy"}),
+    "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
+    "lease": (VALUES, set()),
+    "measure": (GENERATED, {"numpy"}),
+    "measure_child": (GENERATED, {"numpy", "tvm", "cuda"}),
+    "tune": (TUNED, {"numpy"}),
+    "graph": (VALUES, {"numpy", "onnx", "onnxruntime", "tvm", "google"}),
+    "install": (TUNED, {"numpy", "tvm"}),
+    "compile": (COMPILED, {"numpy"}),
+    "report": (COMPILED, {"rich"}),
+    "cli": (COMPILED | {"cli", "report", "db", "service"}, {"rich", "typer"}),
+    "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
+    "service": (
+        COMPILED | {"db"},
+        {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
+         "platformdirs", "onnx", "google"},
+    ),
+}  # fmt: skip
+
+# Lazily, inside a function, so that a room stays light: where these libraries may be imported.
+LAZY = {"sympy": {"algebra"}, "tvm": {"device"}}
+
+BREACHES = {
+    "mcfuser/graph/assemble.py": "graph builds the CUDA module through codegen.cuda_module; the "
+    "function that wires them belongs above both",
+}
+
+READERS = {
+    "service/settings.py": "settings are read from the environment here",
+    "mcfuser/cli.py": "the command",
+    "mcfuser/measure.py": "hands its own environment on to the child that measures",
+    "service/supervisor.py": "hands its own environment on to the worker process",
+}
+
+
+def room(path: Path) -> str:
+    top, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return (rest[0] if rest[0] != "__init__" else "") if top == "mcfuser" else top
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every module that a file imports, and whether it does so as it is loaded."""
+    tree = ast.parse(path.read_text())
+    late = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((a.name, id(node) not in late) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            for a in node.names:
+                yield f"{node.module}.{a.name}", id(node) not in late
+
+
+def target(module: str) -> tuple[str, bool]:
+    """The room of a module of ours, or the name of a library."""
+    top, *rest = module.split(".")
+    if top == "mcfuser":
+        return (rest[0] if rest else ""), True
+    return top, top in ("db", "service")
+
+
+def checked(path: Path) -> object:
+    name = str(path.relative_to(ROOT))
+    reason = BREACHES.get(name)
+    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+    return pytest.param(path, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("path", [checked(p) for p in SOURCES])
+def test_every_import_points_downstream(path: Path) -> None:
+    here = room(path)
+    if not here:
+        assert not list(imports(path))
+        return
+    assert here in ROOMS, f"room '{here}' is new: say above what it may import"
+    rooms, libraries = ROOMS[here]
+    for module, early in imports(path):
+        name, ours = target(module)
+        if ours:
+            assert name in rooms | {here, ""}, f"{here} imports {module}"
+        elif name not in sys.stdlib_module_names:
+            assert name in libraries, f"{here} imports {module}"
+            assert not early or here not in LAZY.get(name, set()), f"{module} as {here} is loaded"
+
+
+def test_search_knows_no_code_generator() -> None:
+    for path in (ROOT / "mcfuser" / "search").rglob("*.py"):
+        known = {part for module, _ in imports(path) for part in module.split(".")}
+        assert not known & {"codegen", "tvm", "triton"}
+
+
+def test_only_the_command_knows_storage_and_service() -> None:
+    known = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "mcfuser").rglob("*.py")
+        for module, _ in imports(path)
+        if module.split(".")[0] in ("db", "service")
+    }
+    assert known == {"mcfuser/cli.py"}
+
+
+def reads_environment(path: Path) -> bool:
+    """It mentions os.environ or os.getenv other than to set a variable."""
+    tree = ast.parse(path.read_text())
+    written = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    }
+    words = {"environ", "environb", "getenv", "getenvb", "expandvars"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in words and id(node) not in written:
+            return True
+        if isinstance(node, ast.ImportFrom) and words & {a.name for a in node.names}:
+            return True
+    return False
+
+
+def test_only_settings_and_the_command_read_the_environment() -> None:
+    found = {str(p.relative_to(ROOT)) for p in SOURCES if reads_environment(p)}
+    assert found <= set(READERS), found - set(READERS)
+
+
+def test_the_search_for_environment_reads_finds_them(tmp_path: Path) -> None:
+    for text, expected in [
+        ("import os\nx = os.environ['A']", True),
+        ("import os\nx = os.environ.get('A')", True),
+        ("import os\nx = os.getenv('A')", True),
+        ("from os import environ", True),
+        ("import os\nf(env={**os.environ})", True),
+        ("import os\nos.environ['A'] = 'b'", False),
+        ("import os\nx = os.getcwd()", False),
+    ]:
+        (tmp_path / "m.py").write_text(text)
+        assert reads_environment(tmp_path / "m.py") is expected, text
+
+
+HEAVY = ("tvm", "tvm_ffi", "triton", "torch", "sympy", "onnx", "onnxruntime", "sqlalchemy")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["mcfuser.chain", "mcfuser.space.prune", "mcfuser.model.roofline", "mcfuser.search.evolve"],
+)
+def test_the_light_rooms_load_at_once_and_alone(module: str) -> None:
+    code = (
+        "import sys, time; start = time.perf_counter(); "
+        f"import {module}; seconds = time.perf_counter() - start; "
+        f"print(seconds, *[m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        first, *heavy = done.stdout.decode().split()
+        assert heavy == []
+        seconds.append(float(first))
+    assert min(seconds) < 0.5
