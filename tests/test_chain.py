@@ -378,7 +378,7 @@ def test_numbers_that_are_none_are_refused(change: dict[str, object]) -> None:
         return
 
 
-@pytest.mark.xfail(strict=True, reason="chain._check_tensor admits Python's keywords, which no "
+@pytest.mark.xfail(strict=True, reason="the check of a tensor admits Python's keywords, which no "
                    "expression can read")  # fmt: skip
 @pytest.mark.parametrize("word", ["in", "is", "lambda", "None"])
 def test_a_tensor_whose_name_no_expression_can_read_is_refused(word: str) -> None:
@@ -549,9 +549,7 @@ def test_only_maps_between_operators_can_be_inlined(out: str) -> None:
         inline(c, out)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ChainError, reason="chain.inline rewrites bodies, not domains"
-)
+@pytest.mark.xfail(strict=True, raises=ChainError, reason="inline rewrites bodies, not domains")
 def test_a_map_that_a_domain_reads_can_be_inlined() -> None:
     c = from_json({**GOOD, **lines("T[m, k] = A[m, k] * 2.0",
                                    "Z[m] = sum[k] T[m, k] where T[m, k] < 1.0")})  # fmt: skip

@@ -64,9 +64,9 @@ def test_random_schedules_agree_with_the_chain(seed: int) -> None:
         expression = rng.choice(tilings(chain))
         if rng.random() < 0.8:
             expression = bind(chain, expression)
-        tiles = {a: rng.choice((16, 32, 48, 64, 128)) for a in "mnkh"}
+        tiles = {a: rng.choice((16, 32, 48, 64, 128)) for a in "bmnkh"}
         schedule = schedules(chain, expression, tiles)
-        inputs = random_inputs(chain, seed)
+        inputs = {n: a.astype("float32") for n, a in random_inputs(chain, seed).items()}
         try:
             found = run(schedule, chain, rng.choice((WIDE, NARROW)), inputs)
         except Illegal:

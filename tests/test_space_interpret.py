@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
 from mcfuser.chain import Chain, attention, from_json, gemm
+from mcfuser.space.count import count
 from mcfuser.space.expression import bind, loop_axes, parse, tilings
 from mcfuser.space.interpret import interpret
 from mcfuser.space.place import Program, place
@@ -61,6 +62,15 @@ LINES = {
             "W[m, n] = P[m, n] / Z[m]",
         ],
     },
+    "three_products": {
+        "tensors": {"A": "mk", "B": "kn", "D": "nh", "F": "hb"},
+        "operators": [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            "T[m, n] = tanh(C[m, n])",
+            "E[m, h] = sum[n] T[m, n] * D[n, h]",
+            "G[m, b] = sum[h] E[m, h] * F[h, b]",
+        ],
+    },
     "norm_then_product": {
         "tensors": {"X": "mk", "B": "kn", "g": "k"},
         "operators": [
@@ -107,7 +117,12 @@ def random_inputs(chain: Chain, seed: int) -> dict[str, np.ndarray]:
 def agree(schedule: Schedule, plain: Chain, seed: int) -> None:
     inputs = random_inputs(plain, seed)
     expected = evaluate(plain, inputs)
-    found, _ = interpret(schedule, inputs)
+    found, counted = interpret(schedule, inputs)
+    predicted = count(schedule)
+    assert counted.loaded == predicted.loaded
+    assert counted.stored == predicted.stored
+    assert counted.padded == predicted.padded
+    assert counted.flops == predicted.flops
     for name in plain.outputs:
         scale = np.abs(expected[name]).max() + 1e-30
         np.testing.assert_allclose(found[name] / scale, expected[name] / scale, atol=1e-9)
@@ -117,7 +132,7 @@ def agree(schedule: Schedule, plain: Chain, seed: int) -> None:
 @given(
     st.sampled_from(sorted(LINES)),
     st.fixed_dictionaries({a: st.integers(1, 20 if a != "b" else 2) for a in "bmnkh"}),
-    st.fixed_dictionaries({a: st.integers(1, 12) for a in "mnkh"}),
+    st.fixed_dictionaries({a: st.integers(1, 12) for a in "bmnkh"}),
     st.booleans(),
     st.integers(0, 10**6),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.expr import Affine, Expr, Read
+from mcfuser.expr import Affine, Call, Expr, Read, walk
 from mcfuser.space.place import plain_index
 from mcfuser.space.reference import value
 from mcfuser.space.schedule import (
@@ -171,7 +171,17 @@ def _compute(run: _Run, s: Compute) -> None:
         target[where] += body.sum(axis=reduced)
     else:
         target[where] = np.maximum(target[where], body.max(axis=reduced))
-    run.count.flops += 2 * body.size if o.reduce == "sum" else 0
+    steps = sum(isinstance(n, Call) for n in walk(s.body)) + (o.reduce != "none")
+    run.count.flops += steps * _real(run, o.related)
+
+
+def _real(run: _Run, axes: Sequence[str]) -> int:
+    """Positions of the tile at hand that are no padding, found by looking at each."""
+    real = 1
+    for axis in axes:
+        here = run.positions(axis) if axis in run.at else np.arange(run.schedule.tile(axis))
+        real *= int((here < run.schedule.chain.size(axis)).sum())
+    return real
 
 
 def _region(run: _Run, name: str) -> tuple[slice, ...]:
@@ -201,6 +211,11 @@ def _repair(run: _Run, s: Repair) -> None:
         return tile.transpose(order).reshape(shape)
 
     target[...] = value(s.h, read, lambda a: run.positions(a))
+    real = 1
+    for axis, n in zip(axes, target.shape, strict=True):
+        start = run.start(axis) if axis in run.at else 0
+        real *= int((start + np.arange(n) < run.schedule.chain.size(axis)).sum())
+    run.count.flops += sum(isinstance(n, Call) for n in walk(s.h)) * real
 
 
 def _store(run: _Run, s: Store) -> None:
