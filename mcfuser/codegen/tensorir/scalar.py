@@ -21,6 +21,7 @@ _ERF_NEAR = (1.1283791065216064, -0.3761262595653534, 0.11283600330352783, -0.02
 _ERF_FAR = (1.5053849722335144e-08, -1.1283807754516602, -0.6365931630134583,
             -0.10293696075677872, 0.019617371261119843, -0.0005719572654925287,
             -0.001012263703159988, 0.0003028687206096947, -3.074340565945022e-05)  # fmt: skip
+_TANH = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(x)/x in x^2, 5e-8 below 0.3
 
 _INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=",
                              "eq": "==", "ne": "!="}  # fmt: skip
@@ -85,8 +86,7 @@ class Scalar:
         if e.op == "exp2":
             return self.exp(f"{args[0]} * T.float32({math.log(2)!r})")
         if e.op == "tanh":
-            doubled = self.exp(f"T.float32(2) * ({args[0]})")
-            return f"(T.float32(1) - T.float32(2) / ({doubled} + T.float32(1)))"
+            return self._tanh(args[0])
         if e.op == "erf":
             return self._erf(args[0])
         return f"{_CALLS[e.op]}({', '.join(args)})"
@@ -108,6 +108,14 @@ class Scalar:
         r = self.let(f"({x} - {n} * T.float32(0.693359375)) - {n} * T.float32(-0.000212194440)")
         power = f'T.reinterpret("float32", T.shift_left(T.Cast("int32", {n}) + 127, 23))'
         return self.let(f"{_horner(_EXP, r)} * {power}")
+
+    def _tanh(self, x: str) -> str:
+        """By exp, save near zero, where 1 - 2 / (e^2x + 1) would cancel: there by the series."""
+        x = self.let(x)
+        doubled = self.exp(f"T.float32(2) * {x}")
+        far = self.let(f"T.float32(1) - T.float32(2) / ({doubled} + T.float32(1))")
+        near = f"{x} * {_horner(_TANH, self.let(f'{x} * {x}'))}"
+        return self.let(f"T.Select(T.abs({x}) < T.float32(0.3), {near}, {far})")
 
     def _erf(self, x: str) -> str:
         x = self.let(x)
