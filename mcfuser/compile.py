@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -58,12 +58,13 @@ class _Run:
     deadline: float
     chains: int = 1
     at: int = 0
-    cached: dict[str, Tuned] = field(default_factory=dict)
+    searches: int = 1
 
     def tune(self, chain: Chain) -> Tuned:
-        """Tunes within a fair share of the time that is left."""
+        """Tunes within a fair share of the time that is left for the searches still to come."""
         left = max(0.0, self.deadline - time.monotonic())
-        share = left / max(1, self.chains - self.at)
+        share = left / max(1, self.searches)
+        self.searches -= 1
 
         def tell(stage: str, done: int, total: int) -> None:
             self.progress(f"{stage} chain {self.at + 1} of {self.chains}", done, total)
@@ -119,6 +120,8 @@ def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
     """One decision for each distinct chain."""
     distinct = {f.chain.key: f.chain for f in found}
     run.chains = len(distinct)
+    alone = [len(parts(chain)) for chain in distinct.values()]
+    run.searches = sum(1 + n if n > 1 else 1 for n in alone)
     decisions = {}
     for run.at, (key, chain) in enumerate(distinct.items()):
         decisions[key] = _decide(run, chain)

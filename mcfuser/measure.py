@@ -18,11 +18,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from mcfuser.chain import Chain, to_json
+from mcfuser.chain import Chain, flops, to_json
 from mcfuser.codegen.tensorir import Source
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest norm-wise relative error against float64, by the type that the chain stores."""
+
+
+SLOWEST = 2e9
+"""Flops per second that the float64 reference and all timed runs of a program reach at least."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ def tolerance(chain: Chain) -> float:
 class Worker:
     """A child process that measures on the CPU; use it as a context manager.
 
-    `limit` is the longest that one program may take, seconds; `memory` bounds the child's address
-    space, bytes.
+    `limit` is the longest that one program may take, seconds, besides what its flops take at
+    `SLOWEST`; `memory` bounds the child's address space, bytes.
     """
 
     def __init__(self, threads: int, limit: float = 20.0, memory: int = 16 << 30) -> None:
@@ -110,11 +114,11 @@ class Worker:
                 break
             part = programs[len(results) :]
             request = _request(chain, part, seed, together)
-            for answer in self._ask(request, len(part)):
+            for answer in self._ask(request, len(part), self.limit + flops(chain) / SLOWEST):
                 results.append(answer)
         return results
 
-    def _ask(self, request: Mapping[str, Any], count: int) -> Iterator[Measured]:
+    def _ask(self, request: Mapping[str, Any], count: int, limit: float) -> Iterator[Measured]:
         """Answers in the order of the programs; the last one says why, where the child died."""
         self.warm()
         assert self._child is not None and self._child.stdin is not None
@@ -126,7 +130,7 @@ class Worker:
             yield Measured(None, None, "the measuring process died before it began")
             return
         for _ in range(count):
-            line = self._line()
+            line = self._line(limit)
             if isinstance(line, str):
                 self.stop()
                 yield Measured(None, None, line)
@@ -136,16 +140,16 @@ class Worker:
                 answer["seconds"], answer["error"], answer["failed"], tuple(answer["times"])
             )
 
-    def _line(self) -> bytes | str:
+    def _line(self, limit: float) -> bytes | str:
         """The child's next line, or why there is none."""
         assert self._child is not None and self._child.stdout is not None
         stream = self._child.stdout
-        end = time.monotonic() + self.limit
+        end = time.monotonic() + limit
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             while b"\n" not in self._pending:
                 if not selector.select(max(0.0, end - time.monotonic())):
-                    return f"it ran longer than {self.limit:g} s"
+                    return f"it ran longer than {limit:.3g} s"
                 chunk = os.read(stream.fileno(), 1 << 16)
                 if not chunk:
                     code = self._child.wait()

@@ -28,6 +28,9 @@ from mcfuser.space.reference import evaluate, logical
 ROUND = 2e-3
 """Seconds that one timed round of calls should last at least, so that the clock's step is small."""
 ROUNDS = 7
+FEW_ROUNDS = 3
+"""For programs of which one call lasts longer than LONG seconds."""
+LONG = 0.1
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -136,16 +139,17 @@ def _check(chain: Chain, program: Any, expected: Mapping[str, Any], limit: float
 
 
 def _interleaved(runs: Sequence[Callable[[], None]]) -> list[list[float]]:
-    """Seconds a call, ROUNDS of each, taken in turns."""
-    calls = []
+    """Seconds a call, some rounds of each, taken in turns."""
+    calls, longest = [], 0.0
     for run in runs:
         run()
         start = time.perf_counter()
         run()
         once = time.perf_counter() - start
         calls.append(max(1, int(ROUND / max(once, 1e-7))))
+        longest = max(longest, once)
     times: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if longest < LONG else FEW_ROUNDS):
         for kept, run, count in zip(times, runs, calls, strict=True):
             start = time.perf_counter()
             for _ in range(count):

@@ -34,13 +34,17 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             ("fused, " if chain["fused"] else "") + chain["reason"],
         )
     out.print(table)
-    alone = [p for p in report["products"] if p["reason"] is not None]
+    alone: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for p in report["products"]:
+        if p["reason"] is not None:
+            alone.setdefault((p["chain"], *p["shape"].values()), []).append(p)
     if alone:
         table = _table("product", "shape", "phi", "P/W", "why it shares no kernel")
-        for p in alone:
-            s = p["shape"]
+        for group in alone.values():
+            p, s = group[0], group[0]["shape"]
             table.row(
-                p["name"], f"{s['batch']} x {s['rows']} x {s['depth']} x {s['columns']}",
+                p["name"] + _times_used(len(group)),
+                f"{s['batch']} x {s['rows']} x {s['depth']} x {s['columns']}",
                 f"{p['phi']:.1f}", f"{p['bound']:.1f}", p["reason"],
             )  # fmt: skip
         out.print(table)

@@ -226,8 +226,9 @@ class _Tuning:
             except Illegal as illegal:
                 self.failed[str(illegal)] += 1
         assert self.worker is not None
+        deadline = self.deadline if self.done else None  # the first generation always runs
         results = self.worker.measure(
-            self.chain, list(programs.values()), self.options.seed, deadline=self.deadline
+            self.chain, list(programs.values()), self.options.seed, deadline=deadline
         )
         for candidate, result in zip(programs, results, strict=True):
             self.done[candidate] = result

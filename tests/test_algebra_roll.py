@@ -263,7 +263,7 @@ def test_a_soft_cap_takes_no_longer_than_a_softmax() -> None:
     best = float("inf")
     for _ in range(3):
         _solve.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()
         rolls(c)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best < 1.0

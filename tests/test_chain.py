@@ -82,10 +82,7 @@ def test_the_examples_load_and_mean_something(path: Path) -> None:
     assert c.name == path.stem
     assert from_json(to_json(c)) == c
     small = {a: min(e, 16) for a, e in document["axes"].items()}
-    text = json.dumps(document | {"axes": small})
-    for extent in ("128", "50", "768"):  # of a domain or a mean; the small chain needs none
-        text = text.replace(f" < n + {extent}", " < n + 4")
-    tiny = from_json(json.loads(text))
+    tiny = from_json(document | {"axes": small})
     result = evaluate(tiny, {n: np.abs(a) for n, a in inputs(tiny).items()})
     assert all(np.isfinite(result[o]).all() for o in tiny.outputs)
 

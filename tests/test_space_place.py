@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.algebra.roll import OLD
-from mcfuser.chain import BYTES, Chain, gemm
+from mcfuser.chain import BYTES, Chain, from_json, gemm, to_json
 from mcfuser.expr import reads
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.interpret import interpret
@@ -74,6 +74,12 @@ def test_a_load_moves_out_once_a_loop_is_dead() -> None:
 )
 def test_other_placements_of_the_papers_chain(expression, dead, expected) -> None:
     assert text(expression, dead) == expected
+
+
+def test_a_store_leaves_a_loop_that_only_recomputes_it() -> None:
+    both = program(from_json(to_json(gemm(1, 8, 8, 8, 8)) | {"outputs": ["C", "E"]}))
+    assert text("mnhk", move=False, of=both) == "mnh(k(L_A,L_B,C_C,S_C),L_D,C_E,S_E)"
+    assert text("mnhk", of=both) == "m(n(h(k(L_A,L_B,C_C),L_D,C_E),S_C),S_E)"
 
 
 def test_an_online_softmax_is_one_loop() -> None:

@@ -76,9 +76,9 @@ def test_the_ablation_drops_loops_that_no_tile_size_could_turn() -> None:
 
 
 def test_counting_takes_no_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     prune(space(PAPER), A100)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 # --- tile sizes -----------------------------------------------------------------------------

@@ -52,7 +52,10 @@ def generate(
             size = math.prod(_extents(schedule, n, packed, shapes or {}))
             dtype = schedule.chain.tensor(n).dtype
             w.put(f'{n}_flat = T.decl_buffer(({size},), "{dtype}", data={n}_arg.data)')
-        _grid(w)
+        with w.block('with T.sblock("root"):'):
+            w.put("T.reads()")
+            w.put("T.writes()")
+            _grid(w)
     return Source("\n".join(w.lines) + "\n", name, tuple(packed.items()))
 
 

@@ -6,131 +6,134 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
     K_flat = T.decl_buffer((8192,), "float32", data=K_arg.data)
     V_flat = T.decl_buffer((8192,), "float32", data=V_arg.data)
     O_flat = T.decl_buffer((8192,), "float32", data=O_arg.data)
-    for t in T.parallel(8):
-        b_t: T.let[T.int32] = t // 2
-        m_t: T.let[T.int32] = t % 2
-        K_panels = T.alloc_buffer((1, 32, 32), "float32")
-        S_tile = T.alloc_buffer((1, 32, 32), "float32")
-        X_tile = T.alloc_buffer((1, 32, 32), "float32")
-        R_tile = T.alloc_buffer((1, 32), "float32")
-        R_old_tile = T.alloc_buffer((1, 32), "float32")
-        P_tile = T.alloc_buffer((1, 32, 32), "float32")
-        Z_tile = T.alloc_buffer((1, 32), "float32")
-        U_tile = T.alloc_buffer((1, 32, 32), "float32")
-        acc0 = T.alloc_buffer((8, 16), "float32")
-        acc1 = T.alloc_buffer((8, 16), "float32")
-        lane = T.alloc_buffer((16,), "float32")
-        once = T.alloc_buffer((8,), "float32")
-        for j0 in range(2):
-            for j in T.vectorized(16):
-                R_tile[0, j0 * 16 + j] = T.float32(-3.4028234663852886e+38)
-        for j0 in range(2):
-            for j in T.vectorized(16):
-                Z_tile[0, j0 * 16 + j] = T.float32(0.0)
-        for i1 in range(32):
+    with T.sblock("root"):
+        T.reads()
+        T.writes()
+        for t in T.parallel(8):
+            b_t: T.let[T.int32] = t // 2
+            m_t: T.let[T.int32] = t % 2
+            K_panels = T.alloc_buffer((1, 32, 32), "float32")
+            S_tile = T.alloc_buffer((1, 32, 32), "float32")
+            X_tile = T.alloc_buffer((1, 32, 32), "float32")
+            R_tile = T.alloc_buffer((1, 32), "float32")
+            R_old_tile = T.alloc_buffer((1, 32), "float32")
+            P_tile = T.alloc_buffer((1, 32, 32), "float32")
+            Z_tile = T.alloc_buffer((1, 32), "float32")
+            U_tile = T.alloc_buffer((1, 32, 32), "float32")
+            acc0 = T.alloc_buffer((8, 16), "float32")
+            acc1 = T.alloc_buffer((8, 16), "float32")
+            lane = T.alloc_buffer((16,), "float32")
+            once = T.alloc_buffer((8,), "float32")
             for j0 in range(2):
                 for j in T.vectorized(16):
-                    U_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
-        for n_t in range(2):
-            for k_i in range(32):
-                for j in range(32):
-                    K_panels[0, k_i, j] = K_flat[b_t * 2048 + (n_t * 32 + j) * 32 + k_i]
-            for i0 in range(4):
-                for i in T.unroll(8):
+                    R_tile[0, j0 * 16 + j] = T.float32(-3.4028234663852886e+38)
+            for j0 in range(2):
+                for j in T.vectorized(16):
+                    Z_tile[0, j0 * 16 + j] = T.float32(0.0)
+            for i1 in range(32):
+                for j0 in range(2):
                     for j in T.vectorized(16):
-                        acc0[i, j] = T.float32(0)
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        acc1[i, j] = T.float32(0)
+                        U_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
+            for n_t in range(2):
                 for k_i in range(32):
+                    for j in range(32):
+                        K_panels[0, k_i, j] = K_flat[b_t * 2048 + (n_t * 32 + j) * 32 + k_i]
+                for i0 in range(4):
                     for i in T.unroll(8):
                         for j in T.vectorized(16):
-                            acc0[i, j] = acc0[i, j] + Q_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + k_i] * K_panels[0, k_i, j]
+                            acc0[i, j] = T.float32(0)
+                    for i in T.unroll(8):
                         for j in T.vectorized(16):
-                            acc1[i, j] = acc1[i, j] + Q_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + k_i] * K_panels[0, k_i, 16 + j]
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        S_tile[0, i0 * 8 + i, j] = acc0[i, j]
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        S_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
+                            acc1[i, j] = T.float32(0)
+                    for k_i in range(32):
+                        for i in T.unroll(8):
+                            for j in T.vectorized(16):
+                                acc0[i, j] = acc0[i, j] + Q_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + k_i] * K_panels[0, k_i, j]
+                            for j in T.vectorized(16):
+                                acc1[i, j] = acc1[i, j] + Q_flat[b_t * 2048 + (m_t * 32 + i0 * 8 + i) * 32 + k_i] * K_panels[0, k_i, 16 + j]
+                    for i in T.unroll(8):
+                        for j in T.vectorized(16):
+                            S_tile[0, i0 * 8 + i, j] = acc0[i, j]
+                    for i in T.unroll(8):
+                        for j in T.vectorized(16):
+                            S_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
+                for m_i in range(32):
+                    for n_v in range(2):
+                        for n_l in T.vectorized(16):
+                            X_tile[0, m_i, n_v * 16 + n_l] = (S_tile[0, m_i, n_v * 16 + n_l] * T.float32(0.17677669529663687))
+                for m_v in range(2):
+                    for m_l in T.vectorized(16):
+                        R_old_tile[0, m_v * 16 + m_l] = R_tile[0, m_v * 16 + m_l]
+                for m_i in range(32):
+                    for l in T.vectorized(16):
+                        lane[l] = T.float32(-3.4028234663852886e+38)
+                    for n_v in range(2):
+                        for n_l in T.vectorized(16):
+                            lane[n_l] = T.max(lane[n_l], X_tile[0, m_i, n_v * 16 + n_l])
+                    for l in T.vectorized(8):
+                        lane[l] = T.max(lane[l], lane[l + 8])
+                    for l in T.vectorized(4):
+                        lane[l] = T.max(lane[l], lane[l + 4])
+                    for l in T.vectorized(2):
+                        lane[l] = T.max(lane[l], lane[l + 2])
+                    R_tile[0, m_i] = T.max(R_tile[0, m_i], T.max(lane[0], lane[1]))
+                for m_v in range(2):
+                    for m_l in T.vectorized(16):
+                        x0: T.let[T.float32] = T.min(T.max((R_old_tile[0, m_v * 16 + m_l] - R_tile[0, m_v * 16 + m_l]), T.float32(-88.0296919)), T.float32(88.3762626))
+                        x1: T.let[T.float32] = T.floor(x0 * T.float32(1.4426950408889634) + T.float32(0.5))
+                        x2: T.let[T.float32] = (x0 - x1 * T.float32(0.693359375)) - x1 * T.float32(-0.000212194440)
+                        x3: T.let[T.float32] = (T.float32(1.0) + x2 * (T.float32(1.0) + x2 * (T.float32(0.5) + x2 * (T.float32(0.16666415333747864) + x2 * (T.float32(0.04166608303785324) + x2 * (T.float32(0.008375135250389576) + x2 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x1) + 127, 23))
+                        Z_tile[0, m_v * 16 + m_l] = (Z_tile[0, m_v * 16 + m_l] * x3)
+                for m_i in range(32):
+                    x4: T.let[T.float32] = T.min(T.max((R_old_tile[0, m_i] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
+                    x5: T.let[T.float32] = T.floor(x4 * T.float32(1.4426950408889634) + T.float32(0.5))
+                    x6: T.let[T.float32] = (x4 - x5 * T.float32(0.693359375)) - x5 * T.float32(-0.000212194440)
+                    x7: T.let[T.float32] = (T.float32(1.0) + x6 * (T.float32(1.0) + x6 * (T.float32(0.5) + x6 * (T.float32(0.16666415333747864) + x6 * (T.float32(0.04166608303785324) + x6 * (T.float32(0.008375135250389576) + x6 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x5) + 127, 23))
+                    once[0] = x7
+                    for h_v in range(2):
+                        for h_l in T.vectorized(16):
+                            U_tile[0, m_i, h_v * 16 + h_l] = (U_tile[0, m_i, h_v * 16 + h_l] * once[0])
+                for m_i in range(32):
+                    for n_v in range(2):
+                        for n_l in T.vectorized(16):
+                            x8: T.let[T.float32] = T.min(T.max((X_tile[0, m_i, n_v * 16 + n_l] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
+                            x9: T.let[T.float32] = T.floor(x8 * T.float32(1.4426950408889634) + T.float32(0.5))
+                            x10: T.let[T.float32] = (x8 - x9 * T.float32(0.693359375)) - x9 * T.float32(-0.000212194440)
+                            x11: T.let[T.float32] = (T.float32(1.0) + x10 * (T.float32(1.0) + x10 * (T.float32(0.5) + x10 * (T.float32(0.16666415333747864) + x10 * (T.float32(0.04166608303785324) + x10 * (T.float32(0.008375135250389576) + x10 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x9) + 127, 23))
+                            P_tile[0, m_i, n_v * 16 + n_l] = x11
+                for m_i in range(32):
+                    for l in T.vectorized(16):
+                        lane[l] = T.float32(0.0)
+                    for n_v in range(2):
+                        for n_l in T.vectorized(16):
+                            lane[n_l] = lane[n_l] + P_tile[0, m_i, n_v * 16 + n_l]
+                    for l in T.vectorized(8):
+                        lane[l] = lane[l] + lane[l + 8]
+                    for l in T.vectorized(4):
+                        lane[l] = lane[l] + lane[l + 4]
+                    for l in T.vectorized(2):
+                        lane[l] = lane[l] + lane[l + 2]
+                    Z_tile[0, m_i] = Z_tile[0, m_i] + lane[0] + lane[1]
+                for i0 in range(4):
+                    for i in T.unroll(8):
+                        for j in T.vectorized(16):
+                            acc0[i, j] = U_tile[0, i0 * 8 + i, j]
+                    for i in T.unroll(8):
+                        for j in T.vectorized(16):
+                            acc1[i, j] = U_tile[0, i0 * 8 + i, 16 + j]
+                    for n_i in range(32):
+                        for i in T.unroll(8):
+                            for j in T.vectorized(16):
+                                acc0[i, j] = acc0[i, j] + P_tile[0, i0 * 8 + i, n_i] * V_flat[b_t * 2048 + (n_t * 32 + n_i) * 32 + j]
+                            for j in T.vectorized(16):
+                                acc1[i, j] = acc1[i, j] + P_tile[0, i0 * 8 + i, n_i] * V_flat[b_t * 2048 + (n_t * 32 + n_i) * 32 + 16 + j]
+                    for i in T.unroll(8):
+                        for j in T.vectorized(16):
+                            U_tile[0, i0 * 8 + i, j] = acc0[i, j]
+                    for i in T.unroll(8):
+                        for j in T.vectorized(16):
+                            U_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
             for m_i in range(32):
-                for n_v in range(2):
-                    for n_l in T.vectorized(16):
-                        X_tile[0, m_i, n_v * 16 + n_l] = (S_tile[0, m_i, n_v * 16 + n_l] * T.float32(0.17677669529663687))
-            for m_v in range(2):
-                for m_l in T.vectorized(16):
-                    R_old_tile[0, m_v * 16 + m_l] = R_tile[0, m_v * 16 + m_l]
-            for m_i in range(32):
-                for l in T.vectorized(16):
-                    lane[l] = T.float32(-3.4028234663852886e+38)
-                for n_v in range(2):
-                    for n_l in T.vectorized(16):
-                        lane[n_l] = T.max(lane[n_l], X_tile[0, m_i, n_v * 16 + n_l])
-                for l in T.vectorized(8):
-                    lane[l] = T.max(lane[l], lane[l + 8])
-                for l in T.vectorized(4):
-                    lane[l] = T.max(lane[l], lane[l + 4])
-                for l in T.vectorized(2):
-                    lane[l] = T.max(lane[l], lane[l + 2])
-                R_tile[0, m_i] = T.max(R_tile[0, m_i], T.max(lane[0], lane[1]))
-            for m_v in range(2):
-                for m_l in T.vectorized(16):
-                    x0: T.let[T.float32] = T.min(T.max((R_old_tile[0, m_v * 16 + m_l] - R_tile[0, m_v * 16 + m_l]), T.float32(-88.0296919)), T.float32(88.3762626))
-                    x1: T.let[T.float32] = T.floor(x0 * T.float32(1.4426950408889634) + T.float32(0.5))
-                    x2: T.let[T.float32] = (x0 - x1 * T.float32(0.693359375)) - x1 * T.float32(-0.000212194440)
-                    x3: T.let[T.float32] = (T.float32(1.0) + x2 * (T.float32(1.0) + x2 * (T.float32(0.5) + x2 * (T.float32(0.16666415333747864) + x2 * (T.float32(0.04166608303785324) + x2 * (T.float32(0.008375135250389576) + x2 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x1) + 127, 23))
-                    Z_tile[0, m_v * 16 + m_l] = (Z_tile[0, m_v * 16 + m_l] * x3)
-            for m_i in range(32):
-                x4: T.let[T.float32] = T.min(T.max((R_old_tile[0, m_i] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
-                x5: T.let[T.float32] = T.floor(x4 * T.float32(1.4426950408889634) + T.float32(0.5))
-                x6: T.let[T.float32] = (x4 - x5 * T.float32(0.693359375)) - x5 * T.float32(-0.000212194440)
-                x7: T.let[T.float32] = (T.float32(1.0) + x6 * (T.float32(1.0) + x6 * (T.float32(0.5) + x6 * (T.float32(0.16666415333747864) + x6 * (T.float32(0.04166608303785324) + x6 * (T.float32(0.008375135250389576) + x6 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x5) + 127, 23))
-                once[0] = x7
                 for h_v in range(2):
                     for h_l in T.vectorized(16):
-                        U_tile[0, m_i, h_v * 16 + h_l] = (U_tile[0, m_i, h_v * 16 + h_l] * once[0])
-            for m_i in range(32):
-                for n_v in range(2):
-                    for n_l in T.vectorized(16):
-                        x8: T.let[T.float32] = T.min(T.max((X_tile[0, m_i, n_v * 16 + n_l] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
-                        x9: T.let[T.float32] = T.floor(x8 * T.float32(1.4426950408889634) + T.float32(0.5))
-                        x10: T.let[T.float32] = (x8 - x9 * T.float32(0.693359375)) - x9 * T.float32(-0.000212194440)
-                        x11: T.let[T.float32] = (T.float32(1.0) + x10 * (T.float32(1.0) + x10 * (T.float32(0.5) + x10 * (T.float32(0.16666415333747864) + x10 * (T.float32(0.04166608303785324) + x10 * (T.float32(0.008375135250389576) + x10 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x9) + 127, 23))
-                        P_tile[0, m_i, n_v * 16 + n_l] = x11
-            for m_i in range(32):
-                for l in T.vectorized(16):
-                    lane[l] = T.float32(0.0)
-                for n_v in range(2):
-                    for n_l in T.vectorized(16):
-                        lane[n_l] = lane[n_l] + P_tile[0, m_i, n_v * 16 + n_l]
-                for l in T.vectorized(8):
-                    lane[l] = lane[l] + lane[l + 8]
-                for l in T.vectorized(4):
-                    lane[l] = lane[l] + lane[l + 4]
-                for l in T.vectorized(2):
-                    lane[l] = lane[l] + lane[l + 2]
-                Z_tile[0, m_i] = Z_tile[0, m_i] + lane[0] + lane[1]
-            for i0 in range(4):
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        acc0[i, j] = U_tile[0, i0 * 8 + i, j]
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        acc1[i, j] = U_tile[0, i0 * 8 + i, 16 + j]
-                for n_i in range(32):
-                    for i in T.unroll(8):
-                        for j in T.vectorized(16):
-                            acc0[i, j] = acc0[i, j] + P_tile[0, i0 * 8 + i, n_i] * V_flat[b_t * 2048 + (n_t * 32 + n_i) * 32 + j]
-                        for j in T.vectorized(16):
-                            acc1[i, j] = acc1[i, j] + P_tile[0, i0 * 8 + i, n_i] * V_flat[b_t * 2048 + (n_t * 32 + n_i) * 32 + 16 + j]
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        U_tile[0, i0 * 8 + i, j] = acc0[i, j]
-                for i in T.unroll(8):
-                    for j in T.vectorized(16):
-                        U_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
-        for m_i in range(32):
-            for h_v in range(2):
-                for h_l in T.vectorized(16):
-                    O_flat[b_t * 2048 + (m_t * 32 + m_i) * 32 + h_v * 16 + h_l] = (U_tile[0, m_i, h_v * 16 + h_l] / Z_tile[0, m_i])
+                        O_flat[b_t * 2048 + (m_t * 32 + m_i) * 32 + h_v * 16 + h_l] = (U_tile[0, m_i, h_v * 16 + h_l] / Z_tile[0, m_i])
