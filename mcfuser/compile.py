@@ -12,8 +12,10 @@ from typing import Any
 
 from mcfuser import install
 from mcfuser.chain import Chain, parts
+from mcfuser.codegen import cuda_module
 from mcfuser.device import Device
 from mcfuser.graph.assemble import Installed, Replacement, assemble
+from mcfuser.graph.assemble import install as insert
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.measure import Worker
@@ -99,8 +101,11 @@ def compile_model(
         decisions = _decide_all(run, cut.found)
     tuned = time.monotonic()
     progress("build", 0, 0)
-    replacements = _replacements(cut.found, decisions, device)
-    module = assemble(loaded.module, replacements, device)
+    replacements, binaries = _replacements(cut.found, decisions, device)
+    if device.kind == "cuda":
+        module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
+    else:
+        module = assemble(loaded.module, replacements, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, cut.found, cut.products, decisions, seconds)
     report["inputs"] = [_port(p) for p in loaded.inputs]
@@ -166,8 +171,9 @@ def _better(
 
 def _replacements(
     found: Sequence[Found], decisions: Mapping[str, Decision], device: Device
-) -> list[Replacement]:
-    """The kernels for every place; places whose kernels are equal share the function."""
+) -> tuple[list[Replacement], list[cuda_module.Kernel]]:
+    """The kernels for every place, and the cubins they launch; places whose kernels are equal
+    share the function."""
     shared: dict[object, install.Function] = {}
     made = []
     for f in found:
@@ -184,11 +190,9 @@ def _replacements(
                 shared[key] = install.function(tuned, chain, device, f"chain_{name}", physical)
             made_once = shared[key]
             packed = install.packed(made_once, chain, f.constants)
-            installed.append(
-                Installed(made_once.name, chain, made_once.primfunc, packed, made_once.binary)
-            )
+            installed.append(Installed(made_once.name, chain, made_once.primfunc, packed))
         made.append(Replacement(f, tuple(installed)))
-    return made
+    return made, [f.binary for f in shared.values() if f.binary is not None]
 
 
 # --- reporting ------------------------------------------------------------------------------

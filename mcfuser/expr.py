@@ -212,7 +212,7 @@ def text(e: Expr, outer: int = 0) -> str:
     if isinstance(e, Index):
         return e.axis
     if isinstance(e, Read):
-        return f"{e.tensor}[{', '.join(index_text(i) for i in e.indices)}]"
+        return f"{e.tensor}[{', '.join(index_text(i) for i in e.indices) or '()'}]"
     if isinstance(e, Cast):
         return f"{e.dtype}({text(e.arg)})"
     if e.op in _INFIX:
@@ -296,9 +296,18 @@ def _affine(node: ast.expr) -> Affine:
             return collect(part.left, factor) + collect(part.right, sign * factor)
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
             for number, rest in ((part.left, part.right), (part.right, part.left)):
-                if isinstance(number, ast.Constant) and type(number.value) is int:
-                    return collect(rest, factor * number.value)
+                if (value := _whole(number)) is not None:
+                    return collect(rest, factor * value)
         raise ChainError(f"index '{ast.unparse(node)}' is not affine in the axes")
 
     offset = collect(node, 1)
     return Affine(tuple(sorted((a, c) for a, c in total.items() if c)), offset)
+
+
+def _whole(node: ast.expr) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _whole(node.operand)
+        return -inner if inner is not None else None
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    return None

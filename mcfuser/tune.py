@@ -200,9 +200,7 @@ class _Tuning:
 
     def _plan(self, candidate: Sequence[int]) -> tuple[Plan, dict[str, int]]:
         tiles = dict(zip(self.found.axes, (int(v) for v in candidate[1:-1]), strict=True))
-        size = self.found.program.chain.size
-        dead = frozenset(a for a, n in tiles.items() if n >= size(a))
-        return self.plans[int(candidate[0]), dead], tiles
+        return self.plans[int(candidate[0]), self.found.dead(tiles)], tiles
 
     def _estimate(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Floats:
         times = np.empty(len(rows))
@@ -284,6 +282,7 @@ class _Tuning:
             error=result.error,
             stages=self.stages,
             trials=trials,
+            space=self.options.space,
             failed=dict(self.failed),
             resources=resources,
             versions={n: version(n) for n in ("apache-tvm", "triton", "mcfuser")},

@@ -12,8 +12,8 @@ from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.device import Device
 from mcfuser.errors import InputError
 from mcfuser.space.expression import parse, rename
-from mcfuser.space.plan import Plan, program
-from mcfuser.space.prune import Kind
+from mcfuser.space.plan import Plan
+from mcfuser.space.prune import Kind, space
 from mcfuser.space.schedule import Schedule
 
 CODE = "1"
@@ -54,6 +54,7 @@ class Tuned:
     error: float | None
     stages: Mapping[str, int]
     trials: int
+    space: Kind = "mcfuser"
     failed: Mapping[str, int] = field(default_factory=dict)
     resources: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -114,9 +115,8 @@ def plan_of(tuned: Tuned, chain: Chain) -> tuple[Plan, dict[str, int]]:
     names = {a.name: b.name for a, b in zip(tuned.chain.axes, chain.axes, strict=True)}
     expression = rename(parse(tuned.expression), names)
     tiles = {names[a]: n for a, n in tuned.tiles.items()}
-    ready = program(chain)
-    dead = frozenset(a for a, n in tiles.items() if n >= ready.chain.size(a))
-    return Plan(ready, expression, dead), tiles
+    whole = space(chain, tuned.space)
+    return Plan(whole.program, expression, whole.dead(tiles)), tiles
 
 
 def realise(tuned: Tuned, chain: Chain) -> Schedule:

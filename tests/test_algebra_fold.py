@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from chains import LINES, chain, extents, inputs, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.algebra.fold import fold
 from mcfuser.chain import Chain, from_json, to_json
-from mcfuser.errors import ChainError
 from mcfuser.space.reference import evaluate
 
 AXES = {"m": 4, "n": 5}
@@ -87,8 +85,6 @@ def test_maps_with_a_domain_stay() -> None:
     assert fold(c) == c
 
 
-@pytest.mark.xfail(strict=True, raises=ChainError, reason="fold counts readers in bodies only, so "
-                   "it removes a map that a domain still reads")  # fmt: skip
 def test_a_map_that_a_domain_reads_stays() -> None:
     c = maps("T[m, n] = X[m, n] * 2.0", "W[m, n] = T[m, n] + 1.0",
              "Z[m] = sum[n] W[m, n] where T[m, n] < 1.0")  # fmt: skip

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mcfuser.algebra.dependence import dependences
 from mcfuser.algebra.hoist import hoist
 from mcfuser.chain import Chain, products
-from mcfuser.errors import ChainError
 from mcfuser.space.reference import evaluate
 
 AXES = {"m": 4, "n": 6, "h": 3}
@@ -134,8 +133,6 @@ def test_a_norm_that_others_read_as_well_keeps_its_map() -> None:
     assert "W" in [o.out for o in moved.operators]
 
 
-@pytest.mark.xfail(strict=True, raises=ChainError, reason="hoist._without_dead counts readers in "
-                   "bodies only, so it removes a map that a domain still reads")  # fmt: skip
 def test_a_map_that_only_a_domain_reads_is_not_dead() -> None:
     lines = ["T[m, n] = X[m, n] * 2.0", "Q[m] = sum[n] X[m, n]", "Z[m] = sum[n] X[m, n] * Q[m]",
              "W[m] = sum[n] Z[m] + X[m, n] where T[m, n] < 1.0"]  # fmt: skip

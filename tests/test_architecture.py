@@ -51,11 +51,6 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
 LAZY = {"sympy": {"algebra"}, "tvm": {"device"}}
 
-BREACHES = {
-    "mcfuser/graph/assemble.py": "graph builds the CUDA module through codegen.cuda_module; the "
-    "function that wires them belongs above both",
-}
-
 READERS = {
     "service/settings.py": "settings are read from the environment here",
     "mcfuser/cli.py": "the command",
@@ -96,10 +91,7 @@ def target(module: str) -> tuple[str, bool]:
 
 
 def checked(path: Path) -> object:
-    name = str(path.relative_to(ROOT))
-    reason = BREACHES.get(name)
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(path, id=name, marks=marks)
+    return pytest.param(path, id=str(path.relative_to(ROOT)))
 
 
 @pytest.mark.parametrize("path", [checked(p) for p in SOURCES])

@@ -190,8 +190,6 @@ def test_estimates_may_be_infinite_for_some() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="evolve._mutate divides zero weights by "
-                   "their zero sum where every estimate is infinite")  # fmt: skip
 def test_estimates_may_be_infinite_for_all() -> None:
     cost = bowl((2, 2, 2))
     found = evolve(grid(6, 6, 6), estimated(lambda c: float("inf")), Bench(cost), 0)

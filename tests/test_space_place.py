@@ -313,31 +313,21 @@ MUST_AGREE = {
 TILES = {"m": [3], "n": [2, 8], "k": [4], "h": [2, 4]}
 
 
-OVERWRITTEN = pytest.mark.xfail(
-    strict=True, reason="interpret._block initialises all of a buffer that keeps every tile, also "
-    "those that earlier turns of the loop have filled"
-)  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("softmax under a mask", marks=OVERWRITTEN),
+        "softmax under a mask",
         "rows with an empty domain",
         "rows as long as an input says",
-        pytest.param("a softmax down the columns", marks=OVERWRITTEN),
+        "a softmax down the columns",
         "a third reduction",
-        pytest.param("a second reduction that is refused", marks=OVERWRITTEN),
+        "a second reduction that is refused",
     ],
 )
 def test_every_placement_computes_the_chain(name: str) -> None:
     agrees(chain({"m": 6, "n": 8, "k": 4, "h": 4}, SHAPES, MUST_AGREE[name]), TILES)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="place keeps the old value of a moving reduction only after that reduction "
-    "was itself repaired, so what reads it misses that repair"
-)  # fmt: skip
 @pytest.mark.parametrize(
     "lines",
     [
@@ -353,28 +343,23 @@ def test_a_moving_value_that_is_repaired_itself(lines: Sequence[str]) -> None:
     agrees(chain({"m": 6, "n": 8, "k": 4, "h": 4}, SHAPES, lines), TILES)
 
 
-@pytest.mark.xfail(strict=True, reason="a repair by Z_old / Z is 0 / 0 while a row's domain is "
-                   "empty so far")  # fmt: skip
 def test_a_row_whose_domain_begins_late() -> None:
     lines = ("Z[m] = sum[n] X[m, n] where m <= n", "W[m] = sum[n] X[m, n] / Z[m] where m <= n")
     agrees(chain({"m": 6, "n": 8}, SHAPES, lines), {"m": [3], "n": [2, 8]})
 
 
-@pytest.mark.xfail(strict=True, reason="a repair ignores that the domain moves too")
 def test_a_domain_that_moves() -> None:
     lines = ("R[m] = max[n] X[m, n]",
              "Z[m] = sum[n] exp(X[m, n] - R[m]) where X[m, n] < R[m] - 0.5")  # fmt: skip
     agrees(chain({"m": 6, "n": 8}, SHAPES, lines), {"m": [3], "n": [2, 8]})
 
 
-@pytest.mark.xfail(strict=True, reason="a maximum repairs the zeros outside a map's domain too")
 def test_a_maximum_of_a_map_with_a_domain() -> None:
     lines = ("R[m] = max[n] X[m, n]", "D[m, n] = Y[m, n] - R[m] where 3 <= n",
              "T[m] = max[n] D[m, n]")  # fmt: skip
     agrees(chain({"m": 6, "n": 8}, SHAPES, lines), {"m": [3], "n": [2, 8]})
 
 
-@OVERWRITTEN
 def test_an_intermediate_of_three_products_that_is_kept_whole() -> None:
     c = named("three_products", {"m": 6, "k": 4, "n": 5, "h": 4, "p": 6})
     of = program(c)

@@ -245,8 +245,6 @@ def test_candidates_of_equal_statements_are_one(c) -> None:
     assert candidates(merged) == candidates(found)
 
 
-@pytest.mark.xfail(strict=True, reason="distinct keeps one table of each placement, but where dead "
-                   "loops stay several tables have the same placement")  # fmt: skip
 def test_candidates_of_the_ablation_are_not_lost() -> None:
     found, _ = prune(space(PAPER, "chimera"), A100)
     assert distinct(found).candidates == len(candidates(found))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcfuser.chain import Chain, Operator
-from mcfuser.expr import Expr, Index, Read, at, reads, rewrite
+from mcfuser.chain import Chain
+from mcfuser.expr import Call, Const, Expr, Index, Read, at, reads, rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,9 @@ class Dependence:
     axis: str
 
 
-def through_maps(chain: Chain, operator: Operator) -> Expr:
-    """The operator's body with every map that it reads written out, down to other reductions."""
+def through_maps(chain: Chain, e: Expr) -> Expr:
+    """An expression with every map that it reads written out, down to reductions; a map with a
+    domain is zero outside it."""
 
     def leaf(node: Read | Index) -> Expr:
         if not isinstance(node, Read) or node.tensor in chain.inputs:
@@ -26,10 +27,12 @@ def through_maps(chain: Chain, operator: Operator) -> Expr:
         source = chain.operator(node.tensor)
         if source.reduce != "none":
             return node
-        moved = at(source.body, dict(zip(source.axes, node.indices, strict=True)))
-        return rewrite(moved, leaf)
+        body = source.body
+        if source.domain is not None:
+            body = Call("select", (source.domain, body, Const(0.0)))
+        return rewrite(at(body, dict(zip(source.axes, node.indices, strict=True))), leaf)
 
-    return rewrite(operator.body, leaf)
+    return rewrite(e, leaf)
 
 
 def dependences(chain: Chain) -> tuple[Dependence, ...]:
@@ -38,7 +41,8 @@ def dependences(chain: Chain) -> tuple[Dependence, ...]:
     for target in chain.operators:
         if target.reduce == "none":
             continue
-        for name in dict.fromkeys(r.tensor for r in reads(through_maps(chain, target))):
+        sources = [through_maps(chain, e) for e in (target.body, target.domain) if e is not None]
+        for name in dict.fromkeys(r.tensor for e in sources for r in reads(e)):
             if name in chain.inputs:
                 continue
             common = [a for a in chain.operator(name).over if a in target.over]

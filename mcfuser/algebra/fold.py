@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from mcfuser.chain import Chain, inline
-from mcfuser.expr import reads
+from mcfuser.chain import Chain, Operator, inline, sources
+from mcfuser.expr import Call, Read, walk
+
+CHEAP = 2
+"""Operations of a map that may be computed again for each time that it is read."""
 
 
 def fold(chain: Chain) -> Chain:
     """The chain without maps that exactly one operator, itself a map, reads."""
     for operator in chain.operators:
-        readers = [
-            o for o in chain.operators if any(r.tensor == operator.out for r in reads(o.body))
-        ]
-        alone = len(readers) == 1 and readers[0].reduce == "none" and operator.reduce == "none"
-        plain = operator.domain is None and readers and readers[0].domain is None
-        wide = chain.tensor(operator.out).dtype == "float32"
-        if alone and plain and wide and operator.out not in chain.outputs:
+        readers = [o for o in chain.operators if any(r.tensor == operator.out for r in sources(o))]
+        if len(readers) == 1 and _folds(chain, operator, readers[0]):
             return fold(inline(chain, operator.out))
     return chain
+
+
+def _folds(chain: Chain, operator: Operator, reader: Operator) -> bool:
+    maps = operator.reduce == "none" and reader.reduce == "none"
+    plain = operator.domain is None and reader.domain is None
+    wide = chain.tensor(operator.out).dtype == "float32"
+    times = sum(isinstance(n, Read) and n.tensor == operator.out for n in walk(reader.body))
+    work = sum(isinstance(n, Call) for n in walk(operator.body))
+    light = times == 1 or work <= CHEAP
+    return maps and plain and wide and light and operator.out not in chain.outputs

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import dependences
-from mcfuser.chain import Chain, Operator, Tensor
+from mcfuser.chain import Chain, Operator, Tensor, sources
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, read, reads
 
 Wrap = Callable[[Expr], Expr]
@@ -144,7 +144,7 @@ def _split(chain: Chain, operator: Operator, factored: _Factored) -> Chain:
 
 def _without_dead(chain: Chain) -> Chain:
     """The chain without maps that nothing reads any more."""
-    used = {r.tensor for o in chain.operators for r in reads(o.body)} | set(chain.outputs)
+    used = {r.tensor for o in chain.operators for r in sources(o)} | set(chain.outputs)
     dead = {o.out for o in chain.operators if o.out not in used}
     if not dead:
         return chain

@@ -59,7 +59,9 @@ def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
 
 def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     target, moving = chain.operator(d.target), chain.operator(d.moving)
-    body = through_maps(chain, target)
+    body = through_maps(chain, target.body)
+    if target.domain is not None and _reads(through_maps(chain, target.domain), d.moving):
+        return _refuse(d, f"the domain of '{d.target}' depends on '{d.moving}'")
     found = [n for n in _nodes(body) if isinstance(n, Read) and n.tensor == d.moving]
     moved = any(i.plain not in target.axes for i in found[0].indices)
     if moved or any(r != found[0] for r in found):
@@ -86,6 +88,10 @@ def _refuse(d: Dependence, reason: str) -> Refusal:
     return Refusal(d.target, d.moving, d.axis, sentence)
 
 
+def _reads(e: Expr, tensor: str) -> bool:
+    return any(isinstance(n, Read) and n.tensor == tensor for n in _nodes(e))
+
+
 def _nodes(e: Expr) -> list[Expr]:
     return [e, *(n for child in children(e) for n in _nodes(child))]
 
@@ -97,7 +103,7 @@ def _abstract(e: Expr, moving: str) -> tuple[Expr, dict[Expr, str]]:
     def go(node: Expr) -> Expr:
         if isinstance(node, Read) and node.tensor == moving:
             return Index("r")
-        free = not any(isinstance(n, Read) and n.tensor == moving for n in _nodes(node))
+        free = not _reads(node, moving)
         if free and isinstance(node, Const):
             return node
         if free:
@@ -135,11 +141,19 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
             continue
         if not _commutes(h, t, symbols["x"], symbols["y"], reduce):
             continue
-        return _Solution(g_text, f"{c} = {inverse}", _from_sympy(h))
+        return _Solution(g_text, f"{c} = {inverse}", _kept_zero(_from_sympy(h), reduce))
     return _Solution(
         g_text, "", None,
         f"no h with h(g(r, c), r, r') = g(r', c) commutes with {reduce} for g = {g_text}",
     )  # fmt: skip
+
+
+def _kept_zero(h: Expr, reduce: Reducer) -> Expr:
+    """h is linear for a sum, so nothing stays nothing, also where h would divide by zero."""
+    divides = any(isinstance(n, Call) and n.op in ("div", "pow") for n in _nodes(h))
+    if reduce != "sum" or not divides:
+        return h
+    return Call("select", (Call("eq", (Index("t"), Const(0.0))), Const(0.0), h))
 
 
 def _invert(g: Any, c: Any, t: Any) -> Any | None:

@@ -80,7 +80,9 @@ def from_json(document: Mapping[str, object]) -> Chain:
         raise ChainError(
             f"the chain document has no {error}; it needs axes and operators"
         ) from None
-    except (TypeError, AttributeError) as error:
+    except ChainError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
         raise ChainError(f"the chain document is not of the documented form: {error}") from None
 
 
@@ -99,7 +101,7 @@ def _dict(value: object) -> Mapping[str, object]:
 def _extent(value: object) -> Extent:
     if isinstance(value, list) and len(value) == 2:
         return Bounds(int(value[0]), int(value[1]))
-    if not isinstance(value, int):
+    if type(value) is not int:
         raise TypeError(f"an extent is a whole number or [low, high], not {value!r}")
     return value
 

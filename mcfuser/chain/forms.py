@@ -61,7 +61,7 @@ def from_text(words: str, dtype: str = "float32") -> Chain:
     kind, _, numbers = words.partition(":")
     forms = {"gemm": gemm, "attention": attention}
     extents = numbers.split(",")
-    if kind not in forms or len(extents) != 5 or not all(x.strip().isdigit() for x in extents):
+    if kind not in forms or len(extents) != 5 or not all(x.strip().isdecimal() for x in extents):
         raise ChainError(
             f"chain '{words}' is neither gemm:batch,M,N,K,H nor attention:heads,M,N,K,H; "
             "give a JSON file for any other"

@@ -14,8 +14,8 @@ from mcfuser.expr import Expr, Index, Read, at, reads, rewrite
 def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     """The chain of some of a chain's operators; what they read and do not write is input."""
     operators = tuple(o for o in chain.operators if o.out in outs)
-    read_names = {r.tensor for o in operators for r in _sources(o)}
-    later = {r.tensor for o in chain.operators if o.out not in outs for r in _sources(o)}
+    read_names = {r.tensor for o in operators for r in sources(o)}
+    later = {r.tensor for o in chain.operators if o.out not in outs for r in sources(o)}
     produced = tuple(o.out for o in operators if o.out in later or o.out in chain.outputs)
     used_axes = {a for o in operators for a in o.related}
     kept = tuple(
@@ -26,7 +26,8 @@ def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     return Chain(name, letters, kept, operators, produced)
 
 
-def _sources(o: Operator) -> Iterator[Read]:
+def sources(o: Operator) -> Iterator[Read]:
+    """What an operator reads, in its body and in its domain."""
     yield from reads(o.body)
     if o.domain is not None:
         yield from reads(o.domain)
@@ -69,7 +70,13 @@ def inline(chain: Chain, out: str) -> Chain:
         return at(gone.body, dict(zip(gone.axes, node.indices, strict=True)))
 
     operators = tuple(
-        replace(o, body=rewrite(o.body, leaf)) for o in chain.operators if o.out != out
+        replace(
+            o,
+            body=rewrite(o.body, leaf),
+            domain=rewrite(o.domain, leaf) if o.domain is not None else None,
+        )
+        for o in chain.operators
+        if o.out != out
     )
     tensors = tuple(t for t in chain.tensors if t.name != out)
     return replace(chain, operators=operators, tensors=tensors)

@@ -7,6 +7,7 @@ like any others. A chain checks itself when it is built.
 from __future__ import annotations
 
 import hashlib
+import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -180,8 +181,10 @@ def _unique(chain: Chain, kind: str, names: list[str]) -> None:
 
 
 def _check_tensor(chain: Chain, t: Tensor) -> None:
-    if not _NAME.fullmatch(t.name):
-        raise ChainError(f"tensor '{t.name}' must be named by letters, digits and '_'")
+    if not _NAME.fullmatch(t.name) or keyword.iskeyword(t.name):
+        raise ChainError(
+            f"tensor '{t.name}' must be named by letters, digits and '_', and not be Python's word"
+        )
     if t.dtype not in DTYPES:
         raise ChainError(f"tensor '{t.name}' has dtype '{t.dtype}'; use {', '.join(DTYPES)}")
     for d in t.shape:

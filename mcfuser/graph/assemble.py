@@ -14,7 +14,6 @@ from tvm import relax, tirx
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.chain import Chain
-from mcfuser.codegen import cuda_module
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.graph import rest
@@ -26,14 +25,13 @@ class Installed:
     """One kernel, which computes one chain or a part of it.
 
     `func` takes the chain's inputs, then its outputs, in the chain's order. `packed` holds the
-    constant inputs that it wants in another layout; `binary` is the cubin that it launches.
+    constant inputs that it wants in another layout.
     """
 
     name: str
     chain: Chain
     func: tirx.PrimFunc
     packed: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
-    binary: cuda_module.Kernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,11 @@ class Replacement:
 
 
 def assemble(module: tvm.IRModule, replacements: Sequence[Replacement], device: Device) -> bytes:
-    """The shared library of the module with the chains' kernels in it, all else compiled by TVM.
+    """The shared library for a CPU: the chains' kernels in the module, all else compiled by TVM.
 
     Raises ChainError where a kernel reads a tensor that nothing before it writes.
     """
-    installed = install(module, replacements)
-    if device.kind == "cuda":
-        kernels = [k.binary for r in replacements for k in r.kernels if k.binary is not None]
-        return cuda_module.build(installed, device, kernels)
-    executable = _build(installed, device)
+    executable = _build(install(module, replacements), device)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.so"
         executable.export_library(str(path))

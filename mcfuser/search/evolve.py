@@ -66,7 +66,12 @@ def evolve(
     while len(population) and quiet < PATIENCE and not (generations and stop()):
         generations += 1
         times = estimate(population)
-        chosen = _best_unmeasured(population, times, state.measured, _left(trials, state))
+        left = _left(trials, state)
+        chosen = _best_unmeasured(population, times, state.measured, left)
+        if not chosen and left > 0:
+            population = _unmeasured(rows, state.measured, rng)
+            times = estimate(population)
+            chosen = _best_unmeasured(population, times, state.measured, left)
         if not chosen:
             break
         before = state.seconds
@@ -94,6 +99,14 @@ def _best_unmeasured(
     return list(chosen)
 
 
+def _unmeasured(rows: Rows, measured: Mapping[Candidate, float], rng: np.random.Generator) -> Rows:
+    """A new population from what nobody has looked at: the old one bred true."""
+    fresh = np.asarray([tuple(int(v) for v in r) not in measured for r in rows], bool)
+    left: Rows = rows[fresh]
+    drawn: Rows = left[rng.permutation(len(left))[:POPULATION]]
+    return drawn
+
+
 def _take(state: _State, chosen: Sequence[Candidate], seconds: Sequence[float]) -> None:
     for candidate, time in zip(chosen, seconds, strict=True):
         state.measured[candidate] = time
@@ -106,7 +119,9 @@ def _mutate(
 ) -> Rows:
     """The next population: drawn by weight 1/t, each with one gene changed to another legal one."""
     weights = 1.0 / np.maximum(times, 1e-30)
-    drawn = rng.choice(len(population), POPULATION, p=weights / weights.sum())
+    total = weights.sum()
+    share = weights / total if total > 0 else None
+    drawn = rng.choice(len(population), POPULATION, p=share)
     values = [np.unique([c[i] for c in legal]) for i in range(population.shape[1])]
     children = []
     for parent in population[drawn]:

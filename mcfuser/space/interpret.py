@@ -87,7 +87,7 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
         if isinstance(s, Load):
             _load(run, s)
         elif isinstance(s, Init):
-            run.buffers[s.buffer][...] = s.value
+            run.buffers[s.buffer][_region(run, s.buffer)] = s.value
         elif isinstance(s, Keep):
             run.buffers[s.old][_region(run, s.old)] = run.buffers[s.buffer][_region(run, s.buffer)]
         elif isinstance(s, Compute):

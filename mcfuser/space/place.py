@@ -7,13 +7,13 @@ otherwise the later one walks its own loop, and what it reads is kept whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mcfuser.algebra.roll import OLD, Refusal, Roll
-from mcfuser.chain import Chain, Operator, batch_axes
-from mcfuser.expr import Affine, Expr, Read, axis, reads, rewrite
+from mcfuser.chain import Chain, Operator, batch_axes, sources
+from mcfuser.expr import Affine, Expr, Read, axis, rewrite
 from mcfuser.space.expression import Expression
 from mcfuser.space.schedule import (
     LOWEST,
@@ -58,7 +58,7 @@ class Program:
         """The operators that each operator needs, directly or not."""
         found: dict[str, frozenset[str]] = {}
         for o in self.chain.operators:
-            direct = {r.tensor for r in _sources(o)} - set(self.chain.inputs)
+            direct = {r.tensor for r in sources(o)} - set(self.chain.inputs)
             found[o.out] = frozenset(direct).union(*(found[d] for d in direct))
         return found
 
@@ -75,13 +75,9 @@ class Program:
                 isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
             )
             return bool(moving) and not refused
-        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in _sources(c))]
+        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
         escapes = o.out in self.chain.outputs or o.reduce != "none"
         return not escapes and all(self.rolled(c, loop) for c in readers)
-
-
-def _sources(o: Operator) -> tuple[Read, ...]:
-    return reads(o.body) + (reads(o.domain) if o.domain is not None else ())
 
 
 @dataclass
@@ -181,7 +177,7 @@ class _Placing:
     def add(self, o: Operator) -> None:
         loops = self.loops(o)
         nests = self.nests(o, loops)
-        names = {r: self._load(o, r, loops, nests) for r in _sources(o)}
+        names = {r: self._load(o, r, loops, nests) for r in sources(o)}
 
         def leaf(node: Expr) -> Expr:
             return Read(names[node], node.indices) if isinstance(node, Read) else node
@@ -251,10 +247,20 @@ class _Placing:
         old = moving + OLD
         if old not in self.kept:
             self.kept.append(old)
-            self._before(moving, len(site.loops), Keep(old, moving))
+            self._keep(site, site.nests[site.loops.index(a) + 1], moving)
         repair = Repair(roll.target, old, moving, roll.h)
         if repair not in site.nests[-1].items:
             self._after(moving, len(site.loops), repair)
+
+    def _keep(self, site: _Site, turn: _Nest, moving: str) -> None:
+        """The old value is kept before anything of this turn changes it: the reduction's own step,
+        or its repair where it follows another one."""
+        nest, anchor = next(
+            ((nest, item) for nest, item in _items(turn)
+             if isinstance(item, Repair) and item.buffer == moving),
+            (site.nests[-1], site.compute),
+        )  # fmt: skip
+        nest.items.insert(nest.items.index(anchor), Keep(moving + OLD, moving))
 
     def _store(self, o: Operator, loops: Sequence[str]) -> None:
         depth = self._first_over(o, loops)
@@ -296,8 +302,17 @@ class _Placing:
         at = site.loops.index(a)
         if at >= self._first_over(o, site.loops):
             return True
-        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in _sources(c))]
+        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
         return any(site.nests[at + 1] not in self.sites[c.out].nests for c in readers)
+
+
+def _items(nest: _Nest) -> Iterator[tuple[_Nest, Statement]]:
+    """Every statement below a nest, in order, with the nest that holds it."""
+    for item in nest.items:
+        if isinstance(item, _Nest):
+            yield from _items(item)
+        else:
+            yield nest, item
 
 
 def _computed(item: _Nest | Statement) -> set[str]:

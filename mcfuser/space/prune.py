@@ -7,7 +7,7 @@ single candidates; each is one function from space to space, and `RULES` is thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -47,6 +47,13 @@ class Space:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         return loop_axes(self.program.chain)
+
+    def dead(self, tiles: Mapping[str, int]) -> frozenset[str]:
+        """The loops that are dropped under these tile sizes."""
+        size = self.program.chain.size
+        if not self.dead_loops:
+            return frozenset(a for a in tiles if size(a) == 1)
+        return frozenset(a for a, n in tiles.items() if n >= size(a))
 
     @property
     def candidates(self) -> int:
@@ -141,12 +148,12 @@ def _plans(found: Space) -> Iterator[tuple[Plan, Ints]]:
     grids = np.meshgrid(*[np.asarray(o, np.int64) for o in found.options], indexing="ij")
     tiles = np.stack([g.reshape(-1) for g in grids], axis=1) if grids else np.zeros((1, 0), int)
     alive = tiles < np.asarray(extents, np.int64)
+    if not found.dead_loops:
+        alive = np.broadcast_to(np.asarray(extents) > 1, tiles.shape)
     code = alive @ (1 << np.arange(len(extents)))
     for expression in found.expressions:
         for value in np.unique(code):
             dead = [a for i, a in enumerate(found.axes) if not value >> i & 1]
-            if not found.dead_loops:
-                dead = [a for a in dead if found.program.chain.size(a) == 1]
             yield Plan(found.program, expression, frozenset(dead)), tiles[code == value]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcfuser.codegen.tensorir.scalar import literal
 from mcfuser.codegen.tensorir.source import strides_of
-from mcfuser.codegen.tensorir.writer import At, Writer
+from mcfuser.codegen.tensorir.writer import At, Writer, plus, times
 from mcfuser.expr import Call, Const, Expr, Read, axis, read, reads
 from mcfuser.space.place import plain_index
 from mcfuser.space.schedule import LOWEST, Compute, Init, Store
@@ -18,18 +18,26 @@ def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
 
 
 def fill(w: Writer, s: Init) -> None:
-    """The whole of a tile set to one value, padding too."""
-    shape = [w.extent(d) for d in w.schedule.buffer(s.buffer).dims] or [1]
+    """A tile set to one value, padding too; of a whole one, the part where the loops stand."""
     lanes = w.lowering.lanes
-    with w.nest([(f"i{i}", str(n)) for i, n in enumerate(shape[:-1])]) as at:
-        where = "".join(f"{a}, " for a in at)
-        if shape[-1] % lanes == 0:
-            with w.nest([("j0", str(shape[-1] // lanes))]) as (j0,), w.vector("j", lanes):
-                place = f"{j0} * {lanes} + j" if j0 != "0" else "j"
+    counts, starts = [], []
+    for dim in w.schedule.buffer(s.buffer).dims:
+        a = plain_index(dim.index)
+        turning = dim.whole and a in w.loops
+        counts.append(w.schedule.tile(a) if turning else w.extent(dim))
+        starts.append(w.start(a) if turning else "0")
+    if not counts:
+        w.put(f"{s.buffer}_tile[0] = {literal(s.value)}")
+        return
+    with w.nest([(f"i{i}", str(n)) for i, n in enumerate(counts[:-1])]) as at:
+        where = "".join(f"{plus(start, a)}, " for start, a in zip(starts, at, strict=False))
+        if counts[-1] % lanes == 0:
+            with w.nest([("j0", str(counts[-1] // lanes))]) as (j0,), w.vector("j", lanes):
+                place = plus(starts[-1], plus(times(j0, lanes), "j"))
                 w.put(f"{s.buffer}_tile[{where}{place}] = {literal(s.value)}")
         else:
-            with w.block(f"for j in range({shape[-1]}):"):
-                w.put(f"{s.buffer}_tile[{where}j] = {literal(s.value)}")
+            with w.block(f"for j in range({counts[-1]}):"):
+                w.put(f"{s.buffer}_tile[{where}{plus(starts[-1], 'j')}] = {literal(s.value)}")
 
 
 def assign(w: Writer, names: Sequence[str], body: Expr, target: str) -> None:
