@@ -59,7 +59,7 @@ def test_each_failure_costs_itself_alone(worker: Worker) -> None:
 
 def test_what_hangs_is_ended() -> None:
     hang = altered(
-        "for t in T.parallel(", "for forever in range(10000000000):\n      for t in range("
+        "for t in T.parallel(", "for forever in range(10000000000):\n          for t in range("
     )
     with Worker(2, limit=4.0) as worker:
         begun = time.monotonic()
@@ -77,9 +77,9 @@ def test_what_wants_too_much_memory_is_told(worker: Worker) -> None:
 
 HOG = (
     'hog = T.alloc_buffer((34359738368,), "float32")\n'
-    "        for big in range(34359738):\n"
-    "            hog[big * 1000] = T.float32(1)\n"
-    "        R_tile = "
+    "            for big in range(34359738):\n"
+    "                hog[big * 1000] = T.float32(1)\n"
+    "            R_tile = "
 )
 
 

@@ -14,6 +14,9 @@ from mcfuser.expr import Read, axes, reads
 from mcfuser.space.place import plain_index
 from mcfuser.space.schedule import Compute, Illegal, Repair, Schedule, statements
 
+STACK = 1024
+"""Bytes from which on TVM takes a local array from the heap, where it is no register."""
+
 Kind = Literal["packed", "panels", "plain"]
 """A loaded right operand: a constant packed when compiling, panels filled in scratch, or read as it
 lies."""
@@ -121,14 +124,12 @@ def _vectors(tile: int, lowering: Lowering) -> int:
 
 
 def _rows(tile: int, vectors: int, lowering: Lowering, divide: bool) -> int:
-    """Rows that fill the accumulators which the lowering has."""
-    full = (
-        lowering.rows
-        if vectors == lowering.vectors
-        else (lowering.rows * lowering.vectors // vectors)
-    )
-    most = min(full, 16, tile)
-    return next(r for r in range(most, 0, -1) if not divide or tile % r == 0)
+    """Rows of a micro-tile: of those that the accumulators hold, the best by how much of the last
+    one is padding and by how often a vector of the right operand is used again."""
+    full = lowering.rows * lowering.vectors // vectors
+    most = min(full, (STACK - 1) // (4 * lowering.lanes), tile)
+    fitting = [r for r in range(1, most + 1) if not divide or tile % r == 0]
+    return max(fitting, key=lambda r: tile / (-(-tile // r) * r) * r / (r + 1))
 
 
 def _units(found: Mapping[str, Operands]) -> dict[str, int]:

@@ -11,18 +11,18 @@ def kernel(A_arg: T.Buffer((2048,), "float32"), B_arg: T.Buffer((2048,), "float3
         T.writes()
         for t in T.parallel(2):
             m_t: T.let[T.int32] = t
-            C_tile = T.alloc_buffer((1, 32, 32), "float32")
-            E_tile = T.alloc_buffer((1, 32, 32), "float32")
-            acc0 = T.alloc_buffer((16, 16), "float32")
-            acc1 = T.alloc_buffer((16, 16), "float32")
+            C_tile = T.alloc_buffer((1, 88, 32), "float32")
+            E_tile = T.alloc_buffer((1, 88, 32), "float32")
+            acc0 = T.alloc_buffer((11, 16), "float32")
+            acc1 = T.alloc_buffer((11, 16), "float32")
             lane = T.alloc_buffer((16,), "float32")
             once = T.alloc_buffer((8,), "float32")
-            for i1 in range(32):
+            for i1 in range(88):
                 for j0 in range(2):
                     for j in T.vectorized(16):
                         E_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
             for n_t in range(2):
-                for i1 in range(32):
+                for i1 in range(88):
                     for j0 in range(2):
                         for j in T.vectorized(16):
                             C_tile[0, i1, j0 * 16 + j] = T.float32(0.0)
@@ -47,17 +47,17 @@ def kernel(A_arg: T.Buffer((2048,), "float32"), B_arg: T.Buffer((2048,), "float3
                             for j in T.vectorized(16):
                                 C_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
                 for h_t in range(2):
-                    for i0 in range(2):
-                        for i in T.unroll(16):
+                    for i0 in range(3):
+                        for i in T.unroll(11):
                             for j in T.vectorized(16):
-                                acc0[i, j] = E_tile[0, i0 * 16 + i, h_t * 16 + j]
+                                acc0[i, j] = E_tile[0, i0 * 11 + i, h_t * 16 + j]
                         for n_i in range(32):
-                            for i in T.unroll(16):
+                            for i in T.unroll(11):
                                 for j in T.vectorized(16):
-                                    acc0[i, j] = acc0[i, j] + C_tile[0, i0 * 16 + i, n_i] * D_flat[(n_t * 32 + n_i) * 32 + h_t * 16 + j]
-                        for i in T.unroll(16):
+                                    acc0[i, j] = acc0[i, j] + C_tile[0, i0 * 11 + i, n_i] * D_flat[(n_t * 32 + n_i) * 32 + h_t * 16 + j]
+                        for i in T.unroll(11):
                             for j in T.vectorized(16):
-                                E_tile[0, i0 * 16 + i, h_t * 16 + j] = acc0[i, j]
+                                E_tile[0, i0 * 11 + i, h_t * 16 + j] = acc0[i, j]
             for m_i in range(32):
                 for h_v in range(2):
                     for h_l in T.vectorized(16):

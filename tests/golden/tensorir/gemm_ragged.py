@@ -16,8 +16,8 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
             D_panels = T.alloc_buffer((3, 32, 16), "float32")
             C_tile = T.alloc_buffer((1, 16, 32), "float32")
             E_tile = T.alloc_buffer((1, 16, 48), "float32")
-            acc0 = T.alloc_buffer((16, 16), "float32")
-            acc1 = T.alloc_buffer((16, 16), "float32")
+            acc0 = T.alloc_buffer((8, 16), "float32")
+            acc1 = T.alloc_buffer((8, 16), "float32")
             lane = T.alloc_buffer((16,), "float32")
             once = T.alloc_buffer((8,), "float32")
             for i1 in range(16):
@@ -53,17 +53,17 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
                         for j in range(16):
                             D_panels[p, n_i, j] = T.if_then_else(p * 16 + j < 33, D_flat[b_t * 2541 + (n_t * 32 + n_i) * 33 + p * 16 + j], T.float32(0))
                 for j0 in range(3):
-                    for i0 in range((T.min(16, 40 - m_t * 16) + 15) // 16):
-                        for i in T.unroll(16):
+                    for i0 in range((T.min(16, 40 - m_t * 16) + 7) // 8):
+                        for i in T.unroll(8):
                             for j in T.vectorized(16):
-                                acc0[i, j] = E_tile[0, i0 * 16 + i, j0 * 16 + j]
+                                acc0[i, j] = E_tile[0, i0 * 8 + i, j0 * 16 + j]
                         for n_i in range(T.min(32, 77 - n_t * 32)):
-                            for i in T.unroll(16):
+                            for i in T.unroll(8):
                                 for j in T.vectorized(16):
-                                    acc0[i, j] = acc0[i, j] + C_tile[0, i0 * 16 + i, n_i] * D_panels[j0, n_i, j]
-                        for i in T.unroll(16):
+                                    acc0[i, j] = acc0[i, j] + C_tile[0, i0 * 8 + i, n_i] * D_panels[j0, n_i, j]
+                        for i in T.unroll(8):
                             for j in T.vectorized(16):
-                                E_tile[0, i0 * 16 + i, j0 * 16 + j] = acc0[i, j]
+                                E_tile[0, i0 * 8 + i, j0 * 16 + j] = acc0[i, j]
             for m_i in range(T.min(16, 40 - m_t * 16)):
                 for h_v in range(2):
                     for h_l in T.vectorized(16):
