@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -63,14 +65,15 @@ def compile_(
     shapes = _shapes(shape)
     target = device_named(device)
     data = _read(model)
-    _folder(output)
+    _writable(output)
     from mcfuser.compile import compile_model
 
     with _cache(cache) as kept, _progress() as progress:
         artifact = compile_model(data, target, kept, options, shapes, progress)
     artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
-    (output / "module.so").write_bytes(artifact.module)
-    (output / "report.json").write_text(json.dumps(artifact.report, indent=2) + "\n")
+    _folder(output)
+    _write(output / "module.so", artifact.module)
+    _write(output / "report.json", (json.dumps(artifact.report, indent=2) + "\n").encode())
     reporting.show(artifact.report, out)
     out.print(f"wrote {output / 'module.so'} and {output / 'report.json'}", highlight=False)
 
@@ -154,6 +157,9 @@ def run(
     """Run a compiled module in a fresh process, beside onnxruntime on the same random inputs."""
     from mcfuser.graph.check import check as compare
 
+    device = _report(folder).get("device", "cpu")
+    if device != "cpu":
+        raise InputError(f"'{folder}' was compiled for {device}; run its module where that GPU is")
     shapes = _shapes(shape) or _compiled_shapes(folder)
     result = compare(folder, _read(check), shapes, seed)
     document = {
@@ -215,11 +221,22 @@ def _shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 def _compiled_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The shapes that the module was compiled for, from its report."""
+    given = _report(folder).get("shapes", {})
+    return {name: tuple(extents) for name, extents in given.items()}
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    """What compile wrote beside the module; empty where there is none."""
     path = folder / "report.json"
     if not path.is_file():
         return {}
-    given = json.loads(path.read_text()).get("shapes", {})
-    return {name: tuple(extents) for name, extents in given.items()}
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"'{path}' is not a report of mcfuser's; compile the model again")
+    return found
 
 
 def _read(path: Path) -> bytes:
@@ -234,6 +251,29 @@ def _folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"folder '{path}' cannot be made: {error.strerror}") from None
+
+
+def _writable(path: Path) -> None:
+    """Says so now, not after a minute of tuning, where the folder cannot be written to."""
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"'{there}' is no folder that can be written to; choose another one")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, and never into a file that another process has loaded."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.replace(file.name, path)
+            except OSError:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
 
 
 def _chain(words: str, dtype: str) -> Chain:

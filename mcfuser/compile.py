@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,9 @@ def _better(
     fused: Tuned, pieces: tuple[Tuned, ...], one: float, many: float, measured: bool
 ) -> Decision:
     verb = "measured" if measured else "predicted, not measured"
+    if math.isinf(one) or math.isinf(many):
+        kept = (fused,) if math.isinf(many) and not math.isinf(one) else pieces
+        return Decision(kept, fused, None, None, "the two could not be timed beside each other")
     if one <= MARGIN * many:
         return Decision((fused,), fused, one, many, f"{many / one:.2f}x over unfused, {verb}")
     why = f"unfused is kept: fused takes {one / many:.2f}x its time, {verb}"
@@ -268,10 +272,11 @@ def _product(
 ) -> dict[str, Any]:
     """A product's place; its chain is a number in the report's `chains`."""
     reason = p.reason
+    chain = keys.index(found[p.chain].chain.key) if p.chain is not None else None
     if p.chain is not None and p.chain in fused_at:
         reason = None
-    elif p.chain is not None and reason is None:
-        reason = "its chain ran faster unfused, or was not fused: see the chain's reason"
+    elif chain is not None and reason is None:
+        reason = f"chain {chain + 1} was not fused: its result says why"
     return {
         "name": p.name,
         "shape": {"batch": p.batch, "rows": p.rows, "columns": p.columns, "depth": p.depth},
@@ -279,6 +284,6 @@ def _product(
         "phi": p.phi,
         "bound": device.throughput(p.dtype) / device.bandwidth,
         "mbci": p.mbci,
-        "chain": keys.index(found[p.chain].chain.key) if p.chain is not None else None,
+        "chain": chain,
         "reason": reason,
     }

@@ -131,6 +131,34 @@ def test_functions_are_accurate(scale: float) -> None:
     assert (np.abs(found["G"] - expected["G"]) <= 1e-6 * np.abs(expected["G"])).all()
 
 
+def test_what_is_not_a_number_stays_so_and_what_is_too_large_is_infinite() -> None:
+    document = {
+        "axes": {"m": 32},
+        "tensors": {"X": {"shape": ["m"]}},
+        "operators": [
+            "E[m] = exp(X[m])",
+            "F[m] = erf(X[m])",
+            "G[m] = tanh(X[m])",
+            "H[m] = max(X[m], 0.0)",
+            "I[m] = 1.0 / (1.0 + exp(-X[m]))",
+        ],
+        "outputs": ["E", "F", "G", "H", "I"],
+    }
+    chain = from_json(document)
+    x = np.zeros(32, "float32")
+    x[:4] = np.nan, np.inf, -np.inf, 100.0
+    found = run(schedules(chain, parse("m."), {"m": 32}), chain, WIDE, {"X": x})
+    expected = {
+        "E": (np.nan, np.inf, 0.0, np.inf),
+        "F": (np.nan, 1.0, -1.0, 1.0),
+        "G": (np.nan, 1.0, -1.0, 1.0),
+        "H": (np.nan, np.inf, 0.0, 100.0),
+        "I": (np.nan, 1.0, 0.0, 1.0),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name][:4], values, rtol=1e-6, err_msg=name)
+
+
 CASES = {
     "gemm_mhnk": (gemm(1, 64, 64, 32, 32), "mh.nk", {"m": 32, "n": 32, "k": 16, "h": 32}),
     "gemm_flat": (gemm(1, 64, 64, 32, 32), "m.n(k,h)", {"m": 32, "n": 32, "k": 16, "h": 16}),

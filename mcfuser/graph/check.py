@@ -104,8 +104,9 @@ def inputs(proto: onnx.ModelProto, random: np.random.Generator) -> Feeds:
         if value.name in bounds:
             feeds[value.name] = random.integers(0, bounds[value.name], shape).astype(dtype)
         elif dtype.kind in "iub":
-            kept = random.random(shape) < 0.75
-            kept[..., :1] = True
+            kept = np.asarray(random.random(shape) < 0.75)
+            if kept.ndim:
+                kept[..., :1] = True
             feeds[value.name] = kept.astype(dtype)
         else:
             feeds[value.name] = random.standard_normal(shape).astype(dtype)

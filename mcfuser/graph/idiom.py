@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
+from mcfuser.graph.contraction import patches
 from mcfuser.graph.dataflow import array, extents
 
 Matches = Mapping[DFPattern, relax.Expr]
@@ -19,7 +20,7 @@ def recognise(module: tvm.IRModule) -> tvm.IRModule:
     found = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     for name, function in module.functions.items():
         if isinstance(function, relax.Function):
-            for rewrite in (_powers, _softmax, _layer_norm):
+            for rewrite in (_powers, _softmax, _layer_norm, patches):
                 function = rewrite(function)
             found.update_func(name, function)
     return found

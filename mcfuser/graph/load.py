@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.contraction import einsums
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import recognise
 from mcfuser.graph.read import bind, expand, name_nodes, read, sentence
@@ -55,7 +56,7 @@ def load(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Loaded:
     proto = bound(model, shapes)
     if not any(node.domain == "com.microsoft" for node in proto.graph.node):
         known -= _MISREAD
-    folded = fold(expand(proto, known))
+    folded = einsums(fold(expand(proto, known)))
     name_nodes(folded.graph)
     module = _simplify(_import(folded))
     inputs = tuple(_input_port(i) for i in folded.graph.input)

@@ -78,7 +78,7 @@ def parallel(function: tirx.PrimFunc) -> tirx.PrimFunc:
         return function
     try:
         _rows(schedule, blocks)
-    except s_tir.ScheduleError:
+    except (s_tir.ScheduleError, tvm.error.InternalError):  # rfactor checks some reductions so
         schedule = s_tir.Schedule(function)
         blocks = normalize_prim_func(schedule)
         for block in blocks:
@@ -107,8 +107,8 @@ def _rows(schedule: s_tir.Schedule, blocks: list[SBlockInfo]) -> None:
     """One parallel loop over the rows that all blocks share, everything else inside it."""
     shared = min(_leading(b) for b in blocks)
     extents = [b.dom()[:shared] for b in blocks]
-    if any(e != extents[0] for e in extents):
-        raise s_tir.ScheduleError("the blocks keep different rows")
+    if not shared or any(e != extents[0] for e in extents):
+        raise s_tir.ScheduleError("the blocks share no rows")
     parts: list[s_tir.schedule.SBlockRV] = []
     lanes = []
     for block in blocks:

@@ -32,7 +32,7 @@ def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> 
         names = [str(core) for core in cores]
         tvm.get_global_func("runtime.config_threadpool")(-3, len(names), names)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
-    tensors = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs]
+    tensors = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
     main = machine["main"]
     return lambda: main(*tensors)
 

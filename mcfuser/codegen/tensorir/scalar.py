@@ -89,6 +89,8 @@ class Scalar:
             return self._tanh(args[0])
         if e.op == "erf":
             return self._erf(args[0])
+        if e.op in ("max", "min") and isinstance(e.args[1], Const):
+            args.reverse()  # of two, the second is kept where a comparison fails: NaN stays
         return f"{_CALLS[e.op]}({', '.join(args)})"
 
     def _pow(self, e: Call, args: Sequence[str]) -> str:
@@ -102,12 +104,15 @@ class Scalar:
 
     def exp(self, x: str) -> str:
         """2^n * e^r with |r| <= ln(2)/2. Below the clamp n = -127, whose bits are zero: exp(-inf)
-        is 0 with no test."""
-        x = self.let(f"T.min(T.max({x}, T.float32(-88.0296919)), T.float32(88.3762626))")
+        is 0 with no test; above it the result is infinite, and not a number stays so."""
+        whole = self.let(x)
+        x = self.let(f"T.min(T.max({whole}, T.float32(-88.0296919)), T.float32(88.3762626))")
         n = self.let(f"T.floor({x} * T.float32(1.4426950408889634) + T.float32(0.5))")
         r = self.let(f"({x} - {n} * T.float32(0.693359375)) - {n} * T.float32(-0.000212194440)")
         power = f'T.reinterpret("float32", T.shift_left(T.Cast("int32", {n}) + 127, 23))'
-        return self.let(f"{_horner(_EXP, r)} * {power}")
+        value = self.let(f"{_horner(_EXP, r)} * {power}")
+        beyond = f'{whole} * T.float32("inf")'
+        return self.let(f"T.Select({whole} <= T.float32(88.3762626), {value}, {beyond})")
 
     def _tanh(self, x: str) -> str:
         """By exp, save near zero, where 1 - 2 / (e^2x + 1) would cancel: there by the series."""
@@ -119,7 +124,7 @@ class Scalar:
 
     def _erf(self, x: str) -> str:
         x = self.let(x)
-        size = self.let(f"T.min(T.abs({x}), T.float32(4))")
+        size = self.let(f"T.min(T.float32(4), T.abs({x}))")  # in this order NaN stays
         tail = self.exp(_horner(_ERF_FAR, size))
         far = self.let(f"T.float32(1) - {tail}")
         near = f"{x} * {_horner(_ERF_NEAR, self.let(f'{x} * {x}'))}"

@@ -1,0 +1,130 @@
+"""Matrix products under other names: einsum of two operands, and a convolution over patches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import helper, numpy_helper
+from tvm import relax
+from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
+
+from mcfuser.graph.dataflow import extents
+
+Matches = Mapping[DFPattern, relax.Expr]
+
+
+def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every einsum of two operands as a product of matrices, batched.
+
+    One whose shapes are not known, or that is no product, stays as it is.
+    """
+    if not any(node.op_type == "Einsum" for node in proto.graph.node):
+        return proto
+    shapes = _shapes(onnx.shape_inference.infer_shapes(proto))
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    nodes: list[onnx.NodeProto] = []
+    for node in proto.graph.node:
+        plan = _plan(node, shapes) if node.op_type == "Einsum" else None
+        if plan is None:
+            nodes.append(node)
+            continue
+        steps, constants = plan
+        nodes += steps
+        made.graph.initializer.extend(constants)
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    graph = proto.graph
+    found = {t.name: tuple(t.dims) for t in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
+            found[value.name] = tuple(d.dim_value for d in dims)
+    return found
+
+
+def _plan(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
+    """The nodes and constants that replace an einsum, or None where it is no product."""
+    words = node.attribute[0].s.decode().replace(" ", "")
+    inputs, arrow, out = words.partition("->")
+    a, _, b = inputs.partition(",")
+    if not arrow or not (a + b + out).isalpha() or any(i not in shapes for i in node.input):
+        return None
+    if len(node.input) != 2 or any(len(set(w)) != len(w) for w in (a, b, out)):
+        return None
+    sizes = dict(zip(a, shapes[node.input[0]], strict=True))
+    for letter, extent in zip(b, shapes[node.input[1]], strict=True):
+        if sizes.setdefault(letter, extent) != extent:
+            return None
+    batch = [x for x in out if x in a and x in b]
+    rows = [x for x in out if x in a and x not in b]
+    columns = [x for x in out if x in b and x not in a]
+    depth = [x for x in a if x in b and x not in out]
+    if {*batch, *rows, *depth} != set(a) or {*batch, *columns, *depth} != set(b):
+        return None  # a letter of one operand alone is summed
+    name = node.output[0]
+    steps: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+
+    def step(kind: str, source: Sequence[str], target: str, **attributes: Sequence[int]) -> str:
+        steps.append(helper.make_node(kind, source, [target], f"{name}_{kind}", **attributes))
+        return target
+
+    def reshaped(source: str, extents: Sequence[int], target: str) -> str:
+        constants.append(numpy_helper.from_array(np.asarray(extents, np.int64), f"{target}_shape"))
+        return step("Reshape", [source, constants[-1].name], target)
+
+    def matrix(at: int, letters: str, one: Sequence[str], two: Sequence[str]) -> str:
+        """Batch first, then one dimension for each of two groups of letters."""
+        order = [letters.index(x) for x in (*batch, *one, *two)]
+        turned = step("Transpose", [node.input[at]], f"{name}_turned{at}", perm=order)
+        groups = [math.prod(sizes[x] for x in g) for g in (one, two)]
+        return reshaped(turned, [*(sizes[x] for x in batch), *groups], f"{name}_matrix{at}")
+
+    operands = [matrix(0, a, rows, depth), matrix(1, b, depth, columns)]
+    result = step("MatMul", operands, f"{name}_product")
+    order = [*batch, *rows, *columns]
+    result = reshaped(result, [sizes[x] for x in order], f"{name}_apart")
+    step("Transpose", [result], name, perm=[order.index(x) for x in out])
+    return steps, constants
+
+
+def patches(function: relax.Function) -> relax.Function:
+    """A convolution whose kernel is its stride, without padding, as a product over patches."""
+    x, weight = wildcard(), wildcard()
+    pattern = is_op("relax.nn.conv2d")(x, weight)
+
+    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
+        data, kernel = extents(matches[x]), extents(matches[weight])
+        if data is None or kernel is None or not _over_patches(call, data, kernel):
+            return call
+        (n, c, height, width), (o, _, kh, kw) = data, kernel
+        high, wide = height // kh, width // kw
+        cut = relax.op.reshape(matches[x], [n, c, high, kh, wide, kw])
+        rows = relax.op.permute_dims(cut, [0, 2, 4, 1, 3, 5])
+        left = relax.op.reshape(rows, [n, high * wide, c * kh * kw])
+        flat = relax.op.reshape(matches[weight], [o, c * kh * kw])
+        product = relax.op.matmul(left, relax.op.permute_dims(flat, [1, 0]))
+        channels = relax.op.permute_dims(product, [0, 2, 1])
+        return relax.op.reshape(channels, [n, o, high, wide])
+
+    return rewrite_call(pattern, rewriter, function)
+
+
+def _over_patches(call: relax.Call, data: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
+    attrs = call.attrs
+    layouts = (str(attrs.data_layout), str(attrs.kernel_layout)) == ("NCHW", "OIHW")
+    strides = [int(s) for s in attrs.strides]
+    plain = not any(int(p) for p in attrs.padding) and all(int(d) == 1 for d in attrs.dilation)
+    whole = all(n % k == 0 for n, k in zip(data[2:], kernel[2:], strict=True))
+    return layouts and plain and whole and int(attrs.groups) == 1 and strides == list(kernel[2:])

@@ -1,0 +1,74 @@
+"""Products under other names are found, and still compute the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mcfuser.device import device_named
+from mcfuser.graph.assemble import assemble
+from mcfuser.graph.check import check
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
+
+CPU = device_named("cpu")
+SIZES = dict(zip("bhqkdce", (2, 3, 5, 7, 4, 6, 8), strict=True))
+
+
+def model(node: onnx.NodeProto, shapes: list[list[int]], weights: list | None = None) -> bytes:
+    names = [n for n in node.input if n not in {w.name for w in weights or ()}]
+    inputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in zip(names, shapes, strict=True)
+    ]
+    output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "one", inputs, [output], weights or [])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(made).SerializeToString()
+
+
+def products(data: bytes, folder: Path) -> int:
+    """How many products the model has, once it was compiled and agreed with onnxruntime."""
+    loaded = load(data, {})
+    (folder / "module.so").write_bytes(assemble(loaded.module, [], CPU))
+    assert check(folder, data, {}).error < 1e-5
+    return len(partition(loaded.module, 1e12, 1e11).products)
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("bhqd,bhkd->bhqk", 1),
+        ("bhqk,bhkd->bqhd", 1),
+        ("bqhd, bkhd -> bhqk", 1),
+        ("qd,dce->qce", 1),
+        ("qce,ced->qd", 1),
+        ("qd,kd->kq", 1),
+        ("bqd,bkc->bq", 0),
+        ("qd,qd->qd", 0),
+    ],
+)
+def test_an_einsum_of_two_is_a_product(words: str, count: int, tmp_path: Path) -> None:
+    a, b = words.replace(" ", "").partition("->")[0].split(",")
+    node = helper.make_node("Einsum", ["x", "y"], ["out"], equation=words)
+    shapes = [[SIZES[letter] for letter in a], [SIZES[letter] for letter in b]]
+    found = products(model(node, shapes), tmp_path)
+    assert found == count if count else found <= 1
+
+
+@pytest.mark.parametrize(
+    ("attributes", "count"),
+    [({}, 1), ({"strides": [2, 2]}, 0), ({"pads": [1, 1, 1, 1]}, 0), ({"dilations": [2, 2]}, 0)],
+)
+def test_a_convolution_over_patches_is_a_product(
+    attributes: dict, count: int, tmp_path: Path
+) -> None:
+    weight = np.random.default_rng(0).standard_normal((5, 3, 4, 4)).astype("float32")
+    weights = [numpy_helper.from_array(weight, "w")]
+    given = {"strides": [4, 4], **attributes}
+    node = helper.make_node("Conv", ["x", "w"], ["out"], **given)
+    assert products(model(node, [[2, 3, 16, 8]], weights), tmp_path) == count
