@@ -79,28 +79,34 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
                     R_tile[0, m_i] = T.max(R_tile[0, m_i], T.max(lane[0], lane[1]))
                 for m_v in range(2):
                     for m_l in T.vectorized(16):
-                        x0: T.let[T.float32] = T.min(T.max((R_old_tile[0, m_v * 16 + m_l] - R_tile[0, m_v * 16 + m_l]), T.float32(-88.0296919)), T.float32(88.3762626))
-                        x1: T.let[T.float32] = T.floor(x0 * T.float32(1.4426950408889634) + T.float32(0.5))
-                        x2: T.let[T.float32] = (x0 - x1 * T.float32(0.693359375)) - x1 * T.float32(-0.000212194440)
-                        x3: T.let[T.float32] = (T.float32(1.0) + x2 * (T.float32(1.0) + x2 * (T.float32(0.5) + x2 * (T.float32(0.16666415333747864) + x2 * (T.float32(0.04166608303785324) + x2 * (T.float32(0.008375135250389576) + x2 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x1) + 127, 23))
-                        Z_tile[0, m_v * 16 + m_l] = (Z_tile[0, m_v * 16 + m_l] * x3)
+                        x0: T.let[T.float32] = (R_old_tile[0, m_v * 16 + m_l] - R_tile[0, m_v * 16 + m_l])
+                        x1: T.let[T.float32] = T.min(T.max(x0, T.float32(-88.0296919)), T.float32(88.3762626))
+                        x2: T.let[T.float32] = T.floor(x1 * T.float32(1.4426950408889634) + T.float32(0.5))
+                        x3: T.let[T.float32] = (x1 - x2 * T.float32(0.693359375)) - x2 * T.float32(-0.000212194440)
+                        x4: T.let[T.float32] = (T.float32(1.0) + x3 * (T.float32(1.0) + x3 * (T.float32(0.5) + x3 * (T.float32(0.16666415333747864) + x3 * (T.float32(0.04166608303785324) + x3 * (T.float32(0.008375135250389576) + x3 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x2) + 127, 23))
+                        x5: T.let[T.float32] = T.Select(x0 <= T.float32(88.3762626), x4, x0 * T.float32("inf"))
+                        Z_tile[0, m_v * 16 + m_l] = (Z_tile[0, m_v * 16 + m_l] * x5)
                 for m_i in range(32):
-                    x4: T.let[T.float32] = T.min(T.max((R_old_tile[0, m_i] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
-                    x5: T.let[T.float32] = T.floor(x4 * T.float32(1.4426950408889634) + T.float32(0.5))
-                    x6: T.let[T.float32] = (x4 - x5 * T.float32(0.693359375)) - x5 * T.float32(-0.000212194440)
-                    x7: T.let[T.float32] = (T.float32(1.0) + x6 * (T.float32(1.0) + x6 * (T.float32(0.5) + x6 * (T.float32(0.16666415333747864) + x6 * (T.float32(0.04166608303785324) + x6 * (T.float32(0.008375135250389576) + x6 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x5) + 127, 23))
-                    once[0] = x7
+                    x6: T.let[T.float32] = (R_old_tile[0, m_i] - R_tile[0, m_i])
+                    x7: T.let[T.float32] = T.min(T.max(x6, T.float32(-88.0296919)), T.float32(88.3762626))
+                    x8: T.let[T.float32] = T.floor(x7 * T.float32(1.4426950408889634) + T.float32(0.5))
+                    x9: T.let[T.float32] = (x7 - x8 * T.float32(0.693359375)) - x8 * T.float32(-0.000212194440)
+                    x10: T.let[T.float32] = (T.float32(1.0) + x9 * (T.float32(1.0) + x9 * (T.float32(0.5) + x9 * (T.float32(0.16666415333747864) + x9 * (T.float32(0.04166608303785324) + x9 * (T.float32(0.008375135250389576) + x9 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x8) + 127, 23))
+                    x11: T.let[T.float32] = T.Select(x6 <= T.float32(88.3762626), x10, x6 * T.float32("inf"))
+                    once[0] = x11
                     for h_v in range(2):
                         for h_l in T.vectorized(16):
                             U_tile[0, m_i, h_v * 16 + h_l] = (U_tile[0, m_i, h_v * 16 + h_l] * once[0])
                 for m_i in range(32):
                     for n_v in range(2):
                         for n_l in T.vectorized(16):
-                            x8: T.let[T.float32] = T.min(T.max((X_tile[0, m_i, n_v * 16 + n_l] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
-                            x9: T.let[T.float32] = T.floor(x8 * T.float32(1.4426950408889634) + T.float32(0.5))
-                            x10: T.let[T.float32] = (x8 - x9 * T.float32(0.693359375)) - x9 * T.float32(-0.000212194440)
-                            x11: T.let[T.float32] = (T.float32(1.0) + x10 * (T.float32(1.0) + x10 * (T.float32(0.5) + x10 * (T.float32(0.16666415333747864) + x10 * (T.float32(0.04166608303785324) + x10 * (T.float32(0.008375135250389576) + x10 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x9) + 127, 23))
-                            P_tile[0, m_i, n_v * 16 + n_l] = x11
+                            x12: T.let[T.float32] = (X_tile[0, m_i, n_v * 16 + n_l] - R_tile[0, m_i])
+                            x13: T.let[T.float32] = T.min(T.max(x12, T.float32(-88.0296919)), T.float32(88.3762626))
+                            x14: T.let[T.float32] = T.floor(x13 * T.float32(1.4426950408889634) + T.float32(0.5))
+                            x15: T.let[T.float32] = (x13 - x14 * T.float32(0.693359375)) - x14 * T.float32(-0.000212194440)
+                            x16: T.let[T.float32] = (T.float32(1.0) + x15 * (T.float32(1.0) + x15 * (T.float32(0.5) + x15 * (T.float32(0.16666415333747864) + x15 * (T.float32(0.04166608303785324) + x15 * (T.float32(0.008375135250389576) + x15 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x14) + 127, 23))
+                            x17: T.let[T.float32] = T.Select(x12 <= T.float32(88.3762626), x16, x12 * T.float32("inf"))
+                            P_tile[0, m_i, n_v * 16 + n_l] = x17
                 for m_i in range(32):
                     for l in T.vectorized(16):
                         lane[l] = T.float32(0.0)

@@ -70,11 +70,13 @@ def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float3
             for m_i in range(32):
                 for n_v in range(4):
                     for n_l in T.vectorized(16):
-                        x0: T.let[T.float32] = T.min(T.max((X_tile[0, m_i, n_v * 16 + n_l] - R_tile[0, m_i]), T.float32(-88.0296919)), T.float32(88.3762626))
-                        x1: T.let[T.float32] = T.floor(x0 * T.float32(1.4426950408889634) + T.float32(0.5))
-                        x2: T.let[T.float32] = (x0 - x1 * T.float32(0.693359375)) - x1 * T.float32(-0.000212194440)
-                        x3: T.let[T.float32] = (T.float32(1.0) + x2 * (T.float32(1.0) + x2 * (T.float32(0.5) + x2 * (T.float32(0.16666415333747864) + x2 * (T.float32(0.04166608303785324) + x2 * (T.float32(0.008375135250389576) + x2 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x1) + 127, 23))
-                        P_tile[0, m_i, n_v * 16 + n_l] = x3
+                        x0: T.let[T.float32] = (X_tile[0, m_i, n_v * 16 + n_l] - R_tile[0, m_i])
+                        x1: T.let[T.float32] = T.min(T.max(x0, T.float32(-88.0296919)), T.float32(88.3762626))
+                        x2: T.let[T.float32] = T.floor(x1 * T.float32(1.4426950408889634) + T.float32(0.5))
+                        x3: T.let[T.float32] = (x1 - x2 * T.float32(0.693359375)) - x2 * T.float32(-0.000212194440)
+                        x4: T.let[T.float32] = (T.float32(1.0) + x3 * (T.float32(1.0) + x3 * (T.float32(0.5) + x3 * (T.float32(0.16666415333747864) + x3 * (T.float32(0.04166608303785324) + x3 * (T.float32(0.008375135250389576) + x3 * T.float32(0.001395604107528925))))))) * T.reinterpret("float32", T.shift_left(T.Cast("int32", x2) + 127, 23))
+                        x5: T.let[T.float32] = T.Select(x0 <= T.float32(88.3762626), x4, x0 * T.float32("inf"))
+                        P_tile[0, m_i, n_v * 16 + n_l] = x5
             for j0 in range(2):
                 for j in T.vectorized(16):
                     Z_tile[0, j0 * 16 + j] = T.float32(0.0)
