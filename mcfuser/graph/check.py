@@ -24,8 +24,11 @@ from mcfuser.errors import InputError
 from mcfuser.graph import runner
 from mcfuser.graph.load import bound
 
-_ROUNDS, _RUNS = 5, 6
-_REST = 0.03  # seconds in which the other's waiting threads fall asleep
+_ROUNDS = 5
+_REST = 0.3  # seconds in which the other's waiting threads, which spin, fall asleep
+_WARM = 0.05  # seconds of runs in each round that are not counted: threads wake, clocks rise
+_COUNTED = 0.1  # seconds of runs that are, and a few of them at least
+_FEW = 3
 _LIMIT = 300.0  # seconds that a child may take in all
 # Through these an input's numbers reach a table unchanged.
 _CARRIES = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Slice"})
@@ -180,8 +183,13 @@ def _timed(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[floa
     for _ in range(_ROUNDS):
         for one, kept in zip((ours, theirs), times, strict=True):
             time.sleep(_REST)
-            one()
-            kept.extend(one() for _ in range(_RUNS))
+            spent = 0.0
+            while spent < _WARM:
+                spent += one()
+            counted: list[float] = []
+            while sum(counted) < _COUNTED or len(counted) < _FEW:
+                counted.append(one())
+            kept.extend(counted)
     return statistics.median(times[0]), statistics.median(times[1])
 
 
