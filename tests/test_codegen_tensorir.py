@@ -11,7 +11,7 @@ import pytest
 import tvm
 from test_space_interpret import LINES, build, random_inputs, schedules
 
-from mcfuser.chain import Chain, attention, from_json, gemm
+from mcfuser.chain import Chain, attention, from_json, gemm, to_json
 from mcfuser.codegen.cpu import compile_function, pack
 from mcfuser.codegen.tensorir import Lowering, flat_size, generate
 from mcfuser.space.expression import bind, parse, tilings
@@ -181,6 +181,14 @@ def test_the_text_is_as_it_was(name: str, update_golden: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert path.read_text() == text, "run pytest --update-golden if the change is meant"
+
+
+def test_an_extent_known_at_run_time_only_is_refused() -> None:
+    document = to_json(gemm(1, 64, 64, 32, 32))
+    document["axes"]["m"] = [1, 64]  # type: ignore[index]
+    schedule = schedules(from_json(document), parse("mh.nk"), dict.fromkeys("mnkh", 32))
+    with pytest.raises(Illegal, match="axis 'm' is known at run time only"):
+        generate(schedule, "kernel", WIDE)
 
 
 def test_tiles_kept_side_by_side_must_be_whole_vectors() -> None:

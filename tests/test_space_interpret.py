@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
-from mcfuser.chain import Chain, attention, from_json, gemm
+from mcfuser.chain import Chain, attention, from_json, gemm, to_json
+from mcfuser.errors import ChainError
 from mcfuser.space.count import count
 from mcfuser.space.expression import bind, loop_axes, parse, tilings
 from mcfuser.space.interpret import interpret
@@ -149,3 +150,16 @@ def test_every_schedule_computes_the_chain(name, extents, tiles, bound, pick) ->
 def test_a_fully_masked_tile_adds_nothing(text: str) -> None:
     chain = build("causal", {"b": 1, "m": 8, "n": 32, "k": 4, "h": 4})
     agree(schedules(chain, parse(text), {"m": 4, "n": 4, "k": 2, "h": 2}), chain, 1)
+
+
+@pytest.mark.parametrize("n", [1, 7, 16, 33])
+@pytest.mark.parametrize("text", ["mh.nk", "m.n(k,h)", "mh.kn", "nmhk"])
+def test_one_schedule_serves_every_run_time_extent(n: int, text: str) -> None:
+    fixed_chain = build("causal", {"b": 2, "m": 9, "n": n, "k": 5, "h": 6})
+    document = to_json(fixed_chain)
+    document["axes"]["n"] = [1, 33]  # type: ignore[index]
+    chain = from_json(document)
+    schedule = schedules(chain, parse(text), {"m": 4, "n": 8, "k": 5, "h": 4})
+    agree(schedule.at({"n": n}), fixed_chain, n)
+    with pytest.raises(ChainError, match="axis 'n' needs an extent from 1 to 33, not 34"):
+        schedule.at({"n": 34})

@@ -2,7 +2,7 @@
 
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
-from mcfuser.chain.part import inline, parts, sources, subchain
+from mcfuser.chain.part import fixed, inline, parts, sources, subchain
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
 from mcfuser.chain.values import (
     BYTES,
@@ -19,7 +19,7 @@ from mcfuser.chain.values import (
 
 __all__ = [
     "BYTES", "Axis", "Bounds", "Chain", "Extent", "Operator", "Product", "Reducer", "Tensor",
-    "attention", "batch_axes", "canonical", "flops", "from_json", "from_text", "gemm", "inline",
-    "largest", "nbytes", "parse_operator", "parts", "product", "products", "sources", "subchain",
-    "to_json",
+    "attention", "batch_axes", "canonical", "fixed", "flops", "from_json", "from_text", "gemm",
+    "inline", "largest", "nbytes", "parse_operator", "parts", "product", "products", "sources",
+    "subchain", "to_json",
 ]  # fmt: skip

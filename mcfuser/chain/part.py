@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mcfuser.chain.roles import product
-from mcfuser.chain.values import Chain, Operator
+from mcfuser.chain.values import Bounds, Chain, Operator
 from mcfuser.errors import ChainError
 from mcfuser.expr import Expr, Index, Read, at, reads, rewrite
+
+
+def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
+    """The chain where run-time extents have these values.
+
+    Raises ChainError where one is missing or outside its bounds.
+    """
+    axes = []
+    for axis in chain.axes:
+        extent = axis.extent
+        if isinstance(extent, Bounds):
+            value = extents.get(axis.name)
+            if value is None or not extent.low <= value <= extent.high:
+                raise ChainError(
+                    f"axis '{axis.name}' needs an extent from {extent.low} to {extent.high}, "
+                    f"not {value}"
+                )
+            extent = value
+        axes.append(replace(axis, extent=extent))
+    return replace(chain, axes=tuple(axes))
 
 
 def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:

@@ -8,12 +8,12 @@ an axis with no loop for all its positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from mcfuser.chain import BYTES, Chain, Operator
+from mcfuser.chain import BYTES, Chain, Operator, fixed
 from mcfuser.expr import Affine, Expr, Read
 from mcfuser.space.expression import Expression
 
@@ -149,6 +149,13 @@ class Schedule:
     def ragged(self, axis: str) -> bool:
         """The last tile reaches past the extent."""
         return self.trips(axis) * self.tile(axis) != self.chain.extent(axis)
+
+    def at(self, extents: Mapping[str, int]) -> Schedule:
+        """The same program where run-time extents have these values; all of them must be given.
+
+        Raises ChainError where one is missing or outside its bounds.
+        """
+        return replace(self, chain=fixed(self.chain, extents))
 
     def buffer(self, name: str) -> Buffer:
         return self._buffers[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from mcfuser.chain import Bounds
 from mcfuser.codegen.tensorir.operands import Products, products_of
 from mcfuser.codegen.tensorir.passes import assign, fill, reduction, store, tile_axes
 from mcfuser.codegen.tensorir.product import pack, product
@@ -14,6 +15,7 @@ from mcfuser.expr import Call, Const, read
 from mcfuser.space.schedule import (
     Compute,
     Dim,
+    Illegal,
     Init,
     Keep,
     Load,
@@ -36,6 +38,9 @@ def generate(
     `shapes` are the extents that the parameters have in the surrounding graph; without them a
     parameter is flat. Raises Illegal where the schedule asks for what this back end has not.
     """
+    for a in schedule.chain.axes:
+        if isinstance(a.extent, Bounds):
+            raise Illegal(f"the extent of axis '{a.name}' is known at run time only")
     products = products_of(schedule, lowering)
     packed = {
         schedule.buffer(tile).tensor: products.panels(tile)
