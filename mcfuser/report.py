@@ -14,7 +14,6 @@ from mcfuser.algebra.roll import Roll, rolls
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.expr import text
-from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Step, prune, space
 from mcfuser.tuned import Tuned
 
@@ -118,12 +117,8 @@ def show_algebra(chain: Chain, device: Device, out: Console) -> None:
             out.print(f"\n[bold]refused[/bold]: {r.reason}", highlight=False)
     pruned, _ = prune(space(chain), device)
     out.print("\n[bold]loop nests[/bold] (loops of one trip dropped)")
-    for notation in dict.fromkeys(_notation(plan) for plan, _ in pruned.tables or ()):
+    for notation in dict.fromkeys(plan.notation for plan, _ in pruned.tables or ()):
         _plain(f"  {notation}", out)
-
-
-def _notation(plan: Plan) -> str:
-    return plan.notation
 
 
 def show_devices(devices: Sequence[Device], out: Console) -> None:

@@ -17,7 +17,7 @@ from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
 from mcfuser.chain import BYTES, Chain
-from mcfuser.expr import Call, walk
+from mcfuser.space.count import calls
 from mcfuser.space.expression import Expression, loop_axes
 from mcfuser.space.place import Program, place
 from mcfuser.space.schedule import (
@@ -140,17 +140,12 @@ def work(plan: Plan, tiles: Ints) -> Floats:
             space = sizes.one.astype(np.float64)
             for axis in s.operator.related:
                 space = space * sizes.of(axis)
-            each = _operations(s) + (s.operator.reduce != "none")
+            each = calls(s.body) + (s.operator.reduce != "none")
             total += each * space * repeats(sizes, outer)
         elif isinstance(s, Repair):
             around = [loop.axis for loop in outer]
-            each = sum(isinstance(n, Call) for n in walk(s.h))
-            total += each * elements(sizes, named[s.buffer], around) * repeats(sizes, outer)
+            total += calls(s.h) * elements(sizes, named[s.buffer], around) * repeats(sizes, outer)
     return total
-
-
-def _operations(s: Compute) -> int:
-    return sum(isinstance(n, Call) for n in walk(s.body))
 
 
 def footprint(plan: Plan, tiles: Ints) -> Ints:
