@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.algebra.dependence import dependences
-from mcfuser.algebra.hoist import hoist
+from mcfuser.algebra.hoist import hoist, shifted
 from mcfuser.chain import Chain, products
 from mcfuser.space.reference import evaluate
 
@@ -101,7 +101,12 @@ def test_a_chain_with_nothing_to_move_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["(X[m, n] - Z[m]) * V[n, h]", "exp(X[m, n] - Z[m]) * V[n, h]", "Z[m] / (1.0 + V[n, h])"],
+    [
+        "exp(X[m, n] - Z[m]) * V[n, h]",
+        "V[n, h] / (X[m, n] + Z[m])",
+        "tanh(X[m, n] * Z[m])",
+        "(exp(X[m, n] - Z[m]) - Z[m]) * V[n, h]",
+    ],
 )
 def test_what_is_no_factor_stays(body: str) -> None:
     lines = ["Z[m] = sum[n] X[m, n]", f"O[m, h] = sum[n] {body}"]
@@ -117,7 +122,7 @@ def test_a_factor_does_not_leave_a_maximum() -> None:
 
 def test_new_names_are_fresh() -> None:
     lines = ["Z[m] = sum[n] X[m, n]", "O_sum[m] = max[n] X[m, n]",
-             "O[m] = sum[n] X[m, n] / Z[m] + 0.0 * O_sum[m]", "Y[m] = sum[n] X[m, n] / Z[m]",
+             "O[m] = sum[n] X[m, n] / Z[m] + 0.0 * O_sum[m]", "Y[m] = sum[n] exp(X[m, n]) / Z[m]",
              "Y_sum[m] = Y[m] + O[m] + O_sum[m]"]  # fmt: skip
     moved = same(chain(AXES, {"X": "mn"}, lines))
     assert "Y_sum_" in [o.out for o in moved.operators]
@@ -139,3 +144,114 @@ def test_a_map_that_only_a_domain_reads_is_not_dead() -> None:
     c = chain(AXES, {"X": "mn"}, lines)
     x = inputs(c)
     np.testing.assert_allclose(evaluate(hoist(c), x)["W"], evaluate(c, x)["W"])
+
+
+# --- shifts ---------------------------------------------------------------------------------
+
+PARTS = ["X[m, n]", "V[n, h]", "Z[m]", "1.5", "X[m, n] * w[m]", "tanh(V[n, h])", "R[m]", "n",
+         "select(n < 3, X[m, n], Z[m])", "X[m, n] / (V[n, h] * V[n, h] + 1.0)"]  # fmt: skip
+JOINS = ["({}) + ({})", "({}) - ({})", "({}) * ({})", "-({}) + {}", "({}) * 0.5 - ({})"]
+
+
+@st.composite
+def polynomial(draw: st.DrawFn) -> str:
+    """A sum of products of what varies and what waits, in any nesting."""
+    words = [draw(st.sampled_from(PARTS)) for _ in range(draw(st.integers(2, 5)))]
+    while len(words) > 1:
+        i = draw(st.integers(0, len(words) - 2))
+        words[i : i + 2] = [draw(st.sampled_from(JOINS)).format(*words[i : i + 2])]
+    return words[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(polynomial(), st.booleans(), st.integers(0, 99))
+def test_sums_of_terms_leave_the_sum_and_change_nothing(body, through_a_map, seed) -> None:
+    lines = ["Z[m] = sum[n] exp(X[m, n])", "R[m] = max[n] X[m, n]"]
+    if through_a_map:
+        lines += [f"W[m, h, n] = {body}", "O[m, h] = sum[n] W[m, h, n] * V[n, h] + n"]
+    else:
+        lines += [f"O[m, h] = sum[n] {body} + n"]
+    c = chain(AXES, {"X": "mn", "V": "nh", "w": "m"}, lines)
+    moved = same(c, seed)
+    assert not [d for d in dependences(moved) if d.target.startswith("O")]
+
+
+def test_a_shift_past_a_product_costs_a_column_sum() -> None:
+    lines = ["Z[m] = max[n] X[m, n]", "O[m, h] = sum[n] (X[m, n] - Z[m]) * V[n, h]"]
+    moved = same(chain(AXES, {"X": "mn", "V": "nh"}, lines))
+    assert dependences(moved) == ()
+    assert [o.out for o in products(moved) if len(o.axes) == 2] == ["O_sum"]
+    assert any(o.axes == ("h",) and str(o).endswith("sum[n] V[n, h]") for o in moved.operators)
+
+
+def test_a_variance_from_its_definition_is_one_pass_of_two_sums() -> None:
+    lines = ["A[m] = sum[n] X[m, n] / 6.0", "Q[m] = sum[n] (X[m, n] - A[m]) * (X[m, n] - A[m])"]
+    moved = same(chain(AXES, {"X": "mn"}, lines))
+    assert [str(o) for o in moved.operators] == [
+        "X_shift[m, n] = X[m, n] - X[m, 0]",
+        "A_shift[m] = sum[n] X_shift[m, n]",
+        "Q_sum[m] = sum[n] X_shift[m, n] * X_shift[m, n]",
+        f"Q[m] = Q_sum[m] - A_shift[m] * A_shift[m] * {1 / 6!r}",
+    ]
+    assert shifted(chain(AXES, {"X": "mn"}, lines)) == ("X",)
+
+
+def test_equal_sums_and_maps_are_made_once() -> None:
+    moved = same(named_swiglu())
+    assert sum("_part" in o.out for o in moved.operators) == 1
+    assert dependences(moved) == ()
+
+
+def named_swiglu() -> Chain:
+    lines = [
+        "Q[m] = sum[k] X[m, k] * X[m, k]",
+        "N[m, k] = X[m, k] / sqrt(Q[m] + 0.5) * g[k]",
+        "G[m, n] = sum[k] N[m, k] * W[k, n]",
+        "U[m, n] = sum[k] N[m, k] * B[k, n]",
+        "S[m, n] = G[m, n] / (1.0 + exp(-G[m, n])) * U[m, n]",
+    ]
+    return chain({"m": 4, "n": 6, "k": 5}, {"X": "mk", "W": "kn", "B": "kn", "g": "k"}, lines)
+
+
+def test_factors_alone_leave_shifts_where_they_are() -> None:
+    lines = ["A[m] = sum[n] X[m, n] / 6.0", "O[m] = sum[n] X[m, n] - A[m]"]
+    c = chain(AXES, {"X": "mn"}, lines)
+    assert hoist(c, shifts=False) == c
+    assert shifted(named("softmax_in_place", dict.fromkeys("mnkh", 4))) == ()
+
+
+def test_an_offset_that_no_pivot_takes_out_stays_under_the_sum() -> None:
+    """x g - mean g is (x - mean) g, but here x and its mean lie far apart from zero alone."""
+    lines = ["A[m] = sum[n] X[m, n] / 6.0",
+             "O[m, h] = sum[n] (X[m, n] * w[m] - A[m] * n) * V[n, h]"]  # fmt: skip
+    c = chain(AXES, {"X": "mn", "V": "nh", "w": "m"}, lines)
+    assert hoist(c) == c
+
+
+def test_a_shift_of_what_has_to_be_computed_first_has_no_pivot() -> None:
+    lines = ["S[m, n] = sum[k] X[m, k] * B[k, n]", "A[m] = sum[n] S[m, n] / 6.0",
+             "O[m] = sum[n] (S[m, n] - A[m]) * (S[m, n] - A[m])"]  # fmt: skip
+    c = chain({"m": 4, "n": 6, "k": 3}, {"X": "mk", "B": "kn"}, lines)
+    assert hoist(c) == c
+
+
+def test_within_a_domain_factors_leave_and_shifts_stay() -> None:
+    lines = ["Z[m] = sum[n] X[m, n] where n <= m", "O[m] = sum[n] X[m, n] / Z[m] where n <= m",
+             "T[m] = sum[n] X[m, n] - Z[m] where n <= m"]  # fmt: skip
+    moved = same(chain(AXES, {"X": "mn"}, lines, outputs=["O", "T"]))
+    assert {d.target for d in dependences(moved)} == {"T"}
+
+
+def test_the_extent_of_a_constant_may_be_known_at_run_time_only() -> None:
+    lines = ["R[m] = max[n] X[m, n]", "O[m] = sum[n] X[m, n] - R[m]"]
+    c = chain(AXES | {"n": [1, 6]}, {"X": "mn"}, lines)
+    moved = same(c)
+    assert dependences(moved) == ()
+    assert "O_count[m] = sum[n] 1.0 where 0 <= n" in [str(o) for o in moved.operators]
+
+
+def test_a_sum_over_two_axes_of_what_has_one_is_counted_along_the_other() -> None:
+    lines = ["Z[m] = max[n] X[m, n]", "O[m] = sum[n, h] X[m, n] * V[n, h] - Z[m] * V[n, h] - Z[m]",
+             "T[m] = sum[n, h] X[m, n] - Z[m] + 0.0 * V[n, h]"]  # fmt: skip
+    moved = same(chain(AXES, {"X": "mn", "V": "nh"}, lines, outputs=["O", "T"]))
+    assert dependences(moved) == ()

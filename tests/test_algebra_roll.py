@@ -263,3 +263,15 @@ def test_a_soft_cap_takes_no_longer_than_a_softmax() -> None:
         rolls(c)
         best = min(best, time.process_time() - start)
     assert best < 1.0
+
+
+def test_a_sum_over_more_than_its_maximum_walks_again() -> None:
+    """Before the maximum has begun, exp(x - lowest) would have no bound."""
+    lines = [
+        "R[m] = max[n] X[m, n] where n <= m and m - n < 5",
+        "Z[m] = sum[n] exp(X[m, n] - R[m]) where n <= m and m - n < 5 and n < 7",
+        "Y[m] = sum[n] exp(X[m, n] - R[m]) where n <= m",
+    ]
+    found = rolls(chain({"m": 8, "n": 8}, {"X": "mn"}, lines))
+    assert [type(r) for r in found] == [Roll, Refusal]
+    assert "'Y' accumulates outside the domain of 'R'" in found[1].reason  # type: ignore[union-attr]

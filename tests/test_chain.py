@@ -35,7 +35,7 @@ from mcfuser.chain import (
 )
 from mcfuser.errors import ChainError, InputError
 from mcfuser.expr import Read, parse, read
-from mcfuser.space.plan import program
+from mcfuser.space.program import program
 from mcfuser.space.prune import tile_sizes
 from mcfuser.space.reference import evaluate
 
@@ -89,9 +89,11 @@ def test_the_examples_load_and_mean_something(path: Path) -> None:
 
 def test_there_are_the_examples_that_the_documentation_names() -> None:
     assert [p.stem for p in EXAMPLES] == [
-        "alibi_attention", "causal_attention", "gated_ffn", "grouped_query_attention", "layer_norm",
-        "log_sum_exp", "masked_attention", "rms_norm_projection", "sliding_window_attention",
-        "soft_cap_attention",
+        "alibi_attention", "attention", "causal_attention", "cross_entropy", "decode_attention",
+        "decode_grouped_query_attention", "entropy", "expected_score", "gated_ffn",
+        "grouped_query_attention", "layer_norm", "layer_norm_projection", "log_sum_exp",
+        "masked_attention", "rms_norm_projection", "rms_norm_swiglu", "sink_attention",
+        "sliding_window_attention", "soft_cap_attention",
     ]  # fmt: skip
 
 

@@ -16,17 +16,21 @@ from mcfuser.chain import BYTES, Chain, from_json, gemm, to_json
 from mcfuser.expr import reads
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.interpret import interpret
-from mcfuser.space.place import Program, place
-from mcfuser.space.plan import Plan, program
+from mcfuser.space.place import place
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import Program, program
 from mcfuser.space.reference import evaluate
-from mcfuser.space.schedule import (
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import (
+    Combine,
     Compute,
+    Illegal,
     Init,
     Keep,
     Load,
     Loop,
     Repair,
-    Schedule,
+    Share,
     Statement,
     Store,
     loops,
@@ -89,9 +93,9 @@ def test_an_online_softmax_is_one_loop() -> None:
 
 
 def test_what_cannot_be_repaired_walks_again() -> None:
-    assert text("m.n", of=PROGRAMS["layer_norm"]) == (
-        "m(n(L_X,C_A),n(L_X,C_D,C_Q),n(L_g,L_c,C_Y,S_Y))"
-    )
+    lines = ["A[m] = sum[n] X[m, n]", "Q[m] = sum[n] abs(X[m, n] - A[m])"]
+    of = program(chain({"m": 8, "n": 8}, {"X": "mn"}, lines))
+    assert text("m.n", of=of) == "m(n(L_X,C_A),n(L_X,C_Q),S_Q)"
 
 
 def test_siblings_share_the_load_of_their_input() -> None:
@@ -367,3 +371,62 @@ def test_an_intermediate_of_three_products_that_is_kept_whole() -> None:
     schedule = Plan(of, parse("knhpm"), frozenset("k")).schedule(tiles)
     x = inputs(c)
     np.testing.assert_allclose(interpret(schedule, x)[0]["G"], evaluate(c, x)["G"])
+
+
+# --- loops in parts -------------------------------------------------------------------------
+
+
+def parted(of: Program, expression: str, axis: str, dead: Sequence[str] = ()) -> str:
+    _, body = place(of, parse(expression), dead, split=axis)
+    return notation(body, of.batch)
+
+
+def test_parts_stand_inside_the_grid_and_are_combined_after() -> None:
+    assert parted(GEMM, "mh.nk", "n") == "mh(n/n(k(L_A,L_B,C_C),L_D,C_E),G_E,S_E)"
+    assert parted(GEMM, "m.n(k,h)", "n", "h") == "m(n/n(k(L_A,L_B,C_C),L_D,C_E),G_E,S_E)"
+
+
+def test_what_every_part_loads_stays_in_the_part() -> None:
+    assert parted(GEMM, "mh.nk", "n", "k") == "mh(n/(L_A,n(L_B,C_C,L_D,C_E)),G_E,S_E)"
+
+
+def test_the_next_product_may_follow_the_combined_one() -> None:
+    assert parted(GEMM, "mh.nk", "k", "n") == "mh(k/k(L_A,L_B,C_C),G_C,L_D,C_E,S_E)"
+
+
+def test_combining_repairs_by_what_moved() -> None:
+    of = PROGRAMS["softmax_in_place"]
+    _, body = place(of, parse("mh.nk"), (), split="n")
+    found = [s for s, _ in statements(body) if isinstance(s, Combine)]
+    assert [(s.buffer, [r.new for r in s.repairs]) for s in found] == [
+        ("R", []),
+        ("Z", ["R"]),
+        ("O_sum", ["R"]),
+    ]
+    shared = [s.buffer for s, _ in statements(body) if isinstance(s, Share)]
+    assert shared == ["R", "Z", "O_sum"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "axis", "reason"),
+    [
+        ("gemm", "mh.nk", "k", "'k' is not the outermost one"),
+        ("gemm", "mh.kn", "n", "'n' is not the outermost one"),
+    ],
+)
+def test_what_cannot_be_split_says_why(name, expression, axis, reason) -> None:
+    of = GEMM if name == "gemm" else PROGRAMS[name]
+    with pytest.raises(Illegal, match=reason):
+        place(of, parse(expression), (), split=axis)
+
+
+def test_a_result_that_all_parts_know_only_together_is_not_used_in_one() -> None:
+    of = program(
+        chain(
+            {"m": 8, "n": 8},
+            {"X": "mn"},
+            ["Q[m] = sum[n] X[m, n]", "Y[m, n] = X[m, n] / (Q[m] + 9.0)"],
+        )
+    )
+    with pytest.raises(Illegal, match="'Y' needs what only all parts of 'n' know"):
+        place(of, parse("m.n"), (), split="n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -16,8 +16,20 @@ from mcfuser.chain import BYTES, Chain, attention, flops, from_json, gemm, to_js
 from mcfuser.expr import Call, walk
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.interpret import interpret
-from mcfuser.space.plan import Plan, blocks, footprint, program, traffic, work
-from mcfuser.space.schedule import Compute, Load, Loop, Repair, Schedule, Statement, Store
+from mcfuser.space.plan import Plan, blocks, footprint, splits, traffic, work
+from mcfuser.space.program import program
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Load,
+    Loop,
+    Repair,
+    Share,
+    Statement,
+    Store,
+    loops,
+)
 
 DTYPES = ["float16", "bfloat16", "float32"]
 
@@ -35,9 +47,11 @@ class Walk:
         self.blocks.add(grid) if not any(self._grid(s) for s in body) else None
         for s in body:
             if isinstance(s, Loop):
-                for trip in range(self.schedule.trips(s.axis)):
-                    turn = (*grid, trip) if s.kind == "grid" else grid
-                    self.run(s.body, at | {s.axis: trip}, turn)
+                step = self.schedule.tile(s.axis)
+                step *= self.schedule.span(s.axis) if s.kind == "split" else 1
+                for trip in self.schedule.turns(s, at):
+                    turn = (*grid, trip) if s.kind in ("grid", "split") else grid
+                    self.run(s.body, at | {s.axis: trip * step}, turn)
             elif isinstance(s, (Load, Store)):
                 tensor = self.schedule.buffer(s.buffer).tensor
                 dtype = self.schedule.chain.tensor(tensor).dtype
@@ -47,10 +61,17 @@ class Walk:
                 self.flops += (calls(s.body) + (s.operator.reduce != "none")) * tile
             elif isinstance(s, Repair):
                 self.flops += calls(s.h) * self._elements(s.buffer, at)
+            elif isinstance(s, Share):
+                self.bytes += 4 * self._elements(s.buffer, at)
+            elif isinstance(s, Combine):
+                for name in (s.buffer, *(r.new for r in s.repairs)):
+                    self.bytes += 4 * self.schedule.parts * self._elements(name, at)
+                each = 1 + sum(calls(r.h) for r in s.repairs)
+                self.flops += self.schedule.parts * each * self._elements(s.buffer, at)
 
     @staticmethod
     def _grid(s: Statement) -> bool:
-        return isinstance(s, Loop) and s.kind == "grid"
+        return isinstance(s, Loop) and s.kind in ("grid", "split")
 
     def _elements(self, name: str, at: dict[str, int]) -> int:
         """Positions of the tile that lie in the loops' present turn, each a set of indices."""
@@ -88,7 +109,7 @@ EXTENTS = st.fixed_dictionaries({a: st.integers(1, 9 if a != "b" else 2) for a i
 
 
 @st.composite
-def plans(draw: st.DrawFn, divide: bool = False) -> tuple[Plan, np.ndarray]:
+def plans(draw: st.DrawFn, divide: bool = False, split: bool = False) -> tuple[Plan, np.ndarray]:
     """A plan, and some of the tile sizes that it stands for [candidates, axes]."""
     name = draw(st.sampled_from(sorted(LINES)))
     sizes = st.sampled_from([1, 2, 4, 6]) if divide else st.integers(1, 9)
@@ -100,6 +121,9 @@ def plans(draw: st.DrawFn, divide: bool = False) -> tuple[Plan, np.ndarray]:
     dead = {a for a in expression.axes if of.chain.size(a) == 1}
     dead |= {a for a in expression.axes if draw(st.booleans())}
     plan = Plan(of, expression, frozenset(dead))
+    ways = splits(plan)
+    if split and ways and draw(st.booleans()):
+        plan = replace(plan, split=draw(st.sampled_from(ways)), parts=draw(st.integers(2, 4)))
 
     def size(a: str) -> int:
         extent = of.chain.size(a)
@@ -112,8 +136,16 @@ def plans(draw: st.DrawFn, divide: bool = False) -> tuple[Plan, np.ndarray]:
     return plan, np.asarray(rows, np.int64)
 
 
-@settings(max_examples=150, deadline=None)
-@given(plans())
+def exact(schedule: Schedule) -> bool:
+    """No turns are averaged: no loop has bounds, and every part has as many turns."""
+    if any(loop.lo or loop.hi for loop in loops(schedule.body)):
+        return False
+    split = schedule.split
+    return split is None or schedule.trips(split.axis) % schedule.parts == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans(split=True))
 def test_counts_equal_a_walk_over_the_schedule(found) -> None:
     plan, tiles = found
     predicted = zip(traffic(plan, tiles), work(plan, tiles), blocks(plan, tiles),
@@ -121,8 +153,15 @@ def test_counts_equal_a_walk_over_the_schedule(found) -> None:
     for row, (moved, computed, grid, need) in zip(tiles, predicted, strict=True):
         schedule = plan.schedule(dict(zip(plan.axes, row.tolist(), strict=True)))
         counted = walked(schedule)
-        assert (moved, computed) == (counted.bytes, counted.flops)
-        assert grid == len(counted.blocks)
+        if exact(schedule):
+            assert (moved, computed) == (counted.bytes, counted.flops)
+        elif schedule.split is None:
+            assert moved == pytest.approx(counted.bytes, rel=0.35)
+            assert computed == pytest.approx(counted.flops, rel=0.35)
+        elif not any(loop.lo or loop.hi for loop in loops(schedule.body)):
+            assert moved >= counted.bytes and computed >= counted.flops
+        deepest = max(len(b) for b in counted.blocks)
+        assert grid == sum(len(b) == deepest for b in counted.blocks)
         maps = {o.out for o in plan.program.chain.operators if o.reduce == "none"}
         held = sum(
             prod(schedule.shape(b.name)) * BYTES[plan.program.chain.tensor(b.tensor).dtype]
@@ -156,6 +195,8 @@ def test_elsewhere_they_are_those_and_the_padding(found) -> None:
     if len({c.tensor(t).dtype for t in (*c.inputs, *c.outputs)}) > 1:
         return
     schedule = plan.schedule(dict(zip(plan.axes, tiles[0].tolist(), strict=True)))
+    if not exact(schedule):
+        return
     _, count = interpret(schedule, inputs(c))
     elements = sum(count.loaded.values()) + sum(count.stored.values()) + count.padded
     width = BYTES[c.tensor(c.outputs[0]).dtype]

@@ -14,11 +14,13 @@ import pytest
 from chains import LINES, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_chains import cases
 
 from mcfuser.chain import attention, from_json, gemm
 from mcfuser.device import CATALOGUE, Device
 from mcfuser.space.expression import parse
-from mcfuser.space.plan import footprint
+from mcfuser.space.interpret import interpret
+from mcfuser.space.plan import blocks, footprint
 from mcfuser.space.prune import (
     RULES,
     SLACK,
@@ -28,10 +30,13 @@ from mcfuser.space.prune import (
     fast_memory,
     intermediates,
     padding,
+    parted,
     prune,
+    sample,
     space,
     tile_sizes,
 )
+from mcfuser.space.reference import evaluate
 
 A100, H200 = CATALOGUE["nvidia/a100"], CATALOGUE["nvidia/h200"]
 PAPER = gemm(1, 1024, 1024, 512, 512, "float16")
@@ -273,3 +278,72 @@ def test_three_products_are_counted() -> None:
     whole = space(c)
     assert whole.candidates == len(whole.expressions) * prod(len(o) for o in whole.options)
     assert len(whole.expressions) > 120
+
+
+# --- parts, samples, and chains at random ---------------------------------------------------
+
+
+def test_loops_go_to_parts_where_blocks_are_few() -> None:
+    pruned, _ = prune(space(gemm(1, 512, 512, 256, 256, "float16")), H200)
+    merged = distinct(pruned)
+    found = parted(merged, H200)
+    assert (found.tables or ())[0] == (merged.tables or ())[0]
+    split = [(p, t) for p, t in found.tables or () if p.split is not None]
+    assert {p.parts for p, _ in split} == {2, 4, 8, 16, 32}
+    for plan, tiles in split:
+        whole = blocks(replace(plan, split=None, parts=1), tiles)
+        assert (whole < H200.units).all() and (blocks(plan, tiles) <= 2 * H200.units).all()
+        axis = plan.axes.index(plan.split or "")
+        trips = -(-plan.program.chain.size(plan.split or "") // tiles[:, axis])
+        assert (-(-trips // -(-trips // plan.parts)) == plan.parts).all()  # none is empty
+
+
+def test_a_full_grid_is_not_split() -> None:
+    pruned, _ = prune(space(gemm(132, 256, 256, 64, 64, "float16")), H200)
+    assert not any(p.split for p, _ in parted(distinct(pruned), H200).tables or ())
+
+
+def test_the_ablation_has_no_parts() -> None:
+    pruned, _ = prune(space(gemm(1, 512, 512, 256, 256, "float16"), "chimera"), H200)
+    assert not any(p.split for p, _ in parted(distinct(pruned), H200).tables or ())
+
+
+def test_samples_are_drawn_without_a_list_of_all() -> None:
+    whole = space(PAPER)
+    start = time.perf_counter()
+    drawn = sample(whole, 1000, seed=3)
+    assert time.perf_counter() - start < 1.0
+    assert sum(len(tiles) for _, tiles in drawn) == 1000
+    assert len({str(plan.expression) for plan, _ in drawn}) == 26
+    for plan, tiles in drawn:
+        for row in tiles.tolist():
+            assert all(t in o for t, o in zip(row, whole.options, strict=True))
+            assert whole.dead(dict(zip(whole.axes, row, strict=True))) == plan.dead
+    again = sample(whole, 1000, seed=3)
+    assert [t.tolist() for _, t in again] == [t.tolist() for _, t in drawn]
+
+
+def test_samples_of_a_pruned_space_are_its_candidates() -> None:
+    pruned, _ = prune(space(PAPER), A100)
+    every_row = {(p, tuple(t)) for p, rows in pruned.tables or () for t in rows.tolist()}
+    drawn = [(p, tuple(t)) for p, rows in sample(pruned, 500) for t in rows.tolist()]
+    assert set(drawn) <= every_row
+    assert len(set(drawn)) > 350  # of 1,889, with repetitions
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(high=40), st.integers(0, 1000))
+def test_no_rule_throws_away_every_legal_candidate(case, seed) -> None:
+    """What is left of a random chain's space is placed, and computes the chain."""
+    c = case.chain
+    found, _ = prune(space(c), H200)
+    assert found.candidates
+    plan, tiles = sample(found, 1, seed)[0]
+    rng = np.random.default_rng(seed)
+    given_ = {n: rng.standard_normal(c.shape(n)) for n in c.inputs}
+    row = dict(zip(plan.axes, tiles[0].tolist(), strict=True))
+    results, _ = interpret(plan.schedule(row), given_)
+    expected = evaluate(c, given_)
+    for name in c.outputs:
+        scale = np.abs(expected[name]).max() + 1e-30
+        np.testing.assert_allclose(results[name] / scale, expected[name] / scale, atol=1e-9)

@@ -10,10 +10,9 @@ from chains import chain, inputs, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import from_json
+from mcfuser.chain import LOWEST, from_json
 from mcfuser.expr import ARITY, Call, Index, parse
 from mcfuser.space.reference import evaluate, logical, value
-from mcfuser.space.schedule import LOWEST
 
 PLAIN = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,

@@ -8,13 +8,15 @@ with the reducer (Theorem 4.2). Nothing here knows what softmax is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
-from mcfuser.chain import Chain, Reducer
+from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.symbols import from_sympy, to_sympy
+from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, children, read, rewrite, text
 
@@ -59,13 +61,17 @@ def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
 
 def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     target, moving = chain.operator(d.target), chain.operator(d.moving)
-    body = through_maps(chain, target.body)
+    body = bare(through_maps(chain, target.body))
     if target.domain is not None and _reads(through_maps(chain, target.domain), d.moving):
         return _refuse(d, f"the domain of '{d.target}' depends on '{d.moving}'")
     found = [n for n in _nodes(body) if isinstance(n, Read) and n.tensor == d.moving]
     moved = any(i.plain not in target.axes for i in found[0].indices)
     if moved or any(r != found[0] for r in found):
         return _refuse(d, f"'{d.target}' reads '{d.moving}' at more than its own position")
+    if moving.reduce == "max" and not _conjuncts(moving.domain) <= _conjuncts(target.domain):
+        return _refuse(
+            d, f"'{d.target}' accumulates outside the domain of '{d.moving}', before that has begun"
+        )
     skeleton, _ = _abstract(body, d.moving)
     solution = _solve(text(skeleton), target.reduce)
     if solution.h is None:
@@ -88,6 +94,12 @@ def _refuse(d: Dependence, reason: str) -> Refusal:
     return Refusal(d.target, d.moving, d.axis, sentence)
 
 
+def _conjuncts(domain: Expr | None) -> frozenset[Expr]:
+    if isinstance(domain, Call) and domain.op == "and":
+        return frozenset().union(*(_conjuncts(a) for a in domain.args))
+    return frozenset() if domain is None else frozenset((domain,))
+
+
 def _reads(e: Expr, tensor: str) -> bool:
     return any(isinstance(n, Read) and n.tensor == tensor for n in _nodes(e))
 
@@ -104,9 +116,9 @@ def _abstract(e: Expr, moving: str) -> tuple[Expr, dict[Expr, str]]:
         if isinstance(node, Read) and node.tensor == moving:
             return Index("r")
         free = not _reads(node, moving)
-        if free and isinstance(node, Const):
+        if isinstance(node, Const):
             return node
-        if free:
+        if free and any(isinstance(n, (Read, Index)) for n in _nodes(node)):
             return Index(symbols.setdefault(node, f"c{len(symbols)}"))
         if isinstance(node, Cast):
             return go(node.arg)
@@ -128,7 +140,7 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
     cs = sorted({n.axis for n in _nodes(g_expr) if isinstance(n, Index)} - {"r"})
     symbols |= {c: sp.Symbol(c, real=True) for c in cs}
     try:
-        g = _to_sympy(g_expr, symbols)
+        g = to_sympy(g_expr, symbols)
     except ChainError as error:
         return _Solution(g_text, "", None, str(error))
     r, s, t = symbols["r"], symbols["s"], symbols["t"]
@@ -141,19 +153,21 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
             continue
         if not _commutes(h, t, symbols["x"], symbols["y"], reduce):
             continue
-        return _Solution(g_text, f"{c} = {inverse}", _kept_zero(_from_sympy(h), reduce))
+        return _Solution(g_text, f"{c} = {inverse}", _kept(from_sympy(h), reduce))
     return _Solution(
         g_text, "", None,
         f"no h with h(g(r, c), r, r') = g(r', c) commutes with {reduce} for g = {g_text}",
     )  # fmt: skip
 
 
-def _kept_zero(h: Expr, reduce: Reducer) -> Expr:
-    """h is linear for a sum, so nothing stays nothing, also where h would divide by zero."""
-    divides = any(isinstance(n, Call) and n.op in ("div", "pow") for n in _nodes(h))
-    if reduce != "sum" or not divides:
+def _kept(h: Expr, reduce: Reducer) -> Expr:
+    """h, which keeps what has nothing in it yet: a row that is masked so far has a sum of zero and
+    the lowest maximum, whose logarithm or quotient would not be numbers."""
+    if not any(isinstance(n, Call) and n.op in ("div", "pow", "log") for n in _nodes(h)):
         return h
-    return Call("select", (Call("eq", (Index("t"), Const(0.0))), Const(0.0), h))
+    if reduce == "sum":
+        return Call("select", (Call("eq", (Index("t"), Const(0.0))), Const(0.0), h))
+    return Call("select", (Call("le", (Index("t"), Const(LOWEST))), Index("t"), h))
 
 
 def _invert(g: Any, c: Any, t: Any) -> Any | None:
@@ -191,79 +205,3 @@ def _commutes(h: Any, t: Any, x: Any, y: Any, reduce: Reducer) -> bool:
         return bool(sp.simplify(h.subs(t, x + y) - h.subs(t, x) - h.subs(t, y)) == 0)
     slope = sp.simplify(sp.diff(h, t))
     return t not in slope.free_symbols and bool(slope.is_nonnegative)
-
-
-_UNARY: Mapping[str, str] = {
-    "exp": "exp",
-    "log": "log",
-    "tanh": "tanh",
-    "sqrt": "sqrt",
-    "erf": "erf",
-}
-_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b, "pow": lambda a, b: a**b,
-}  # fmt: skip
-
-
-def _to_sympy(e: Expr, symbols: Mapping[str, Any]) -> Any:
-    import sympy as sp
-
-    if isinstance(e, Index):
-        return symbols[e.axis]
-    if isinstance(e, Const):
-        return sp.nsimplify(e.value)
-    assert isinstance(e, Call)
-    args = [_to_sympy(a, symbols) for a in e.args]
-    if e.op in _UNARY:
-        return getattr(sp, _UNARY[e.op])(args[0])
-    if e.op in _BINARY:
-        return _BINARY[e.op](*args)
-    if e.op == "neg":
-        return -args[0]
-    if e.op == "exp2":
-        return sp.exp(args[0] * sp.log(2))
-    if e.op == "select":
-        return args[0] * args[1] + (1 - args[0]) * args[2]
-    raise ChainError(f"'{e.op}' of the moving value cannot be inverted")
-
-
-def _from_sympy(value: Any) -> Expr:
-    import sympy as sp
-
-    if value.is_Symbol:
-        return Index(value.name)
-    if value.is_number:
-        return Const(float(value))
-    if value.is_Add:
-        return _sum([_from_signed(a) for a in value.as_ordered_terms()])
-    if value.is_Mul:
-        parts = [_from_sympy(a) for a in value.as_ordered_factors()]
-        result = parts[0]
-        for part in parts[1:]:
-            result = Call("mul", (result, part))
-        return result
-    if isinstance(value, sp.exp):
-        return Call("exp", (_from_sympy(value.args[0]),))
-    if isinstance(value, sp.log):
-        return Call("log", (_from_sympy(value.args[0]),))
-    if value.is_Pow and value.args[1] == -1:
-        return Call("div", (Const(1.0), _from_sympy(value.args[0])))
-    if value.is_Pow:
-        return Call("pow", (_from_sympy(value.args[0]), _from_sympy(value.args[1])))
-    raise ChainError(f"the repair '{value}' cannot be written as an expression")
-
-
-def _from_signed(term: Any) -> tuple[bool, Expr]:
-    """A term of a sum without its sign, and whether that is minus."""
-    minus = bool(term.could_extract_minus_sign())
-    return minus, _from_sympy(-term if minus else term)
-
-
-def _sum(terms: list[tuple[bool, Expr]]) -> Expr:
-    minus, result = terms[0]
-    if minus:
-        result = Call("neg", (result,))
-    for minus, term in terms[1:]:
-        result = Call("sub" if minus else "add", (result, term))
-    return result

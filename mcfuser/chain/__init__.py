@@ -6,6 +6,7 @@ from mcfuser.chain.part import fixed, inline, parts, sources, subchain
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
 from mcfuser.chain.values import (
     BYTES,
+    LOWEST,
     Axis,
     Bounds,
     Chain,
@@ -18,8 +19,8 @@ from mcfuser.chain.values import (
 )
 
 __all__ = [
-    "BYTES", "Axis", "Bounds", "Chain", "Extent", "Operator", "Product", "Reducer", "Tensor",
-    "attention", "batch_axes", "canonical", "fixed", "flops", "from_json", "from_text", "gemm",
-    "inline", "largest", "nbytes", "parse_operator", "parts", "product", "products", "sources",
-    "subchain", "to_json",
+    "BYTES", "LOWEST", "Axis", "Bounds", "Chain", "Extent", "Operator", "Product", "Reducer",
+    "Tensor", "attention", "batch_axes", "canonical", "fixed", "flops", "from_json", "from_text",
+    "gemm", "inline", "largest", "nbytes", "parse_operator", "parts", "product", "products",
+    "sources", "subchain", "to_json",
 ]  # fmt: skip

@@ -20,6 +20,8 @@ from mcfuser.expr import DTYPES, Expr, Read, axes, reads, rename, text
 Reducer = Literal["none", "sum", "max"]
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
                             "int32": 4, "int64": 8, "bool": 1}  # fmt: skip
+LOWEST = -3.4028234663852886e38
+"""Where a maximum starts, its identity: finite, so that differences of maxima are never NaN."""
 _AXIS = re.compile(r"[a-z][0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, pairwise, permutations
 
-from mcfuser.chain import Chain, Operator, batch_axes
+from mcfuser.chain import Chain, batch_axes
 from mcfuser.errors import ChainError
 
 _TOKEN = re.compile(r"[a-z][0-9]*|[(),.]")
@@ -102,9 +103,13 @@ def flat(chain: Chain) -> tuple[Expression, ...]:
     are left must be private to one group each, and each group must have one; a group's own
     expression is deep or flat again.
     """
-    loops = loop_axes(chain)
-    found = dict.fromkeys(e for e in _tilings(chain.operators, loops) if e.parts)
-    return tuple(found)
+    return _flat(tuple(o.related for o in chain.operators), loop_axes(chain))
+
+
+@lru_cache(maxsize=256)
+def _flat(operators: tuple[tuple[str, ...], ...], loops: tuple[str, ...]) -> tuple[Expression, ...]:
+    """Operators stand here for the axes that they use: nothing else of them matters."""
+    return tuple(dict.fromkeys(e for e in _tilings(operators, loops) if e.parts))
 
 
 def tilings(chain: Chain) -> tuple[Expression, ...]:
@@ -112,7 +117,7 @@ def tilings(chain: Chain) -> tuple[Expression, ...]:
     return deep(chain) + flat(chain)
 
 
-def _tilings(operators: Sequence[Operator], loops: Sequence[str]) -> Iterator[Expression]:
+def _tilings(operators: Sequence[Sequence[str]], loops: Sequence[str]) -> Iterator[Expression]:
     for order in permutations(loops):
         yield Expression(order)
     for size in range(len(loops) - 1):
@@ -124,8 +129,8 @@ def _tilings(operators: Sequence[Operator], loops: Sequence[str]) -> Iterator[Ex
 
 
 def _groupings(
-    operators: Sequence[Operator], rest: Sequence[str]
-) -> Iterator[tuple[tuple[Sequence[Operator], tuple[str, ...]], ...]]:
+    operators: Sequence[Sequence[str]], rest: Sequence[str]
+) -> Iterator[tuple[tuple[Sequence[Sequence[str]], tuple[str, ...]], ...]]:
     """Consecutive groups with their private loops, where all of `rest` is private."""
     for count in range(2, min(len(rest), len(operators)) + 1):
         for cuts in combinations(range(1, len(operators)), count - 1):
@@ -136,12 +141,12 @@ def _groupings(
                 yield tuple(zip(groups, private, strict=True))
 
 
-def _uses(operators: Sequence[Operator], axis: str) -> bool:
-    return any(axis in o.related for o in operators)
+def _uses(operators: Sequence[Sequence[str]], axis: str) -> bool:
+    return any(axis in related for related in operators)
 
 
 def _combinations(
-    groups: Sequence[tuple[Sequence[Operator], tuple[str, ...]]],
+    groups: Sequence[tuple[Sequence[Sequence[str]], tuple[str, ...]]],
 ) -> Iterator[tuple[Expression, ...]]:
     if not groups:
         yield ()

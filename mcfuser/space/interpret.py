@@ -13,20 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfuser.chain import LOWEST
 from mcfuser.expr import Affine, Call, Expr, Read, walk
-from mcfuser.space.place import plain_index
 from mcfuser.space.reference import value
-from mcfuser.space.schedule import (
-    LOWEST,
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import (
+    Combine,
     Compute,
     Init,
     Keep,
     Load,
     Loop,
     Repair,
-    Schedule,
+    Share,
     Statement,
     Store,
+    plain_index,
 )
 
 Array = NDArray[Any]
@@ -34,10 +36,13 @@ Array = NDArray[Any]
 
 @dataclass
 class Count:
-    """What a run touched: elements of tensors inside their bounds, and padded ones; tile visits."""
+    """What a run touched: elements of tensors inside their bounds, and padded ones; tile visits.
+    `shared` and `gathered` are what parts left in memory, and what combining read of it."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
+    gathered: dict[str, int] = field(default_factory=dict)
     padded: int = 0
     flops: int = 0
     visits: int = 0
@@ -50,10 +55,12 @@ class _Run:
     outputs: dict[str, Array]
     buffers: dict[str, Array]
     count: Count
-    at: dict[str, int]
+    at: dict[str, int]  # the first position of every loop's turn
+    part: int = 0
+    partial: dict[tuple[str, int], Array] = field(default_factory=dict)
 
     def start(self, axis: str) -> int:
-        return self.at.get(axis, 0) * self.schedule.tile(axis)
+        return self.at.get(axis, 0)
 
     def positions(self, axis: str) -> Array:
         return self.start(axis) + np.arange(self.schedule.tile(axis))
@@ -78,10 +85,7 @@ def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str
 def _block(run: _Run, body: Sequence[Statement]) -> None:
     for s in body:
         if isinstance(s, Loop):
-            for trip in range(run.schedule.trips(s.axis)):
-                run.at[s.axis] = trip
-                _block(run, s.body)
-            del run.at[s.axis]
+            _loop(run, s)
             continue
         run.count.visits += 1
         if isinstance(s, Load):
@@ -94,8 +98,33 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
             _compute(run, s)
         elif isinstance(s, Repair):
             _repair(run, s)
+        elif isinstance(s, Share):
+            _share(run, s)
+        elif isinstance(s, Combine):
+            _combine(run, s)
         else:
             _store(run, s)
+
+
+def _loop(run: _Run, s: Loop) -> None:
+    around, split = dict(run.at), s.kind == "split"
+    step = run.schedule.tile(s.axis) * (run.schedule.span(s.axis) if split else 1)
+    for turn in run.schedule.turns(s, around):
+        if split:
+            _forget(run)
+            run.part = turn
+        run.at[s.axis] = turn * step
+        _block(run, s.body)
+    if split:
+        _forget(run)
+    run.at = around
+
+
+def _forget(run: _Run) -> None:
+    """Parts, and what combines them, run in different places: tiles do not pass from one to the
+    other."""
+    for tile in run.buffers.values():
+        tile[...] = np.nan
 
 
 def _load(run: _Run, s: Load) -> None:
@@ -198,11 +227,18 @@ def _region(run: _Run, name: str) -> tuple[slice, ...]:
 
 def _repair(run: _Run, s: Repair) -> None:
     """h over what the target's buffer holds where the loops at hand stand."""
-    target = run.buffers[s.buffer][_region(run, s.buffer)]
+    region = _region(run, s.buffer)
+    run.buffers[s.buffer][region] = _repaired(run, s, {})
+    run.count.flops += _calls(s.h) * _held(run, s.buffer)
+
+
+def _repaired(run: _Run, s: Repair, given: Mapping[str, Array]) -> Array:
+    """h of these tiles, and of the buffers for those that are not given."""
     axes = [plain_index(d.index) for d in run.schedule.buffer(s.buffer).dims]
 
     def read(r: Read) -> Array:
-        tile = run.buffers[r.tensor][_region(run, r.tensor)]
+        found = given.get(r.tensor)
+        tile = run.buffers[r.tensor][_region(run, r.tensor)] if found is None else found
         names = [plain_index(i) for i in r.indices]
         shape = [1] * len(axes)
         for name, n in zip(names, tile.shape, strict=True):
@@ -210,12 +246,50 @@ def _repair(run: _Run, s: Repair) -> None:
         order = sorted(range(len(names)), key=lambda i: axes.index(names[i]))
         return tile.transpose(order).reshape(shape)
 
-    target[...] = value(s.h, read, lambda a: run.positions(a))
+    return np.asarray(value(s.h, read, lambda a: run.positions(a)))
+
+
+def _calls(e: Expr) -> int:
+    return sum(isinstance(n, Call) for n in walk(e))
+
+
+def _held(run: _Run, name: str) -> int:
+    """Elements of a buffer, where the loops at hand stand, that are no padding."""
     real = 1
-    for axis, n in zip(axes, target.shape, strict=True):
-        start = run.start(axis) if axis in run.at else 0
-        real *= int((start + np.arange(n) < run.schedule.chain.size(axis)).sum())
-    run.count.flops += sum(isinstance(n, Call) for n in walk(s.h)) * real
+    for dim, span in zip(run.schedule.buffer(name).dims, _region(run, name), strict=True):
+        axis = plain_index(dim.index)
+        n = run.schedule.extent(dim) if span.stop is None else span.stop - span.start
+        here = run.start(axis) + np.arange(n)
+        real *= int((here < run.schedule.chain.size(axis)).sum())
+    return real
+
+
+def _share(run: _Run, s: Share) -> None:
+    """A part's result, kept under the part and the turn of the grid."""
+    run.partial[s.buffer, run.part] = run.buffers[s.buffer][_region(run, s.buffer)].copy()
+    run.count.shared[s.buffer] = run.count.shared.get(s.buffer, 0) + _held(run, s.buffer)
+
+
+def _combine(run: _Run, s: Combine) -> None:
+    target, where = run.buffers[s.buffer], _region(run, s.buffer)
+    target[where] = LOWEST if s.operator.reduce == "max" else 0.0
+    real = _held(run, s.buffer)
+    for part in range(run.schedule.parts):
+        found = _gather(run, s.buffer, part)
+        for r in s.repairs:
+            old = _gather(run, r.new, part)
+            found = _repaired(run, r, {s.buffer: found, r.old: old})
+            run.count.flops += _calls(r.h) * real
+        if s.operator.reduce == "max":
+            target[where] = np.maximum(target[where], found)
+        else:
+            target[where] += found
+        run.count.flops += real
+
+
+def _gather(run: _Run, name: str, part: int) -> Array:
+    run.count.gathered[name] = run.count.gathered.get(name, 0) + _held(run, name)
+    return run.partial[name, part]
 
 
 def _store(run: _Run, s: Store) -> None:

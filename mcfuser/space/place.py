@@ -7,121 +7,71 @@ otherwise the later one walks its own loop, and what it reads is kept whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from mcfuser.algebra.roll import OLD, Refusal, Roll
-from mcfuser.chain import Chain, Operator, batch_axes, sources
-from mcfuser.expr import Affine, Expr, Read, axis, rewrite
+from mcfuser.algebra.roll import OLD, Roll
+from mcfuser.chain import LOWEST, Operator, sources
+from mcfuser.expr import Expr, Read, axis, rewrite
+from mcfuser.space.bounds import bounded
 from mcfuser.space.expression import Expression
-from mcfuser.space.schedule import (
-    LOWEST,
+from mcfuser.space.nest import SPLIT, Nest, Site, computed, freeze, items
+from mcfuser.space.program import Program
+from mcfuser.space.statement import (
     Buffer,
+    Combine,
     Compute,
     Dim,
+    Finalize,
+    Illegal,
     Init,
     Keep,
     Load,
-    Loop,
     Repair,
+    Share,
     Statement,
     Store,
 )
 
 
-@dataclass(eq=False)
-class _Nest:
-    """A loop under construction; the root has no axis."""
-
-    axis: str | None
-    items: list[_Nest | Statement] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Program:
-    """A chain with what is known of it before any expression: rewritten sums, and repairs."""
-
-    chain: Chain
-    rolls: tuple[Roll | Refusal, ...]
-
-    @cached_property
-    def batch(self) -> tuple[str, ...]:
-        return tuple(a for a in batch_axes(self.chain) if self.chain.size(a) > 1)
-
-    @cached_property
-    def repairs(self) -> Mapping[tuple[str, str, str], Roll]:
-        return {(r.target, r.moving, r.axis): r for r in self.rolls if isinstance(r, Roll)}
-
-    @cached_property
-    def ancestors(self) -> Mapping[str, frozenset[str]]:
-        """The operators that each operator needs, directly or not."""
-        found: dict[str, frozenset[str]] = {}
-        for o in self.chain.operators:
-            direct = {r.tensor for r in sources(o)} - set(self.chain.inputs)
-            found[o.out] = frozenset(direct).union(*(found[d] for d in direct))
-        return found
-
-    def rolled(self, o: Operator, loop: str) -> bool:
-        """`o` may run inside `loop` while reductions over it that `o` needs still move."""
-        needs = [p for p in self.ancestors[o.out] if loop in self.chain.operator(p).over]
-        if not needs:
-            return True
-        if loop not in o.related:
-            return False
-        if loop in o.over:
-            moving = {m for t, m, a in self.repairs if t == o.out and a == loop}
-            refused = any(
-                isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
-            )
-            return bool(moving) and not refused
-        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
-        escapes = o.out in self.chain.outputs or o.reduce != "none"
-        return not escapes and all(self.rolled(c, loop) for c in readers)
-
-
-@dataclass
-class _Site:
-    """Where an operator stands: its loops, the nests that are these loops, its compute."""
-
-    loops: tuple[str, ...]
-    nests: tuple[_Nest, ...]  # nests[i] is inside i loops; nests[0] is the root
-    compute: Compute
-
-
 def place(
-    program: Program, expression: Expression, dead: Collection[str] = (), move: bool = True
+    program: Program,
+    expression: Expression,
+    dead: Collection[str] = (),
+    move: bool = True,
+    split: str | None = None,
 ) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
     """Buffers and statements of a chain under a tiling expression with some loops dead.
 
     `move=False` leaves loads and stores beside their compute, as the paper's section III-B starts.
+    `split` names the loop whose turns go to parts that are combined afterwards; raises Illegal
+    where what a part leaves behind cannot be combined.
     """
-    placing = _Placing(program, expression, frozenset(dead), move)
+    placing = _Placing(program, expression, frozenset(dead), move, split)
     for operator in program.chain.operators:
         placing.add(operator)
-    return placing.buffers(), _freeze(placing.root, set(program.batch) | set(expression.grid))
-
-
-def _freeze(nest: _Nest, grid: Collection[str]) -> tuple[Statement, ...]:
-    return tuple(
-        Loop(i.axis or "", "grid" if i.axis in grid else "serial", _freeze(i, grid))
-        if isinstance(i, _Nest)
-        else i
-        for i in nest.items
-    )
+    placing.combine()
+    body = freeze(placing.root, set(program.batch) | set(expression.grid))
+    return placing.buffers(), bounded(body)
 
 
 class _Placing:
     """The tree while operators are added to it, in the order in which they can run."""
 
     def __init__(
-        self, program: Program, expression: Expression, dead: frozenset[str], move: bool
+        self,
+        program: Program,
+        expression: Expression,
+        dead: frozenset[str],
+        move: bool,
+        split: str | None,
     ) -> None:
         self.program, self.expression, self.dead, self.move = program, expression, dead, move
+        self.split = split
         self.chain = program.chain
-        self.root = _Nest(None)
-        self.sites: dict[str, _Site] = {}
-        self.loaded: dict[str, tuple[Read, _Nest, str | None]] = {}
+        self.root = Nest(None)
+        self.sites: dict[str, Site] = {}
+        self.loaded: dict[str, tuple[Read, Nest, str | None]] = {}
         self.kept: list[str] = []
 
     # --- loops
@@ -143,9 +93,17 @@ class _Placing:
             if a in o.related or (a not in finished and not inside):
                 kept.append(a)
             inside = inside or a in o.over
-        return self.grid() + tuple(kept)
+        if self.split in kept[1:]:
+            raise Illegal(f"the loop over '{self.split}' is not the outermost one below the grid")
+        parts = [self.split + SPLIT] if self.split is not None and self.split in kept else []
+        return (*self.grid(), *parts, *kept)
 
-    def nests(self, o: Operator, loops: Sequence[str]) -> tuple[_Nest, ...]:
+    def block(self, loops: Sequence[str]) -> int:
+        """How many loops make the block in which a statement runs: those of the grid, and parts."""
+        grid = len(self.grid())
+        return grid + any(a.endswith(SPLIT) for a in loops[grid : grid + 1])
+
+    def nests(self, o: Operator, loops: Sequence[str]) -> tuple[Nest, ...]:
         """The nests for these loops, shared with earlier operators where dependences allow."""
         node, found = self.root, [self.root]
         joining = True
@@ -153,22 +111,22 @@ class _Placing:
             last = self._joinable(node, o, a) if joining else None
             if last is None:
                 joining = False
-                last = _Nest(a)
+                last = Nest(a)
                 node.items.append(last)
             node = last
             found.append(node)
         return tuple(found)
 
-    def _joinable(self, node: _Nest, o: Operator, loop: str) -> _Nest | None:
+    def _joinable(self, node: Nest, o: Operator, loop: str) -> Nest | None:
         needs = self.program.ancestors[o.out]
         for item in reversed(node.items):
-            if isinstance(item, _Nest) and item.axis == loop:
+            if isinstance(item, Nest) and item.axis == loop:
                 moving = any(
                     loop in self.chain.operator(p).over and item in self.sites[p].nests
                     for p in needs
                 )
                 return item if not moving or self.program.rolled(o, loop) else None
-            if needs & _computed(item):
+            if needs & computed(item):
                 return None
         return None
 
@@ -184,17 +142,25 @@ class _Placing:
 
         body = rewrite(o.body, leaf)
         domain = rewrite(o.domain, leaf) if o.domain is not None else None
-        compute = Compute(o, o.out, body, domain)
+        kind = Finalize if self._final(o, loops) else Compute
+        compute = kind(o, o.out, body, domain)
         nests[-1].items.append(compute)
-        self.sites[o.out] = _Site(loops, nests, compute)
+        self.sites[o.out] = Site(loops, nests, compute)
         if o.reduce != "none":
             value = 0.0 if o.reduce == "sum" else LOWEST
             self._before(o.out, self._first_over(o, loops), Init(o.out, value))
         for (target, moving, a), roll in self.program.repairs.items():
             if target == o.out:
                 self._repair(roll, moving, a)
-        if o.out in self.chain.outputs:
+        if o.out in self.chain.outputs and not (self.split in o.over and self.split in loops):
             self._store(o, loops)
+
+    def _final(self, o: Operator, loops: Sequence[str]) -> bool:
+        """A map to be stored whose reductions have all ended."""
+        if o.reduce != "none" or o.out not in self.chain.outputs:
+            return False
+        over = {a for p in self.program.ancestors[o.out] for a in self.chain.operator(p).over}
+        return bool(over) and not over & set(loops)
 
     def _first_over(self, o: Operator, loops: Sequence[str]) -> int:
         """How many loops surround the whole reduction."""
@@ -211,19 +177,19 @@ class _Placing:
             position += 1
         nest.items.insert(position, statement)
 
-    def _anchor(self, out: str, depth: int) -> tuple[_Nest, _Nest | Statement]:
+    def _anchor(self, out: str, depth: int) -> tuple[Nest, Nest | Statement]:
         """The nest inside `depth` loops of an operator, and what of it holds the compute."""
         site = self.sites[out]
         if depth < len(site.loops):
             return site.nests[depth], site.nests[depth + 1]
         return site.nests[depth], site.compute
 
-    def _load(self, o: Operator, r: Read, loops: Sequence[str], nests: Sequence[_Nest]) -> str:
+    def _load(self, o: Operator, r: Read, loops: Sequence[str], nests: Sequence[Nest]) -> str:
         if r.tensor not in self.chain.inputs:
             return r.tensor
         used = {a for i in r.indices for a in i.axes}
         depth = max((i + 1 for i, a in enumerate(loops) if a in used), default=0)
-        depth = max(depth, len(self.grid())) if self.move else len(loops)
+        depth = max(depth, self.block(loops)) if self.move else len(loops)
         for name, (known, nest, _) in self.loaded.items():
             if known == r and nest in nests[: depth + 1]:
                 return name
@@ -231,7 +197,8 @@ class _Placing:
         while name in self.loaded:
             stem, _, number = name.partition("__")
             name = f"{stem}__{int(number or 1) + 1}"
-        self.loaded[name] = (r, nests[depth], loops[depth - 1] if depth else None)
+        owner = loops[depth - 1].removesuffix(SPLIT) if depth else None
+        self.loaded[name] = (r, nests[depth], owner)
         items = nests[depth].items
         inner = depth < len(loops) and nests[depth + 1] in items
         position = items.index(nests[depth + 1]) if inner else len(items)
@@ -252,11 +219,11 @@ class _Placing:
         if repair not in site.nests[-1].items:
             self._after(moving, len(site.loops), repair)
 
-    def _keep(self, site: _Site, turn: _Nest, moving: str) -> None:
+    def _keep(self, site: Site, turn: Nest, moving: str) -> None:
         """The old value is kept before anything of this turn changes it: the reduction's own step,
         or its repair where it follows another one."""
         nest, anchor = next(
-            ((nest, item) for nest, item in _items(turn)
+            ((nest, item) for nest, item in items(turn)
              if isinstance(item, Repair) and item.buffer == moving),
             (site.nests[-1], site.compute),
         )  # fmt: skip
@@ -264,11 +231,54 @@ class _Placing:
 
     def _store(self, o: Operator, loops: Sequence[str]) -> None:
         depth = self._first_over(o, loops)
-        while self.move and depth > len(self.grid()) and loops[depth - 1] not in o.axes:
+        while self.move and depth > self.block(loops) and loops[depth - 1] not in o.axes:
             depth -= 1
         if not self.move:
             depth = len(loops)
         self._after(o.out, depth, Store(o.out, o.out))
+
+    # --- the global phase of a split
+
+    def combine(self) -> None:
+        """Ends every part with what it shares, and combines that after the last one."""
+        if self.split is None:
+            return
+        depth = len(self.grid())
+        inside = [s for s in self.sites.values() if self.split + SPLIT in s.loops]
+        nests = {id(s.nests[depth + 1]): s.nests for s in inside}
+        if len(nests) != 1:
+            raise Illegal(f"the loop over '{self.split}' is not walked once")
+        ((_, path),) = nests.items()
+        block, parts = path[depth], path[depth + 1]
+        at = block.items.index(parts)
+        if any(not isinstance(i, (Load, Init)) for i in block.items[:at]):
+            raise Illegal(f"something is computed before the loop over '{self.split}'")
+        after: list[Nest | Statement] = []
+        for s in inside:
+            o = s.compute.operator
+            if not self.program.rolled(o, self.split):
+                raise Illegal(f"'{o.out}' needs what only all parts of '{self.split}' know")
+            if self.split in o.over:
+                parts.items.append(Share(o.out))
+                after.append(Combine(o, o.out, self._combining(o)))
+                after += [Store(o.out, o.out)] if o.out in self.chain.outputs else []
+            elif self._leaves(o, parts):
+                raise Illegal(f"'{o.out}' is needed outside the parts of '{self.split}'")
+        block.items[at + 1 : at + 1] = after
+
+    def _combining(self, o: Operator) -> tuple[Repair, ...]:
+        """What a part's value goes through when the moving reductions that it knew are combined."""
+        return tuple(
+            Repair(o.out, moving + OLD, moving, roll.h)
+            for (target, moving, a), roll in self.program.repairs.items()
+            if target == o.out and a == self.split
+        )
+
+    def _leaves(self, o: Operator, parts: Nest) -> bool:
+        """Something outside the parts reads it, or every part would store it."""
+        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
+        escapes = any(parts not in self.sites[c.out].nests for c in readers)
+        return escapes or (o.out in self.chain.outputs and self.split not in o.axes)
 
     # --- buffers
 
@@ -290,7 +300,7 @@ class _Placing:
         dims = tuple(Dim(axis(a), self._whole(o, a)) for a in o.axes)
         dtype = self.chain.tensor(o.out).dtype
         held = "float32" if dtype in ("float16", "bfloat16") else dtype
-        owner = site.loops[depth - 1] if depth else None
+        owner = site.loops[depth - 1].removesuffix(SPLIT) if depth else None
         return Buffer(o.out, o.out, dims, held, "register", owner)
 
     def _whole(self, o: Operator, a: str) -> bool:
@@ -304,25 +314,3 @@ class _Placing:
             return True
         readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
         return any(site.nests[at + 1] not in self.sites[c.out].nests for c in readers)
-
-
-def _items(nest: _Nest) -> Iterator[tuple[_Nest, Statement]]:
-    """Every statement below a nest, in order, with the nest that holds it."""
-    for item in nest.items:
-        if isinstance(item, _Nest):
-            yield from _items(item)
-        else:
-            yield nest, item
-
-
-def _computed(item: _Nest | Statement) -> set[str]:
-    if isinstance(item, _Nest):
-        return set().union(*(_computed(i) for i in item.items))
-    return {item.operator.out} if isinstance(item, Compute) else set()
-
-
-def plain_index(index: Affine) -> str:
-    """The axis of a computed tile's dimension."""
-    name = index.plain
-    assert name is not None
-    return name

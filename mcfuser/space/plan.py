@@ -7,50 +7,52 @@ candidates: no object is made for a candidate that nobody looks at.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.algebra.fold import fold
-from mcfuser.algebra.hoist import hoist
-from mcfuser.algebra.roll import rolls
 from mcfuser.chain import BYTES, Chain
+from mcfuser.expr import Affine
 from mcfuser.space.count import calls
 from mcfuser.space.expression import Expression, loop_axes
-from mcfuser.space.place import Program, place
-from mcfuser.space.schedule import (
+from mcfuser.space.place import place
+from mcfuser.space.program import Program
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import (
     Buffer,
+    Combine,
     Compute,
     Dim,
+    Illegal,
     Load,
     Loop,
     Repair,
-    Schedule,
+    Share,
     Statement,
     Store,
     notation,
     statements,
 )
 
+SAMPLES = 16
+"""Turns of an outer loop at which the bounds of an inner one are looked at, for an estimate."""
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def program(chain: Chain) -> Program:
-    """The chain made ready for placement: sums hoisted, maps folded, repairs derived."""
-    ready = fold(hoist(chain))
-    return Program(ready, rolls(ready))
-
-
 @dataclass(frozen=True)
 class Plan:
-    """An expression with some loops dead. `tiles` arrays are [candidates, axes]."""
+    """An expression with some loops dead, and perhaps one split into parts. `tiles` arrays are
+    [candidates, axes]."""
 
     program: Program
     expression: Expression
     dead: frozenset[str]
+    split: str | None = None
+    parts: int = 1
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
@@ -58,7 +60,7 @@ class Plan:
 
     @cached_property
     def placed(self) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
-        return place(self.program, self.expression, self.dead)
+        return place(self.program, self.expression, self.dead, split=self.split)
 
     @property
     def notation(self) -> str:
@@ -67,7 +69,22 @@ class Plan:
     def schedule(self, tiles: Mapping[str, int]) -> Schedule:
         buffers, body = self.placed
         kept = tuple((a, tiles[a]) for a in self.axes)
-        return Schedule(self.program.chain, self.expression, kept, buffers, body)
+        return Schedule(self.program.chain, self.expression, kept, buffers, body, self.parts)
+
+
+def splits(plan: Plan) -> tuple[str, ...]:
+    """The loops that a plan may split: the rules of placement allow it, and something is reduced
+    over them."""
+    chain, found = plan.program.chain, []
+    reduced = {a for o in chain.operators for a in o.over}
+    for a in plan.expression.axes:
+        if a in reduced and a not in plan.dead and a not in plan.expression.grid:
+            try:
+                _ = replace(plan, split=a, parts=2).placed
+            except Illegal:
+                continue
+            found.append(a)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -77,12 +94,47 @@ class Sizes:
     chain: Chain
     tile: Mapping[str, Ints]
     one: Ints
+    split: str | None = None
+    parts: int = 1
 
     def of(self, axis: str) -> Ints:
         return self.tile.get(axis, self.one)
 
     def trips(self, axis: str) -> Ints:
         return -(-self.chain.size(axis) // self.of(axis))
+
+    def turns(self, loop: Loop) -> Floats:
+        """Turns that a loop takes each time, on average over the loops that its bounds depend on;
+        of a split axis, the parts times the turns of one."""
+        if loop.kind == "split":
+            return np.full(len(self.one), float(self.parts))
+        trips = self.trips(loop.axis)
+        each = -(-trips // self.parts) if loop.axis == self.split else trips
+        result: Floats = each * self.share(loop)
+        return result
+
+    def share(self, loop: Loop) -> Floats:
+        """The part of a loop's turns that its bounds admit, from samples of the axes in them."""
+        if not loop.lo and not loop.hi:
+            return self.one.astype(np.float64)
+        trips, tile = self.trips(loop.axis)[:, None], self.of(loop.axis)[:, None]
+        first, last = np.zeros_like(trips), trips
+        for low in loop.lo:
+            first = np.maximum(first, self._reach(low, False) // tile)
+        for high in loop.hi:
+            last = np.minimum(last, self._reach(high, True) // tile + 1)
+        result: Floats = (np.maximum(last - first, 0) / trips).mean(axis=1)
+        return result
+
+    def _reach(self, index: Affine, greatest: bool) -> Ints:
+        """The least or greatest value of an index, [candidates, samples] of its axes' turns."""
+        total = np.full((len(self.one), SAMPLES), index.offset)
+        for i, (a, c) in enumerate(index.terms):
+            at = (np.arange(SAMPLES) * (2 * i + 1) % SAMPLES + 0.5) / SAMPLES
+            start = (at * self.trips(a)[:, None]).astype(np.int64) * self.of(a)[:, None]
+            last = start + self.of(a)[:, None] - 1
+            total = total + c * (last if (c > 0) == greatest else start)
+        return total
 
     def span(self, dim: Dim, around: Collection[str] = ()) -> Ints:
         """Elements along a tile's dimension; of a whole one, only those inside loops at hand."""
@@ -97,13 +149,14 @@ class Sizes:
 
 def sizes_of(plan: Plan, tiles: Ints) -> Sizes:
     columns = {a: tiles[:, i] for i, a in enumerate(plan.axes)}
-    return Sizes(plan.program.chain, columns, np.ones(len(tiles), np.int64))
+    one = np.ones(len(tiles), np.int64)
+    return Sizes(plan.program.chain, columns, one, plan.split, plan.parts)
 
 
 def repeats(sizes: Sizes, outer: tuple[Loop, ...]) -> Floats:
     total = sizes.one.astype(np.float64)
     for loop in outer:
-        total = total * sizes.trips(loop.axis)
+        total = total * sizes.turns(loop)
     return total
 
 
@@ -126,7 +179,18 @@ def traffic(plan: Plan, tiles: Ints) -> Floats:
             width = BYTES[plan.program.chain.tensor(buffer.tensor).dtype]
             around = [loop.axis for loop in outer]
             total += width * elements(sizes, buffer, around) * repeats(sizes, outer)
+        elif isinstance(s, (Share, Combine)):
+            around = [loop.axis for loop in outer]
+            taken = [named[n] for n in shared(s)]
+            each = sum((4 * elements(sizes, b, around) for b in taken), np.zeros(len(tiles)))
+            total += each * repeats(sizes, outer) * (1 if isinstance(s, Share) else plan.parts)
     return total
+
+
+def shared(s: Share | Combine) -> tuple[str, ...]:
+    """The reductions whose partial results a statement moves, four bytes an element."""
+    others = (r.new for r in s.repairs) if isinstance(s, Combine) else ()
+    return (s.buffer, *others)
 
 
 def work(plan: Plan, tiles: Ints) -> Floats:
@@ -145,6 +209,11 @@ def work(plan: Plan, tiles: Ints) -> Floats:
         elif isinstance(s, Repair):
             around = [loop.axis for loop in outer]
             total += calls(s.h) * elements(sizes, named[s.buffer], around) * repeats(sizes, outer)
+        elif isinstance(s, Combine):
+            around = [loop.axis for loop in outer]
+            each = 1 + sum(calls(r.h) for r in s.repairs)
+            size = elements(sizes, named[s.buffer], around)
+            total += plan.parts * each * size * repeats(sizes, outer)
     return total
 
 
@@ -165,9 +234,9 @@ def footprint(plan: Plan, tiles: Ints) -> Ints:
 
 
 def blocks(plan: Plan, tiles: Ints) -> Ints:
-    """Blocks of the grid, batch axes included."""
+    """Blocks of the grid, batch axes and parts included."""
     sizes = sizes_of(plan, tiles)
-    total = sizes.one
+    total = sizes.one * plan.parts
     grid = {*plan.expression.grid} - plan.dead
     for axis in (*plan.program.batch, *sorted(grid)):
         total = total * sizes.trips(axis)

@@ -18,8 +18,8 @@ from mcfuser.chain import Chain, Operator
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
-from mcfuser.space.place import Program
-from mcfuser.space.plan import Ints, Plan, footprint, program
+from mcfuser.space.plan import Ints, Plan, blocks, footprint, splits
+from mcfuser.space.program import Program, program
 
 GRANULE = 16
 """Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
@@ -68,13 +68,34 @@ def tile_sizes(extent: int) -> tuple[int, ...]:
     return (*range(GRANULE, extent, GRANULE), extent)
 
 
-def space(chain: Chain, kind: Kind = "mcfuser") -> Space:
+def space(chain: Chain, kind: Kind = "mcfuser", shifts: bool = True) -> Space:
     """Every candidate of a chain. `chimera` is the paper's ablation: deep tilings only, and no
     loop of one trip is dropped."""
-    ready = program(chain)
+    ready = program(chain, shifts)
     expressions = deep(ready.chain) if kind == "chimera" else tilings(ready.chain)
     options = tuple(tile_sizes(ready.chain.size(a)) for a in loop_axes(ready.chain))
     return Space(ready, expressions, options, dead_loops=kind == "mcfuser")
+
+
+def sample(found: Space, count: int, seed: int = 0) -> tuple[tuple[Plan, Ints], ...]:
+    """`count` candidates at random, each as likely as any other, without a list of them all: plans,
+    and the tile sizes [drawn, axes] that were drawn under them."""
+    rng = np.random.default_rng(seed)
+    drawn: dict[Plan, list[Ints]] = {}
+    if found.tables is not None:
+        ends = np.cumsum([len(tiles) for _, tiles in found.tables])
+        for i in rng.integers(ends[-1], size=count):
+            table = int(np.searchsorted(ends, i, side="right"))
+            plan, tiles = found.tables[table]
+            drawn.setdefault(plan, []).append(tiles[i - ends[table]])
+    else:
+        columns = [rng.choice(np.asarray(o, np.int64), count) for o in found.options]
+        rows: Ints = np.stack(columns, axis=1)
+        for i, row in zip(rng.integers(len(found.expressions), size=count), rows, strict=True):
+            dead = found.dead(dict(zip(found.axes, row.tolist(), strict=True)))
+            plan = Plan(found.program, found.expressions[i], dead)
+            drawn.setdefault(plan, []).append(row)
+    return tuple((plan, np.stack(rows)) for plan, rows in drawn.items())
 
 
 def deduplicate(found: Space, device: Device) -> Space:
@@ -140,6 +161,30 @@ def distinct(found: Space) -> Space:
     for plan, tiles in found.tables or ():
         merged.setdefault(plan.placed, (plan, tiles))
     return replace(found, tables=tuple(merged.values()))
+
+
+def parted(found: Space, device: Device) -> Space:
+    """The space, and beside every candidate with fewer blocks than the device has units the same
+    one split into parts: 2, 4, 8 .. as long as each has a turn and they fill the device at most
+    twice."""
+    tables = []
+    for plan, tiles in found.tables or ():
+        tables.append((plan, tiles))
+        few = tiles[blocks(plan, tiles) < device.units]
+        for axis in splits(plan) if len(few) and found.dead_loops else ():
+            tables += _parted(plan, few, axis, device)
+    return replace(found, tables=tuple(tables))
+
+
+def _parted(plan: Plan, tiles: Ints, axis: str, device: Device) -> Iterator[tuple[Plan, Ints]]:
+    trips = -(-plan.program.chain.size(axis) // tiles[:, plan.axes.index(axis)])
+    alone, parts = blocks(plan, tiles), 2
+    while parts <= device.units:
+        even = -(-trips // -(-trips // parts)) == parts  # no part is left without a turn
+        kept = tiles[even & (alone * parts <= 2 * device.units)]
+        if len(kept):
+            yield replace(plan, split=axis, parts=parts), kept
+        parts *= 2
 
 
 def _plans(found: Space) -> Iterator[tuple[Plan, Ints]]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from string import ascii_letters
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator, product
+from mcfuser.algebra.quotient import guarded
+from mcfuser.chain import LOWEST, Chain, Operator, Product, product
 from mcfuser.expr import Cast, Const, Expr, Index, Read
-from mcfuser.space.schedule import LOWEST
 
 Array = NDArray[Any]
 
@@ -52,7 +51,11 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
 
 
 def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Every operator's result, float64, from the chain's inputs as the chain indexes them."""
+    """Every operator's result, float64, from the chain's inputs as the chain indexes them.
+
+    A quotient by a sum of the chain is 0 where its numerator is (algebra.quotient).
+    """
+    chain = guarded(chain)
     known = {n: np.asarray(a, np.float64) for n, a in inputs.items()}
     with np.errstate(all="ignore"):
         for operator in chain.operators:
@@ -63,7 +66,7 @@ def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
 def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     roles = product(o)
     if roles is not None and o.domain is None:
-        return _contract(chain, o, (roles.left, roles.right), known)
+        return _contract(chain, o, roles, known)
 
     def over_space(e: Expr) -> Any:
         return value(
@@ -82,20 +85,20 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     return np.asarray(np.maximum(body.max(axis=reduced), LOWEST))
 
 
-def _contract(
-    chain: Chain, o: Operator, pair: tuple[Read, Read], known: Mapping[str, Array]
-) -> Array:
-    """A product, through einsum: its operands without the axes that they do not have."""
-    letters = dict(zip(o.related, ascii_letters, strict=False))
-    words, operands = [], []
-    for r in pair:
-        used = {a for index in r.indices for a in index.axes}
-        full = gather(chain, r, o.related, known)
-        operands.append(full.squeeze(tuple(i for i, a in enumerate(o.related) if a not in used)))
-        words.append("".join(letters[a] for a in o.related if a in used))
-    out = "".join(letters[a] for a in o.axes)
-    result: Array = np.einsum(f"{','.join(words)}->{out}", *operands, optimize=True)
-    return result
+def _contract(chain: Chain, o: Operator, roles: Product, known: Mapping[str, Array]) -> Array:
+    """A product of two matrices for each batch position: einsum takes no BLAS for batches."""
+
+    def operand(r: Read, groups: Sequence[Sequence[str]]) -> Array:
+        order = [a for g in groups for a in g]
+        full = gather(chain, r, o.related, known).transpose([o.related.index(a) for a in order]
+                + [i for i, a in enumerate(o.related) if a not in order])  # fmt: skip
+        return full.reshape([math.prod(chain.size(a) for a in g) for g in groups])
+
+    left = operand(roles.left, (roles.batch, roles.rows, roles.depth))
+    right = operand(roles.right, (roles.batch, roles.depth, roles.columns))
+    found = (*roles.batch, *roles.rows, *roles.columns)
+    result: Array = (left @ right).reshape([chain.size(a) for a in found])
+    return np.ascontiguousarray(result.transpose([found.index(a) for a in o.axes]))
 
 
 def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array]) -> Array:

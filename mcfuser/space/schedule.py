@@ -1,9 +1,4 @@
-"""Schedules: one candidate as an explicit program of statements, all that codegen ever sees.
-
-A statement's expressions read buffers by name, at indices in the chain's axes: inside the loops
-that surround it, a loop over axis a at trip i stands for positions i*tile(a) .. (i+1)*tile(a)-1,
-an axis with no loop for all its positions.
-"""
+"""Schedules: one candidate as an explicit program of statements, all that codegen ever sees."""
 
 from __future__ import annotations
 
@@ -11,125 +6,40 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
-from mcfuser.chain import BYTES, Chain, Operator, fixed
-from mcfuser.expr import Affine, Expr, Read
+from mcfuser.chain import BYTES, Chain, fixed
+from mcfuser.expr import Affine, index_text, text
 from mcfuser.space.expression import Expression
-
-Level = Literal["register", "shared", "global"]
-Kind = Literal["grid", "serial", "unrolled", "parallel", "split"]
-LOWEST = -3.4028234663852886e38
-"""The identity of a running maximum: finite, so that differences of maxima are never NaN."""
-
-
-class Illegal(Exception):
-    """A candidate that cannot be built, with the reason; raised anywhere, caught where counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """One dimension of a tile: the index that it holds; `whole` where it keeps every tile."""
-
-    index: Affine
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A tile held by a block: of a loaded tensor, or of an operator's result.
-
-    `owner` is the innermost loop whose turn it lives through, None for the block itself.
-    """
-
-    name: str
-    tensor: str
-    dims: tuple[Dim, ...]
-    dtype: str
-    level: Level
-    owner: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """Trips along an axis.
-
-    `lo` and `hi`, where given, bound the trips that the domain admits, `hi` exclusive; an axis in
-    them stands for the first position of its current turn.
-    """
-
-    axis: str
-    kind: Kind
-    body: tuple[Statement, ...]
-    lo: Expr | None = None
-    hi: Expr | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The tile of an input, zero outside the tensor."""
-
-    buffer: str
-    read: Read
-
-
-@dataclass(frozen=True, slots=True)
-class Init:
-    buffer: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """buffer = body, or buffer = reduce(buffer, body) over the tile of `operator.over`.
-
-    Outside the extents and the domain, a reduction takes its identity and a map is undefined.
-    """
-
-    operator: Operator
-    buffer: str
-    body: Expr
-    domain: Expr | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """old = buffer, before a moving reduction takes its next step."""
-
-    old: str
-    buffer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """buffer = h(buffer, old, new): what was accumulated catches up with a moved reduction."""
-
-    buffer: str
-    old: str
-    new: str
-    h: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """The tile of an output, where it lies inside the tensor."""
-
-    tensor: str
-    buffer: str
-
-
-Statement = Loop | Load | Init | Compute | Keep | Repair | Store
+from mcfuser.space.statement import (
+    Buffer,
+    Combine,
+    Compute,
+    Dim,
+    Init,
+    Keep,
+    Load,
+    Loop,
+    Repair,
+    Share,
+    Statement,
+    Store,
+    loops,
+)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A candidate placed: the chain it computes, its loops and tiles, buffers and statements."""
+    """A candidate placed: the chain it computes, its loops and tiles, buffers and statements.
+
+    `parts` are those of the split loop, if there is one; the last ones may be empty.
+    """
 
     chain: Chain
     expression: Expression
     tiles: tuple[tuple[str, int], ...]
     buffers: tuple[Buffer, ...]
     body: tuple[Statement, ...]
+    parts: int = 1
 
     @cached_property
     def _tiles(self) -> dict[str, int]:
@@ -145,6 +55,41 @@ class Schedule:
 
     def trips(self, axis: str) -> int:
         return -(-self.chain.size(axis) // self.tile(axis))
+
+    @cached_property
+    def split(self) -> Loop | None:
+        """The loop whose turns are parts."""
+        return next((loop for loop in loops(self.body) if loop.kind == "split"), None)
+
+    def span(self, axis: str) -> int:
+        """Turns of the serial loop over a split axis that each part takes, the last ones fewer."""
+        return -(-self.trips(axis) // self.parts)
+
+    def turns(self, loop: Loop, at: Mapping[str, int]) -> range:
+        """The turns that a loop takes, where `at` gives the first positions of the loops around:
+        in a serial loop over the split axis, that of the part."""
+        if loop.kind == "split":
+            return range(self.parts)
+        tile, first, last = self.tile(loop.axis), 0, self.trips(loop.axis)
+        if loop.axis in at:
+            first = at[loop.axis] // tile
+            last = min(last, first + self.span(loop.axis))
+        for low in loop.lo:
+            first = max(first, self.reach(low, at)[0] // tile)
+        for high in loop.hi:
+            last = min(last, self.reach(high, at)[1] // tile + 1)
+        return range(first, max(first, last))
+
+    def reach(self, index: Affine, at: Mapping[str, int]) -> tuple[int, int]:
+        """The least and the greatest value of an index over the positions at hand: of an axis
+        without a loop around, all of them."""
+        low = high = index.offset
+        for a, c in index.terms:
+            first = at.get(a, 0)
+            last = first + self.tile(a) - 1 if a in at else self.chain.size(a) - 1
+            low += c * (first if c > 0 else last)
+            high += c * (last if c > 0 else first)
+        return low, high
 
     def ragged(self, axis: str) -> bool:
         """The last tile reaches past the extent."""
@@ -185,60 +130,28 @@ class Schedule:
         return "\n".join(_lines(self, self.body, 0))
 
 
-def loops(body: Sequence[Statement]) -> Iterator[Loop]:
-    for statement in body:
-        if isinstance(statement, Loop):
-            yield statement
-            yield from loops(statement.body)
-
-
-def statements(
-    body: Sequence[Statement], outer: tuple[Loop, ...] = ()
-) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
-    """Every statement but loops, with the loops around it, outermost first."""
-    for statement in body:
-        if isinstance(statement, Loop):
-            yield from statements(statement.body, (*outer, statement))
-        else:
-            yield statement, outer
-
-
-def notation(body: Sequence[Statement], hidden: Sequence[str] = ()) -> str:
-    """The placed statements as the paper writes them: `mh(n(k(L_A,L_B,C_C),L_D,C_E),S_E)`.
-
-    Loops in `hidden` (batch axes) are left out.
-    """
-    parts: list[str] = []
-    for s in body:
-        if isinstance(s, Loop):
-            inner = notation(s.body, hidden)
-            printed = [i for i in s.body if isinstance(i, (Loop, Load, Compute, Store))]
-            only = len(printed) == 1 and isinstance(printed[0], Loop)
-            name = "" if s.axis in hidden else s.axis
-            parts.append(name + inner if only or not name else f"{name}({inner})")
-        elif isinstance(s, Load):
-            parts.append(f"L_{s.read.tensor}")
-        elif isinstance(s, Compute):
-            parts.append(f"C_{s.operator.out}")
-        elif isinstance(s, Store):
-            parts.append(f"S_{s.tensor}")
-    return ",".join(parts)
-
-
 def _lines(schedule: Schedule, body: Sequence[Statement], depth: int) -> Iterator[str]:
     pad = "  " * depth
     for s in body:
         if isinstance(s, Loop):
-            trips = schedule.trips(s.axis)
-            yield f"{pad}{s.kind} {s.axis} in {trips} x {schedule.tile(s.axis)}:"
+            yield f"{pad}{s.kind} {s.axis} in {_range(schedule, s)}:"
             yield from _lines(schedule, s.body, depth + 1)
         else:
             yield pad + _line(s)
 
 
-def _line(s: Statement) -> str:
-    from mcfuser.expr import text
+def _range(schedule: Schedule, s: Loop) -> str:
+    if s.kind == "split":
+        return f"{schedule.parts} parts of {schedule.span(s.axis)} x {schedule.tile(s.axis)}"
+    bounds = [f"{s.axis} >= {index_text(i)}" for i in s.lo]
+    bounds += [f"{s.axis} <= {index_text(i)}" for i in s.hi]
+    where = f" where {', '.join(bounds)}" if bounds else ""
+    split = schedule.split is not None and schedule.split.axis == s.axis
+    trips = schedule.span(s.axis) if split else schedule.trips(s.axis)
+    return f"{trips} x {schedule.tile(s.axis)}{where}"
 
+
+def _line(s: Statement) -> str:
     if isinstance(s, Load):
         return f"{s.buffer} = load {text(s.read)}"
     if isinstance(s, Init):
@@ -251,5 +164,10 @@ def _line(s: Statement) -> str:
         return f"{s.old} = {s.buffer}"
     if isinstance(s, Repair):
         return f"{s.buffer} = repair {text(s.h)}"
+    if isinstance(s, Share):
+        return f"share {s.buffer}"
+    if isinstance(s, Combine):
+        words = "".join(f" after {text(r.h)}" for r in s.repairs)
+        return f"{s.buffer} = {s.operator.reduce} over parts of {s.buffer}{words}"
     assert isinstance(s, Store)
     return f"store {s.tensor} = {s.buffer}"

@@ -1,0 +1,78 @@
+"""Absorbing: what joins a maximum after it was taken joins it while it is taken.
+
+`max(max[n] x[n], s)` is `max[n] max(x[n], s)`, for an s that does not vary along n. No inverse
+undoes the first while its maximum moves; what reads the second is repaired as any other softmax is.
+This is how a learned sink joins an attention's maximum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcfuser.algebra.dependence import dependences, through_maps
+from mcfuser.algebra.pivot import replaced
+from mcfuser.chain import Chain, Operator, sources
+from mcfuser.expr import Call, Cast, Expr, Read, read, reads
+
+
+def absorb(chain: Chain) -> Chain:
+    """The chain whose maxima take in what later joins them.
+
+    Only for maxima that another reduction needs over the same axis. Where the maximum has a domain,
+    the reductions that read it must have the same: outside of it, and in rows where it is empty,
+    the joined value still is the later one's.
+    """
+    for o in chain.operators:
+        found = _joined(chain, o)
+        if found is not None and (moved := _absorbed(chain, o, *found)) is not None:
+            return absorb(moved)
+    return chain
+
+
+def _joined(chain: Chain, o: Operator) -> tuple[Operator, Expr] | None:
+    """The maximum that a map joins with something of the chain's inputs, and that."""
+    body = _bare(o.body)
+    if o.reduce != "none" or o.domain is not None or not isinstance(body, Call) or body.op != "max":
+        return None
+    for one, other in (body.args, body.args[::-1]):
+        one = _bare(through_maps(chain, one))
+        if not isinstance(one, Read) or one.tensor in chain.inputs:
+            continue
+        source = chain.operator(one.tensor)
+        plain = source.axes == o.axes and one == read(source.out, *source.axes)
+        if source.reduce == "max" and plain and all(r.tensor in chain.inputs for r in reads(other)):
+            return source, other
+    return None
+
+
+def _bare(e: Expr) -> Expr:
+    return _bare(e.arg) if isinstance(e, Cast) else e
+
+
+def _absorbed(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
+    """The chain in which those that need the map while the maximum runs read the maximum."""
+    if not any(d.moving == source.out for d in dependences(chain)):
+        return None
+    within = {r.out for r in chain.operators if _within(chain, r, source)}
+    readers = {r.out for r in chain.operators if o.out in {s.tensor for s in sources(r)}} & within
+    if not readers:
+        return None
+    old, new = read(o.out, *o.axes), read(source.out, *source.axes)
+    operators = []
+    for x in chain.operators:
+        if x is source:
+            x = replace(x, body=Call("max", (x.body, other)))
+        elif x.out in readers:
+            x = replace(x, body=replaced(x.body, old, new))
+        operators.append(x)
+    return replace(chain, operators=tuple(operators))
+
+
+def _within(chain: Chain, o: Operator, source: Operator) -> bool:
+    """It is a reduction over the maximum's axes and domain, or a map that only such ones read."""
+    if o.reduce != "none":
+        return set(source.over) <= set(o.over) and o.domain == source.domain
+    readers = [r for r in chain.operators if any(s.tensor == o.out for s in sources(r))]
+    varies = set(source.over) <= set(o.axes)
+    kept = o.out in chain.outputs or not readers or not varies
+    return not kept and all(_within(chain, r, source) for r in readers)

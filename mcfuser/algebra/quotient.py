@@ -1,0 +1,112 @@
+"""Quotients by sums that may be empty.
+
+A row whose domain is empty, or whose mask is minus infinity throughout, has weights and a sum of
+zero. Its softmax is nothing, not 0 / 0: a quotient whose divisor reads a sum of the chain is 0
+where its numerator is. Every other division is IEEE's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcfuser.algebra.dependence import through_maps
+from mcfuser.chain import Chain
+from mcfuser.expr import Call, Cast, Const, Expr, Read, reads
+
+ZERO = Const(0.0)
+
+
+def guarded(chain: Chain) -> Chain:
+    """The chain whose quotients by sums are written `select(a == 0, 0, a / b)`.
+
+    A divisor that cannot be zero (`1 + exp(x)`, the root of a sum of squares and a constant) needs
+    no guard, nor does a quotient that the chain guards itself.
+    """
+    operators = tuple(replace(o, body=_guard(o.body, frozenset(), chain)) for o in chain.operators)
+    return chain if operators == chain.operators else replace(chain, operators=operators)
+
+
+def quotient(a: Expr, b: Expr) -> Expr:
+    """a / b, and 0 where a is."""
+    return Call("select", (Call("eq", (a, ZERO)), ZERO, Call("div", (a, b))))
+
+
+def parts(e: Expr) -> tuple[Expr, Expr] | None:
+    """Numerator and divisor of an expression that `quotient` wrote."""
+    if isinstance(e, Call) and e.op == "select" and isinstance(e.args[2], Call):
+        a, b = (*e.args[2].args, ZERO)[:2]
+        if e == quotient(a, b):
+            return a, b
+    return None
+
+
+def bare(e: Expr) -> Expr:
+    """The expression with plain divisions where `quotient` wrote them."""
+    found = parts(e)
+    if found is not None:
+        return Call("div", (bare(found[0]), bare(found[1])))
+    if isinstance(e, Cast):
+        return Cast(bare(e.arg), e.dtype)
+    return Call(e.op, tuple(bare(a) for a in e.args)) if isinstance(e, Call) else e
+
+
+def _guard(e: Expr, nonzero: frozenset[Expr], chain: Chain) -> Expr:
+    """The expression guarded, where some subterms are known not to be zero."""
+    if isinstance(e, Cast):
+        return Cast(_guard(e.arg, nonzero, chain), e.dtype)
+    if not isinstance(e, Call):
+        return e
+    if e.op == "select":
+        condition, first, second = e.args
+        then, other = _known(condition, "ne"), _known(condition, "eq")
+        return Call("select", (
+            _guard(condition, nonzero, chain),
+            _guard(first, nonzero | then, chain), _guard(second, nonzero | other, chain),
+        ))  # fmt: skip
+    done = Call(e.op, tuple(_guard(a, nonzero, chain) for a in e.args))
+    if e.op != "div" or set(e.args) & nonzero or not _may_vanish(e.args[1], chain):
+        return done
+    if isinstance(e.args[0], Const) and e.args[0].value != 0:
+        return done
+    return quotient(*done.args)
+
+
+def _known(condition: Expr, op: str) -> frozenset[Expr]:
+    """What `x op 0` compares with zero."""
+    if isinstance(condition, Call) and condition.op == op:
+        values = [a.value if isinstance(a, Const) else None for a in condition.args]
+        if 0 in values:
+            return frozenset(condition.args)
+    return frozenset()
+
+
+def _may_vanish(e: Expr, chain: Chain) -> bool:
+    """It reads a sum of the chain, and nothing shows that it is above zero."""
+    written = through_maps(chain, e)
+    sums = [r for r in reads(written) if r.tensor not in chain.inputs]
+    return any(chain.operator(r.tensor).reduce == "sum" for r in sums) and _sign(written, chain) < 2
+
+
+def _sign(e: Expr, chain: Chain) -> int:
+    """2 where the value is surely above zero, 1 where it is surely not below, else 0."""
+    if isinstance(e, Const):
+        return 2 if e.value > 0 else int(e.value == 0)
+    if isinstance(e, Cast):
+        return _sign(e.arg, chain)
+    if isinstance(e, Read) and e.tensor not in chain.inputs:
+        o = chain.operator(e.tensor)
+        return min(1, _sign(through_maps(chain, o.body), chain)) if o.reduce == "sum" else 0
+    if not isinstance(e, Call):
+        return 0
+    signs = [_sign(a, chain) for a in e.args]
+    if e.op in ("exp", "exp2", "abs"):
+        return 1  # an exponential rounds to zero
+    if e.op == "add":
+        return max(signs) if min(signs) else 0
+    if e.op in ("mul", "div"):
+        return min(signs) if e.args[0] != e.args[1] else max(1, min(signs))
+    if e.op == "max":
+        return max(signs)
+    if e.op == "pow" and e.args[1] == Const(2.0):
+        return max(1, signs[0])
+    return signs[0] if e.op == "sqrt" else 0

@@ -1,0 +1,230 @@
+"""A summand multiplied out into terms, each split at the sum: what stays under it, and what does
+not vary along the summed axes, waits for another reduction over them, and is applied afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mcfuser.algebra import quotient
+from mcfuser.algebra.dependence import through_maps
+from mcfuser.algebra.pivot import fresh, is_centred, pivot
+from mcfuser.chain import Chain, Operator, Tensor
+from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, read, reads
+
+Wrap = Callable[[Expr], Expr]
+ONE = Const(1.0)
+ZERO = Const(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`inner` stays under the sum (`ONE` where nothing does); `outer` is applied to the sum. Of a
+    map that is taken apart, what stays is a map again, so products stay products: those are new."""
+
+    inner: Expr
+    outer: tuple[Wrap, ...] = ()
+    maps: tuple[tuple[Operator, Tensor], ...] = ()
+
+
+@dataclass(frozen=True)
+class Summand:
+    """Where terms are looked for: the chain, the sum, and whether sums are multiplied out.
+
+    Without `shifts` a sum that waits is one term, as is whatever else cannot be taken apart: the
+    term still waits.
+    """
+
+    chain: Chain
+    operator: Operator
+    shifts: bool
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        return self.operator.over
+
+    @property
+    def known(self) -> tuple[Operator, ...]:
+        """The operators that stand before the sum."""
+        return self.chain.operators[: self.chain.operators.index(self.operator)]
+
+    def waits(self, e: Expr) -> bool:
+        """It reads, directly or through maps, a reduction over one of the summed axes."""
+        found = (r.tensor for r in reads(through_maps(self.chain, e)))
+        return any(
+            t not in self.chain.inputs and set(self.chain.operator(t).over) & set(self.over)
+            for t in found
+        )
+
+    def varies(self, e: Expr) -> bool:
+        return bool(set(axes(e)) & set(self.over))
+
+    def moves(self, e: Expr) -> bool:
+        return not self.varies(e) and self.waits(e)
+
+
+def terms(at: Summand, e: Expr) -> tuple[Term, ...]:
+    """The terms whose sum is `e`."""
+    if not at.waits(e):
+        return (Term(e),)
+    if at.moves(e):
+        return (Term(ONE, (_times(e),)),)
+    if isinstance(e, Cast):
+        inside = terms(at, e.arg)
+        return tuple(
+            t if t.inner == ONE else replace(t, inner=Cast(t.inner, e.dtype)) for t in inside
+        )
+    if isinstance(e, Read):
+        return _of_map(at, e)
+    if isinstance(e, Call):
+        return _of_call(at, e)
+    return (Term(e),)
+
+
+def _of_map(at: Summand, e: Read) -> tuple[Term, ...]:
+    """The terms of the map that is read, each read back at the same place."""
+    source = at.chain.operator(e.tensor)
+    if source.reduce != "none" or source.domain is not None or e != read(e.tensor, *source.axes):
+        return (Term(e),)
+    inside = terms(at, source.body)
+    if not any(t.outer for t in inside):
+        return (Term(e),)
+    return tuple(as_map(at, t, source.out, i) for i, t in enumerate(inside))
+
+
+def as_map(at: Summand, t: Term, stem: str, number: int = 0) -> Term:
+    """The term with what stays of it computed by a map: one that the chain has, or a new one."""
+    bare = t.inner
+    while isinstance(bare, Cast):
+        bare = bare.arg
+    if isinstance(bare, (Read, Const)):
+        return t
+    related = at.chain.operator(stem).related
+    kept = tuple(a for a in related if a in axes(t.inner))
+    dtype = at.chain.tensor(stem).dtype
+    for o in at.known:
+        if (o.reduce, o.axes, o.body, o.domain) == ("none", kept, t.inner, None):
+            return replace(t, inner=read(o.out, *o.axes))
+    name = fresh(at.chain, f"{stem}_part{number or ''}")
+    new = Operator(name, kept, t.inner), Tensor(name, kept, dtype)
+    return Term(read(name, *kept), t.outer, (*t.maps, new))
+
+
+def _of_call(at: Summand, e: Call) -> tuple[Term, ...]:
+    if e.op == "mul" or (e.op == "pow" and e.args[1] == Const(2.0)):
+        one, two = (terms(at, a) for a in (e.args if e.op == "mul" else (e.args[0],) * 2))
+        return tuple(
+            Term(_product(a.inner, b.inner), a.outer + b.outer, a.maps + b.maps)
+            for a in one
+            for b in two
+        )
+    if e.op == "div":
+        return _of_quotient(at, e, e.args[0], e.args[1], lambda b: lambda a: Call("div", (a, b)))
+    if (found := quotient.parts(e)) is not None:
+        return _of_quotient(at, e, *found, lambda b: lambda a: quotient.quotient(a, b))
+    if e.op == "select":
+        return _of_select(at, e)
+    if e.op in ("add", "sub", "neg") and at.shifts:
+        return _of_sum(at, e)
+    return (Term(e),)
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    if ONE in (a, b):
+        return b if a == ONE else a
+    return Call("mul", (a, b))
+
+
+def _of_quotient(
+    at: Summand, e: Expr, a: Expr, b: Expr, over: Callable[[Expr], Wrap]
+) -> tuple[Term, ...]:  # fmt: skip
+    if not at.varies(b):
+        inside = terms(at, a)
+        if at.waits(b) or any(t.outer for t in inside):
+            return tuple(replace(t, outer=(*t.outer, over(b))) for t in inside)
+        return (Term(e),)
+    (below, *more) = terms(at, b)
+    if more or below.maps or (at.waits(b) and not below.outer):
+        return (Term(e),)
+    outer = tuple(_inverse(w) for w in below.outer)
+    return tuple(
+        replace(t, inner=Call("div", (t.inner, below.inner)), outer=t.outer + outer)
+        for t in terms(at, a)
+    )
+
+
+def _inverse(w: Wrap) -> Wrap:
+    return lambda e: Call("div", (e, w(ONE)))
+
+
+def _of_select(at: Summand, e: Call) -> tuple[Term, ...]:
+    condition, first, second = e.args
+    if at.moves(condition) and ZERO in (first, second):
+        empty = first == ZERO
+        inside = terms(at, second if empty else first)
+        return tuple(replace(t, outer=(*t.outer, _where(condition, empty))) for t in inside)
+    if at.waits(condition) or not (at.shifts or ZERO in (first, second)):
+        return (Term(e),)
+    one = [replace(t, inner=Call("select", (condition, t.inner, ZERO))) for t in terms(at, first)]
+    two = [replace(t, inner=Call("select", (condition, ZERO, t.inner))) for t in terms(at, second)]
+    if first == ZERO or second == ZERO:
+        return tuple(two if first == ZERO else one)
+    return (*one, *two)
+
+
+def _of_sum(at: Summand, e: Expr) -> tuple[Term, ...]:
+    """A sum of what varies (`a`), what moves (`u`), and of products of both. Where a is not small
+    against its offset, a + u is (a - p) + (u + p): no digits are lost, whatever the offset."""
+    parts = list(added_parts(e, False))
+    free = [x for x in parts if not at.waits(x[1]) and at.varies(x[1])]
+    moving = [x for x in parts if not at.varies(x[1])]
+    mixed = [x for x in parts if at.waits(x[1]) and at.varies(x[1])]
+    found: list[Term] = []
+    if free and moving:
+        a, u = _joined(free), _joined(moving)
+        if not is_centred(at.chain, a, at.over):
+            p = pivot(at.chain, a, at.over)
+            if p is None:
+                return (Term(e),)
+            a, u = Call("sub", (a, p)), Call("add", (u, p))
+        found = [Term(a), Term(ONE, (_times(u),))]
+    elif free or moving:
+        alone = _joined(free or moving)
+        found = [Term(alone) if free else Term(ONE, (_times(alone),))]
+    for minus, part in mixed:
+        inside = terms(at, part)
+        found += [replace(t, outer=(*t.outer, _negated)) for t in inside] if minus else inside
+    return tuple(found)
+
+
+def added_parts(e: Expr, minus: bool) -> list[tuple[bool, Expr]]:
+    """The parts of sums and differences, with their signs."""
+    if isinstance(e, Call) and e.op in ("add", "sub"):
+        return added_parts(e.args[0], minus) + added_parts(e.args[1], minus != (e.op == "sub"))
+    if isinstance(e, Call) and e.op == "neg":
+        return added_parts(e.args[0], not minus)
+    return [(minus, e)]
+
+
+def _joined(parts: Sequence[tuple[bool, Expr]]) -> Expr:
+    ordered = sorted(parts, key=lambda part: part[0])
+    minus, result = ordered[0]
+    if minus:
+        result = Call("neg", (result,))
+    for minus, part in ordered[1:]:
+        result = Call("sub" if minus else "add", (result, part))
+    return result
+
+
+def _negated(e: Expr) -> Expr:
+    return Call("neg", (e,))
+
+
+def _times(factor: Expr) -> Wrap:
+    return lambda e: factor if e == ONE else Call("mul", (e, factor))
+
+
+def _where(condition: Expr, zero_first: bool) -> Wrap:
+    if zero_first:
+        return lambda e: Call("select", (condition, ZERO, e))
+    return lambda e: Call("select", (condition, e, ZERO))

@@ -1,0 +1,136 @@
+"""Loop bounds from domains: the turns of a loop that no reduction needs are not taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mcfuser.expr import Affine, Call, Const, Expr, Index, Read, reads
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Init,
+    Keep,
+    Load,
+    Loop,
+    Repair,
+    Share,
+    Statement,
+    Store,
+    statements,
+)
+
+Bounds = tuple[tuple[Affine, ...], tuple[Affine, ...]]
+"""Lower and upper bounds of a position, inclusive."""
+
+
+def bounds(domain: Expr | None, axis: str) -> Bounds:
+    """What the conjuncts of a domain that compare affine indices say about an axis: causal
+    `n <= m` bounds n by m from above, and m by n from below."""
+    lo: list[Affine] = []
+    hi: list[Affine] = []
+    for condition in _conjuncts(domain):
+        for excess in _excesses(condition):
+            terms = Counter(dict(excess.terms))
+            c = terms.pop(axis, 0)
+            others = [(a, x) for a, x in terms.items() if x]
+            if c == 1:
+                hi.append(Affine(tuple((a, -x) for a, x in others), -excess.offset))
+            elif c == -1:
+                lo.append(Affine(tuple(others), excess.offset))
+    return tuple(dict.fromkeys(lo)), tuple(dict.fromkeys(hi))
+
+
+def _conjuncts(e: Expr | None) -> Iterator[Call]:
+    if isinstance(e, Call) and e.op == "and":
+        for arg in e.args:
+            yield from _conjuncts(arg)
+    elif isinstance(e, Call):
+        yield e
+
+
+def _excesses(e: Call) -> Iterator[Affine]:
+    """Indices that are at most 0 where a comparison holds."""
+    if e.op == "not" and isinstance(e.args[0], Call) and e.args[0].op in ("lt", "le"):
+        inner = e.args[0]
+        yield from _excesses(Call("le" if inner.op == "lt" else "lt", inner.args[::-1]))
+    if e.op not in ("lt", "le", "eq"):
+        return
+    left, right = (_affine(x) for x in e.args)
+    if left is None or right is None:
+        return
+    less = _plus(left, right, -1)
+    yield replace(less, offset=less.offset + (e.op == "lt"))
+    if e.op == "eq":
+        yield _plus(right, left, -1)
+
+
+def _affine(e: Expr) -> Affine | None:
+    if isinstance(e, Index):
+        return Affine(((e.axis, 1),))
+    if isinstance(e, Const):
+        return Affine((), int(e.value)) if e.value == int(e.value) else None
+    if not isinstance(e, Call) or e.op not in ("add", "sub", "mul", "neg"):
+        return None
+    parts = [_affine(x) for x in e.args]
+    if any(p is None for p in parts):
+        return None
+    known = [p for p in parts if p is not None]
+    if e.op == "neg":
+        return _plus(Affine(()), known[0], -1)
+    if e.op == "mul":
+        number = next((p for p in known if not p.terms), None)
+        other = known[1] if number is known[0] else known[0]
+        return _plus(Affine(()), other, number.offset) if number is not None else None
+    return _plus(known[0], known[1], 1 if e.op == "add" else -1)
+
+
+def _plus(a: Affine, b: Affine, times: int) -> Affine:
+    terms = Counter(dict(a.terms))
+    for name, c in b.terms:
+        terms[name] += c * times
+    return Affine(tuple((n, c) for n, c in terms.items() if c), a.offset + b.offset * times)
+
+
+def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements with the bounds of every serial loop whose turns outside the domains of what
+    it reduces leave nothing behind."""
+    users = Counter(name for s, _ in statements(body) for name in _uses(s))
+
+    def go(items: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(_bounded(s, go(s.body), users) if isinstance(s, Loop) else s for s in items)
+
+    return go(body)
+
+
+def _bounded(loop: Loop, body: tuple[Statement, ...], users: Counter[str]) -> Loop:
+    loop = replace(loop, body=body)
+    inside = [s for s, _ in statements(body)]
+    if loop.kind != "serial" or any(isinstance(s, (Store, Share, Combine)) for s in inside):
+        return loop
+    here = Counter(name for s in inside for name in _uses(s))
+    found: list[Bounds] = []
+    for s in inside:
+        if isinstance(s, Compute) and loop.axis in s.operator.over:
+            found.append(bounds(s.domain, loop.axis))
+        elif isinstance(s, Compute) and users[s.buffer] != here[s.buffer]:
+            return loop
+    lo = [i for i in found[0][0] if all(i in b[0] for b in found)] if found else []
+    hi = [i for i in found[0][1] if all(i in b[1] for b in found)] if found else []
+    return replace(loop, lo=tuple(lo), hi=tuple(hi))
+
+
+def _uses(s: Statement) -> tuple[str, ...]:
+    """The buffers that a statement needs the values of."""
+    if isinstance(s, Compute):
+        found = (*reads(s.body), *(reads(s.domain) if s.domain is not None else ()))
+        return tuple(r.tensor for r in found)
+    if isinstance(s, Repair):
+        return tuple(r.tensor for r in reads(s.h) if isinstance(r, Read))
+    if isinstance(s, Combine):
+        return tuple(n for r in s.repairs for n in (r.old, r.new))
+    if isinstance(s, (Keep, Store, Share)):
+        return (s.buffer,)
+    assert isinstance(s, (Load, Init, Loop))
+    return ()

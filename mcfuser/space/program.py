@@ -1,0 +1,63 @@
+"""Programs: a chain made ready for placement, and what is known of it before any expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mcfuser.algebra.absorb import absorb
+from mcfuser.algebra.fold import fold
+from mcfuser.algebra.hoist import hoist
+from mcfuser.algebra.quotient import guarded
+from mcfuser.algebra.roll import Refusal, Roll, rolls
+from mcfuser.chain import Chain, Operator, batch_axes, sources
+
+
+@dataclass(frozen=True)
+class Program:
+    """A chain with what is known of it before any expression: rewritten sums, and repairs."""
+
+    chain: Chain
+    rolls: tuple[Roll | Refusal, ...]
+
+    @cached_property
+    def batch(self) -> tuple[str, ...]:
+        return tuple(a for a in batch_axes(self.chain) if self.chain.size(a) > 1)
+
+    @cached_property
+    def repairs(self) -> Mapping[tuple[str, str, str], Roll]:
+        return {(r.target, r.moving, r.axis): r for r in self.rolls if isinstance(r, Roll)}
+
+    @cached_property
+    def ancestors(self) -> Mapping[str, frozenset[str]]:
+        """The operators that each operator needs, directly or not."""
+        found: dict[str, frozenset[str]] = {}
+        for o in self.chain.operators:
+            direct = {r.tensor for r in sources(o)} - set(self.chain.inputs)
+            found[o.out] = frozenset(direct).union(*(found[d] for d in direct))
+        return found
+
+    def rolled(self, o: Operator, loop: str) -> bool:
+        """`o` may run inside `loop` while reductions over it that `o` needs still move."""
+        needs = [p for p in self.ancestors[o.out] if loop in self.chain.operator(p).over]
+        if not needs:
+            return True
+        if loop not in o.related:
+            return False
+        if loop in o.over:
+            moving = {m for t, m, a in self.repairs if t == o.out and a == loop}
+            refused = any(
+                isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
+            )
+            return bool(moving) and not refused
+        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
+        escapes = o.out in self.chain.outputs or o.reduce != "none"
+        return not escapes and all(self.rolled(c, loop) for c in readers)
+
+
+def program(chain: Chain, shifts: bool = True) -> Program:
+    """The chain made ready for placement: quotients guarded, maxima joined, sums hoisted (with
+    `shifts`, shifts as well as factors), maps folded, repairs derived."""
+    ready = fold(hoist(absorb(guarded(chain)), shifts))
+    return Program(ready, rolls(ready))

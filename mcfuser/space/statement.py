@@ -1,0 +1,195 @@
+"""Statements of a schedule, and the loops and buffers that they stand among.
+
+A statement's expressions read buffers by name, at indices in the chain's axes: inside the loops
+that surround it, a loop over axis a at turn i stands for positions i*tile(a) .. (i+1)*tile(a)-1,
+an axis with no loop for all its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mcfuser.chain import Operator
+from mcfuser.expr import Affine, Expr, Read
+
+Level = Literal["register", "shared", "global"]
+Kind = Literal["grid", "serial", "unrolled", "parallel", "split"]
+
+
+class Illegal(Exception):
+    """A candidate that cannot be built, with the reason; raised anywhere, caught where counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dimension of a tile: the index that it holds; `whole` where it keeps every tile."""
+
+    index: Affine
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tile held by a block: of a loaded tensor, or of an operator's result.
+
+    `owner` is the innermost loop whose turn it lives through, None for the block itself.
+    """
+
+    name: str
+    tensor: str
+    dims: tuple[Dim, ...]
+    dtype: str
+    level: Level
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Turns along an axis; `Schedule.turns` says which.
+
+    The turns of a split loop are parts: each stands for the turns that the serial loop over the
+    same axis takes inside it. `lo` and `hi` bound the positions that the domains admit, both
+    inclusive and affine in other axes: a turn is taken where it holds a position that is no less
+    than the least value of every `lo`, and no more than the greatest of every `hi`, over the
+    positions at hand.
+    """
+
+    axis: str
+    kind: Kind
+    body: tuple[Statement, ...]
+    lo: tuple[Affine, ...] = ()
+    hi: tuple[Affine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The tile of an input, zero outside the tensor."""
+
+    buffer: str
+    read: Read
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    buffer: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """buffer = body, or buffer = reduce(buffer, body) over the tile of `operator.over`.
+
+    Outside the extents and the domain, a reduction takes its identity and a map is undefined.
+    """
+
+    operator: Operator
+    buffer: str
+    body: Expr
+    domain: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize(Compute):
+    """A map from reductions that have ended to a result that is stored: once for its tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """old = buffer, before a moving reduction takes its next step."""
+
+    old: str
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """buffer = h(buffer, old, new): what was accumulated catches up with a moved reduction."""
+
+    buffer: str
+    old: str
+    new: str
+    h: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a part of a split reduction has found goes to memory, for `Combine`."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """buffer = reduce over the parts of what each has shared: the global phase of a split.
+
+    Before it is reduced, a part's value goes through `repairs` in turn, in which the buffer stands
+    for that value, `old` for the moving reduction that the same part shared, and `new` for that
+    reduction combined.
+    """
+
+    operator: Operator
+    buffer: str
+    repairs: tuple[Repair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The tile of an output, where it lies inside the tensor."""
+
+    tensor: str
+    buffer: str
+
+
+Statement = Loop | Load | Init | Compute | Keep | Repair | Share | Combine | Store
+
+
+def loops(body: Sequence[Statement]) -> Iterator[Loop]:
+    for statement in body:
+        if isinstance(statement, Loop):
+            yield statement
+            yield from loops(statement.body)
+
+
+def statements(
+    body: Sequence[Statement], outer: tuple[Loop, ...] = ()
+) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
+    """Every statement but loops, with the loops around it, outermost first."""
+    for statement in body:
+        if isinstance(statement, Loop):
+            yield from statements(statement.body, (*outer, statement))
+        else:
+            yield statement, outer
+
+
+def notation(body: Sequence[Statement], hidden: Sequence[str] = ()) -> str:
+    """The placed statements as the paper writes them: `mh(n(k(L_A,L_B,C_C),L_D,C_E),S_E)`.
+
+    Loops in `hidden` (batch axes) are left out. `n/` is a loop over parts of n, and G_E combines
+    what they found of E.
+    """
+    parts: list[str] = []
+    for s in body:
+        if isinstance(s, Loop):
+            inner = notation(s.body, hidden)
+            printed = [i for i in s.body if isinstance(i, (Loop, Load, Compute, Store))]
+            only = len(printed) == 1 and isinstance(printed[0], Loop)
+            name = "" if s.axis in hidden else s.axis + "/" * (s.kind == "split")
+            parts.append(name + inner if only or not name else f"{name}({inner})")
+        elif isinstance(s, Load):
+            parts.append(f"L_{s.read.tensor}")
+        elif isinstance(s, Compute):
+            parts.append(f"C_{s.operator.out}")
+        elif isinstance(s, Combine):
+            parts.append(f"G_{s.buffer}")
+        elif isinstance(s, Store):
+            parts.append(f"S_{s.tensor}")
+    return ",".join(parts)
+
+
+def plain_index(index: Affine) -> str:
+    """The axis of a computed tile's dimension."""
+    name = index.plain
+    assert name is not None
+    return name
