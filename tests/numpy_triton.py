@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,9 @@ DTYPES = {
     "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32,
     "float64": np.float64, "int32": np.int32, "int64": np.int64, "bool": np.bool_,
 }  # fmt: skip
+
+
+POISON = {"float32": np.nan, "float64": np.nan, "int32": -(1 << 30), "int64": -(1 << 60)}
 
 
 class Tile(np.ndarray):
@@ -58,7 +62,8 @@ class Pointer:
         return Pointer(self.memory, self.at + offset)
 
 
-def load(pointer: Pointer, mask: Any = None, other: Any = None) -> Tile:
+def load(pointer: Pointer, mask: Any = None, other: Any = None, cache_modifier: str = "") -> Tile:
+    assert cache_modifier in ("", ".cg")
     at, inside = _addresses(pointer, mask)
     found = pointer.memory[np.where(inside, at, 0)]
     if mask is not None:
@@ -69,6 +74,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None) -> Tile:
 
 def store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     at, inside = _addresses(pointer, mask)
+    value = pointer.memory.dtype.type(value) if isinstance(value, int) else value
     assert np.shape(value) == at.shape, f"{np.shape(value)} is stored at {at.shape} addresses"
     assert np.asarray(value).dtype == pointer.memory.dtype
     pointer.memory[at[inside]] = np.asarray(value)[inside]
@@ -80,6 +86,13 @@ def _addresses(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
     reached = at[inside]
     assert reached.size == 0 or (reached.min() >= 0 and reached.max() < pointer.memory.size)
     return at, inside
+
+
+def atomic_add(pointer: Pointer, number: int, sem: str) -> Tile:
+    assert sem == "acq_rel", "a block must see what the others stored before they counted"
+    before = load(pointer)
+    store(pointer, before + np.int32(number))
+    return before
 
 
 def dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
@@ -97,7 +110,7 @@ def dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
 
 def where(condition: Any, a: Any, b: Any) -> Tile:
     assert np.asarray(condition).dtype == np.bool_
-    dtype = next(x.dtype for x in (a, b) if isinstance(x, np.ndarray))
+    dtype = next((x.dtype for x in (a, b) if isinstance(x, np.ndarray)), np.float32)
     return tile(np.where(condition, a, b).astype(dtype))
 
 
@@ -105,16 +118,17 @@ def _on(function: Any) -> Any:
     return lambda x: tile(function(np.asarray(x)))
 
 
-def language(block: int) -> SimpleNamespace:
+def language(place: tuple[int, int]) -> SimpleNamespace:
     """The module as one block sees it."""
     return SimpleNamespace(
         **DTYPES,
         constexpr=lambda value: value,
-        program_id=lambda axis: tile(np.int32(block if axis == 0 else 0)),
+        program_id=lambda axis: tile(np.int32(place[axis])),
+        static_range=range, cdiv=lambda a, b: -(-a // b), debug_barrier=lambda: None,
         arange=lambda first, last: tile(np.arange(first, last, dtype=np.int32)),
         zeros=lambda shape, dtype: tile(np.zeros(shape, dtype)),
         full=lambda shape, value, dtype: tile(np.full(shape, value, dtype)),
-        load=load, store=store, dot=dot, where=where,
+        load=load, store=store, dot=dot, where=where, atomic_add=atomic_add,
         maximum=lambda a, b: tile(np.maximum(a, b)), minimum=lambda a, b: tile(np.minimum(a, b)),
         max=lambda x, axis: tile(np.max(np.asarray(x), axis)),
         sum=lambda x, axis: tile(np.sum(np.asarray(x), axis)),
@@ -127,14 +141,34 @@ def language(block: int) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def run(source: Source, memory: Mapping[str, np.ndarray]) -> None:
-    """Runs every block of a kernel on flat arrays, by parameter; outputs are written in place."""
+def workspaces(source: Source) -> dict[str, np.ndarray]:
+    """Poisoned, but for what is to hold zeros."""
+    return {
+        w.name: np.full(w.size, 0 if w.zero else POISON[w.dtype], DTYPES[w.dtype])
+        for w in source.workspace
+    }
+
+
+def run(
+    source: Source, memory: Mapping[str, np.ndarray], extents: Mapping[str, int] | None = None
+) -> None:
+    """Runs every block of every kernel on flat arrays, by parameter; outputs are written in place.
+
+    `extents` are those known at run time, by axis. Workspaces are poisoned, counters zero before
+    and after.
+    """
+    sizes = extents or {}
     triton = SimpleNamespace(jit=lambda kernel: kernel)
     text = source.text.replace("import triton.language as tl\n", "").replace("import triton\n", "")
     code = compile(text, f"{source.name}.py", "exec")
-    pointers = [Pointer(memory[p]) for p in source.parameters]
+    beside = workspaces(source)
     with np.errstate(all="ignore"):
-        for block in range(math.prod(source.grid)):
-            space: dict[str, Any] = {"triton": triton, "tl": language(block)}
-            exec(code, space)
-            space[source.name](*pointers)
+        for launch in source.launches:
+            arguments = [Pointer((memory | beside)[name]) for name in launch.arguments]
+            numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
+            x, y, _ = launch.blocks(sizes)
+            for place in product(range(x), range(y)):
+                space: dict[str, Any] = {"triton": triton, "tl": language(place)}
+                exec(code, space)
+                space[launch.name](*arguments, *numbers)
+    assert all(not beside[w.name].any() for w in source.workspace if w.zero)

@@ -15,7 +15,7 @@ from mcfuser.chain import attention
 from mcfuser.codegen.cubin import Binary, compile_all, compile_source
 from mcfuser.codegen.triton import Lowering, Source, generate
 from mcfuser.space.expression import bind, tilings
-from mcfuser.space.schedule import Illegal
+from mcfuser.space.statement import Illegal
 
 ELF = b"\x7fELF"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from triton_cases import scheduled
+from triton_cases import run_time, scheduled
 
 tvm = pytest.importorskip("tvm")
 
@@ -15,9 +15,10 @@ from tvm import relax  # noqa: E402
 from mcfuser.chain import attention  # noqa: E402
 from mcfuser.codegen import cuda_module  # noqa: E402
 from mcfuser.codegen.cubin import Binary, compile_source  # noqa: E402
-from mcfuser.codegen.triton import Source, generate  # noqa: E402
+from mcfuser.codegen.triton import Lowering, Source, generate  # noqa: E402
 from mcfuser.device import device_named  # noqa: E402
 from mcfuser.errors import DeviceError  # noqa: E402
+from mcfuser.space.statement import Illegal  # noqa: E402
 
 MISSING = [n for n in cuda_module.NEEDED if not cuda_module._installed(n)]
 gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed: {MISSING}")
@@ -29,6 +30,14 @@ def compiled() -> tuple[Source, Binary]:
     tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
     schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles)
     source = generate(schedule, "fused_attention_0")
+    return source, compile_source(source, "sm_90")
+
+
+@pytest.fixture(scope="module", params=["kernel", "last"])
+def split(request: pytest.FixtureRequest) -> tuple[Source, Binary]:
+    tiles = {"m": 32, "n": 16, "k": 32, "h": 32}
+    schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles, "n", 3)
+    source = generate(schedule, f"split_{request.param}", Lowering(combine=request.param))
     return source, compile_source(source, "sm_90")
 
 
@@ -46,7 +55,8 @@ def module_with(source: Source, binary: Binary) -> tvm.IRModule:
         with builder.dataflow():
             moved = builder.emit(relax.op.add(q, relax.const(shift)))
             kind = relax.TensorType(PHYSICAL["O"], "float16")
-            o = builder.emit(relax.call_tir(launcher, [moved, k, v], kind))
+            zeros = [relax.const(np.zeros(w.size, w.dtype)) for w in cuda_module.counters(source)]
+            o = builder.emit(relax.call_tir(launcher, [moved, k, v, *zeros], kind))
             large = builder.emit(relax.op.max(relax.const(scale)))
             out = builder.emit_output(relax.op.multiply(relax.op.nn.gelu(o), large))
         builder.emit_func_output(out)
@@ -65,6 +75,41 @@ def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[Source, Binar
     assert library.count(b"\x7fELF") >= 3, "the library, the kernel, and what TVM compiled"
     assert b"fused_attention_0" in library
     assert b"__global__" not in library, "TVM fell back to embedding CUDA source"
+
+
+@gpu
+def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(split: tuple[Source, Binary]) -> None:
+    source, binary = split
+    library = cuda_module.build(
+        module_with(source, binary), device_named("h200"), [cuda_module.kernel(source, binary)]
+    )
+    assert library.count(binary.cubin) == 1, "one cubin for both kernels"
+    assert b"TVMBackendAllocWorkspace" in library
+    for launch in source.launches:
+        assert launch.name.encode() in library
+    assert b"__global__" not in library
+
+
+def test_a_split_launches_its_kernels_in_order(split: tuple[Source, Binary]) -> None:
+    source, binary = split
+    words = cuda_module.launcher(source, binary, PHYSICAL).script()
+    calls = [line for line in words.splitlines() if "call_packed" in line]
+    for launch, call in zip(source.launches, calls, strict=True):
+        x, y, z = launch.blocks({})
+        assert f'"{launch.name}"' in call
+        assert f"128, {x}, {y}, {z}, {binary.shared})" in call
+        assert call.count(".data") == len(launch.arguments)
+    parameters = words[words.index("def ") : words.index(":\n")].count("T.Buffer")
+    counters = [w for w in source.workspace if w.zero]
+    assert parameters == len(source.parameters) + len(counters)
+    assert words.count("alloc_buffer") == len(source.workspace) - len(counters)
+
+
+def test_extents_known_at_run_time_only_are_refused(compiled: tuple[Source, Binary]) -> None:
+    chain = run_time(attention(2, 64, 64, 32, 32, "float16"), "n")
+    source = generate(scheduled(chain, "mh.nk", dict.fromkeys("mnkh", 32)), "f")
+    with pytest.raises(Illegal, match="axis 'n' has an extent that is known at run time only"):
+        cuda_module.launcher(source, compiled[1], PHYSICAL)
 
 
 @gpu

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from random import Random
+from typing import Literal
 
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
-from mcfuser.chain import Chain, attention, from_json, gemm
-from mcfuser.space.expression import Expression, loop_axes, parse
-from mcfuser.space.place import Program, place
+from mcfuser.chain import Bounds, Chain, attention, from_json, gemm
+from mcfuser.space.expression import Expression, bind, loop_axes, parse, tilings
+from mcfuser.space.place import place
+from mcfuser.space.program import Program
 from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal
 
 LINES: Mapping[str, tuple[dict[str, str], list[str]]] = {
     "masked": (
@@ -35,6 +40,17 @@ LINES: Mapping[str, tuple[dict[str, str], list[str]]] = {
             "Z[b, m] = sum[n] P[b, m, n] where n <= m",
             "U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m",
             "O[b, m, h] = U[b, m, h] / Z[b, m]",
+        ],
+    ),
+    "local": (
+        {"Q": "bmk", "K": "bnk", "V": "bnh"},
+        [
+            "S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]",
+            "R[b, m] = max[n] S[b, m, n] where n <= m and m <= n + 20",
+            "P[b, m, n] = exp(S[b, m, n] - R[b, m])",
+            "Z[b, m] = sum[n] P[b, m, n] where n <= m and m <= n + 20",
+            "U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m and m <= n + 20",
+            "O[b, m, h] = U[b, m, h] / (Z[b, m] + 0.001)",
         ],
     ),
     "mlp": (
@@ -123,11 +139,76 @@ def _indexes(a: str, name: str) -> bool:
     return any(a in shape for shape in LINES[name][0].values())
 
 
-def scheduled(plain: Chain, expression: str | Expression, tiles: Mapping[str, int]) -> Schedule:
+def run_time(plain: Chain, axes: Iterable[str], low: int = 1) -> Chain:
+    """The chain where these axes have an extent known at run time only, the one given at most."""
+    extents = {a: Bounds(min(low, plain.size(a)), plain.size(a)) for a in axes}
+    return replace(
+        plain, axes=tuple(replace(a, extent=extents.get(a.name, a.extent)) for a in plain.axes)
+    )
+
+
+def scheduled(
+    plain: Chain,
+    expression: str | Expression,
+    tiles: Mapping[str, int],
+    split: str | None = None,
+    parts: int = 1,
+) -> Schedule:
     """The chain placed under an expression; loops of one trip are dead, as the space has them."""
     chain = hoist(plain)
     parsed = parse(expression) if isinstance(expression, str) else expression
     kept = {a: min(tiles[a], chain.size(a)) for a in loop_axes(chain)}
     dead = [a for a in kept if kept[a] == chain.size(a)]
-    buffers, body = place(Program(chain, rolls(chain)), parsed, dead)
-    return Schedule(chain, parsed, tuple(kept.items()), buffers, body)
+    buffers, body = place(Program(chain, rolls(chain)), parsed, dead, split=split)
+    return Schedule(chain, parsed, tuple(kept.items()), buffers, body, parts)
+
+
+def deep(chain: Chain, order: Iterable[str]) -> Expression:
+    """The deep expression with the loops in that order, bound to the grid."""
+    wanted = list(order)
+    return bind(
+        chain,
+        next(
+            e
+            for e in tilings(chain)
+            if e.deep and list(e.axes) == [a for a in wanted if a in e.axes]
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random schedule, its chain as given, and values of its run-time extents."""
+
+    plain: Chain
+    schedule: Schedule
+    combine: Literal["kernel", "last"]
+    extents: Mapping[str, int]
+
+
+def drawn(rng: Random) -> Drawn | None:
+    """A random chain under a random expression, a third of them split and a third with run-time
+    extents; None where the split is not legal, or the turns are more than a test has time for."""
+    name = rng.choice(["gemm", "attention", "causal", "local", *sorted(LINES)])
+    small = {a: rng.randint(1, 3 if a in "bg" else 70) for a in "bgmnkh"}
+    plain = chain_named(name, small, rng.choice(["float32", "float32", "float16"]))
+    axes = [a.name for a in plain.axes]
+    if rng.random() < 0.35:
+        plain = run_time(plain, rng.sample(axes, rng.randint(1, min(2, len(axes)))))
+    low_high = {a.name: a.extent for a in plain.axes if isinstance(a.extent, Bounds)}
+    extents = {
+        a: rng.choice([bounds.low, bounds.high, rng.randint(bounds.low, bounds.high)])
+        for a, bounds in low_high.items()
+    }
+    tiles = {a: rng.choice([1, 7, 16, 16, 24, 32, 48, 70]) for a in axes}
+    expression = bind(plain, rng.choice(tilings(plain)))
+    reduced = sorted({a for o in plain.operators for a in o.over})
+    free = [a for a in reduced if a not in expression.grid and tiles[a] < plain.size(a)]
+    split = rng.choice(free) if free and rng.random() < 0.6 else None
+    try:
+        schedule = scheduled(plain, expression, tiles, split, rng.randint(2, 5) if split else 1)
+    except Illegal:
+        return None
+    if prod(schedule.trips(a) for a in axes) > 100:
+        return None
+    return Drawn(plain, schedule, rng.choice(["kernel", "last"]), extents)

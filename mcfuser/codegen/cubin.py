@@ -1,4 +1,4 @@
-"""A kernel's Triton source as a binary for a GPU's architecture; no GPU is needed.
+"""Triton source as a binary for a GPU's architecture; no GPU is needed.
 
 Registers and spills are read from the binary with the tools that Triton brings along. Nothing is
 left behind: Triton's cache, the source that it must read from a file and its temporary files share
@@ -22,19 +22,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mcfuser.codegen.triton import Source
-from mcfuser.space.schedule import Illegal
+from mcfuser.codegen.triton import Launch, Source
+from mcfuser.space.statement import Illegal
 
 _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
           "int32": "i32", "int64": "i64", "bool": "i1"}  # fmt: skip
 OLDEST = 75
+_HEADER_ENDS = ".address_size 64"
+_DECLARATION = re.compile(r"^\.extern .*$", re.MULTILINE)
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A compiled kernel. `shared` is in bytes a block, `registers` a thread, `spills` in bytes a
-    thread; a block has `threads` threads. The kernel takes its pointers and two null ones."""
+    """A source's kernels, compiled. `shared` is in bytes a block, `registers` a thread, `spills` in
+    bytes a thread, each the most of any of them; a block has `threads` threads. `name` is the
+    first kernel's. A kernel takes what its launch says, and then two null pointers."""
 
     cubin: bytes
     name: str
@@ -52,31 +55,59 @@ def compile_source(source: Source, arch: str) -> Binary:
     takes the process along; `compile_all` survives that.
     """
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    from triton.compiler import compile as compile_kernel
 
     if not re.fullmatch(r"sm_\d+", arch) or int(arch[3:]) < OLDEST:
         raise Illegal(f"architecture '{arch}' is not sm_{OLDEST} or a later one")
+    target = GPUTarget("cuda", int(arch[3:]), 32)
     with _workshop() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
-            kernel = getattr(_imported(source, folder), source.name)
-            pointers = [f"*{_TYPES[dtype]}" for dtype in source.dtypes]
-            compiled = compile_kernel(
-                ASTSource(
-                    kernel,
-                    dict(zip(kernel.arg_names, pointers, strict=True)),
-                    attrs={(i,): [["tt.divisibility", 16]] for i in range(len(pointers))},
-                ),
-                target=GPUTarget("cuda", int(arch[3:]), 32),
-                options={
-                    "num_warps": source.warps,
-                    "num_stages": source.stages,
-                    "enable_fp_fusion": True,
-                },
-            )
+            module = _imported(source, folder)
+            compiled = [_kernel(source, launch, module, target) for launch in source.launches]
+            cubin = _joined(source, compiled, target)
         except Exception as error:  # Triton raises what its passes happen to raise
             raise Illegal(f"Triton does not compile it: {_first_line(error)}") from error
-        return _binary(source, compiled, folder)
+        return _binary(source, compiled, cubin, folder)
+
+
+def _options(source: Source) -> dict[str, Any]:
+    return {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True}
+
+
+def _kernel(source: Source, launch: Launch, module: ModuleType, target: Any) -> Any:
+    """One kernel as Triton compiles it."""
+    from triton.compiler import ASTSource
+    from triton.compiler import compile as compile_kernel
+
+    kernel = getattr(module, launch.name)
+    pointers = [f"*{_TYPES[source.dtype_of[name]]}" for name in launch.arguments]
+    types = pointers + ["i32"] * len(launch.extents)
+    signature = ASTSource(
+        kernel,
+        dict(zip(kernel.arg_names, types, strict=True)),
+        attrs={(i,): [["tt.divisibility", 16]] for i in range(len(pointers))},
+    )
+    return compile_kernel(signature, target=target, options=_options(source))
+
+
+def _joined(source: Source, compiled: Sequence[Any], target: Any) -> bytes:
+    """One binary for all kernels: ptxas once more, on their text one after the other."""
+    from triton.compiler import make_backend
+
+    first, *rest = (kernel.asm["ptx"] for kernel in compiled)
+    if not rest:
+        cubin: bytes = compiled[0].asm["cubin"]
+        return cubin
+    declared = set(_DECLARATION.findall(first))
+    for text in rest:
+        body = text.partition(_HEADER_ENDS)[2]
+        for line in declared:
+            body = body.replace(line, "")
+        declared |= set(_DECLARATION.findall(body))
+        first += body
+    backend = make_backend(target)
+    options = backend.parse_options(_options(source))
+    joined: bytes = backend.make_cubin(first, {}, options, target.arch)
+    return joined
 
 
 def compile_all(sources: Sequence[Source], arch: str, workers: int) -> list[Binary | Illegal]:
@@ -111,26 +142,28 @@ def _attempt(source: Source, arch: str) -> Binary | Illegal:
         return Illegal(str(illegal))  # without its cause, which may not travel
 
 
-def _binary(source: Source, compiled: Any, folder: Path) -> Binary:
-    found, cubin = compiled.metadata, compiled.asm["cubin"]
-    if found.global_scratch_size or found.profile_scratch_size:
+def _binary(source: Source, compiled: Sequence[Any], cubin: bytes, folder: Path) -> Binary:
+    found = [kernel.metadata for kernel in compiled]
+    if any(kernel.global_scratch_size or kernel.profile_scratch_size for kernel in found):
         raise Illegal("the kernel wants scratch memory, which nobody gives it")
     registers, stack = _usage(cubin, folder)
-    return Binary(cubin, found.name, found.shared, registers, stack, 32 * source.warps)
+    shared = max(kernel.shared for kernel in found)
+    return Binary(cubin, source.name, shared, registers, stack, 32 * source.warps)
 
 
 def _usage(cubin: bytes, folder: Path) -> tuple[int, int]:
-    """Registers and bytes of stack of a thread; a kernel has a stack only where it spills."""
+    """The most registers and bytes of stack of a thread; a kernel has a stack only where it
+    spills."""
     from triton import knobs
 
     path = folder / "kernel.cubin"
     path.write_bytes(cubin)
     command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(path)]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found = _USAGE.search(told.stdout)
-    if found is None:
+    found = _USAGE.findall(told.stdout)
+    if not found:
         raise Illegal("cuobjdump does not tell how many registers the kernel uses")
-    return int(found[1]), int(found[2])
+    return max(int(r) for r, _ in found), max(int(s) for _, s in found)
 
 
 def _first_line(error: BaseException) -> str:

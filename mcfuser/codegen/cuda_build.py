@@ -96,13 +96,17 @@ def _module(folder: Path, order: Mapping[str, Any]) -> Any:
 
 def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
     """A module of TVM's runtime that holds one cubin."""
-    from tvm.tirx.script.builder.external_kernel import BaseKernel
+    import tvm
 
-    name = described["name"]
-    types = ["handle"] * described["pointers"] + ["int64", "int64"]
-    tags = list(TAGS if described["shared"] else TAGS[:-1])
-    cubin = (folder / f"{name}.cubin").read_bytes()
-    return BaseKernel()._create_cuda_module(cubin, types, tags, name, fmt="cubin")
+    tags = TAGS if described["shared"] else TAGS[:-1]
+    functions = {
+        name: {"name": "", "arg_types": types, "launch_param_tags": tags}
+        for name, types in described["functions"]
+    }
+    facts = json.dumps({"tvm_version": tvm.__version__, "func_info": functions})
+    table = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(facts)
+    cubin = (folder / f"{described['name']}.cubin").read_bytes()
+    return tvm.get_global_func("ffi.Module.create.cuda")(cubin, "cubin", table, {})
 
 
 if __name__ == "__main__":

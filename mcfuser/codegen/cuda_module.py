@@ -22,9 +22,10 @@ import tvm
 from tvm import relax
 
 from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.triton import Launch, Source, Workspace
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
+from mcfuser.space.statement import Illegal
 
 NEEDED = ("cuda.bindings", "nvidia.cu13")
 """What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
@@ -34,53 +35,83 @@ LARGE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A cubin as a module calls it: by name, with so many pointers, `shared` bytes a block."""
+    """A cubin as a module calls it: its functions by name with the types of what they take, and
+    `shared` bytes a block."""
 
-    name: str
+    functions: tuple[tuple[str, tuple[str, ...]], ...]
     cubin: bytes
-    pointers: int
     shared: int
+
+    @property
+    def name(self) -> str:
+        """The first function's."""
+        return self.functions[0][0]
 
 
 def kernel(source: Source, binary: Binary) -> Kernel:
-    return Kernel(binary.name, binary.cubin, len(source.parameters), binary.shared)
+    """The last two arguments are Triton's scratch pointers, which are null."""
+    functions = tuple(
+        (launch.name, ("handle",) * len(launch.arguments) + ("int64", "int64"))
+        for launch in source.launches
+    )
+    return Kernel(functions, binary.cubin, binary.shared)
+
+
+def counters(source: Source) -> tuple[Workspace, ...]:
+    """The workspaces that hold zeros between launches: constants of the module that calls."""
+    return tuple(w for w in source.workspace if w.zero)
 
 
 def launcher(
     source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
 ) -> tvm.tirx.PrimFunc:
-    """A function that launches the kernel on tensors of these physical shapes, by parameter.
+    """A function that launches the kernels on tensors of these physical shapes, by parameter.
 
-    It takes the kernel's parameters in their order; a tensor without a shape here is flat.
+    It takes the chain's inputs, the counters, and the chain's outputs; the workspace is its own.
+    Raises Illegal where an extent is known at run time only: graphs have numbers.
     """
     return tvm.script.from_source(launcher_text(source, binary, shapes))
 
 
 def launcher_text(source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """The function's TVMScript. The two zeros are Triton's scratch pointers, which it has no use
-    for; what follows are the launch parameters of `cuda_build.TAGS`."""
-    names = [f"p{i}" for i in range(len(source.parameters))]
-    buffers = [
-        f"{p}: T.Buffer({shapes[t]!r}, {dtype!r})"
-        for p, t, dtype in zip(names, source.parameters, source.dtypes, strict=True)
-    ]
-    regions = [
-        f"{p}[{', '.join(f'0:{n}' for n in shapes[t])}]"
-        for p, t in zip(names, source.parameters, strict=True)
-    ]
-    launch = [binary.threads, *source.grid, *([binary.shared] if binary.shared else [])]
-    arguments = [f"{p}.data" for p in names] + ["T.int64(0)"] * 2 + [str(n) for n in launch]
+    """The function's TVMScript. TVM allocates the workspace on the device that the tensors are on,
+    and takes it back when the function ends; the stream keeps what uses it next behind."""
+    if missing := [a for launch in source.launches for a in launch.extents]:
+        raise Illegal(f"axis '{missing[0]}' has an extent that is known at run time only")
+    inputs = source.parameters[: -source.written]
+    known = dict(shapes) | {w.name: (w.size,) for w in source.workspace}
+    order = [*inputs, *(w.name for w in counters(source)), *source.parameters[-source.written :]]
+    names = {t: f"p{i}" for i, t in enumerate(order)}
+    buffers = [f"{p}: T.Buffer({known[t]!r}, {source.dtype_of[t]!r})" for t, p in names.items()]
+    regions = {t: f"{p}[{', '.join(f'0:{n}' for n in known[t])}]" for t, p in names.items()}
+    written = [regions[t] for t in order[len(inputs) :]]
+    own = [w for w in source.workspace if not w.zero]
+    names |= {w.name: f"w{i}" for i, w in enumerate(own)}
     return "\n".join(
         [
             "@T.prim_func(s_tir=True, private=True)",
             f"def {source.name}({', '.join(buffers)}):",
             '    T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})',
             '    with T.sblock("root"):',
-            f"        T.reads({', '.join(regions[: -source.written])})",
-            f"        T.writes({', '.join(regions[-source.written :])})",
-            f'        T.call_packed("{binary.name}", {", ".join(arguments)})',
+            f"        T.reads({', '.join(regions[t] for t in order[: -source.written])})",
+            f"        T.writes({', '.join(written)})",
+            *(f"        {names[w.name]} = {_allocation(w)}" for w in own),
+            *(f"        {_call(launch, binary, names)}" for launch in source.launches),
         ]
     )
+
+
+def _allocation(w: Workspace) -> str:
+    return f"T.alloc_buffer(({w.size},), {w.dtype!r})"
+
+
+def _call(launch: Launch, binary: Binary, names: Mapping[str, str]) -> str:
+    """The two zeros are Triton's scratch pointers, which it has no use for; what follows are the
+    launch parameters of `cuda_build.TAGS`."""
+    shared = [binary.shared] if binary.shared else []
+    grid = [str(n) for n in (binary.threads, *launch.blocks({}), *shared)]
+    arguments = [*(f"{names[t]}.data" for t in launch.arguments), *["T.int64(0)"] * 2, *grid]
+    return f'T.call_packed("{launch.name}", {", ".join(arguments)})'
 
 
 def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> bytes:
@@ -89,7 +120,8 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> by
     No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
     compiler or TVM refuse the module; ValueError for two kernels of one name.
     """
-    if len({k.name for k in kernels}) < len(set(kernels)):
+    names = [name for k in set(kernels) for name, _ in k.functions]
+    if len(set(names)) < len(names):
         raise ValueError("two kernels of one name; a module finds its kernels by name")
     if missing := [name for name in NEEDED if not _installed(name)]:
         raise DeviceError(
@@ -126,7 +158,9 @@ def _write(folder: Path, module: tvm.IRModule, device: Device, kernels: Sequence
     order = {
         "arch": device.arch,
         "constants": list(constants),
-        "kernels": [{"name": k.name, "pointers": k.pointers, "shared": k.shared} for k in kernels],
+        "kernels": [
+            {"name": k.name, "functions": k.functions, "shared": k.shared} for k in kernels
+        ],
     }
     (folder / "build.json").write_text(json.dumps(order))
 

@@ -1,33 +1,47 @@
-"""A schedule as one PrimFunc: its head, its scratch, and its statements in order."""
+"""A schedule as one PrimFunc: its parallel loops, their scratch, and its statements in order.
+
+A split has two parallel loops: over the parts of every turn of the grid, which leave what they
+share in a workspace, and over the grid, which combines that.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import reduce
 
-from mcfuser.chain import Bounds
-from mcfuser.codegen.tensorir.operands import Products, products_of
-from mcfuser.codegen.tensorir.passes import assign, fill, reduction, store, tile_axes
+from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
+from mcfuser.codegen.tensorir.operands import products_of
+from mcfuser.codegen.tensorir.parameters import Shapes, parameters
+from mcfuser.codegen.tensorir.passes import (
+    assign,
+    combine,
+    fill,
+    reduction,
+    share,
+    store,
+    tile_axes,
+)
 from mcfuser.codegen.tensorir.product import pack, product
-from mcfuser.codegen.tensorir.source import Lowering, Panels, Source, flat_size
-from mcfuser.codegen.tensorir.writer import SLOTS, Writer
+from mcfuser.codegen.tensorir.scratch import scratch, workspace
+from mcfuser.codegen.tensorir.source import Lowering, Source
+from mcfuser.codegen.tensorir.turns import turns
+from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import Call, Const, read
-from mcfuser.space.schedule import (
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import (
+    Combine,
     Compute,
-    Dim,
-    Illegal,
     Init,
     Keep,
     Load,
     Loop,
     Repair,
-    Schedule,
+    Share,
     Statement,
     Store,
-    statements,
+    loops,
 )
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def generate(
@@ -36,48 +50,29 @@ def generate(
     """The schedule as the text of a PrimFunc.
 
     `shapes` are the extents that the parameters have in the surrounding graph; without them a
-    parameter is flat. Raises Illegal where the schedule asks for what this back end has not.
+    parameter is flat, unless its extents are known at run time only. Raises Illegal where the
+    schedule asks for what this back end has not.
     """
-    for a in schedule.chain.axes:
-        if isinstance(a.extent, Bounds):
-            raise Illegal(f"the extent of axis '{a.name}' is known at run time only")
-    products = products_of(schedule, lowering)
+    chain, products = schedule.chain, products_of(schedule, lowering)
     packed = {
         schedule.buffer(tile).tensor: products.panels(tile)
         for tile, kind in products.right.items()
         if kind == "packed"
     }
+    given = parameters(chain, packed, shapes or {})
     w = Writer(schedule, lowering, products, _direct(schedule.body))
     tiles = " ".join(f"{a}={n}" for a, n in schedule.tiles)
-    w.put(f"# {schedule.chain.name}: {schedule.expression} {tiles}")
+    w.put(f"# {chain.name}: {schedule.expression} {tiles}")
     w.put("@T.prim_func(s_tir=True, private=True)")
-    with w.block(f"def {name}({', '.join(_parameters(schedule, packed, shapes or {}))}):"):
+    with w.block(f"def {name}({given.signature}):"):
         w.put('T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})')
-        for n in (*schedule.chain.inputs, *schedule.chain.outputs):
-            size = math.prod(_extents(schedule, n, packed, shapes or {}))
-            dtype = schedule.chain.tensor(n).dtype
-            w.put(f'{n}_flat = T.decl_buffer(({size},), "{dtype}", data={n}_arg.data)')
+        for line in given.lines:
+            w.put(line)
         with w.block('with T.sblock("root"):'):
             w.put("T.reads()")
             w.put("T.writes()")
-            _grid(w)
-    return Source("\n".join(w.lines) + "\n", name, tuple(packed.items()))
-
-
-def _extents(
-    schedule: Schedule, name: str, packed: Mapping[str, Panels], shapes: Shapes
-) -> tuple[int, ...]:
-    if name in packed:
-        return (packed[name].size(schedule.chain.shape(name)),)
-    return shapes.get(name) or (flat_size(schedule.chain, name),)
-
-
-def _parameters(schedule: Schedule, packed: Mapping[str, Panels], shapes: Shapes) -> list[str]:
-    return [
-        f"{n}_arg: T.Buffer({_extents(schedule, n, packed, shapes)}, "
-        f'"{schedule.chain.tensor(n).dtype}")'
-        for n in (*schedule.chain.inputs, *schedule.chain.outputs)
-    ]
+            _phases(w)
+    return Source("\n".join(w.lines) + "\n", name, tuple(packed.items()), given.scalars)
 
 
 def _direct(body: Sequence[Statement]) -> dict[str, str]:
@@ -96,58 +91,58 @@ def _direct(body: Sequence[Statement]) -> dict[str, str]:
     return found
 
 
-def _grid(w: Writer) -> None:
-    """The grid as one parallel loop, its axes by division."""
+def _phases(w: Writer) -> None:
+    """The grid as one parallel loop; of a split, one over all parts and one that combines them."""
     body = w.schedule.body
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
         w.loops.append(body[0].axis)
         body = body[0].body
-    trips = [w.schedule.trips(a) for a in w.loops]
-    total = math.prod(trips)
-    with w.block(f"for t in T.parallel({total}):" if total > 1 else "for t in range(1):"):
-        for i, a in enumerate(w.loops):
-            inner = math.prod(trips[i + 1 :])
-            value = f"t // {inner}" if inner > 1 else "t"
-            value += f" % {trips[i]}" if i else ""
-            w.put(f"{a}_t: T.let[T.int32] = {value}")
-        _scratch(w)
-        _body(w, body)
+    turning = reduce(times, (w.trips(a) for a in w.loops), "1")
+    split = w.schedule.split
+    if split is None:
+        with _parallel(w, "t", turning):
+            _block(w, body)
+        return
+    workspace(w, split.body, turning)
+    with _parallel(w, "p", times(turning, w.schedule.parts)):
+        w.put(f"t: T.let[T.int32] = p // {w.schedule.parts}")
+        w.put(f"part: T.let[T.int32] = p % {w.schedule.parts}")
+        w.parted = split.axis
+        _block(w, split.body)
+        w.parted = None
+    with _parallel(w, "t", turning):
+        _block(w, body[body.index(split) + 1 :])
 
 
-def _scratch(w: Writer) -> None:
-    """All scratch at the head of a block, where its allocation costs nothing that matters."""
-    for b in w.schedule.buffers:
-        if w.products.right.get(b.name) == "panels":
-            _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
-        elif b.tensor not in w.schedule.chain.inputs and b.name not in w.direct:
-            _allocate(w, f"{b.name}_tile", [w.extent(d) for d in b.dims] or [1])
-    for s, _ in statements(w.schedule.body):
-        if isinstance(s, Compute) and s.buffer in w.products.operands and s.domain is not None:
-            left = w.products.operands[s.buffer].roles.left
-            _allocate(w, f"{s.buffer}_masked", [w.extent(Dim(i)) for i in left.indices])
-    every = w.products.operands.values()
-    rows = max((o.micro_rows for o in every), default=0)
-    for v in range(max((o.width // w.lowering.lanes for o in every), default=0)):
-        _allocate(w, f"acc{v}", [rows, w.lowering.lanes])
-    _allocate(w, "lane", [w.lowering.lanes])
-    _allocate(w, "once", [SLOTS])
+def _parallel(w: Writer, variable: str, count: str) -> AbstractContextManager[None]:
+    return w.block(f"for {variable} in {f'T.parallel({count})' if count != '1' else 'range(1)'}:")
 
 
-def _allocate(w: Writer, name: str, shape: Sequence[int]) -> None:
-    w.put(f'{name} = T.alloc_buffer({tuple(shape)}, "float32")')
+def _block(w: Writer, body: Sequence[Statement]) -> None:
+    """What one turn of a parallel loop does: the axes of the grid by division, then its tiles."""
+    trips, uneven = [w.trips(a) for a in w.loops], _uneven(w.schedule.body)
+    for i, a in enumerate(w.loops):
+        value = divided("t", reduce(times, trips[i + 1 :], "1"))
+        value = rest(value, trips[i]) if i else value
+        if a in uneven:
+            w.put(f"{a}_f: T.let[T.int32] = {value}")
+            last = minus(trips[i], "1")
+            value = f"T.if_then_else({a}_f % 2 == 0, {a}_f // 2, {last} - {a}_f // 2)"
+        w.put(f"{a}_t: T.let[T.int32] = {value}")
+    scratch(w, body)
+    _body(w, body)
 
 
-def _panel_shape(w: Writer, products: Products, tile: str) -> list[int]:
-    o = products.user(tile)
-    lead = [n for a in o.lead if (n := w.schedule.tile(a)) > 1]
-    depth = math.prod(w.schedule.tile(a) for a in o.roles.depth)
-    return [*lead, -(-w.schedule.tile(o.column) // o.width), depth, o.width]
+def _uneven(body: Sequence[Statement]) -> set[str]:
+    """Axes along which blocks take more and more turns, or fewer: the cores take neighbouring
+    blocks, so these are walked from both ends in turn."""
+    return {a for loop in loops(body) for i in (*loop.lo, *loop.hi) for a in i.axes}
 
 
 def _body(w: Writer, body: Sequence[Statement]) -> None:
     for s, after in zip(body, (*body[1:], None), strict=True):
         if isinstance(s, Loop):
-            with w.block(f"for {s.axis}_t in range({w.schedule.trips(s.axis)}):"):
+            with w.block(f"for {s.axis}_t in range({turns(w, s)}):"):
                 w.loops.append(s.axis)
                 _body(w, s.body)
                 w.loops.pop()
@@ -167,6 +162,10 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
             assign(w, names, read(s.buffer, *names), s.old)
         elif isinstance(s, Repair):
             assign(w, tile_axes(w, s.buffer), s.h, s.buffer)
+        elif isinstance(s, Share):
+            share(w, s)
+        elif isinstance(s, Combine):
+            combine(w, s)
         elif s.buffer not in w.direct:
             store(w, s)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mcfuser.chain import Product, product
+from mcfuser.chain import Bounds, Product, product
 from mcfuser.codegen.tensorir.source import Lowering, Panels, strides_of
 from mcfuser.expr import Read, axes, reads
-from mcfuser.space.place import plain_index
-from mcfuser.space.schedule import Compute, Illegal, Repair, Schedule, statements
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Compute, Illegal, Repair, plain_index, statements
 
 STACK = 1024
 """Bytes from which on TVM takes a local array from the heap, where it is no register."""
@@ -82,8 +82,27 @@ def products_of(schedule: Schedule, lowering: Lowering) -> Products:
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:
     for s, _ in statements(schedule.body):
-        if isinstance(s, Compute) and product(s.operator) is not None:
+        if isinstance(s, Compute) and product(s.operator) is not None and not _dots(schedule, s):
             yield s
+
+
+def _dots(schedule: Schedule, s: Compute) -> bool:
+    """One row against rows of a loaded operand, as in a decode step: each element is used once, so
+    that putting it in panels would cost more than the product. A reduction like any other."""
+    roles = product(s.operator)
+    assert roles is not None
+    loaded = {r.tensor: schedule.buffer(t.tensor).tensor for r, t in _renamed(s)}
+    tensor = loaded[roles.right.tensor]
+    if tensor not in schedule.chain.inputs or any(schedule.tile(a) > 1 for a in roles.rows):
+        return False
+    strides = zip(roles.right.indices, strides_of(schedule.chain, tensor), strict=True)
+    along = {i.plain for i, stride in strides if stride == 1}
+    return bool(roles.columns) and not along.isdisjoint(roles.depth)
+
+
+def _renamed(s: Compute) -> Iterator[tuple[Read, Read]]:
+    """What the operator reads, and the tiles that the statement reads in its place."""
+    return zip(reads(s.operator.body), reads(s.body), strict=True)
 
 
 def _operands(schedule: Schedule, lowering: Lowering, s: Compute) -> Operands:
@@ -101,7 +120,7 @@ def _operands(schedule: Schedule, lowering: Lowering, s: Compute) -> Operands:
     if column in kept and schedule.tile(column) % width:
         raise Illegal(f"tiles of axis '{column}' are kept side by side, but no vector divides them")
     rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
-    tiles = dict(zip(reads(s.operator.body), (r.tensor for r in reads(s.body)), strict=True))
+    tiles = {r: tile.tensor for r, tile in _renamed(s)}
     return Operands(
         roles, tiles[roles.left], tiles[roles.right], row, column, outer, rows, width
     )  # fmt: skip
@@ -147,11 +166,13 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> Kind:
     aligned = schedule.tile(o.column) % o.width == 0 or schedule.trips(o.column) == 1
     plain = all(i.plain is not None for i in right.indices)
     matrix = plain and len(right.indices) == 2 and len(o.roles.depth) == 1
-    if tensor.constant and matrix and aligned and alone:
+    known = not any(isinstance(chain.extent(d), Bounds) for d in tensor.shape if isinstance(d, str))
+    if tensor.constant and matrix and known and aligned and alone:
         return "packed"
     strides = strides_of(chain, tensor.name)
     along = [s for i, s in zip(right.indices, strides, strict=True) if o.column in i.axes]
-    whole = chain.size(o.column) % o.width == 0 and aligned
+    run_time = isinstance(chain.extent(o.column), Bounds)
+    whole = not run_time and chain.size(o.column) % o.width == 0 and aligned
     contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
     return "plain" if contiguous and whole else "panels"
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mcfuser.chain import LOWEST
+from mcfuser.codegen.tensorir.integer import plus, times
 from mcfuser.codegen.tensorir.scalar import literal
-from mcfuser.codegen.tensorir.source import strides_of
-from mcfuser.codegen.tensorir.writer import At, Writer, plus, times
-from mcfuser.expr import Call, Const, Expr, Read, axis, read, reads
-from mcfuser.space.place import plain_index
-from mcfuser.space.schedule import LOWEST, Compute, Init, Store
+from mcfuser.codegen.tensorir.writer import PARTS, At, Writer
+from mcfuser.expr import Call, Const, Expr, Index, Read, axis, read, reads, rewrite
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Init,
+    Repair,
+    Share,
+    Store,
+    plain_index,
+)
 
 
 def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
@@ -53,6 +61,34 @@ def store(w: Writer, s: Store) -> None:
     _pass(w, names, read(s.buffer, *names), s.tensor, output=True)
 
 
+def share(w: Writer, s: Share) -> None:
+    names = tile_axes(w, s.buffer)
+    assign(w, names, read(s.buffer, *names), s.buffer + PARTS)
+
+
+def combine(w: Writer, s: Combine) -> None:
+    """The parts one after the other into a tile that starts at the reduction's identity."""
+    names = tile_axes(w, s.buffer)
+    found: Expr = read(s.buffer + PARTS, *names)
+    for r in s.repairs:
+        found = _repaired(r, found)
+    fill(w, Init(s.buffer, LOWEST if s.operator.reduce == "max" else 0.0))
+    step = "max" if s.operator.reduce == "max" else "add"
+    with w.block(f"for part in range({w.schedule.parts}):"):
+        assign(w, names, Call(step, (read(s.buffer, *names), found)), s.buffer)
+
+
+def _repaired(r: Repair, value: Expr) -> Expr:
+    """h of a part's value, and of the moving reduction as the same part shared it."""
+
+    def leaf(node: Read | Index) -> Expr:
+        if not isinstance(node, Read) or node.tensor == r.new:
+            return node
+        return value if node.tensor == r.buffer else Read(r.new + PARTS, node.indices)
+
+    return rewrite(r.h, leaf)
+
+
 def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool) -> None:
     indices = tuple(axis(a) for a in names)
     with w.over(names[:-1]) as at:
@@ -93,11 +129,9 @@ def _contiguous(w: Writer, body: Expr) -> str:
     for r in reads(body):
         tensor = w.schedule.buffer(r.tensor).tensor
         loaded = tensor in w.schedule.chain.inputs
-        strides = strides_of(w.schedule.chain, tensor) if loaded else (
-            *(0 for _ in r.indices[1:]), 1,
-        )  # fmt: skip
+        strides = w.strides(tensor) if loaded else (*("0" for _ in r.indices[1:]), "1")
         for index, stride in zip(r.indices, strides, strict=False):
-            if stride == 1 and index.plain is not None:
+            if stride == "1" and index.plain is not None:
                 votes[index.plain] = votes.get(index.plain, 0) + len(r.indices)
     return max(votes, key=lambda a: votes[a])
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
-from mcfuser.codegen.tensorir.writer import At, Writer, covered, plus, times
+from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
-from mcfuser.space.schedule import Compute, Load
+from mcfuser.space.statement import Compute, Load
 
 
 def pack(w: Writer, s: Load) -> None:
@@ -114,7 +115,7 @@ def _right(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
         first = w.start(o.column)
         panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
         row = plus(w.start(k), at[k])
-        size = w.schedule.chain.size(k) * o.width
+        size = w.schedule.chain.shape(tensor)[w.products.panels(o.right).depth] * o.width
         where = plus(plus(times(panel, size), times(row, o.width)), lane)
         return f"{tensor}_flat[{where}]"
     return w.value(Read(o.right, o.roles.right.indices), {**at, o.column: _column(w, o, j0, v)})

@@ -35,11 +35,16 @@ class Panels:
 
 @dataclass(frozen=True)
 class Source:
-    """A PrimFunc's text. Parameters are the chain's inputs in order, then its outputs."""
+    """A PrimFunc's text.
+
+    Parameters are the chain's inputs in order, the extents of the run-time axes `scalars`, which
+    no array's shape shows, as 32-bit integers, and the chain's outputs.
+    """
 
     text: str
     name: str
     packed: tuple[tuple[str, Panels], ...]
+    scalars: tuple[str, ...] = ()
 
 
 def strides_of(chain: Chain, name: str) -> tuple[int, ...]:

@@ -7,16 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count as numbers
 
+from mcfuser.chain import Bounds
+from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.scalar import Scalar
-from mcfuser.codegen.tensorir.source import Lowering, strides_of
+from mcfuser.codegen.tensorir.source import Lowering
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
-from mcfuser.space.place import plain_index
-from mcfuser.space.schedule import Dim, Illegal, Schedule
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Dim, Illegal, plain_index
 
 At = Mapping[str, str]
 """The text of each axis' position within the tile at hand."""
 
+PARTS = "/"
+"""Marks, after a tile's name, what the part at hand has shared of it."""
 SLOTS = 8
 """Values that a pass may compute once before its innermost loop."""
 _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
@@ -25,7 +29,8 @@ _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
 @dataclass
 class Writer:
     """One function's text. `direct` maps a tile to the output that it is written straight to;
-    `zeroed` holds the sums that their micro-kernel starts at zero itself."""
+    `loops` are those around; `parted` is the axis of which a part is at hand; `zeroed` holds the
+    sums that their micro-kernel starts at zero itself."""
 
     schedule: Schedule
     lowering: Lowering
@@ -34,6 +39,7 @@ class Writer:
     lines: list[str] = field(default_factory=list)
     depth: int = 0
     loops: list[str] = field(default_factory=list)
+    parted: str | None = None
     zeroed: set[str] = field(default_factory=set)
     fresh: Iterator[int] = field(default_factory=numbers)
 
@@ -90,16 +96,36 @@ class Writer:
 
     # --- positions
 
+    def size(self, a: str) -> str:
+        """The extent of an axis."""
+        run_time = isinstance(self.schedule.chain.extent(a), Bounds)
+        return f"{a}_size" if run_time else str(self.schedule.chain.size(a))
+
+    def trips(self, a: str) -> str:
+        return covered(self.size(a), self.schedule.tile(a))
+
     def start(self, a: str) -> str:
         """Where the tile at hand begins along an axis."""
         return times(f"{a}_t", self.schedule.tile(a)) if a in self.loops else "0"
 
     def count(self, a: str) -> str:
         """Positions of the tile at hand that lie inside the extent."""
-        tile, size = self.schedule.tile(a), self.schedule.chain.size(a)
+        tile, size = self.schedule.tile(a), self.size(a)
         if a not in self.loops:
-            return str(size)
-        return str(tile) if size % tile == 0 else f"T.min({tile}, {size} - {self.start(a)})"
+            return size
+        return str(tile) if rest(size, tile) == "0" else smaller(
+            str(tile), minus(size, self.start(a))
+        )  # fmt: skip
+
+    def strides(self, name: str) -> tuple[str, ...]:
+        """A tensor's strides, in elements; dense and row-major where it has none of its own."""
+        tensor = self.schedule.chain.tensor(name)
+        if tensor.strides is not None:
+            return tuple(str(s) for s in tensor.strides)
+        found = ["1"]
+        for d in reversed(tensor.shape[1:]):
+            found.insert(0, times(str(d) if isinstance(d, int) else self.size(d), found[0]))
+        return tuple(found[: len(tensor.shape)])
 
     def global_position(self, index: Affine, at: At) -> str:
         total = str(index.offset)
@@ -109,21 +135,22 @@ class Writer:
 
     def address(self, name: str, indices: Sequence[Affine], at: At) -> str:
         """An element of a parameter, in its flat view."""
-        chain = self.schedule.chain
-        total = str(chain.tensor(name).offset)
-        for index, stride in zip(indices, strides_of(chain, name), strict=True):
+        total = str(self.schedule.chain.tensor(name).offset)
+        for index, stride in zip(indices, self.strides(name), strict=True):
             total = plus(total, times(self.global_position(index, at), stride))
         return f"{name}_flat[{total}]"
 
     def element(self, r: Read, at: At) -> str:
-        """An element of a loaded or computed tile."""
-        buffer = self.schedule.buffer(r.tensor)
+        """An element of a loaded or computed tile, or of what a part has shared of one."""
+        name = r.tensor.removesuffix(PARTS)
+        buffer = self.schedule.buffer(name)
         if buffer.tensor in self.schedule.chain.inputs:
             return self.address(buffer.tensor, r.indices, at)
-        if r.tensor in self.direct:
-            return self.address(self.direct[r.tensor], r.indices, at)
+        if name in self.direct:
+            return self.address(self.direct[name], r.indices, at)
         where = [self._local(d, i, at) for d, i in zip(buffer.dims, r.indices, strict=True)]
-        return f"{r.tensor}_tile[{', '.join(where) or '0'}]"
+        place = ", ".join(where) or "0"
+        return f"{name}_tile[{place}]" if name == r.tensor else f"{name}_parts[t, part, {place}]"
 
     def _local(self, dim: Dim, index: Affine, at: At) -> str:
         a = index.plain
@@ -134,7 +161,8 @@ class Writer:
 
     def value(self, r: Read, at: At) -> str:
         """An element as float32."""
-        text, tensor = self.element(r, at), self.schedule.buffer(r.tensor).tensor
+        text = self.element(r, at)
+        tensor = self.schedule.buffer(r.tensor.removesuffix(PARTS)).tensor
         stored = self.schedule.chain.tensor(tensor).dtype
         loaded = tensor in self.schedule.chain.inputs
         return f'T.Cast("float32", {text})' if loaded and stored in WIDENED else text
@@ -173,30 +201,3 @@ class Writer:
 
 
 WIDENED = ("float16", "bfloat16", "float64")
-
-
-def plus(a: str, b: str) -> str:
-    if a == "0" or b == "0":
-        return b if a == "0" else a
-    return f"{a} + {b}"
-
-
-def times(a: str, factor: int) -> str:
-    if a.isdigit():
-        return str(int(a) * factor)
-    if factor == 1:
-        return a
-    return f"({a}) * {factor}" if " " in a else f"{a} * {factor}"
-
-
-def divided(count: str, unit: int) -> str:
-    return str(int(count) // unit) if count.isdigit() else f"{count} // {unit}"
-
-
-def rest(count: str, unit: int) -> str:
-    return str(int(count) % unit) if count.isdigit() else f"{count} % {unit}"
-
-
-def covered(count: str, unit: int) -> str:
-    """How many units cover a count."""
-    return str(-(-int(count) // unit)) if count.isdigit() else f"({count} + {unit - 1}) // {unit}"

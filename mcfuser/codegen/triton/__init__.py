@@ -1,9 +1,10 @@
-"""Triton for an NVIDIA GPU: a schedule's statements as the source of one kernel.
+"""Triton for an NVIDIA GPU: a schedule's statements as the source of one kernel, or of two.
 
-The grid is one-dimensional; a block's tiles are Triton tensors, padded to powers of two and masked
-only where padding or a ragged extent needs it.
+The grid is one-dimensional, parts of a split aside; a block's tiles are Triton tensors, padded to
+powers of two and masked only where padding or a ragged extent needs it.
 """
 
-from mcfuser.codegen.triton.function import Lowering, Source, generate
+from mcfuser.codegen.triton.function import generate
+from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
 
-__all__ = ["Lowering", "Source", "generate"]
+__all__ = ["Launch", "Lowering", "Source", "Workspace", "generate"]

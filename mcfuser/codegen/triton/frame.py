@@ -7,10 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.layout import Layout
-from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal
+from mcfuser.codegen.triton.position import Position
+from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, shape_text
 from mcfuser.expr import Read, index_text
-from mcfuser.space.schedule import Illegal, Schedule
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal
 
 LINE = 100
 TAB = "    "
@@ -31,6 +34,17 @@ def mentions(lines: Sequence[str], name: str) -> bool:
     return any(pattern.search(line) for line in lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The positions of a split axis that a block walks: the first, and the end of its part;
+    where parts are even, none of them reaches past the extent."""
+
+    axis: str
+    first: str
+    end: str
+    even: bool
+
+
 @dataclass
 class Frame:
     """The place that is being written.
@@ -41,15 +55,17 @@ class Frame:
 
     schedule: Schedule
     layout: Layout
+    split: Part | None = None
     at: dict[str, int | None] = field(default_factory=dict)
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        taken = {"tl", "triton", "pid", "range", "float", "LOWEST"}
+        taken = {"tl", "triton", "pid", "part", "peer", "range", "float", "LOWEST"}
         for a in self.schedule.chain.axes:
-            taken |= {a.name, f"{a.name}_start", f"{a.name}_in"}
+            endings = ("", "_start", "_in", "_size", "_turns", "_first", "_span")
+            taken |= {f"{a.name}{ending}" for ending in endings}
         self.names = {("", t): t for t in taken}
 
     # --- names
@@ -80,14 +96,45 @@ class Frame:
             return str(turn * self.schedule.tile(a))
         return a if self.layout.scalar(a) else f"{a}_start"
 
+    def run_time(self, a: str) -> bool:
+        """The extent is an argument of the kernel."""
+        return isinstance(self.schedule.chain.extent(a), Bounds)
+
+    def size(self, a: str) -> str:
+        """The extent of an axis: a number, or the argument that holds it."""
+        return f"{a}_size" if self.run_time(a) else str(self.schedule.chain.size(a))
+
+    def trips(self, a: str) -> str:
+        """Turns along an axis: a number, or a variable that is set where the kernel starts."""
+        if not self.run_time(a):
+            return str(self.schedule.trips(a))
+        return f"{a}_turns" if self.schedule.tile(a) > 1 else self.size(a)
+
+    def first(self, a: str) -> Position:
+        """The least position of an axis at hand."""
+        turn = self.at.get(a, 0)
+        if turn is not None:
+            return Position(number=turn * self.schedule.tile(a))
+        return Position(((self.start(a), 1),))
+
+    def last(self, a: str) -> Position:
+        """The greatest position of an axis at hand: where it has no turn, of all."""
+        tile, size = self.schedule.tile(a), self.schedule.chain.size(a)
+        turn = self.at.get(a, self.schedule.trips(a) - 1)
+        if turn is None:
+            return self.first(a).plus(Position(number=tile - 1))
+        return Position(number=min((turn + 1) * tile, size) - 1)
+
     def limit(self, a: str) -> str:
         """The first position past the turn at hand."""
-        tile, size, turn = self.schedule.tile(a), self.schedule.chain.size(a), self.at[a]
+        tile, turn, size = self.schedule.tile(a), self.at[a], self.size(a)
+        if self.layout.width(a) == tile and (turn is None or self.run_time(a)):
+            return size
+        end = f"{a}_start + {tile}" if turn is None else str((turn + 1) * tile)
+        if self.run_time(a):
+            return f"tl.minimum({end}, {size})"
         if turn is not None:
-            return str(min((turn + 1) * tile, size))
-        if self.layout.width(a) == tile:
-            return str(size)
-        end = f"{a}_start + {tile}"
+            return str(min(int(end), int(size)))
         return f"tl.minimum({end}, {size})" if self.schedule.ragged(a) else end
 
     def inside(self, a: str) -> Value | None:
@@ -95,7 +142,7 @@ class Frame:
         if self.layout.scalar(a):
             return None
         turn, tile, width = self.at[a], self.schedule.tile(a), self.layout.width(a)
-        if turn is not None:
+        if turn is not None and not self.run_time(a):
             needed = turn * tile + width > int(self.limit(a))
         else:
             needed = width > tile or self.schedule.ragged(a)
@@ -138,6 +185,14 @@ class Frame:
             found = ", ".join(index_text(i) for i in r.indices)
             raise Illegal(f"'{r.tensor}' is read at {found}, where its tile does not lie")
         return Value(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
+
+    def full(self, name: str, number: float) -> str:
+        """A buffer's tile with one number everywhere."""
+        dtype = f"tl.{self.dtype(name)}"
+        shape = shape_text([self.layout.width(a) for a in self.layout.space(name)])
+        if number == 0:
+            return f"tl.zeros({shape}, {dtype})"
+        return f"tl.full({shape}, {'LOWEST' if number == LOWEST else repr(number)}, {dtype})"
 
     def dtype(self, name: str) -> str:
         """The dtype of the variable that holds a buffer's tile."""

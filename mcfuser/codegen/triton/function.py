@@ -1,100 +1,75 @@
-"""A schedule as Triton source: one kernel, statement by statement, as a person would write it.
+"""A schedule as Triton source, statement by statement, as a person would write it.
 
 Every axis takes one of two forms. An axis with one position a turn is a number. Any other is a
 vector of positions, as wide as Triton demands: the next power of two, and 16 at least where a
 matrix product uses it; `n_in` masks what the width or the last turn adds, where it adds anything.
 A loop over an axis of which a buffer keeps every tile is written out turn by turn, so that each
 tile is a variable of its own (`E_0`, `E_1`) and stays in registers.
+
+A split becomes two kernels, one that runs every part and one that combines what they shared, or
+one kernel in which the last part to end combines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import replace
 
-from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
-from mcfuser.codegen.triton.layout import Layout, touched
-from mcfuser.codegen.triton.statement import write
-from mcfuser.codegen.triton.tile import TERM, UNARY, Value, apply, literal
-from mcfuser.expr import Call, Const, Expr, Index, text
-from mcfuser.space.schedule import (
-    LOWEST,
-    Compute,
-    Illegal,
-    Init,
-    Loop,
-    Schedule,
-    Statement,
-    loops,
-    statements,
-)
-
-TURNS = 64
-"""The most turns that are written out: more tiles than that fit in no register file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop."""
-
-    warps: int = 4
-    stages: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A kernel's text and how to launch it.
-
-    `parameters` are the tensors whose pointers it takes, the chain's inputs and then its outputs,
-    `dtypes` theirs; it writes the last `written` of them; `grid` counts blocks along x, y and z.
-    """
-
-    text: str
-    name: str
-    parameters: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    written: int
-    grid: tuple[int, int, int]
-    warps: int
-    stages: int
-
+from mcfuser.chain import LOWEST, Bounds
+from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
+from mcfuser.codegen.triton.layout import Layout
+from mcfuser.codegen.triton.loop import block
+from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements
 
 DEFAULT = Lowering()
 
 
 def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Source:
-    """The schedule as one Triton kernel of that name.
+    """The schedule as Triton source whose first kernel has that name.
 
-    Raises Illegal where Triton cannot express it: an extent known at run time only, a tile over
-    Triton's 1,048,576 elements, statements beside the grid, an operator without counterpart.
+    Raises Illegal where Triton cannot express it: a tile over Triton's 1,048,576 elements,
+    statements beside the grid, an operator without counterpart.
     """
     chain = schedule.chain
-    frame = Frame(schedule, Layout(schedule))
     parameters = (*chain.inputs, *chain.outputs)
-    signature = call(0, f"def {name}", [frame.pointer(p) for p in parameters], ":")
-    lines = _kernel(frame)
+    workspace = _workspace(schedule, lowering)
+    pointers = (*parameters, *(w.name for w in workspace))
+    if schedule.split is None:
+        kernels = [_one(schedule, name, pointers)]
+    elif lowering.combine == "last":
+        kernels = [_last(schedule, name, pointers)]
+    else:
+        kernels = [_local(schedule, name, pointers), _global(schedule, f"{name}_combine", pointers)]
+    texts = [text for text, _ in kernels]
     head = [*_header(schedule), "import triton", "import triton.language as tl", ""]
-    if mentions(lines, "LOWEST"):
+    if any(mentions(text, "LOWEST") for text in texts):
         head += [f"LOWEST = tl.constexpr({LOWEST:.17g})".replace("e+", "e"), ""]
+    lines = [*head, *(line for text in texts for line in ("", *text, ""))]
     return Source(
-        "\n".join([*head, "", "@triton.jit", *signature, *lines]) + "\n",
-        name,
+        "\n".join(lines[:-1]) + "\n",
+        tuple(launch for _, launch in kernels),
         parameters,
         tuple(chain.tensor(p).dtype for p in parameters),
         len(chain.outputs),
-        (math.prod(trips for _, trips in schedule.grid), 1, 1),
         lowering.warps,
         lowering.stages,
+        workspace,
     )
 
 
 def _header(schedule: Schedule) -> list[str]:
     chain, tiles = schedule.chain, " ".join(f"{a}={t}" for a, t in schedule.tiles)
-    first = f"# {chain.name} as {schedule.expression}, tiles {tiles}"
-    return [first, "#", *(f"#   {line}" for o in chain.operators for line in _broken(str(o))), ""]
+    first = f"{chain.name} as {schedule.expression}, tiles {tiles}"
+    for a in chain.axes:
+        if isinstance(a.extent, Bounds):
+            first += f", {a.name} from {a.extent.low} to {a.extent.high}"
+    if schedule.split is not None:
+        first += f", {schedule.split.axis} in {schedule.parts} parts"
+    operators = [f"#   {line}" for o in chain.operators for line in _broken(str(o))]
+    return [*(f"# {line.strip()}" for line in _broken(first)), "#", *operators, ""]
 
 
 def _broken(words: str) -> list[str]:
@@ -107,137 +82,167 @@ def _broken(words: str) -> list[str]:
     return lines
 
 
-def _kernel(frame: Frame) -> list[str]:
-    schedule, body = frame.schedule, frame.schedule.body
+def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
+    """What the parts share, and how many of them have."""
+    layout, found = Layout(schedule), []
+    for s, _ in statements(schedule.body):
+        if isinstance(s, Share):
+            one = layout.workspace(s.buffer)
+            size = schedule.parts * math.prod(int(d) for d in one.shape)
+            if size >= 1 << 31:
+                raise Illegal(f"what the parts share of '{s.buffer}' is counted in 32 bits")
+            found.append(Workspace(one.name, one.dtype, size))
+    if found and lowering.combine == "last":
+        blocks = math.prod(trips for _, trips in schedule.grid)
+        found.append(Workspace(layout.beside("ended"), "int32", blocks, zero=True))
+    return tuple(found)
+
+
+# --- kernels
+
+Kernel = tuple[list[str], Launch]
+"""A function's lines, and how to launch it."""
+
+
+def _one(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+    frame = _frame(schedule, Layout(schedule))
+    return _kernel(frame, block(frame, _inside(schedule)), name, pointers, pointers)
+
+
+def _local(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+    """The parts, each of which ends with what it shares."""
+    parts, _ = _phases(schedule)
+    frame = _frame(schedule, Layout(replace(schedule, body=parts.body)), parts)
+    return _kernel(frame, block(frame, parts.body), name, pointers)
+
+
+def _global(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+    """What follows the parts, in a kernel of its own."""
+    _, rest = _phases(schedule)
+    frame = _frame(schedule, Layout(replace(schedule, body=rest)))
+    return _kernel(frame, block(frame, rest), name, pointers)
+
+
+def _last(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+    """The parts, and what follows them in the block that ends last.
+
+    The barrier puts the stores of all threads before the count, whose order puts them before what
+    the last block loads.
+    """
+    parts, rest = _phases(schedule)
+    frame = _frame(schedule, Layout(schedule), parts)
+    lines = block(frame, parts.body)
+    counter = f"{frame.pointer(pointers[-1])} + pid"
+    before = frame.named("part", "parts_before")
+    lines += [
+        f"{TAB}tl.debug_barrier()",
+        f'{TAB}{before} = tl.atomic_add({counter}, 1, sem="acq_rel")',
+        f"{TAB}if {before} == {schedule.parts - 1}:",
+        f"{TAB}{TAB}tl.store({counter}, 0)",
+    ]
+    frame.depth += 1
+    lines += block(frame, rest)
+    frame.depth -= 1
+    return _kernel(frame, lines, name, pointers)
+
+
+def _inside(schedule: Schedule) -> tuple[Statement, ...]:
+    """What a block of the grid runs."""
+    body = schedule.body
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
         body = body[0].body
     if any(loop.kind == "grid" for loop in loops(body)):
         raise Illegal("a statement stands beside the loops that form the grid")
-    named = [a.name for a in schedule.chain.axes]
+    return body
+
+
+def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
+    """The loop over parts, and what follows it."""
+    first, *rest = _inside(schedule)
+    if not isinstance(first, Loop) or first.kind != "split":
+        raise Illegal("a statement stands before the loop over parts")
+    return first, tuple(rest)
+
+
+# --- what surrounds the statements
+
+
+def _frame(schedule: Schedule, layout: Layout, parts: Loop | None = None) -> Frame:
+    """A block's place: axes with turns of the grid, and axes with one turn."""
+    split = parts.axis if parts is not None else None
+    frame = Frame(schedule, layout, _part(schedule, split) if split is not None else None)
     frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)
-    frame.at |= dict.fromkeys((a for a in named if schedule.trips(a) == 1), 0)
-    lines = _block(frame, body)
-    for a in reversed(named):
+    once = (a.name for a in schedule.chain.axes if schedule.trips(a.name) == 1 and a.name != split)
+    frame.at |= dict.fromkeys(once, 0)
+    return frame
+
+
+def _part(schedule: Schedule, a: str) -> Part:
+    span, size = schedule.span(a) * schedule.tile(a), schedule.chain.extent(a)
+    words = str(span) if isinstance(size, int) else f"{a}_span"
+    return Part(a, f"{a}_first", f"{a}_first + {words}", span * schedule.parts == size)
+
+
+def _kernel(
+    frame: Frame, lines: list[str], name: str, pointers: Sequence[str], always: Sequence[str] = ()
+) -> Kernel:
+    """The function around these lines: it takes the pointers and extents that they mention, and
+    those pointers that it always takes."""
+    chain, schedule = frame.schedule.chain, frame.schedule
+    for a in reversed([a.name for a in chain.axes]):
         lines = frame.define(a, lines) if a in frame.at else lines
-    return [*_identify(frame, lines), *lines]
+    lines = [*_identify(frame, lines), *lines]
+    taken = tuple(p for p in pointers if p in always or mentions(lines, frame.pointer(p)))
+    extents = tuple(
+        a.name for a in chain.axes
+        if isinstance(a.extent, Bounds) and mentions(lines, frame.size(a.name))
+    )  # fmt: skip
+    if frame.layout.wide:
+        lines = [*(f"{TAB}{a}_size = {a}_size.to(tl.int64)" for a in extents), *lines]
+    arguments = [*map(frame.pointer, taken), *map(frame.size, extents)]
+    grid = ((a if frame.run_time(a) else chain.size(a), schedule.tile(a)) for a, _ in schedule.grid)
+    parts = schedule.parts if frame.split is not None else 1
+    launch = Launch(name, taken, extents, tuple(grid), parts)
+    return ["@triton.jit", *call(0, f"def {name}", arguments, ":"), *lines], launch
 
 
 def _identify(frame: Frame, lines: Sequence[str]) -> list[str]:
-    """From the block's number to its turn of every grid loop, the innermost one fastest."""
-    found, divisor = [], 1
-    grid = [(a, n) for a, n in frame.schedule.grid if n > 1]
-    for i, (a, trips) in reversed(list(enumerate(grid))):
-        turn = f"pid // {divisor}" if divisor > 1 else "pid"
-        turn += f" % {trips}" if i else ""
-        divisor *= trips
+    """From the block's number to its turn of every grid loop, the innermost one fastest; and to
+    its part."""
+    found: list[str] = []
+    divisor: list[str] = []
+    grid = [a for a, n in frame.schedule.grid if n > 1]
+    for i, a in reversed(list(enumerate(grid))):
+        turn = f"pid // {_product(divisor)}" if divisor else "pid"
+        turn += f" % {frame.trips(a)}" if i else ""
+        divisor.append(frame.trips(a))
         tile = frame.schedule.tile(a)
         if mentions(lines, frame.start(a)):
-            step = f" * {tile}" if tile > 1 else ""
-            found.append(f"{TAB}{frame.start(a)} = {turn}{step}")
+            found.append(f"{frame.start(a)} = {turn}{f' * {tile}' if tile > 1 else ''}")
     wide = ".to(tl.int64)" if frame.layout.wide else ""
-    return [f"{TAB}pid = tl.program_id(0){wide}", *found] if found else []
+    if mentions([*found, *lines], "pid"):
+        found = [f"pid = tl.program_id(0){wide}", *_turns(frame, found), *found]
+    if frame.split is not None:
+        found += [f"part = tl.program_id(1){wide}", *_first(frame, frame.split)]
+    return [f"{TAB}{line}" for line in found]
 
 
-# --- blocks and loops
+def _product(counts: Sequence[str]) -> str:
+    number = math.prod(int(n) for n in counts if n.isdigit())
+    words = [*([str(number)] if number > 1 else []), *(n for n in counts if not n.isdigit())]
+    return words[0] if len(words) == 1 else f"({' * '.join(words)})"
 
 
-def _block(frame: Frame, body: Sequence[Statement]) -> list[str]:
-    lines: list[str] = []
-    for i, s in enumerate(body):
-        if isinstance(s, Loop):
-            lines += _loop(frame, s)
-        elif isinstance(s, Init) and _overwritten(frame, s.buffer, body[i + 1 :]):
-            frame.fresh.add(s.buffer)
-        else:
-            lines += _turns(frame, _unsettled(frame, s), partial(write, frame, s))
-    return lines
+def _turns(frame: Frame, lines: Sequence[str]) -> list[str]:
+    """How many turns the grid takes along axes whose extent is an argument."""
+    counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_turns")]
+    return [f"{a}_turns = tl.cdiv({a}_size, {frame.schedule.tile(a)})" for a in counted]
 
 
-def _overwritten(frame: Frame, name: str, rest: Sequence[Statement]) -> bool:
-    """The buffer is next written by one whole reduction, so its initial value is not needed."""
-    for s in rest:
-        inside = [t for t, _ in statements(s.body)] if isinstance(s, Loop) else [s]
-        if any(name in touched(t) for t in inside):
-            return (
-                isinstance(s, Compute)
-                and touched(s).count(name) == 1
-                and all(a in frame.at for a in s.operator.over)
-            )
-    return False
-
-
-def _unsettled(frame: Frame, s: Statement) -> tuple[str, ...]:
-    """Axes of which a statement covers every tile, with no loop of their own around it."""
-    found = [a for name in touched(s) for a in frame.layout.kept(name)]
-    if isinstance(s, Compute):
-        found += s.operator.related
-    return tuple(dict.fromkeys(a for a in found if a not in frame.at))
-
-
-def _loop(frame: Frame, s: Loop) -> list[str]:
-    if frame.schedule.trips(s.axis) == 1:
-        return _block(frame, s.body)
-    if frame.layout.written_out(s):
-        if s.lo is not None or s.hi is not None:
-            raise Illegal(f"the loop over '{s.axis}' has bounds, yet must be written out")
-        return _turns(frame, (s.axis,), partial(_block, frame, s.body), comment=True)
-    frame.at[s.axis] = None
-    head = f"{TAB * frame.depth}for {_range(frame, s)}:"
-    frame.depth += 1
-    lines = frame.define(s.axis, _block(frame, s.body))
-    frame.depth -= 1
-    del frame.at[s.axis]
-    return [head, *lines]
-
-
-def _range(frame: Frame, s: Loop) -> str:
-    """The loop's variable and range. Bounds count turns; axes in them stand for the first
-    position of the turn at hand."""
-    tile, size = frame.schedule.tile(s.axis), frame.schedule.chain.size(s.axis)
-    first = "0" if s.lo is None else _position(frame, s.lo, tile)
-    last = str(size) if s.hi is None else f"tl.minimum({_position(frame, s.hi, tile)}, {size})"
-    step = f", {tile}" if tile > 1 else ""
-    return f"{frame.start(s.axis)} in range({first}, {last}{step})"
-
-
-def _position(frame: Frame, turn: Expr, tile: int) -> str:
-    found = _whole(frame, turn)
-    return f"{found.within(TERM)} * {tile}" if tile > 1 else found.text
-
-
-def _whole(frame: Frame, e: Expr) -> Value:
-    """An expression in whole numbers, `floor(a / b)` as a division without remainder."""
-    if isinstance(e, Const) and isinstance(e.value, int):
-        return literal(e.value)
-    if isinstance(e, Index):
-        return Value(frame.start(e.axis), (), "int32")
-    scope = frame.scope("bound", (), [])
-    if isinstance(e, Call) and e.op in ("add", "sub", "mul", "max", "min"):
-        return apply(e.op, [_whole(frame, x) for x in e.args], scope)
-    if isinstance(e, Call) and e.op == "floor" and isinstance(e.args[0], Call):
-        quotient = e.args[0]
-        if quotient.op == "div":
-            a, b = (_whole(frame, x) for x in quotient.args)
-            return Value(f"{a.within(TERM)} // {b.within(UNARY)}", (), "int32", TERM)
-    raise Illegal(f"the bound '{text(e)}' of a loop is not a whole number")
-
-
-def _turns(
-    frame: Frame, names: Sequence[str], make: Callable[[], list[str]], comment: bool = False
-) -> list[str]:
-    """Every turn of some axes, written out one after the other."""
-    counts = [frame.schedule.trips(a) for a in names]
-    if math.prod(counts) > TURNS:
-        raise Illegal(f"{math.prod(counts)} tiles along {', '.join(names)} fit no register file")
-    found: list[str] = []
-    for turn in product(*(range(n) for n in counts)):
-        frame.at |= dict(zip(names, turn, strict=True))
-        lines = make()
-        for a in reversed(names):
-            lines = frame.define(a, lines)
-        if comment:
-            found.append(f"{TAB * frame.depth}# {names[0]}: turn {turn[0] + 1} of {counts[0]}")
-        found += lines
-    for a in names:
-        del frame.at[a]
-    return found
+def _first(frame: Frame, part: Part) -> list[str]:
+    a, tile = part.axis, frame.schedule.tile(part.axis)
+    if not frame.run_time(a):
+        return [f"{part.first} = part * {frame.schedule.span(a) * tile}"]
+    turns = f"tl.cdiv({a}_size, {tile})" if tile > 1 else f"{a}_size"
+    span = f"tl.cdiv({turns}, {frame.schedule.parts}){f' * {tile}' if tile > 1 else ''}"
+    return [f"{a}_span = {span}", f"{part.first} = part * {a}_span"]

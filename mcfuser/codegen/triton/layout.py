@@ -4,14 +4,16 @@ products for the tensor cores, how wide each axis is, in which order each tile's
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mcfuser.chain import Bounds, Product, Tensor, product
+from mcfuser.chain import Product, Tensor, product
+from mcfuser.codegen.triton.address import address, reach
 from mcfuser.codegen.triton.tile import HALF
-from mcfuser.expr import Affine, Call, Cast, Const, Expr, Read, axes, reads
-from mcfuser.space.schedule import (
+from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, reads
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import (
+    Combine,
     Compute,
     Illegal,
     Init,
@@ -19,7 +21,7 @@ from mcfuser.space.schedule import (
     Load,
     Loop,
     Repair,
-    Schedule,
+    Share,
     Statement,
     Store,
     statements,
@@ -41,9 +43,6 @@ class Layout:
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        for a in self.schedule.chain.axes:
-            if isinstance(a.extent, Bounds):
-                raise Illegal(f"axis '{a.name}' has an extent that is known at run time only")
         for b in self.schedule.buffers:
             if math.prod(self.width(a) for a in self.space(b.name)) > MOST:
                 raise Illegal(f"tile '{b.name}' has more than {MOST} elements")
@@ -110,8 +109,7 @@ class Layout:
         """Some tensor reaches past what 32 bits can count."""
         chain = self.schedule.chain
         return any(
-            reach(chain.tensor(t), chain.shape(t)) >= 1 << 31
-            for t in (*chain.inputs, *chain.outputs)
+            reach(chain, chain.tensor(t)) >= 1 << 31 for t in (*chain.inputs, *chain.outputs)
         )
 
     # --- tiles
@@ -119,8 +117,9 @@ class Layout:
     def space(self, name: str) -> tuple[str, ...]:
         """The axes along which a buffer's tile extends, in the order of its dimensions."""
         if name in self.loads:
-            present = {a for a in self.strides(self.loads[name].read)[0] if not self.scalar(a)}
-            return tuple(a for a in self._wanted(name) if a in present)
+            read, chain = self.loads[name].read, self.schedule.chain
+            moves, _ = address(chain, chain.tensor(read.tensor), read.indices)
+            return tuple(a for a in self._wanted(name) if a in moves and not self.scalar(a))
         dims = self.schedule.buffer(name).dims
         return tuple(a for d in dims for a in d.index.axes if not self.scalar(a))
 
@@ -146,12 +145,18 @@ class Layout:
             return s.operator.related
         return tuple(a for i in self.loads[name].read.indices for a in i.axes)
 
-    def strides(self, r: Read) -> tuple[dict[str, int], int]:
-        """Elements by which an input's address moves with each axis, and from which it starts."""
-        return address(self.schedule.chain.tensor(r.tensor), self.shape(r.tensor), r.indices)
+    def workspace(self, name: str) -> Tensor:
+        """Where one part of a split shares what it has found of a reduction; extents known at run
+        time only stand at their upper bounds."""
+        chain, buffer = self.schedule.chain, self.schedule.buffer(name)
+        shape = tuple(chain.size(a) for d in buffer.dims for a in d.index.axes)
+        return Tensor(self.beside(f"{name}_parts"), shape, buffer.dtype)
 
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        return self.schedule.chain.shape(tensor)
+    def beside(self, wish: str) -> str:
+        """A name that no tensor of the chain has."""
+        while any(t.name == wish for t in self.schedule.chain.tensors):
+            wish += "_"
+        return wish
 
     # --- what needs no mask
 
@@ -164,9 +169,11 @@ class Layout:
         if isinstance(e, Read):
             if e.tensor in self.loads:
                 return a in self.space(e.tensor)
-            if a not in self.space(e.tensor) or e.tensor not in self._steady:
+            if a not in self.space(e.tensor):
                 return False
-            return self.zero_outside(self._steady[e.tensor], a)
+            if e.tensor in self._combined:
+                return True
+            return e.tensor in self._steady and self.zero_outside(self._steady[e.tensor], a)
         if not isinstance(e, Call):
             return False
         zero = [self.zero_outside(x, a) for x in e.args]
@@ -197,6 +204,12 @@ class Layout:
             if isinstance(s, Compute) and s.operator.reduce != "max" and s.buffer not in repaired
         }
 
+    @cached_property
+    def _combined(self) -> frozenset[str]:
+        """Sums over what parts have shared, which is loaded as zero outside."""
+        every = (s for s, _ in statements(self.schedule.body) if isinstance(s, Combine))
+        return frozenset(s.buffer for s in every if s.operator.reduce == "sum" and not s.repairs)
+
     # --- loops
 
     def kept(self, name: str) -> tuple[str, ...]:
@@ -209,31 +222,6 @@ class Layout:
         return any(
             loop.axis in self.kept(name) for s, _ in statements(loop.body) for name in touched(s)
         )
-
-
-def reach(tensor: Tensor, shape: Sequence[int]) -> int:
-    """The last element of a tensor, counted from its pointer."""
-    steps = zip(strides_of(tensor, shape), shape, strict=True)
-    return tensor.offset + sum(max(step, 0) * (n - 1) for step, n in steps)
-
-
-def strides_of(tensor: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    if tensor.strides is not None:
-        return tensor.strides
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def address(
-    tensor: Tensor, shape: Sequence[int], indices: Sequence[Affine]
-) -> tuple[dict[str, int], int]:
-    """Elements per position of each axis that moves the address, and the constant part."""
-    factors: dict[str, int] = {}
-    start = tensor.offset
-    for index, step in zip(indices, strides_of(tensor, shape), strict=True):
-        start += index.offset * step
-        for a, c in index.terms:
-            factors[a] = factors.get(a, 0) + c * step
-    return {a: f for a, f in factors.items() if f}, start
 
 
 def _factors(body: Expr) -> tuple[Expr, ...]:
@@ -253,4 +241,6 @@ def touched(s: Statement) -> tuple[str, ...]:
         return (s.old, s.buffer)
     if isinstance(s, Repair):
         return (s.buffer, s.old, s.new)
-    return (s.buffer,) if isinstance(s, (Init, Load, Store)) else ()
+    if isinstance(s, Combine):
+        return (s.buffer, *(r.new for r in s.repairs))
+    return (s.buffer,) if isinstance(s, (Init, Load, Store, Share)) else ()

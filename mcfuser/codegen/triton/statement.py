@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from mcfuser.chain import Product
+from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, call
-from mcfuser.codegen.triton.layout import address
+from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.tile import (
     HALF,
     Value,
@@ -20,90 +21,44 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
-from mcfuser.expr import Affine, Call, Cast, Expr
-from mcfuser.space.schedule import LOWEST, Compute, Init, Keep, Load, Repair, Store
+from mcfuser.expr import Call, Cast, Expr
+from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
 LONG = 24
 
-Line = Load | Init | Compute | Keep | Repair | Store
+Line = Load | Init | Compute | Keep | Repair | Share | Combine | Store
 
 
 def write(frame: Frame, s: Line) -> list[str]:
     """The lines of a statement in the turn at hand. Raises Illegal where Triton has none."""
-    if isinstance(s, Load):
-        return _load(frame, s)
-    if isinstance(s, Init):
-        return _assign(frame, s.buffer, _full(frame, s))
-    if isinstance(s, Compute):
-        return _compute(frame, s)
-    if isinstance(s, Keep):
-        return _assign(frame, s.old, frame.tile(s.buffer))
-    if isinstance(s, Repair):
-        lines: list[str] = []
-        space = frame.layout.space(s.buffer)
-        repaired = spread(
-            value(s.h, frame.scope(f"{s.buffer}_repair", space, lines)), space, frame.layout.width
-        )
-        return lines + _assign(frame, s.buffer, repaired.text)
-    return _store(frame, s)
+    match s:
+        case Load():
+            return load(frame, s)
+        case Store():
+            return store(frame, s)
+        case Share():
+            return share(frame, s)
+        case Combine():
+            return combine(frame, s)
+        case Init():
+            return _assign(frame, s.buffer, frame.full(s.buffer, s.value))
+        case Keep():
+            return _assign(frame, s.old, frame.tile(s.buffer))
+        case Compute():
+            return _compute(frame, s)
+        case Repair():
+            return _repair(frame, s)
 
 
 def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
     return [f"{TAB * frame.depth}{frame.tile(buffer)} = {words}"]
 
 
-def _full(frame: Frame, s: Init) -> str:
-    dtype = f"tl.{frame.dtype(s.buffer)}"
-    shape = shape_text([frame.layout.width(a) for a in frame.layout.space(s.buffer)])
-    if s.value == 0:
-        return f"tl.zeros({shape}, {dtype})"
-    return f"tl.full({shape}, {'LOWEST' if s.value == LOWEST else repr(s.value)}, {dtype})"
-
-
-# --- memory
-
-
-def _load(frame: Frame, s: Load) -> list[str]:
+def _repair(frame: Frame, s: Repair) -> list[str]:
+    lines: list[str] = []
     space = frame.layout.space(s.buffer)
-    args = _access(frame, s.read.tensor, s.read.indices, space)
-    if len(args) > 1:
-        args.append("other=0.0" if frame.dtype(s.buffer).startswith(("float", "bf")) else "other=0")
-    stored = frame.schedule.buffer(s.buffer).dtype
-    tail = f".to(tl.{frame.dtype(s.buffer)})" if frame.dtype(s.buffer) != stored else ""
-    return call(frame.depth, f"{frame.tile(s.buffer)} = tl.load", args, tail)
-
-
-def _store(frame: Frame, s: Store) -> list[str]:
-    space = frame.layout.space(s.buffer)
-    dims = frame.schedule.buffer(s.buffer).dims
-    where, *mask = _access(frame, s.tensor, [d.index for d in dims], space)
-    tile = Value(frame.tile(s.buffer), space, frame.dtype(s.buffer))
-    stored = cast(tile, frame.schedule.chain.tensor(s.tensor).dtype)
-    return call(frame.depth, "tl.store", [where, stored.text, *mask])
-
-
-def _access(
-    frame: Frame, tensor: str, indices: Sequence[Affine], space: tuple[str, ...]
-) -> list[str]:
-    """The pointers of a tile, and the mask where it needs one."""
-    chain = frame.schedule.chain
-    steps, start = address(chain.tensor(tensor), chain.shape(tensor), indices)
-    numbers: list[str] = []
-    vectors: list[str] = []
-    for a in (*(a for a in steps if a not in space), *space):
-        step = steps[a]
-        position = frame.position(a)
-        if position.constant:
-            start += step * int(position.text)
-            continue
-        along = aligned(position, space).text
-        (vectors if position.space else numbers).append(along if step == 1 else f"{along} * {step}")
-    middle = [str(start)] if start else []
-    args = [" + ".join([frame.pointer(tensor), *numbers, *middle, *vectors])]
-    mask = both(frame.masks(space), space)
-    if mask is not None:
-        args.append(f"mask={aligned(mask, space).text}")
-    return args
+    repaired = value(s.h, frame.scope(f"{s.buffer}_repair", space, lines))
+    return lines + _assign(frame, s.buffer, spread(repaired, space, frame.layout.width).text)
 
 
 # --- arithmetic

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
-from mcfuser.space.schedule import Illegal
+from mcfuser.space.statement import Illegal
 
 COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
 """How strongly Python binds, from comparison to atom."""

@@ -27,9 +27,9 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
             for n_t in range(3):
                 for k_i in range(20):
                     for j in range(32):
-                        B_panels[0, k_i, j] = T.if_then_else(j < T.min(32, 77 - n_t * 32), B_flat[b_t * 1540 + k_i * 77 + n_t * 32 + j], T.float32(0))
-                for j0 in range((T.min(32, 77 - n_t * 32) + 31) // 32):
-                    for i0 in range((T.min(16, 40 - m_t * 16) + 7) // 8):
+                        B_panels[0, k_i, j] = T.if_then_else(j < T.min(32, 77 - (n_t * 32)), B_flat[b_t * 1540 + k_i * 77 + n_t * 32 + j], T.float32(0))
+                for j0 in range((T.min(32, 77 - (n_t * 32)) + 31) // 32):
+                    for i0 in range((T.min(16, 40 - (m_t * 16)) + 7) // 8):
                         for i in T.unroll(8):
                             for j in T.vectorized(16):
                                 acc0[i, j] = T.float32(0)
@@ -39,9 +39,9 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
                         for k_i in range(20):
                             for i in T.unroll(8):
                                 for j in T.vectorized(16):
-                                    acc0[i, j] = acc0[i, j] + A_flat[b_t * 800 + (m_t * 16 + T.min(i0 * 8 + i, T.min(16, 40 - m_t * 16) - 1)) * 20 + k_i] * B_panels[j0, k_i, j]
+                                    acc0[i, j] = acc0[i, j] + A_flat[b_t * 800 + (m_t * 16 + T.min(i0 * 8 + i, T.min(16, 40 - (m_t * 16)) - 1)) * 20 + k_i] * B_panels[j0, k_i, j]
                                 for j in T.vectorized(16):
-                                    acc1[i, j] = acc1[i, j] + A_flat[b_t * 800 + (m_t * 16 + T.min(i0 * 8 + i, T.min(16, 40 - m_t * 16) - 1)) * 20 + k_i] * B_panels[j0, k_i, 16 + j]
+                                    acc1[i, j] = acc1[i, j] + A_flat[b_t * 800 + (m_t * 16 + T.min(i0 * 8 + i, T.min(16, 40 - (m_t * 16)) - 1)) * 20 + k_i] * B_panels[j0, k_i, 16 + j]
                         for i in T.unroll(8):
                             for j in T.vectorized(16):
                                 C_tile[0, i0 * 8 + i, j0 * 32 + j] = acc0[i, j]
@@ -49,22 +49,22 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
                             for j in T.vectorized(16):
                                 C_tile[0, i0 * 8 + i, j0 * 32 + 16 + j] = acc1[i, j]
                 for p in range(3):
-                    for n_i in range(T.min(32, 77 - n_t * 32)):
+                    for n_i in range(T.min(32, 77 - (n_t * 32))):
                         for j in range(16):
                             D_panels[p, n_i, j] = T.if_then_else(p * 16 + j < 33, D_flat[b_t * 2541 + (n_t * 32 + n_i) * 33 + p * 16 + j], T.float32(0))
                 for j0 in range(3):
-                    for i0 in range((T.min(16, 40 - m_t * 16) + 7) // 8):
+                    for i0 in range((T.min(16, 40 - (m_t * 16)) + 7) // 8):
                         for i in T.unroll(8):
                             for j in T.vectorized(16):
                                 acc0[i, j] = E_tile[0, i0 * 8 + i, j0 * 16 + j]
-                        for n_i in range(T.min(32, 77 - n_t * 32)):
+                        for n_i in range(T.min(32, 77 - (n_t * 32))):
                             for i in T.unroll(8):
                                 for j in T.vectorized(16):
                                     acc0[i, j] = acc0[i, j] + C_tile[0, i0 * 8 + i, n_i] * D_panels[j0, n_i, j]
                         for i in T.unroll(8):
                             for j in T.vectorized(16):
                                 E_tile[0, i0 * 8 + i, j0 * 16 + j] = acc0[i, j]
-            for m_i in range(T.min(16, 40 - m_t * 16)):
+            for m_i in range(T.min(16, 40 - (m_t * 16))):
                 for h_v in range(2):
                     for h_l in T.vectorized(16):
                         E_flat[b_t * 1320 + (m_t * 16 + m_i) * 33 + h_v * 16 + h_l] = E_tile[0, m_i, h_v * 16 + h_l]

@@ -26,7 +26,7 @@ def attention_causal(Q_ptr, K_ptr, V_ptr, O_ptr):
     R = tl.full((64,), LOWEST, tl.float32)
     Z = tl.zeros((64,), tl.float32)
     U = tl.zeros((64, 64), tl.float32)
-    for n_start in range(0, 256, 32):
+    for n_start in range(0, tl.minimum(m_start + 64, 256), 32):
         n = n_start + tl.arange(0, 32)
         K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
         S = tl.dot(Q, K, input_precision="ieee")

@@ -1,8 +1,10 @@
 # layernorm as m.n, tiles m=4 n=96
 #
-#   A[m] = sum[n] X[m, n] / 96.0
-#   D[m, n] = X[m, n] - A[m]
-#   Q[m] = sum[n] D[m, n] * D[m, n] / 96.0
+#   X_shift[m, n] = X[m, n] - X[m, 0]
+#   A_shift[m] = sum[n] X_shift[m, n]
+#   D[m, n] = X_shift[m, n] - A_shift[m] * 0.010416666666666666
+#   Q_sum[m] = sum[n] X_shift[m, n] * X_shift[m, n]
+#   Q[m] = Q_sum[m] * 0.010416666666666666 - A_shift[m] * A_shift[m] * 0.00010850694444444444
 #   Y[m, n] = D[m, n] / sqrt(Q[m] + 0.001) * g[n] + c[n]
 
 import triton
@@ -17,9 +19,12 @@ def layernorm(X_ptr, g_ptr, c_ptr, Y_ptr):
     n = tl.arange(0, 128)
     n_in = n < 96
     X = tl.load(X_ptr + m[:, None] * 96 + n[None, :], mask=n_in[None, :], other=0.0)
-    A = tl.sum(X / 96.0, 1)
-    D = X - A[:, None]
-    Q = tl.sum(tl.where(n_in[None, :], D * D / 96.0, 0.0), 1)
+    X__2 = tl.load(X_ptr + m * 96)
+    X_shift = X - X__2[:, None]
+    A_shift = tl.sum(tl.where(n_in[None, :], X_shift, 0.0), 1)
+    D = X_shift - (A_shift * 0.010416666666666666)[:, None]
+    Q_sum = tl.sum(tl.where(n_in[None, :], X_shift * X_shift, 0.0), 1)
+    Q = Q_sum * 0.010416666666666666 - A_shift * A_shift * 0.00010850694444444444
     g = tl.load(g_ptr + n, mask=n_in, other=0.0)
     c = tl.load(c_ptr + n, mask=n_in, other=0.0)
     Y = D / tl.sqrt(Q + 0.001)[:, None] * g[None, :] + c[None, :]

@@ -1,0 +1,84 @@
+"""Whole numbers as text: what is known is computed now, the rest when the kernel runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+def plus(a: str, b: str) -> str:
+    if a == "0" or b == "0":
+        return b if a == "0" else a
+    return f"{a} + {b}"
+
+
+def minus(a: str, b: str) -> str:
+    x, y = _known(a), _known(b)
+    if x is not None and y is not None:
+        return str(x - y)
+    return a if b == "0" else f"{a} - {_atom(b)}"
+
+
+def times(a: str, b: str | int) -> str:
+    b = str(b)
+    x, y = _known(a), _known(b)
+    if x is not None and y is not None:
+        return str(x * y)
+    if a == "0" or b == "0":
+        return "0"
+    if a == "1" or b == "1":
+        return b if a == "1" else a
+    return f"{_factor(a)} * {_factor(b)}"
+
+
+def divided(a: str, unit: int | str) -> str:
+    """How many whole units a number holds, rounded towards less."""
+    x, y = _known(a), _known(str(unit))
+    if x is not None and y is not None:
+        return str(x // y)
+    return a if y == 1 else f"{_atom(a)} // {_atom(str(unit))}"
+
+
+def rest(a: str, unit: int | str) -> str:
+    x, y = _known(a), _known(str(unit))
+    if x is not None and y is not None:
+        return str(x % y)
+    return "0" if y == 1 else f"{_atom(a)} % {_atom(str(unit))}"
+
+
+def covered(a: str, unit: int) -> str:
+    """How many units cover a number."""
+    return divided(_sum(a, unit - 1), unit)
+
+
+def smaller(a: str, b: str) -> str:
+    x, y = _known(a), _known(b)
+    return str(min(x, y)) if x is not None and y is not None else f"T.min({a}, {b})"
+
+
+def larger(a: str, b: str) -> str:
+    x, y = _known(a), _known(b)
+    return str(max(x, y)) if x is not None and y is not None else f"T.max({a}, {b})"
+
+
+def shape(extents: Iterable[str]) -> str:
+    """A tuple of extents."""
+    found = tuple(extents)
+    return f"({', '.join(found)}{',' * (len(found) == 1)})"
+
+
+def _sum(a: str, b: int) -> str:
+    x = _known(a)
+    return str(x + b) if x is not None else plus(a, str(b))
+
+
+def _known(a: str) -> int | None:
+    return int(a) if re.fullmatch(r"-?\d+", a) else None
+
+
+def _atom(a: str) -> str:
+    return f"({a})" if " " in a else a
+
+
+def _factor(a: str) -> str:
+    return a if re.fullmatch(r"\w+( \* \w+)*", a) else _atom(a)

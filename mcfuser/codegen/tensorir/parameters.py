@@ -1,0 +1,85 @@
+"""A function's parameters: arrays, whose shapes show most run-time extents, and the others.
+
+An array lies flat in the body, whatever its shape: `A_flat`. A run-time extent is `n_extent` in
+shapes, and `n_size` in the body, where TVM sees between which bounds it lies: without them its
+analysis of 32-bit indices overflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from mcfuser.chain import Bounds, Chain
+from mcfuser.codegen.tensorir.integer import shape, times
+from mcfuser.codegen.tensorir.source import Panels, flat_size
+
+Shapes = Mapping[str, tuple[int | str, ...]]
+"""The extents that parameters have in the surrounding graph, run-time ones by their axis."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The signature, the lines that bind what it shows, and axes with arguments of their own."""
+
+    signature: str
+    lines: tuple[str, ...]
+    scalars: tuple[str, ...]
+
+
+def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Parameters:
+    """The parameters of a chain's kernel: inputs, `scalars`, outputs, as call_tir hands them over.
+
+    Where `shapes` does not say otherwise, an array is flat, but one with run-time extents has those
+    of its tensor if it is dense.
+    """
+    bounds = {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
+    dims = {n: _dims(chain, n, packed, shapes) for n in (*chain.inputs, *chain.outputs)}
+    shown = {d for found in dims.values() for d in found if not d.isdigit()}
+    scalars = tuple(a for a in bounds if f"{a}_extent" not in shown)
+    signature, lines = [], [f"{v} = T.int32()" for v in sorted(shown)]
+    for n, found in dims.items():
+        if n == chain.outputs[0]:
+            signature += [f"{a}_extent: T.int32" for a in scalars]
+        array = f'{shape(found)}, "{chain.tensor(n).dtype}"'
+        if shown.isdisjoint(found):
+            signature.append(f"{n}_arg: T.Buffer({array})")
+        else:
+            signature.append(f"{n}_arg: T.handle")
+            lines.append(f"{n}_in = T.match_buffer({n}_arg, {array})")
+    for a, extent in bounds.items():
+        lines += _checked(a, extent)
+    for n, found in dims.items():
+        whole = "arg" if shown.isdisjoint(found) else "in"
+        flat = f'({reduce(times, found)},), "{chain.tensor(n).dtype}"'
+        lines.append(f"{n}_flat = T.decl_buffer({flat}, data={n}_{whole}.data)")
+    return Parameters(", ".join(signature), tuple(lines), scalars)
+
+
+def _dims(chain: Chain, name: str, packed: Mapping[str, Panels], shapes: Shapes) -> tuple[str, ...]:
+    """The text of each extent of a parameter: a number or a variable."""
+    tensor = chain.tensor(name)
+    if name in packed:
+        return (str(packed[name].size(chain.shape(name))),)
+    found = shapes.get(name) or tensor.shape
+    if not any(isinstance(d, str) and isinstance(chain.extent(d), Bounds) for d in found):
+        return tuple(str(d) for d in shapes.get(name) or (flat_size(chain, name),))
+    if name not in shapes and (tensor.strides is not None or tensor.offset):
+        return (f"{name}_elements",)
+    return tuple(_extent(chain, d) for d in found)
+
+
+def _extent(chain: Chain, d: int | str) -> str:
+    if isinstance(d, int):
+        return str(d)
+    return f"{d}_extent" if isinstance(chain.extent(d), Bounds) else str(chain.size(d))
+
+
+def _checked(a: str, extent: Bounds) -> tuple[str, str]:
+    low, high = extent.low, extent.high
+    wrong = f"axis '{a}' needs an extent from {low} to {high}"
+    return (
+        f'assert T.And({a}_extent >= {low}, {a}_extent <= {high}), "{wrong}"',
+        f"{a}_size: T.let[T.int32] = T.min(T.max({a}_extent, {low}), {high})",
+    )

@@ -1,0 +1,59 @@
+"""Memory of a function: the tiles of a block in its core's cache, and what parts share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mcfuser.codegen.tensorir.integer import shape
+from mcfuser.codegen.tensorir.operands import Products
+from mcfuser.codegen.tensorir.writer import SLOTS, Writer
+from mcfuser.space.statement import Combine, Compute, Dim, Init, Keep, Load, Share, Statement
+from mcfuser.space.statement import statements as every
+
+
+def scratch(w: Writer, body: Sequence[Statement]) -> None:
+    """All that these statements need, at the head of a block, where its allocation costs nothing
+    that matters."""
+    inside = [s for s, _ in every(body)]
+    written = {s.buffer for s in inside if isinstance(s, (Init, Compute, Combine))}
+    written |= {s.old for s in inside if isinstance(s, Keep)}
+    loaded = {s.buffer for s in inside if isinstance(s, Load)}
+    for b in w.schedule.buffers:
+        if b.name in loaded and w.products.right.get(b.name) == "panels":
+            _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
+        elif b.name in written and b.name not in w.direct:
+            _allocate(w, f"{b.name}_tile", _tile_shape(w, b.name))
+    computes = [s for s in inside if isinstance(s, Compute) and s.buffer in w.products.operands]
+    operands = [w.products.operands[s.buffer] for s in computes]
+    for s, o in zip(computes, operands, strict=True):
+        if s.domain is not None:
+            left = [w.extent(Dim(i)) for i in o.roles.left.indices]
+            _allocate(w, f"{s.buffer}_masked", left)
+    rows = max((o.micro_rows for o in operands), default=0)
+    for v in range(max((o.width // w.lowering.lanes for o in operands), default=0)):
+        _allocate(w, f"acc{v}", [rows, w.lowering.lanes])
+    _allocate(w, "lane", [w.lowering.lanes])
+    _allocate(w, "once", [SLOTS])
+
+
+def workspace(w: Writer, body: Sequence[Statement], turns: str) -> None:
+    """What every part of a split leaves behind, for each of so many turns of the grid."""
+    for s in body:
+        if isinstance(s, Share):
+            _allocate(w, f"{s.buffer}_parts", [turns, w.schedule.parts, *_tile_shape(w, s.buffer)])
+
+
+def _allocate(w: Writer, name: str, extents: Sequence[int | str]) -> None:
+    w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "float32")')
+
+
+def _tile_shape(w: Writer, name: str) -> list[int]:
+    return [w.extent(d) for d in w.schedule.buffer(name).dims] or [1]
+
+
+def _panel_shape(w: Writer, products: Products, tile: str) -> list[int]:
+    o = products.user(tile)
+    lead = [n for a in o.lead if (n := w.schedule.tile(a)) > 1]
+    depth = math.prod(w.schedule.tile(a) for a in o.roles.depth)
+    return [*lead, -(-w.schedule.tile(o.column) // o.width), depth, o.width]

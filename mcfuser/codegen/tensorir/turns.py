@@ -1,0 +1,36 @@
+"""Which turns a loop takes, as text: `Schedule.turns`, for extents that the kernel learns."""
+
+from __future__ import annotations
+
+from mcfuser.codegen.tensorir.integer import covered, divided, larger, minus, plus, smaller, times
+from mcfuser.codegen.tensorir.writer import Writer
+from mcfuser.expr import Affine
+from mcfuser.space.statement import Loop
+
+
+def turns(w: Writer, loop: Loop) -> str:
+    """The arguments of the range that a serial loop runs over, where the loops of `w` stand."""
+    tile, first, last = w.schedule.tile(loop.axis), "0", w.trips(loop.axis)
+    if loop.axis == w.parted:
+        span = covered(last, w.schedule.parts)
+        first = times("part", span)
+        last = smaller(last, plus(first, span))
+    for low in loop.lo:
+        first = larger(first, divided(_reach(w, low, least=True), tile))
+    for high in loop.hi:
+        last = smaller(last, plus(divided(_reach(w, high, least=False), tile), "1"))
+    if loop.axis != w.parted and not loop.lo and not loop.hi:
+        return last
+    return f"{first}, {larger(first, last)}"
+
+
+def _reach(w: Writer, index: Affine, least: bool) -> str:
+    """The least or the greatest value of an index over the positions at hand."""
+    total = str(index.offset)
+    for a, c in index.terms:
+        position = w.start(a) if a in w.loops else "0"
+        if (c > 0) != least:
+            turn = str(w.schedule.tile(a) - 1)
+            position = plus(position, turn) if a in w.loops else minus(w.size(a), "1")
+        total = plus(total, times(position, c))
+    return total

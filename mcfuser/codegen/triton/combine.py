@@ -1,0 +1,58 @@
+"""The global phase of a split: what the parts have shared becomes one tile."""
+
+from __future__ import annotations
+
+from mcfuser.chain import LOWEST
+from mcfuser.codegen.triton.frame import TAB, Frame
+from mcfuser.codegen.triton.memory import fetch
+from mcfuser.codegen.triton.tile import Scope, Value, spread, value
+from mcfuser.expr import Read
+from mcfuser.space.statement import Combine
+
+UNROLLED = 16
+"""The most parts whose loads are all in flight at once."""
+
+
+def combine(frame: Frame, s: Combine) -> list[str]:
+    """A reduction over the parts, each part's value repaired first."""
+    name, space = frame.tile(s.buffer), frame.layout.space(s.buffer)
+    largest = s.operator.reduce == "max"
+    pad, parts = TAB * frame.depth, frame.schedule.parts
+    kind = "tl.static_range" if parts <= UNROLLED else "range"
+    head = [
+        f"{pad}{name} = {frame.full(s.buffer, LOWEST if largest else 0.0)}",
+        f"{pad}for peer in {kind}({parts}):",
+    ]
+    frame.depth += 1
+    lines, step = _repaired(frame, s)
+    words = spread(step, space, frame.layout.width).text
+    pad = TAB * frame.depth
+    lines.append(
+        f"{pad}{name} = tl.maximum({name}, {words})" if largest else f"{pad}{name} += {words}"
+    )
+    frame.depth -= 1
+    return [*head, *lines]
+
+
+def _repaired(frame: Frame, s: Combine) -> tuple[list[str], Value]:
+    """The lines that fetch a part's value and what it knew, and that value after its repairs."""
+    found = frame.named("part", f"{s.buffer}_part")
+    lines = fetch(frame, s.buffer, "peer", found)
+    space = frame.layout.space(s.buffer)
+    step = Value(found, space, frame.dtype(s.buffer))
+    for r in s.repairs:
+        old = frame.named("part", f"{r.new}_part")
+        lines += fetch(frame, r.new, "peer", old)
+        known = {
+            s.buffer: step,
+            r.old: Value(old, frame.layout.space(r.new), frame.dtype(r.new)),
+        }
+
+        def read(e: Read, known: dict[str, Value] = known) -> Value:
+            return known[e.tensor] if e.tensor in known else frame.read(e)
+
+        def name(words: str, kept: list[str] = lines) -> str:
+            return frame.part(f"{s.buffer}_step_{len(kept)}", words, kept)
+
+        step = value(r.h, Scope(read, frame.position, space, name))
+    return lines, step

@@ -1,0 +1,155 @@
+"""Loops of a schedule as lines of Triton: blocks of statements, ranges, turns written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+
+from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.layout import touched
+from mcfuser.codegen.triton.position import ONE, Position
+from mcfuser.codegen.triton.statement import write
+from mcfuser.expr import Affine
+from mcfuser.space.statement import Compute, Illegal, Init, Loop, Statement, statements
+
+TURNS = 64
+"""The most turns that are written out: more tiles than that fit in no register file."""
+
+
+def block(frame: Frame, body: Sequence[Statement]) -> list[str]:
+    """The lines of statements that follow each other. Raises Illegal where Triton has none."""
+    lines: list[str] = []
+    for i, s in enumerate(body):
+        if isinstance(s, Loop):
+            lines += _loop(frame, s)
+        elif isinstance(s, Init) and _overwritten(frame, s.buffer, body[i + 1 :]):
+            frame.fresh.add(s.buffer)
+        else:
+            lines += _turns(frame, _unsettled(frame, s), partial(write, frame, s))
+    return lines
+
+
+def _overwritten(frame: Frame, name: str, rest: Sequence[Statement]) -> bool:
+    """The buffer is next written by one whole reduction, so its initial value is not needed."""
+    for s in rest:
+        inside = [t for t, _ in statements(s.body)] if isinstance(s, Loop) else [s]
+        if any(name in touched(t) for t in inside):
+            return (
+                isinstance(s, Compute)
+                and touched(s).count(name) == 1
+                and all(a in frame.at for a in s.operator.over)
+            )
+    return False
+
+
+def _unsettled(frame: Frame, s: Statement) -> tuple[str, ...]:
+    """Axes of which a statement covers every tile, with no loop of their own around it."""
+    found = [a for name in touched(s) for a in frame.layout.kept(name)]
+    if isinstance(s, Compute):
+        found += s.operator.related
+    return tuple(dict.fromkeys(a for a in found if a not in frame.at))
+
+
+def _loop(frame: Frame, s: Loop) -> list[str]:
+    if s.axis in frame.at:  # one turn
+        return block(frame, s.body)
+    if frame.layout.written_out(s):
+        if frame.split is not None and s.axis == frame.split.axis:
+            raise Illegal(f"the loop over '{s.axis}' has parts, yet must be written out")
+        return _turns(frame, (s.axis,), partial(_guarded, frame, s), comment=True)
+    ends = _range(frame, s)
+    frame.at[s.axis] = None
+    head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
+    frame.depth += 1
+    lines = frame.define(s.axis, block(frame, s.body))
+    frame.depth -= 1
+    del frame.at[s.axis]
+    return [*head, *lines]
+
+
+def _turns(
+    frame: Frame, names: Sequence[str], make: Callable[[], list[str]], comment: bool = False
+) -> list[str]:
+    """Every turn of some axes, written out one after the other."""
+    counts = [frame.schedule.trips(a) for a in names]
+    if math.prod(counts) > TURNS:
+        raise Illegal(f"{math.prod(counts)} tiles along {', '.join(names)} fit no register file")
+    for a in names:
+        if frame.layout.scalar(a) and frame.run_time(a):
+            raise Illegal(f"single positions of '{a}', known at run time only, are written out")
+    found: list[str] = []
+    for turn in product(*(range(n) for n in counts)):
+        frame.at |= dict(zip(names, turn, strict=True))
+        lines = make()
+        for a in reversed(names):
+            lines = frame.define(a, lines)
+        if comment and lines:
+            found.append(f"{TAB * frame.depth}# {names[0]}: turn {turn[0] + 1} of {counts[0]}")
+        found += lines
+    for a in names:
+        del frame.at[a]
+    return found
+
+
+# --- bounds
+
+
+def _range(frame: Frame, s: Loop) -> list[str]:
+    """First position, end and step of the turns that a loop takes (`Schedule.turns`)."""
+    tile, split = frame.schedule.tile(s.axis), frame.split
+    edges = [_edge(frame, index, greatest=False) for index in s.lo]
+    low = [] if any(edge.natural for edge in edges) else ["0"]
+    high = [frame.size(s.axis)]
+    if split is not None and s.axis == split.axis:
+        low, high = [split.first], [split.end] if split.even else [split.end, *high]
+    first = _extreme("maximum", [*low, *map(str, edges)])
+    ends = (_edge(frame, index, greatest=True).plus(ONE) for index in s.hi)
+    last = _extreme("minimum", [*high, *map(str, ends)])
+    if tile == 1:
+        return [first, last]
+    if s.lo and first.isdigit():
+        first = str(int(first) // tile * tile)
+    elif s.lo:  # a turn starts at a multiple of the tile
+        atom = first.isidentifier() or first.startswith("tl.")
+        first = f"{first if atom else f'({first})'} // {tile} * {tile}"
+    return [first, last, str(tile)]
+
+
+def _guarded(frame: Frame, s: Loop) -> list[str]:
+    """A turn that is written out, taken only where the loop's bounds admit it."""
+    first, last = frame.first(s.axis), frame.last(s.axis)
+    tests = []
+    for index in s.lo:
+        low = _edge(frame, index, greatest=False)
+        tests += [] if last.plus(low, -1).natural else [f"{low} <= {last}"]
+    for index in s.hi:
+        high = _edge(frame, index, greatest=True)
+        tests += [] if high.plus(first, -1).natural else [f"{first} <= {high}"]
+    if not tests:
+        return block(frame, s.body)
+    frame.depth += 1
+    lines = block(frame, s.body)
+    frame.depth -= 1
+    return [f"{TAB * frame.depth}if {' and '.join(tests)}:", *lines]
+
+
+def _edge(frame: Frame, index: Affine, greatest: bool) -> Position:
+    """The greatest or the least value of an index over the positions at hand."""
+    found = Position(number=index.offset)
+    for a, c in index.terms:
+        found = found.plus(frame.last(a) if (c > 0) == greatest else frame.first(a), c)
+    return found
+
+
+def _extreme(kind: str, ends: Sequence[str]) -> str:
+    """The largest or the smallest of some positions; numbers are compared here."""
+    numbers = [int(e) for e in ends if e.lstrip("-").isdigit()]
+    found = [e for e in dict.fromkeys(ends) if not e.lstrip("-").isdigit()]
+    if numbers:
+        found.append(str(max(numbers) if kind == "maximum" else min(numbers)))
+    words = found.pop()
+    while found:
+        words = f"tl.{kind}({found.pop()}, {words})"
+    return words

@@ -1,0 +1,104 @@
+"""Tiles between memory and registers: inputs, outputs, and what the parts of a split share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mcfuser.chain import Tensor
+from mcfuser.codegen.triton.address import Step, address
+from mcfuser.codegen.triton.frame import Frame, call
+from mcfuser.codegen.triton.tile import Value, aligned, both, cast
+from mcfuser.expr import Affine
+from mcfuser.space.statement import Load, Share, Store
+
+
+def load(frame: Frame, s: Load) -> list[str]:
+    """The tile of an input, zero outside it."""
+    space = frame.layout.space(s.buffer)
+    tensor = frame.schedule.chain.tensor(s.read.tensor)
+    args = _access(frame, tensor, s.read.indices, space)
+    args += [_nothing(frame.dtype(s.buffer))] if len(args) > 1 else []
+    stored = frame.schedule.buffer(s.buffer).dtype
+    tail = f".to(tl.{frame.dtype(s.buffer)})" if frame.dtype(s.buffer) != stored else ""
+    return call(frame.depth, f"{frame.tile(s.buffer)} = tl.load", args, tail)
+
+
+def store(frame: Frame, s: Store) -> list[str]:
+    """The tile of an output, where it lies inside it."""
+    return _put(frame, s.buffer, frame.schedule.chain.tensor(s.tensor))
+
+
+def share(frame: Frame, s: Share) -> list[str]:
+    """A part's tile of a reduction, into the workspace."""
+    return _put(frame, s.buffer, frame.layout.workspace(s.buffer), "part")
+
+
+def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
+    """What a part has shared of a reduction. Past the first level of cache, because in a kernel
+    that also shares, other blocks have only just written it."""
+    space = frame.layout.space(name)
+    args = _access(frame, frame.layout.workspace(name), _indices(frame, name), space, part)
+    args += [_nothing(frame.dtype(name))] if len(args) > 1 else []
+    return call(frame.depth, f"{variable} = tl.load", [*args, 'cache_modifier=".cg"'])
+
+
+def _put(frame: Frame, name: str, tensor: Tensor, part: str | None = None) -> list[str]:
+    space = frame.layout.space(name)
+    where, *mask = _access(frame, tensor, _indices(frame, name), space, part)
+    tile = Value(frame.tile(name), space, frame.dtype(name))
+    return call(frame.depth, "tl.store", [where, cast(tile, tensor.dtype).text, *mask])
+
+
+def _indices(frame: Frame, name: str) -> list[Affine]:
+    return [d.index for d in frame.schedule.buffer(name).dims]
+
+
+def _nothing(dtype: str) -> str:
+    return "other=0.0" if dtype.startswith(("float", "bf")) else "other=0"
+
+
+def _access(
+    frame: Frame, tensor: Tensor, indices: Sequence[Affine], space: tuple[str, ...],
+    part: str | None = None,
+) -> list[str]:  # fmt: skip
+    """The pointers of a tile, and the mask where it needs one; each part has a tensor of its
+    own, one after the other."""
+    moves, start = address(frame.schedule.chain, tensor, indices)
+    fixed = {step.extents: step.number for step in start}
+    numbers: list[str] = []
+    vectors: list[str] = []
+    if part is not None:
+        size = math.prod(int(d) for d in tensor.shape)
+        numbers.append(f"{part} * {size}" if size > 1 else part)
+    for a in (*(a for a in moves if a not in space), *space):
+        position = frame.position(a)
+        if position.constant:
+            for step in moves[a]:
+                moved = step.number * int(position.text)
+                fixed[step.extents] = fixed.get(step.extents, 0) + moved
+            continue
+        along = aligned(position, space).text
+        (vectors if position.space else numbers).append(_times(frame, along, moves[a]))
+    offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
+    args = [" + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])]
+    mask = both(frame.masks(space), space)
+    if mask is not None:
+        args.append(f"mask={aligned(mask, space).text}")
+    return args
+
+
+def _times(frame: Frame, position: str, steps: Sequence[Step]) -> str:
+    """A position times what it moves an address by."""
+    words = " + ".join(_elements(frame, step) for step in steps)
+    if words == "1":
+        return position
+    atom = words.isidentifier() or words.isdigit()
+    return f"{position} * {words if atom else f'({words})'}"
+
+
+def _elements(frame: Frame, step: Step) -> str:
+    factors = [frame.size(a) for a in step.extents]
+    if step.number != 1 or not factors:
+        factors.insert(0, str(step.number))
+    return " * ".join(factors)

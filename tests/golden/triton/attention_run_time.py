@@ -1,0 +1,59 @@
+# causal as mh.nk, tiles m=64 n=64 k=64 h=64, b from 1 to 12, m from 1 to 512, n from 1 to 256
+#
+#   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
+#   X[b, m, n] = 5.0 * tanh(S[b, m, n] / 5.0) - 0.1 * n
+#   R[b, m] = max[n] X[b, m, n] where n <= m
+#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   Z[b, m] = sum[n] P[b, m, n] where n <= m
+#   U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m
+#   O[b, m, h] = U[b, m, h] / Z[b, m]
+
+import triton
+import triton.language as tl
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def attention_run_time(Q_ptr, K_ptr, V_ptr, O_ptr, m_size, n_size):
+    pid = tl.program_id(0)
+    m_turns = tl.cdiv(m_size, 64)
+    m_start = pid % m_turns * 64
+    b = pid // m_turns
+    m = m_start + tl.arange(0, 64)
+    m_in = m < m_size
+    k = tl.arange(0, 64)
+    h = tl.arange(0, 64)
+    Q = tl.load(
+        Q_ptr + b * (64 * m_size) + m[:, None] * 64 + k[None, :], mask=m_in[:, None], other=0.0
+    )
+    R = tl.full((64,), LOWEST, tl.float32)
+    Z = tl.zeros((64,), tl.float32)
+    U = tl.zeros((64, 64), tl.float32)
+    for n_start in range(0, tl.minimum(n_size, m_start + 64), 64):
+        n = n_start + tl.arange(0, 64)
+        n_in = n < n_size
+        K = tl.load(
+            K_ptr + b * (64 * n_size) + k[:, None] + n[None, :] * 64, mask=n_in[None, :], other=0.0
+        )
+        S = tl.dot(Q, K)
+        X = 5.0 * (2.0 * tl.sigmoid(2.0 * S / 5.0) - 1.0) - (0.1 * n)[None, :]
+        R_old = R
+        R_mask = n_in[None, :] & (n[None, :] <= m[:, None])
+        R = tl.maximum(R, tl.max(tl.where(R_mask, X, LOWEST), 1))
+        Z = Z * tl.exp(R_old - R)
+        U = U * tl.exp(R_old - R)[:, None]
+        P = tl.exp(X - R[:, None])
+        Z_mask = n_in[None, :] & (n[None, :] <= m[:, None])
+        Z += tl.sum(tl.where(Z_mask, P, 0.0), 1)
+        V = tl.load(
+            V_ptr + b * (64 * n_size) + n[:, None] * 64 + h[None, :], mask=n_in[:, None], other=0.0
+        )
+        U_mask = n_in[None, :] & (n[None, :] <= m[:, None])
+        U = tl.dot(tl.where(U_mask, P, 0.0), V.to(tl.float32), U, input_precision="ieee")
+    O = U / Z[:, None]
+    tl.store(
+        O_ptr + b * (64 * m_size) + m[:, None] * 64 + h[None, :],
+        O.to(tl.float16),
+        mask=m_in[:, None],
+    )

@@ -1,0 +1,66 @@
+"""Random chains as Triton, run by Triton's own interpreter, agree with the oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
+from triton_cases import Drawn, drawn
+from triton_interpreted import Case, interpreted
+
+from mcfuser.chain import fixed
+from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.space.statement import Illegal, loops
+
+CASES = 200
+
+
+def cases(seed: int) -> list[tuple[Drawn, Case]]:
+    rng, found = Random(seed), []
+    while len(found) < CASES:
+        case = drawn(rng)
+        if case is None:
+            continue
+        try:
+            source = generate(case.schedule, "kernel", Lowering(combine=case.combine))
+        except Illegal as illegal:
+            assert "register file" in str(illegal) or "single positions" in str(illegal)
+            continue
+        memory = memory_of(fixed(case.plain, case.extents), source, len(found))
+        found.append((case, Case(source, memory, case.extents)))
+    return found
+
+
+def test_random_chains_agree_with_the_oracle(tmp_path: Path) -> None:
+    drawn_cases = cases(0)
+    kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
+    assert all(kinds[f"split, {c}"] >= CASES // 10 for c in ("kernel", "last")), kinds
+    assert kinds["bounded"] >= CASES // 10, kinds
+    assert kinds["ragged"] >= CASES // 4, kinds
+    assert kinds["run time"] >= CASES // 5, kinds
+    found = interpreted([case for _, case in drawn_cases], tmp_path)
+    for (case, run), memory in zip(drawn_cases, found, strict=True):
+        where = f"{case.schedule}\n{case.extents}\n{run.source.text}"
+        assert not isinstance(memory, str), f"{memory}\n{where}"
+        chain = fixed(case.plain, case.extents)
+        expected = interpreted_tiles(case.schedule, chain, run.memory, case.extents)
+        for name in chain.outputs:
+            wrong = error(chain, name, memory, expected)
+            assert wrong < TOLERANCE[chain.tensor(name).dtype], f"{name}: {wrong}\n{where}"
+        assert not any(memory[w.name].any() for w in run.source.workspace if w.zero), where
+
+
+def _kinds(case: Drawn) -> set[str]:
+    schedule = case.schedule
+    return {
+        kind
+        for kind, holds in {
+            f"split, {case.combine}": schedule.split is not None,
+            "bounded": any(loop.lo or loop.hi for loop in loops(schedule.body)),
+            "ragged": any(schedule.ragged(a.name) for a in schedule.chain.axes),
+            "run time": bool(case.extents),
+        }.items()
+        if holds
+    }
