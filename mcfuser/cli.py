@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.status import Status
 
 from mcfuser import report as reporting
+from mcfuser.bench.command import app as bench_app
 from mcfuser.chain import Chain, from_json, from_text
 from mcfuser.device import CATALOGUE, device_named, names
 from mcfuser.errors import InputError
@@ -26,6 +27,7 @@ from mcfuser.tune import tune
 from mcfuser.tuned import Cache, MemoryCache, Options
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(bench_app, name="bench")
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
@@ -127,7 +129,8 @@ def space(
         "after": {
             s.rule: {"expressions": len(s.expressions), "candidates": s.candidates} for s in steps
         },
-        "distinct": pruning.distinct(left).candidates,
+        "distinct": (distinct := pruning.distinct(left)).candidates,
+        "split": pruning.parted(distinct, target).candidates,
     }
     if as_json:
         print(json.dumps(document))

@@ -20,7 +20,8 @@ from mcfuser.graph.assemble import install as insert
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.measure import Worker
-from mcfuser.tune import compare, tune
+from mcfuser.measure_gpu import GpuWorker
+from mcfuser.tune import compare, tune, worker_for
 from mcfuser.tuned import Cache, NoCandidate, Options, Progress, Tuned
 
 MARGIN = 0.98
@@ -57,7 +58,7 @@ class _Run:
     cache: Cache
     options: Options
     progress: Progress
-    worker: Worker | None
+    worker: Worker | GpuWorker
     deadline: float
     chains: int = 1
     at: int = 0
@@ -93,9 +94,9 @@ def compile_model(
     begun = time.monotonic()
     progress("import", 0, 0)
     with ExitStack() as stack:
-        worker = stack.enter_context(Worker(device.units)) if device.kind == "cpu" else None
-        if worker is not None:
-            worker.warm()
+        worker = worker_for(device)
+        stack.callback(worker.stop)
+        worker.warm()
         loaded = load(model, shapes)
         cut = partition(loaded.module, device.throughput("float32"), device.bandwidth)
         run = _Run(device, cache, options, progress, worker, begun + options.timeout)
@@ -194,7 +195,9 @@ def _replacements(
                 shared[key] = install.function(tuned, chain, device, f"chain_{name}", physical)
             made_once = shared[key]
             packed = install.packed(made_once, chain, f.constants)
-            installed.append(Installed(made_once.name, chain, made_once.primfunc, packed))
+            installed.append(
+                Installed(made_once.name, chain, made_once.primfunc, packed, made_once.counters)
+            )
         made.append(Replacement(f, tuple(installed)))
     return made, [f.binary for f in shared.values() if f.binary is not None]
 
@@ -224,12 +227,17 @@ def _report(
         "arch": device.arch,
         "units": device.units,
         "seed": options.seed,
-        "times": "measured" if device.kind == "cpu" else "predicted, not measured",
+        "times": _times(device, decisions),
         "chains": [_chain(places[k], decisions[k], device) for k in keys],
         "products": [_product(p, found, keys, fused_at, device) for p in products],
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
     }
+
+
+def _times(device: Device, decisions: Mapping[str, Decision]) -> str:
+    known = (t.measured is not None for d in decisions.values() for t in d.kernels)
+    return "measured" if device.kind == "cpu" or any(known) else "predicted, not measured"
 
 
 def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[str, Any]:
@@ -256,6 +264,8 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
         "operators": [o.out for o in tuned.chain.operators],
         "expression": tuned.expression,
         "tiles": dict(tuned.tiles),
+        "split": tuned.split,
+        "parts": tuned.parts,
         "lowering": dict(tuned.lowering),
         "predicted_seconds": tuned.predicted,
         "measured_seconds": tuned.measured,

@@ -19,7 +19,8 @@ class Device:
 
     `units` counts multiprocessors or cores; `fast` is the memory that one block may use (the
     paper's Shm_max: shared memory, or a core's private cache); `bits` is the width of a CPU's
-    vector register, 0 on a GPU.
+    vector register, 0 on a GPU. `costs` are the fitted model's constants (model.fitted), measured;
+    `cache` is the last level before memory.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Device:
     bandwidth: float
     fast: int
     bits: int = 0
+    costs: tuple[tuple[str, float], ...] = ()
+    cache: int = 0
 
     def throughput(self, dtype: str) -> float:
         """Peak flops per second of products of that storage type, summed over the device."""
@@ -43,10 +46,26 @@ class Device:
 
 
 def _nvidia(
-    name: str, arch: str, units: int, half: float, single: float, bandwidth: float, shared: int
-) -> Device:
+    name: str, arch: str, units: int, half: float, single: float, bandwidth: float, shared: int,
+    cache: int, costs: tuple[tuple[str, float], ...] = (),
+) -> Device:  # fmt: skip
     peak = (("float16", half), ("bfloat16", half), ("float32", single))
-    return Device(f"nvidia/{name}", "cuda", arch, units, peak, bandwidth, shared * 1024)
+    limit = shared * 1024
+    return Device(
+        f"nvidia/{name}", "cuda", arch, units, peak, bandwidth, limit, 0, costs, cache << 20
+    )
+
+
+# Seconds an event by term (model.terms), from `mcfuser bench model` over benchmarks/data/h200.
+H200 = (
+    ("launch", 1.24e-06), ("block", 1.92e-07), ("load", 9.37e-08), ("fill", 1.07e-07),
+    ("turn", 9.01e-08), ("issue_ahead", 8.64e-10), ("through", 4.21e-12), ("sector", 4.71e-12),
+    ("mma", 1.21e-10), ("wgmma", 7.07e-09), ("group", 5.58e-10), ("rows", 2.85e-09),
+    ("special", 4.93e-09), ("spill", 5.81e-09), ("gather", 4.22e-08), ("second", 1.34e-06),
+    ("ended", 7.87e-07), ("bytes", 2.63e-12), ("stored", 8.67e-11), ("mma_all", 1.06e-09),
+    ("group_all", 4.44e-11), ("operands", 1.78e-12), ("special_all", 3.4e-11),
+    ("simple_all", 2.12e-12),
+)  # fmt: skip
 
 
 # Dense tensor-core rates with float32 accumulation, float32 through the ordinary units;
@@ -54,11 +73,11 @@ def _nvidia(
 CATALOGUE: Mapping[str, Device] = {
     d.name: d
     for d in (
-        _nvidia("a100", "sm_80", 108, 312e12, 19.5e12, 1.555e12, 163),
-        _nvidia("rtx3080", "sm_86", 68, 59.5e12, 29.8e12, 0.76e12, 99),
-        _nvidia("l4", "sm_89", 58, 121e12, 30.3e12, 0.30e12, 99),
-        _nvidia("h100", "sm_90", 132, 989e12, 67e12, 3.35e12, 227),
-        _nvidia("h200", "sm_90", 132, 989e12, 67e12, 4.8e12, 227),
+        _nvidia("a100", "sm_80", 108, 312e12, 19.5e12, 1.555e12, 163, 40),
+        _nvidia("rtx3080", "sm_86", 68, 59.5e12, 29.8e12, 0.76e12, 99, 5),
+        _nvidia("l4", "sm_89", 58, 121e12, 30.3e12, 0.30e12, 99, 48),
+        _nvidia("h100", "sm_90", 132, 989e12, 67e12, 3.35e12, 227, 50),
+        _nvidia("h200", "sm_90", 132, 989e12, 67e12, 4.8e12, 227, 60, H200),
     )
 }
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mcfuser.chain import Chain
 from mcfuser.codegen import cubin, cuda_module, triton
 from mcfuser.codegen.cpu import pack, parse_function
@@ -16,12 +19,14 @@ from mcfuser.tuned import Tuned, kernel_name, realise
 
 @dataclass(frozen=True)
 class Function:
-    """A PrimFunc that takes a chain's inputs and outputs, and what it needs beside it."""
+    """A PrimFunc that takes a chain's inputs, counters, and the chain's outputs, and what it needs
+    beside it: inputs in panels, arrays of zeros to count in, a cubin."""
 
     name: str
     primfunc: Any
     packed: tuple[tuple[int, Panels], ...] = ()
     binary: cuda_module.Kernel | None = None
+    counters: tuple[NDArray[np.generic], ...] = ()
 
 
 def function(
@@ -46,7 +51,8 @@ def _launcher(
         tuned.resources["spills"], 32 * source.warps,
     )  # fmt: skip
     primfunc = cuda_module.launcher(source, binary, shapes)
-    return Function(name, primfunc, binary=cuda_module.kernel(source, binary))
+    counters = tuple(np.zeros(w.size, w.dtype) for w in cuda_module.counters(source))
+    return Function(name, primfunc, binary=cuda_module.kernel(source, binary), counters=counters)
 
 
 def packed(made: Function, chain: Chain, constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,24 +6,24 @@ crashes, hangs or runs out of memory costs itself and a new child, nothing else.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import selectors
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
 from typing import Any
 
+from mcfuser.algebra.hoist import shifted
 from mcfuser.chain import Chain, flops, to_json
+from mcfuser.child import Child
 from mcfuser.codegen.tensorir import Source
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest norm-wise relative error against float64, by the type that the chain stores."""
 
+FAR: Mapping[str, float] = {"float32": 1e4, "float16": 1e2, "bfloat16": 1e1}
+"""How far from zero, in deviations, a hoisted shift must still be right; by the type that holds the
+data, which has to keep some digits of them."""
 
 SLOWEST = 2e9
 """Flops per second that the float64 reference and all timed runs of a program reach at least."""
@@ -43,12 +43,21 @@ Program = Sequence[Kernel]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds a call (median) and the error found; or the reason why there are none."""
+    """Seconds a call (median) and the error found; or the reason why there are none.
+
+    `conditions` tell the state of the device while it was timed.
+    """
 
     seconds: float | None
     error: float | None
     failed: str | None = None
     times: tuple[float, ...] = ()
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+
+def offsets(chain: Chain) -> dict[str, float]:
+    """Where the inputs of which a shift is hoisted lie when such a program is checked."""
+    return {n: FAR.get(chain.tensor(n).dtype, 1e4) for n in shifted(chain)}
 
 
 def tolerance(chain: Chain) -> float:
@@ -63,9 +72,9 @@ class Worker:
     """
 
     def __init__(self, threads: int, limit: float = 20.0, memory: int = 16 << 30) -> None:
-        self.threads, self.limit, self.memory = threads, limit, memory
-        self._child: subprocess.Popen[bytes] | None = None
-        self._pending = b""
+        self.limit = limit
+        environment = _environment(threads)
+        self._child = Child("mcfuser.measure_child", [str(memory)], environment)
 
     def __enter__(self) -> Worker:
         return self
@@ -80,19 +89,11 @@ class Worker:
 
     def warm(self) -> None:
         """Starts the child, which takes a second to import what it needs, without waiting."""
-        if self._child is None or self._child.poll() is not None:
-            self._start()
+        if not self._child.alive:
+            self._child.start()
 
     def stop(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-            for pipe in (self._child.stdin, self._child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            self._child = None
-            self._pending = b""
+        self._child.stop()
 
     def measure(
         self,
@@ -101,8 +102,10 @@ class Worker:
         seed: int,
         together: bool = False,
         deadline: float | None = None,
+        offsets: Mapping[str, float] = MappingProxyType({}),
     ) -> list[Measured]:
-        """Checks and times programs that compute `chain`, on inputs drawn from `seed`.
+        """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
+        of deviation one, around zero or, by name, around `offsets`.
 
         `together` times them in turns, for a comparison that drift does not touch. Past the
         `deadline` (time.monotonic) what is left fails with that reason.
@@ -113,7 +116,7 @@ class Worker:
                 results += [Measured(None, None, "no time left")] * (len(programs) - len(results))
                 break
             part = programs[len(results) :]
-            request = _request(chain, part, seed, together)
+            request = _request(chain, part, seed, together, offsets)
             for answer in self._ask(request, len(part), self.limit + flops(chain) / SLOWEST):
                 results.append(answer)
         return results
@@ -121,65 +124,35 @@ class Worker:
     def _ask(self, request: Mapping[str, Any], count: int, limit: float) -> Iterator[Measured]:
         """Answers in the order of the programs; the last one says why, where the child died."""
         self.warm()
-        assert self._child is not None and self._child.stdin is not None
-        try:
-            self._child.stdin.write(json.dumps(request).encode() + b"\n")
-            self._child.stdin.flush()
-        except OSError:
-            self.stop()
-            yield Measured(None, None, "the measuring process died before it began")
-            return
-        for _ in range(count):
-            line = self._line(limit)
-            if isinstance(line, str):
-                self.stop()
-                yield Measured(None, None, line)
-                return
-            answer = json.loads(line)
-            yield Measured(
-                answer["seconds"], answer["error"], answer["failed"], tuple(answer["times"])
-            )
+        for answer in self._child.ask(request, count, limit):
+            yield measured(answer)
 
-    def _line(self, limit: float) -> bytes | str:
-        """The child's next line, or why there is none."""
-        assert self._child is not None and self._child.stdout is not None
-        stream = self._child.stdout
-        end = time.monotonic() + limit
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    return f"it ran longer than {limit:.3g} s"
-                chunk = os.read(stream.fileno(), 1 << 16)
-                if not chunk:
-                    code = self._child.wait()
-                    return f"the measuring process died with status {code}"
-                self._pending += chunk
-        line, self._pending = self._pending.split(b"\n", 1)
-        return line
 
-    def _start(self) -> None:
-        self.stop()
-        threads = str(self.threads)
-        environment = {
-            **os.environ,
-            "TVM_NUM_THREADS": threads,
-            "OMP_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": "1",  # its threads spin after a product and spoil timings
-        }
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "mcfuser.measure_child", str(self.memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
+def measured(answer: Mapping[str, Any] | str) -> Measured:
+    """What a child answered, or why it did not."""
+    if isinstance(answer, str):
+        return Measured(None, None, answer)
+    return Measured(
+        answer["seconds"], answer["error"], answer["failed"], tuple(answer["times"]),
+        answer.get("conditions", {}),
+    )  # fmt: skip
+
+
+def _environment(threads: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        "TVM_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",  # its threads spin after a product and spoil timings
+    }
 
 
 def _request(
-    chain: Chain, programs: Sequence[Program], seed: int, together: bool
-) -> dict[str, Any]:
+    chain: Chain, programs: Sequence[Program], seed: int, together: bool,
+    offsets: Mapping[str, float],
+) -> dict[str, Any]:  # fmt: skip
     return {
+        "offsets": dict(offsets),
         "chain": to_json(chain),
         "seed": seed,
         "tolerance": tolerance(chain),

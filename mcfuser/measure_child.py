@@ -43,7 +43,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 def _serve(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     chain = from_json(request["chain"])
     rng = np.random.default_rng(request["seed"])
-    data = {n: _random(rng, chain, n) for n in chain.inputs}
+    offsets = request.get("offsets", {})
+    data = {n: _random(rng, chain, n, offsets.get(n, 0.0)) for n in chain.inputs}
     known = {n: logical(chain, n, a) for n, a in data.items()}
     expected = evaluate(chain, known)
     with lease("cpu", exclusive=False), ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -79,11 +80,11 @@ def _answer(error: float | str, times: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _random(rng: np.random.Generator, chain: Chain, name: str) -> Any:
+def _random(rng: np.random.Generator, chain: Chain, name: str, offset: float) -> Any:
     dtype, size = chain.tensor(name).dtype, flat_size(chain, name)
     if dtype in ("int32", "int64", "bool"):
         return rng.integers(0, 2, size).astype(dtype)
-    return rng.standard_normal(size).astype(dtype)
+    return (rng.standard_normal(size) + offset).astype(dtype)
 
 
 def _build(program: Sequence[Mapping[str, Any]]) -> Any:

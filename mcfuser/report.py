@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mcfuser.algebra.hoist import hoist
-from mcfuser.algebra.roll import Roll, rolls
+from mcfuser.algebra.dependence import Dependence, dependences, through_maps
+from mcfuser.algebra.roll import Refusal, Roll
 from mcfuser.chain import Chain
 from mcfuser.device import Device
-from mcfuser.expr import text
+from mcfuser.expr import reads, text
+from mcfuser.space.program import Program, program
 from mcfuser.space.prune import Step, prune, space
 from mcfuser.tuned import Tuned
 
@@ -26,7 +27,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
         table.row(
             f"{number}. {chain['name']}" + _times_used(len(chain["places"])),
             " ".join(o.split("[")[0] for o in chain["operators"]),
-            "\n".join(f"{k['expression']} {_tiles(k['tiles'])}" for k in kernels) or "TVM's",
+            "\n".join(map(_candidate, kernels)) or "TVM's",
             _micro(chain["fused_seconds"]),
             _micro(chain["unfused_seconds"]),
             _error(chain),
@@ -70,6 +71,8 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
     table.row("device", tuned.device)
     table.row("expression", tuned.expression)
     table.row("tiles", _tiles(tuned.tiles))
+    if tuned.split is not None:
+        table.row("split", f"{tuned.split} in {tuned.parts} parts")
     table.row("lowering", _tiles(tuned.lowering))
     table.row("predicted", _micro(tuned.predicted))
     table.row("measured", _micro(tuned.measured) if tuned.measured else "not measured")
@@ -90,35 +93,64 @@ def show_space(document: Mapping[str, Any], steps: Sequence[Step], out: Console)
         shown = " ".join(step.expressions[:6]) + (" .." if len(step.expressions) > 6 else "")
         table.row(step.rule, str(len(step.expressions)), f"{step.candidates:,}", shown)
     table.row("distinct", "", f"{document['distinct']:,}", "equal statements merged")
+    table.row("split", "", f"{document['split']:,}", "where blocks are few, loops in parts")
     out.print(table)
     out.print(f"{document['chain']} on {document['device']}", highlight=False)
 
 
 def show_algebra(chain: Chain, device: Device, out: Console) -> None:
-    """What happens to every dependence between reductions, and the fused loop nest."""
+    """What happens to every dependence between reductions, and the fused loop nests."""
     out.print("[bold]chain[/bold]")
     _plain(str(chain), out)
-    moved = hoist(chain)
-    if moved != chain:
-        out.print("\n[bold]hoisted[/bold]: what does not vary along the axis leaves the sum")
-        _plain(str(moved), out)
-    found = rolls(moved)
-    if not found:
+    ready = program(chain)
+    if ready.chain != chain:
+        out.print("\n[bold]made ready[/bold]: empty rows guarded, what does not vary hoisted")
+        _plain(str(ready.chain), out)
+    ways = list(_ways(chain, ready))
+    if not ways:
         out.print("\nno reduction needs another one over the same axis")
-    for r in found:
-        if isinstance(r, Roll):
-            out.print(
-                f"\n[bold]roll[/bold] {r.target} over {r.axis}, while {r.moving} moves (r -> s)"
-            )
-            _plain(
-                f"  g(r, c)   = {r.g}\n  inverse:    {r.inverse}\n  {r.target} <- {text(r.h)}", out
-            )
-        else:
-            out.print(f"\n[bold]refused[/bold]: {r.reason}", highlight=False)
+    for d, found in ways:
+        _plain(f"\n{d.target} needs {d.moving} over {d.axis}", out)
+        if not found:
+            _plain(f"  hoist: what waits for {d.moving} leaves the sum", out)
+        for r in found:
+            _plain(_way(r), out)
     pruned, _ = prune(space(chain), device)
     out.print("\n[bold]loop nests[/bold] (loops of one trip dropped)")
     for notation in dict.fromkeys(plan.notation for plan, _ in pruned.tables or ()):
         _plain(f"  {notation}", out)
+
+
+def _ways(
+    chain: Chain, ready: Program
+) -> Iterator[tuple[Dependence, tuple[Roll | Refusal, ...]]]:  # fmt: skip
+    """Every dependence of a chain, and what is known of those that hoisting left of it."""
+    known = {o.out for o in chain.operators if o.reduce != "none"}
+    kept = {o.out for o in ready.chain.operators}
+
+    def sums(name: str) -> set[str]:
+        """The reductions that a reduction of the chain has become."""
+        if name not in kept or ready.chain.operator(name).reduce != "none":
+            return {name}
+        written = through_maps(ready.chain, ready.chain.operator(name).body)
+        return {r.tensor for r in reads(written)} - known
+
+    for d in dependences(chain):
+        targets, movings = sums(d.target), sums(d.moving)
+        left = [r for r in ready.rolls if (r.target in targets and r.moving in movings)]
+        yield d, tuple(r for r in left if r.axis == d.axis)
+
+
+def _way(r: Roll | Refusal) -> str:
+    if isinstance(r, Refusal):
+        return f"  refused: {r.reason}\n  twice: {r.target} walks axis {r.axis} again"
+    return (
+        f"  roll: {r.target} is repaired while {r.moving} moves (r -> s)\n"
+        f"    g(r, c)   = {r.g}\n"
+        f"    inverse:    {r.inverse}\n"
+        f"    h(t, r, s): {r.target} <- {text(r.h)}\n"
+        f"  split: partial results over parts of axis {r.axis}, combined by h"
+    )
 
 
 def show_devices(devices: Sequence[Device], out: Console) -> None:
@@ -148,6 +180,11 @@ def _table(*columns: str) -> _Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _candidate(kernel: Mapping[str, Any]) -> str:
+    split = f" {kernel['split']}/{kernel['parts']}" if kernel["split"] else ""
+    return f"{kernel['expression']} {_tiles(kernel['tiles'])}{split}"
 
 
 def _tiles(tiles: Mapping[str, int]) -> str:

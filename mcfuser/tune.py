@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
-from mcfuser.chain import Chain, products
-from mcfuser.codegen import cubin, tensorir, triton
-from mcfuser.device import Device, device_named
-from mcfuser.measure import Kernel, Measured, Worker
-from mcfuser.model import analytical, roofline
+from mcfuser.algebra.hoist import shifted
+from mcfuser.chain import Chain
+from mcfuser.codegen import cubin, tensorir
+from mcfuser.device import Device
+from mcfuser.measure import Kernel, Measured, Worker, offsets
+from mcfuser.measure_gpu import GpuWorker
+from mcfuser.model import roofline
 from mcfuser.search.evolve import Candidate, Found, evolve
 from mcfuser.space.plan import Floats, Plan
-from mcfuser.space.prune import Space, distinct, prune, space
-from mcfuser.space.schedule import Illegal, Schedule
+from mcfuser.space.prune import Space, distinct, parted, prune, space
+from mcfuser.space.statement import Illegal
+from mcfuser.tune_gpu import GpuSearch, gpu_kernel
+from mcfuser.tune_predicted import predicted
 from mcfuser.tuned import (
     Cache,
     NoCandidate,
@@ -30,16 +32,12 @@ from mcfuser.tuned import (
     Progress,
     Tuned,
     kernel_name,
-    plan_of,
     realise,
     tuned_key,
 )
 
 FINALISTS = 3
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
-
-ATTEMPTS = 32
-"""Candidates compiled for a device that is not at hand before its chain is given up."""
 
 
 def tune(
@@ -48,29 +46,47 @@ def tune(
     cache: Cache,
     options: Options,
     progress: Progress = lambda stage, done, total: None,
-    worker: Worker | None = None,
+    worker: Worker | GpuWorker | None = None,
     deadline: float | None = None,
 ) -> Tuned:
-    """The best kernel for a chain, from the cache or by search.
+    """The best kernel for a chain, from the cache or by search; on a GPU that is not at hand the
+    model alone chooses, and a machine that has the GPU searches again.
 
     `deadline` is on time.monotonic(); what was measured by then decides. Raises NoCandidate where
-    nothing legal was found.
+    nothing legal was found. Where a shift was hoisted out of a sum and every candidate loses too
+    many digits on data far from zero, the space without shifts is searched.
     """
     key = tuned_key(chain, device, options)
-    if (known := cache.get(key)) is not None:
+    known = cache.get(key)
+    if known is not None and (known.measured is not None or device.kind == "cpu"):
         return known
     deadline = deadline if deadline is not None else time.monotonic() + options.timeout
     with ExitStack() as stack:
-        if device.kind == "cpu" and worker is None:
-            worker = stack.enter_context(Worker(device.units))
-        tuning = _Tuning(key, chain, device, options, progress, worker, deadline)
-        found = tuning.run()
+        if worker is None:
+            worker = worker_for(device)
+            stack.callback(worker.stop)
+        if isinstance(worker, GpuWorker):
+            worker.warm()
+            if known is not None and worker.refused() is not None:
+                return known
+        try:
+            found = _Tuning(key, chain, device, options, progress, worker, deadline).run()
+        except NoCandidate:
+            if not options.shifts or not shifted(chain):
+                raise
+            plain = replace(options, shifts=False)
+            found = _Tuning(key, chain, device, plain, progress, worker, deadline).run()
     cache.put(found)
     return found
 
 
+def worker_for(device: Device) -> Worker | GpuWorker:
+    """What measures for a device; a GPU's tells when asked that there is none."""
+    return Worker(device.units) if device.kind == "cpu" else GpuWorker(device)
+
+
 def compare(
-    worker: Worker | None,
+    worker: Worker | GpuWorker,
     chain: Chain,
     fused: Tuned,
     alone: Sequence[Chain],
@@ -79,21 +95,16 @@ def compare(
 ) -> tuple[float, float]:
     """Seconds of the fused kernel and of its operators unfused, timed in turns in one process;
     what the model says where the device is not at hand."""
-    if worker is None:
-        device = device_named(fused.device)
-        each = [_with_launch(p, part, device) for p, part in zip(pieces, alone, strict=True)]
-        return _with_launch(fused, chain, device), sum(each)
-    one = [kernel_of(fused, chain)]
-    many = [kernel_of(p, part) for p, part in zip(pieces, alone, strict=True)]
-    first, second = worker.measure(chain, [one, many], seed + 2, together=True)
+    if isinstance(worker, GpuWorker) and worker.refused() is not None:
+        return fused.predicted, sum(p.predicted for p in pieces)
+    pairs = list(zip(pieces, alone, strict=True))
+    if isinstance(worker, GpuWorker):
+        launched = [[gpu_kernel(fused, chain)], [gpu_kernel(p, part) for p, part in pairs]]
+        first, second = worker.measure(chain, launched, seed + 2, together=True)
+    else:
+        called = [[kernel_of(fused, chain)], [kernel_of(p, part) for p, part in pairs]]
+        first, second = worker.measure(chain, called, seed + 2, together=True)
     return first.seconds or float("inf"), second.seconds or float("inf")
-
-
-def _with_launch(tuned: Tuned, chain: Chain, device: Device) -> float:
-    """Predicted seconds, the launch included: equation (2) leaves out what fusing saves most."""
-    plan, tiles = plan_of(tuned, chain)
-    row = np.asarray([[tiles[a] for a in plan.axes]])
-    return float(roofline.estimate(plan, row, device)[0])
 
 
 def kernel_of(tuned: Tuned, chain: Chain) -> Kernel:
@@ -109,15 +120,8 @@ def cpu_lowerings(device: Device) -> tuple[tensorir.Lowering, ...]:
     return tuple(tensorir.Lowering(r, v, max(device.bits, 128) // 32) for r, v in shapes)
 
 
-def gpu_lowering(schedule: Schedule) -> triton.Lowering:
-    """Eight warps where a block's largest product gives each of four more than 64 x 32 of it; two
-    stages of loads in flight. Without a GPU there is nothing to choose by but such a rule."""
-    areas = [math.prod(schedule.tile(a) for a in o.axes) for o in products(schedule.chain)]
-    return triton.Lowering(warps=8 if max(areas, default=0) > 4 * 64 * 32 else 4, stages=2)
-
-
 class _Tuning:
-    """One search: rows of genes (expression, tiles.., lowering) and what they stand for."""
+    """One search: rows of genes (expression, tiles.., parts, lowering) and what they stand for."""
 
     def __init__(
         self,
@@ -126,17 +130,17 @@ class _Tuning:
         device: Device,
         options: Options,
         progress: Progress,
-        worker: Worker | None,
+        worker: Worker | GpuWorker,
         deadline: float,
     ) -> None:
         self.key, self.chain, self.device, self.options = key, chain, device, options
         self.progress, self.worker, self.deadline = progress, worker, deadline
-        whole = space(chain, options.space)
+        whole = space(chain, options.space, options.shifts)
+        self.offsets = offsets(chain) if options.shifts else {}
         pruned, steps = prune(whole, device)
         self.stages = {"space": whole.candidates} | {s.rule: s.candidates for s in steps}
-        self.found = distinct(pruned)
+        self.found = parted(distinct(pruned), device)
         self.lowerings = cpu_lowerings(device) if device.kind == "cpu" else ()
-        self.model = roofline.estimate if device.kind == "cpu" else analytical.estimate
         self.failed: Counter[str] = Counter()
         self.done: dict[Candidate, Measured] = {}
 
@@ -144,63 +148,47 @@ class _Tuning:
         self.stages["distinct"] = len(self.rows)
 
     def run(self) -> Tuned:
-        return self._measured() if self.worker is not None else self._predicted()
+        if not isinstance(self.worker, GpuWorker):
+            return self._measured()
+        return self._on_gpu(self.worker)
 
-    def _predicted(self) -> Tuned:
-        """The best by the model alone among those that compile, fit and do not spill."""
-        order = np.argsort(self._estimate(self.rows), kind="stable")
-        together = os.cpu_count() or 1
-        for first in range(0, min(ATTEMPTS, len(order)), together):
-            if first and time.monotonic() > self.deadline:
-                break
-            self.progress("compile", first, min(ATTEMPTS, len(order)))
-            made = self._compiled([self._candidate(i) for i in order[first : first + together]])
-            if made is not None:
-                candidate, lowering, source, binary = made
-                return self._result(
-                    candidate, asdict(lowering), source.text, binary.cubin, Measured(None, None),
-                    first + together, _resources(binary),
-                )  # fmt: skip
-        raise self._none()
-
-    def _candidate(self, row: Any) -> Candidate:
-        return tuple(int(v) for v in self.rows[row])
-
-    def _compiled(
-        self, candidates: Sequence[Candidate]
-    ) -> tuple[Candidate, triton.Lowering, triton.Source, cubin.Binary] | None:
-        """The first of some candidates that compiles, fits the device and does not spill."""
-        written: list[tuple[Candidate, triton.Lowering, triton.Source]] = []
-        for candidate in candidates:
-            plan, tiles = self._plan(candidate)
-            schedule = plan.schedule(tiles)
-            lowering = gpu_lowering(schedule)
-            try:
-                source = triton.generate(schedule, kernel_name(self.key), lowering)
-            except Illegal as illegal:
-                self.failed[str(illegal)] += 1
-                continue
-            written.append((candidate, lowering, source))
-        sources = [source for _, _, source in written]
-        binaries = cubin.compile_all(sources, self.device.arch, len(sources))
-        best = None
-        for one, binary in zip(written, binaries, strict=True):
-            if why := _unfit(binary, self.device):
-                self.failed[why] += 1
-            elif best is None and isinstance(binary, cubin.Binary):
-                best = (*one, binary)
-        return best
+    def _on_gpu(self, worker: GpuWorker) -> Tuned:
+        """Measured where the GPU is at hand, else chosen by the model alone."""
+        name = kernel_name(self.key)
+        if (why := worker.refused()) is not None:
+            self.failed[why] += 1
+            best = predicted(
+                self.chain, self.device, self.found, name, self.failed, self._late,
+                lambda done, total: self.progress("compile", done, total),
+            )  # fmt: skip
+        else:
+            best = GpuSearch(
+                self.chain, self.device, worker, name, self.options.seed, self.options.trials,
+                self._late, self.offsets, self.failed,
+                lambda done, total: self.progress("measure", done, total),
+            ).run(self.found)  # fmt: skip
+        if best is None:
+            raise self._none()
+        self.stages["lowered"] = best.candidates
+        binary = best.kernel.binary
+        return self._kept(
+            best.plan, best.tiles, best.predicted, asdict(best.lowering), best.kernel.source.text,
+            binary.cubin, best.result, best.trials, _resources(binary),
+        )  # fmt: skip
 
     def _measured(self) -> Tuned:
         search = evolve(
             self.rows, self._estimate, self._measure, self.options.seed, self.options.trials,
-            lambda: time.monotonic() > self.deadline,
+            self._late,
         )  # fmt: skip
         return self._tuned(search)
 
+    def _late(self) -> bool:
+        return time.monotonic() > self.deadline
+
     def _plan(self, candidate: Sequence[int]) -> tuple[Plan, dict[str, int]]:
-        tiles = dict(zip(self.found.axes, (int(v) for v in candidate[1:-1]), strict=True))
-        return self.plans[int(candidate[0]), self.found.dead(tiles)], tiles
+        tiles = dict(zip(self.found.axes, (int(v) for v in candidate[1:-2]), strict=True))
+        return self.plans[int(candidate[0]), self.found.dead(tiles), int(candidate[-2])], tiles
 
     def _estimate(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Floats:
         times = np.empty(len(rows))
@@ -208,7 +196,7 @@ class _Tuning:
         for i, row in enumerate(rows):
             groups.setdefault(self._plan(row)[0], []).append(i)
         for plan, where in groups.items():
-            times[where] = self.model(plan, rows[where, 1:-1], self.device)
+            times[where] = roofline.estimate(plan, rows[where, 1:-2], self.device)
         return times
 
     def _kernel(self, candidate: Candidate) -> Kernel:
@@ -223,11 +211,12 @@ class _Tuning:
                 programs[candidate] = [self._kernel(candidate)]
             except Illegal as illegal:
                 self.failed[str(illegal)] += 1
-        assert self.worker is not None
+        assert isinstance(self.worker, Worker)
         deadline = self.deadline if self.done else None  # the first generation always runs
         results = self.worker.measure(
-            self.chain, list(programs.values()), self.options.seed, deadline=deadline
-        )
+            self.chain, list(programs.values()), self.options.seed, deadline=deadline,
+            offsets=self.offsets,
+        )  # fmt: skip
         for candidate, result in zip(programs, results, strict=True):
             self.done[candidate] = result
             if result.failed is not None:
@@ -268,6 +257,15 @@ class _Tuning:
         resources: Mapping[str, int],
     ) -> Tuned:
         plan, tiles = self._plan(best)
+        predicted = float(self._estimate(np.asarray([best]))[0])
+        return self._kept(
+            plan, tiles, predicted, lowering, source, binary, result, trials, resources
+        )
+
+    def _kept(
+        self, plan: Plan, tiles: Mapping[str, int], predicted: float, lowering: Mapping[str, Any],
+        source: str, binary: bytes, result: Measured, trials: int, resources: Mapping[str, int],
+    ) -> Tuned:  # fmt: skip
         return Tuned(
             key=self.key,
             chain=self.chain,
@@ -277,23 +275,27 @@ class _Tuning:
             lowering=lowering,
             source=source,
             binary=binary,
-            predicted=float(self._estimate(np.asarray([best]))[0]),
+            predicted=predicted,
             measured=result.seconds,
             error=result.error,
             stages=self.stages,
             trials=trials,
             space=self.options.space,
+            shifts=self.options.shifts,
+            split=plan.split,
+            parts=plan.parts,
             failed=dict(self.failed),
             resources=resources,
-            versions={n: version(n) for n in ("apache-tvm", "triton", "mcfuser")},
+            versions=dict(_versions()),
+            conditions=result.conditions,
         )
 
     def _final(self, ranked: Sequence[Candidate]) -> tuple[Candidate, Measured]:
-        """The best of the finalists, timed in turns."""
+        """The best of the finalists, timed in turns on other data, none of it far from zero."""
         first = ranked[0]
-        if len(ranked) == 1 or time.monotonic() > self.deadline:
+        if (len(ranked) == 1 and not self.offsets) or time.monotonic() > self.deadline:
             return first, self.done[first]
-        assert self.worker is not None
+        assert isinstance(self.worker, Worker)
         programs = [[self._kernel(c)] for c in ranked]
         results = self.worker.measure(self.chain, programs, self.options.seed + 1, together=True)
         timed = [(c, r) for c, r in zip(ranked, results, strict=True) if r.seconds is not None]
@@ -302,13 +304,11 @@ class _Tuning:
         return min(timed, key=lambda pair: pair[1].seconds or float("inf"))
 
 
-def _unfit(binary: cubin.Binary | Illegal, device: Device) -> str | None:
-    """Why a candidate cannot be used, if so."""
-    if isinstance(binary, Illegal):
-        return str(binary)
-    if binary.shared > device.fast:
-        return f"it needs more shared memory than a block of {device.name} may have"
-    return "its registers spill" if binary.spills else None
+def _versions() -> Iterator[tuple[str, str]]:
+    """Of what a kernel depends on, as far as it is installed: measuring on a GPU needs no TVM."""
+    for name in ("apache-tvm", "triton", "mcfuser", "cuda-core"):
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def _resources(binary: cubin.Binary) -> dict[str, int]:
@@ -319,15 +319,20 @@ def _resources(binary: cubin.Binary) -> dict[str, int]:
 
 def _rows(
     found: Space, lowerings: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], dict[tuple[int, frozenset[str]], Plan]]:
-    """Every candidate as a row (expression, tiles.., lowering), and the plans behind them."""
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], dict[tuple[int, frozenset[str], int], Plan]]:
+    """Every candidate as a row (expression, tiles.., parts, lowering), and the plans behind them.
+
+    Where two loops of an expression could be split, the first one is.
+    """
     tables = found.tables or ()
     expressions = list(dict.fromkeys(p.expression for p, _ in tables))
-    parts, plans = [], {}
+    rows: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    plans: dict[tuple[int, frozenset[str], int], Plan] = {}
     for plan, tiles in tables:
         at = expressions.index(plan.expression)
-        plans[at, plan.dead] = plan
+        if plans.setdefault((at, plan.dead, plan.parts), plan) is not plan:
+            continue
         for lowering in range(lowerings):
-            ends = np.full((len(tiles), 1), at), np.full((len(tiles), 1), lowering)
-            parts.append(np.hstack([ends[0], tiles, ends[1]]))
-    return np.vstack(parts), plans
+            ends = [np.full((len(tiles), 1), x) for x in (at, plan.parts, lowering)]
+            rows.append(np.hstack([ends[0], tiles, *ends[1:]]))
+    return np.vstack(rows), plans

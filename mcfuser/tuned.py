@@ -16,7 +16,7 @@ from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Kind, space
 from mcfuser.space.schedule import Schedule
 
-CODE = "1"
+CODE = "2"
 """Raised whenever generated code changes, so that kernels cached before are not taken for new."""
 
 Progress = Callable[[str, int, int], None]
@@ -25,20 +25,24 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`trials` bounds the measurements of one chain, `timeout` (seconds) the whole run."""
+    """`trials` bounds the measurements of one chain, `timeout` (seconds) the whole run. Without
+    `shifts` no sum is multiplied out (algebra.hoist); tuning falls back to that by itself."""
 
     seed: int = 0
     trials: int | None = None
     timeout: float = 60.0
     space: Kind = "mcfuser"
+    shifts: bool = True
 
 
 @dataclass(frozen=True)
 class Tuned:
     """The best kernel found for a chain on a device. Times are seconds.
 
-    `measured` is None where the device is not at hand and the model alone chose. `stages` counts
-    candidates after each rule; `failed` counts those that were not legal, by reason.
+    `measured` is None where the device is not at hand and the model alone chose; `conditions` tell
+    a GPU's clocks, what held them down, and who else used it while it was timed. `stages` counts
+    candidates after each rule; `failed` counts those that were not legal, by reason. `split` names
+    the axis whose loop goes to `parts`.
     """
 
     key: str
@@ -46,7 +50,7 @@ class Tuned:
     device: str
     expression: str
     tiles: Mapping[str, int]
-    lowering: Mapping[str, int]
+    lowering: Mapping[str, Any]
     source: str
     binary: bytes
     predicted: float
@@ -55,9 +59,13 @@ class Tuned:
     stages: Mapping[str, int]
     trials: int
     space: Kind = "mcfuser"
+    shifts: bool = True
+    split: str | None = None
+    parts: int = 1
     failed: Mapping[str, int] = field(default_factory=dict)
     resources: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(self)
@@ -101,7 +109,7 @@ class NoCandidate(InputError):
 
 def tuned_key(chain: Chain, device: Device, options: Options) -> str:
     """Equal for chains that differ in names only, on equal devices, under the same code."""
-    words = "\n".join((chain.key, device.key, CODE, options.space))
+    words = "\n".join((chain.key, device.key, CODE, options.space, str(options.shifts)))
     return hashlib.sha256(words.encode()).hexdigest()
 
 
@@ -115,8 +123,9 @@ def plan_of(tuned: Tuned, chain: Chain) -> tuple[Plan, dict[str, int]]:
     names = {a.name: b.name for a, b in zip(tuned.chain.axes, chain.axes, strict=True)}
     expression = rename(parse(tuned.expression), names)
     tiles = {names[a]: n for a, n in tuned.tiles.items()}
-    whole = space(chain, tuned.space)
-    return Plan(whole.program, expression, whole.dead(tiles)), tiles
+    whole = space(chain, tuned.space, tuned.shifts)
+    split = names[tuned.split] if tuned.split is not None else None
+    return Plan(whole.program, expression, whole.dead(tiles), split, tuned.parts), tiles
 
 
 def realise(tuned: Tuned, chain: Chain) -> Schedule:

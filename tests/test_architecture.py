@@ -14,8 +14,9 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
-GENERATED = SPACE | {"codegen", "lease", "measure", "measure_child"}
-TUNED = GENERATED | {"model", "search", "tune", "tuned"}
+GENERATED = SPACE | {"child", "codegen", "lease", "measure", "measure_child", "measure_gpu"}
+CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
+TUNED = CHOSEN | {"tune", "tune_gpu", "tune_predicted", "tuned"}
 COMPILED = TUNED | {"graph", "install", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
@@ -31,6 +32,17 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "search": (SPACE, {"numpy"}),
     "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
     "lease": (VALUES, set()),
+    "child": (VALUES, set()),
+    "sample": (SPACE, {"numpy"}),
+    "candidates": (SPACE, {"numpy"}),
+    "lowerings": (CHOSEN, {"numpy"}),
+    "gpu": (VALUES, {"numpy", "cuda"}),
+    "gpu_time": (VALUES | {"gpu"}, {"cuda"}),
+    "measure_gpu": (GENERATED, set()),
+    "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "sample"}, {"numpy"}),
+    "tune_gpu": (TUNED, {"numpy"}),
+    "tune_predicted": (TUNED, {"numpy"}),
+    "bench": (TUNED, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
     "measure_child": (GENERATED, {"numpy", "tvm", "cuda"}),
     "tuned": (SPACE, set()),
@@ -39,7 +51,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
-    "cli": (COMPILED | {"cli", "report", "db", "service"}, {"rich", "typer"}),
+    "cli": (COMPILED | {"bench", "cli", "report", "db", "service"}, {"rich", "typer"}),
     "db": (VALUES | {"tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
         COMPILED | {"db"},

@@ -66,5 +66,7 @@ def test_difference_is_relative_and_knows_what_is_no_number() -> None:
     assert difference(one * 1.1, one) == pytest.approx(0.1, rel=1e-5)
     holes = np.array([np.nan, 1.0, np.inf])
     assert difference(holes, holes) == 0
-    assert difference(np.array([0.0, 1.0, np.inf]), holes) == float("inf")
+    assert difference(np.array([0.0, 1.0, np.inf]), holes) == 0
+    assert difference(np.array([0.5, 1.0, np.inf]), holes) == float("inf")
+    assert difference(holes, np.array([0.0, 1.0, np.inf])) == float("inf")
     assert difference(one[:1], one) == float("inf")

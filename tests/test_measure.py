@@ -15,7 +15,8 @@ from mcfuser.codegen.tensorir import Lowering, generate
 from mcfuser.lease import lease
 from mcfuser.measure import Kernel, Worker
 from mcfuser.space.expression import bind, loop_axes, tilings
-from mcfuser.space.plan import Plan, program
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import program
 
 CHAIN = attention(2, 32, 32, 16, 16)
 

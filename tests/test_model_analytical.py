@@ -14,7 +14,8 @@ from mcfuser.chain import attention, gemm
 from mcfuser.device import CATALOGUE
 from mcfuser.model.analytical import estimate, storage
 from mcfuser.space.expression import parse
-from mcfuser.space.plan import Plan, blocks, program, traffic, work
+from mcfuser.space.plan import Plan, blocks, traffic, work
+from mcfuser.space.program import program
 
 A100 = CATALOGUE["nvidia/a100"]
 

@@ -14,7 +14,8 @@ from mcfuser.chain import from_json, gemm, to_json
 from mcfuser.device import CATALOGUE, Device
 from mcfuser.model.roofline import GATHER, LAUNCH, TURN, estimate, touched
 from mcfuser.space.expression import bind, parse, tilings
-from mcfuser.space.plan import Plan, blocks, program, traffic, work
+from mcfuser.space.plan import Plan, blocks, traffic, work
+from mcfuser.space.program import program
 
 A100 = CATALOGUE["nvidia/a100"]
 CPU = Device("cpu", "cpu", "some", 2, (("float32", 1e11),), 1e10, 1 << 20, 256)

@@ -14,7 +14,7 @@ from mcfuser.tuned import MemoryCache, Options
 
 HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>'
 
-# Each query sees the keys strictly before it, so the first sees none: not a number, in both.
+# Each query sees the keys strictly before it, so the first sees none: zeros here, there no number.
 HIDDEN_ROW = """
 block (float[2, 13, 8] q, float[2, 13, 8] k, float[2, 13, 8] v) => (float[a, b, c] out)
 <float[13, 1] row = {NUMBERS},

@@ -24,14 +24,16 @@ from mcfuser.graph.partition import Found
 class Installed:
     """One kernel, which computes one chain or a part of it.
 
-    `func` takes the chain's inputs, then its outputs, in the chain's order. `packed` holds the
-    constant inputs that it wants in another layout.
+    `func` takes the chain's inputs, then `counters`, then its outputs, in the chain's order.
+    `packed` holds the constant inputs that it wants in another layout; `counters` are arrays that
+    it leaves as it finds them.
     """
 
     name: str
     chain: Chain
     func: tirx.PrimFunc
     packed: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    counters: tuple[NDArray[np.generic], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def _bindings(
         arguments = [
             _argument(kernel, packed.get(t, values.get(t)), t) for t in kernel.chain.inputs
         ]
+        arguments += [relax.const(array) for array in kernel.counters]
         types = [_type(found, kernel.chain, t) for t in kernel.chain.outputs]
         call = relax.call_tir(names[id(kernel.func)], arguments, types)
         results = {

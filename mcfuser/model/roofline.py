@@ -7,7 +7,10 @@ cache, and a loop that splits a reduction pays for the partial result each turn.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, product
 from mcfuser.device import Device
@@ -17,17 +20,31 @@ from mcfuser.space.plan import (
     Floats,
     Ints,
     Plan,
+    Sizes,
     blocks,
     elements,
     repeats,
+    shared,
     sizes_of,
     traffic,
     work,
 )
-from mcfuser.space.schedule import Buffer, Compute, Init, Keep, Load, Repair, Store, statements
+from mcfuser.space.statement import (
+    Buffer,
+    Combine,
+    Compute,
+    Init,
+    Keep,
+    Load,
+    Repair,
+    Share,
+    Store,
+    statements,
+)
 
 LAUNCH = {"cpu": 1.5e-6, "cuda": 3e-6}
-"""Seconds from the call to the first block: TVM's thread pool, a kernel launch."""
+"""Seconds from the call to the first block: TVM's thread pool, a kernel launch. Combining the
+parts of a split loop is a second one."""
 TURN = 5e-8
 """Seconds of a CPU core for one visit of a statement: loop heads, addresses, short vectors."""
 GATHER = 4.0
@@ -44,7 +61,7 @@ def estimate(plan: Plan, tiles: Ints, device: Device) -> Floats:
     else:
         t_mem = traffic(plan, tiles) / n_block / (device.bandwidth / device.units)
         t_block = np.maximum(t_comp, t_mem)
-    result: Floats = waves * t_block + LAUNCH[device.kind]
+    result: Floats = waves * t_block + LAUNCH[device.kind] * (2 if plan.split is not None else 1)
     return result
 
 
@@ -64,36 +81,40 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
         count = repeats(sizes, outer)
         nbytes = np.zeros(len(tiles))
         if isinstance(s, Load):
-            if _packed(plan, named[s.buffer]):
-                nbytes = GATHER * moved(s.buffer)
-            else:
-                count = 0.0 * count
+            nbytes = GATHER * moved(s.buffer)
+            count = count * _packed(plan, sizes, named[s.buffer])
         elif isinstance(s, Compute):
             nbytes = 2 * moved(s.buffer)
             if product(s.operator) is None:
                 nbytes = nbytes + sum((moved(r.tensor) for r in reads(s.body)), np.zeros(1))
         elif isinstance(s, Repair):
             nbytes = 2 * moved(s.buffer)
-        elif isinstance(s, (Init, Store)):
+        elif isinstance(s, (Init, Store, Share)):
             nbytes = moved(s.buffer)
+        elif isinstance(s, Combine):
+            nbytes = plan.parts * 3 * sum((moved(n) for n in shared(s)), np.zeros(1))
         elif isinstance(s, Keep):
             nbytes = 2 * moved(s.buffer)
         total += count * (nbytes / device.bandwidth + TURN)
     return total
 
 
-def _packed(plan: Plan, buffer: Buffer) -> bool:
-    """It is a product's right operand whose columns do not lie side by side."""
+def _packed(plan: Plan, sizes: Sizes, buffer: Buffer) -> NDArray[np.bool_]:
+    """It is a product's right operand whose columns do not lie side by side; one row against rows
+    that do is read where they lie."""
     chain = plan.program.chain
     tensor = chain.tensor(buffer.tensor)
-    if tensor.constant:
-        return False
-    for o in chain.operators:
+    no = np.zeros(len(sizes.one), bool)
+    for o in chain.operators if not tensor.constant else ():
         roles = product(o)
         if roles is None or roles.right.tensor != buffer.tensor or not roles.columns:
             continue
-        return _contiguous(roles.right, tensor.strides) not in roles.columns
-    return False
+        along = _contiguous(roles.right, tensor.strides)
+        if along in roles.columns:
+            return no
+        rows = math.prod((sizes.of(a) for a in roles.rows), start=sizes.one)
+        return ~no if along not in roles.depth else rows > 1
+    return no
 
 
 def _contiguous(read: Read, strides: tuple[int, ...] | None) -> str | None:

@@ -51,22 +51,25 @@ def evolve(
     seed: int,
     trials: int | None = None,
     stop: Callable[[], bool] = lambda: False,
+    first: Rows | None = None,
+    each: int = MEASURED,
 ) -> Found:
     """Searches the legal candidates `rows` [candidates, genes]; equal seeds give equal searches.
 
+    The first population is `first`, or drawn at random; `each` generation measures so many.
     `measure` gives seconds, infinity for a candidate that failed. The search ends when a
     generation's best differs from the best before by less than EPSILON, PATIENCE times in a row;
     at `trials` measurements; when `stop` says so after a generation; or when nothing is left.
     """
     rng = np.random.default_rng(seed)
     legal = {tuple(int(v) for v in row) for row in rows}
-    population = rows[rng.permutation(len(rows))[:POPULATION]]
+    population = rows[rng.permutation(len(rows))[:POPULATION]] if first is None else first
     state = _State()
     quiet = generations = 0
     while len(population) and quiet < PATIENCE and not (generations and stop()):
         generations += 1
         times = estimate(population)
-        left = _left(trials, state)
+        left = _left(trials, state, each)
         chosen = _best_unmeasured(population, times, state.measured, left)
         if not chosen and left > 0:
             population = _unmeasured(rows, state.measured, rng)
@@ -82,8 +85,8 @@ def evolve(
     return Found(state.best, state.seconds, state.measured, generations, quiet >= PATIENCE)
 
 
-def _left(trials: int | None, state: _State) -> int:
-    return MEASURED if trials is None else min(MEASURED, trials - len(state.measured))
+def _left(trials: int | None, state: _State, each: int) -> int:
+    return each if trials is None else min(each, trials - len(state.measured))
 
 
 def _best_unmeasured(

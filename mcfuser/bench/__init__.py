@@ -1,0 +1,1 @@
+"""Benchmarks of mcfuser's own estimates against what is compiled and measured."""

@@ -1,0 +1,122 @@
+"""How well models rank what was measured: correlations, and what their best candidates cost.
+
+The fitted model is judged on each landscape with constants fitted to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcfuser.bench.landscape import Landscape, Point, plan_of
+from mcfuser.model import analytical, fitted, roofline
+from mcfuser.model.resources import worth
+from mcfuser.model.terms import terms
+from mcfuser.space.plan import Floats, Plan
+from mcfuser.space.prune import space
+
+TOP = 8
+"""Candidates that the search measures first."""
+FACTOR = 3.0
+"""Ranks are compared among candidates within this factor of the best."""
+FLOOR = 1e-6
+"""Seconds that are left to explain at least, of a kernel that memory bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A model on a landscape. `top` and `first` are times of the best of the model's first eight
+    and of its first, over the best time measured."""
+
+    landscape: str
+    model: str
+    count: int
+    pearson: float
+    spearman: float
+    top: float
+    first: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """A landscape's candidates that ran right and are worth a look, as models see them."""
+
+    landscape: Landscape
+    seconds: Floats
+    events: Floats
+    far: Floats
+    equation: Floats
+    roofline: Floats
+
+
+def known(landscape: Landscape) -> Known:
+    device, every = landscape.device, space(landscape.chain)
+    groups: dict[Plan, list[Point]] = {}
+    for point in landscape.points:
+        if point.seconds is not None:
+            groups.setdefault(plan_of(every, point), []).append(point)
+    parts: list[tuple[Floats, ...]] = []
+    for plan, points in groups.items():
+        tiles = np.asarray([p.tiles for p in points], np.int64)
+        warps = np.asarray([p.warps for p in points])
+        stages = np.asarray([p.stages for p in points])
+        last = np.asarray([p.combine == "last" for p in points])
+        seconds = np.asarray([p.seconds for p in points])
+        kept = worth(plan, tiles, warps, stages, device)
+        tiles = tiles[kept]
+        made = fitted.lowered(plan, tiles, warps[kept], stages[kept], last[kept], device)
+        found = terms(made, device)
+        parts.append((seconds[kept], fitted.matrix(found, device), found.far,
+                      analytical.estimate(plan, tiles, device),
+                      roofline.estimate(plan, tiles, device)))  # fmt: skip
+    return Known(landscape, *(np.concatenate(c) for c in zip(*parts, strict=True)))
+
+
+def fit(found: Sequence[Known]) -> dict[str, float]:
+    """The fitted model's constants from some landscapes."""
+    return fitted.fit([(k.events, np.maximum(k.seconds - k.far, FLOOR)) for k in found])
+
+
+def judge(found: Sequence[Known]) -> list[Verdict]:
+    """Every model on every landscape."""
+    verdicts = []
+    for k in found:
+        others = [o for o in found if o is not k]
+        models: dict[str, Floats] = {"equation (2)": k.equation, "roofline": k.roofline}
+        if others:
+            models["fitted to the others"] = predicted(k, fit(others))
+        verdicts += [verdict(k, name, times) for name, times in models.items()]
+    return verdicts
+
+
+def predicted(k: Known, costs: Mapping[str, float]) -> Floats:
+    result: Floats = k.events @ np.asarray([costs.get(n, 0.0) for n in fitted.NAMES])
+    return result + k.far
+
+
+def verdict(k: Known, model: str, times: Floats) -> Verdict:
+    best = k.seconds.min()
+    near = k.seconds <= FACTOR * best
+    order = np.argsort(times, kind="stable")
+    return Verdict(
+        k.landscape.name, model, len(times), pearson(times, k.seconds),
+        pearson(ranks(times[near]), ranks(k.seconds[near])),
+        float(k.seconds[order[:TOP]].min() / best), float(k.seconds[order[0]] / best),
+    )  # fmt: skip
+
+
+def pearson(a: Floats, b: Floats) -> float:
+    """The correlation coefficient, 0 where one of them does not vary."""
+    if len(a) < 2 or a.std() == 0 or b.std() == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 0; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    result: Floats = (last - (counts + 1) / 2)[inverse]
+    return result

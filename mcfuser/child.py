@@ -1,0 +1,97 @@
+"""A child process that answers requests line by line, and that may die of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+class Child:
+    """`python -m module arguments..` that reads a JSON line for a request and writes JSON lines.
+
+    `environment` is the child's whole environment, None its parent's own.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending = b""
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """A new process, without waiting until it is ready."""
+        self.stop()
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+        )
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process = None
+        self._pending = b""
+
+    def ask(
+        self, request: Mapping[str, Any], count: int, limit: float
+    ) -> Iterator[dict[str, Any] | str]:
+        """So many answers, each within `limit` seconds.
+
+        Where the child ends or is late, the last one says so instead, and the child is stopped.
+        """
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            self.stop()
+            yield "the measuring process died before it began"
+            return
+        for _ in range(count):
+            answer = self.line(limit)
+            yield answer
+            if isinstance(answer, str):
+                return
+
+    def line(self, limit: float) -> dict[str, Any] | str:
+        """The next answer, or why there is none."""
+        assert self._process is not None and self._process.stdout is not None
+        stream = self._process.stdout
+        end = time.monotonic() + limit
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    self.stop()
+                    return f"it ran longer than {limit:.3g} s"
+                chunk = os.read(stream.fileno(), 1 << 16)
+                if not chunk:
+                    code = self._process.wait()
+                    self.stop()
+                    return f"the measuring process died with status {code}"
+                self._pending += chunk
+        line, self._pending = self._pending.split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(line)
+        return answer

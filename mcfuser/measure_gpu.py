@@ -1,0 +1,171 @@
+"""Measuring on a GPU in a process that may die: what a program computes is checked, then timed."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import importlib.util
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from mcfuser.chain import Chain, to_json
+from mcfuser.child import Child
+from mcfuser.codegen.cubin import Binary
+from mcfuser.codegen.pool import Compilers
+from mcfuser.codegen.triton import Source
+from mcfuser.device import Device
+from mcfuser.measure import Measured, measured, tolerance
+
+START = 30.0
+"""Seconds that the process may take until it has the GPU."""
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """A compiled kernel and the chain that it computes."""
+
+    chain: Chain
+    source: Source
+    binary: Binary
+
+
+GpuProgram = Sequence[GpuKernel]
+"""Kernels run in order; they pass tensors by name."""
+
+
+class GpuWorker:
+    """A child process that measures on the GPU at hand; use it as a context manager.
+
+    `limit` is the longest that one program may take, seconds; what hangs, faults or leaves the
+    GPU unusable costs itself and a new child. Beside it `compilers` make what it measures.
+    """
+
+    def __init__(self, device: Device, limit: float = 20.0, cores: int | None = None) -> None:
+        self.device, self.limit = device, limit
+        self.compilers = Compilers(cores or os.cpu_count() or 1)
+        self._child = Child("mcfuser.measure_gpu_child", [device.name])
+        self._refused: str | None = None
+        self._greeted = False
+
+    def __enter__(self) -> GpuWorker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._child.stop()
+        self.compilers.stop()
+
+    def warm(self) -> None:
+        """Starts the child, which takes a second to open the GPU, and the compilers; does not
+        wait."""
+        if self._refused is None and not self._child.alive:
+            if self._refuse_missing():
+                return
+            self._child.start()
+            self._greeted = False
+            self.compilers.warm()
+
+    def refused(self) -> str | None:
+        """Why this machine cannot measure for the device, in one sentence; None where it can."""
+        self.warm()
+        if self._refused is None and not self._greeted:
+            told = self._child.line(START)
+            self._refused = told if isinstance(told, str) else told["failed"]
+            self._greeted = True
+        return self._refused
+
+    def _refuse_missing(self) -> bool:
+        """What is missing on this machine is told without starting a process."""
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            self._refused = "no NVIDIA GPU is at hand: its driver is not installed"
+            return True
+        if not _installed("cuda.core"):
+            self._refused = (
+                "measuring on a GPU needs the package cuda-core, which is not installed; "
+                "install mcfuser with its gpu extra: pip install 'mcfuser[gpu]'"
+            )
+        return self._refused is not None
+
+    def measure(
+        self,
+        chain: Chain,
+        programs: Sequence[GpuProgram],
+        seed: int,
+        together: bool = False,
+        deadline: float | None = None,
+        offsets: Mapping[str, float] = MappingProxyType({}),
+    ) -> list[Measured]:
+        """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
+        of deviation one, around zero or, by name, around `offsets`.
+
+        `together` checks whole tensors and times the programs in turns, for a comparison that
+        drift does not touch. Past the `deadline` (time.monotonic) what is left fails so.
+        """
+        found: list[Measured] = []
+        while len(found) < len(programs):
+            if deadline is not None and time.monotonic() > deadline:
+                found += [Measured(None, None, "no time left")] * (len(programs) - len(found))
+                break
+            if (why := self.refused()) is not None:
+                found += [Measured(None, None, why)] * (len(programs) - len(found))
+                break
+            part = programs[len(found) :]
+            for answer in self._child.ask(
+                _request(chain, part, seed, together, offsets), len(part), self.limit
+            ):
+                found.append(measured(answer))
+                if isinstance(answer, dict) and answer["over"]:
+                    self._child.stop()
+                    break
+        return found
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _request(
+    chain: Chain, programs: Sequence[GpuProgram], seed: int, together: bool,
+    offsets: Mapping[str, float],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "chain": to_json(chain),
+        "seed": seed,
+        "tolerance": tolerance(chain),
+        "together": together,
+        "whole": together,
+        "offsets": dict(offsets),
+        "programs": [[_kernel(k) for k in p] for p in programs],
+    }
+
+
+def _kernel(k: GpuKernel) -> Mapping[str, Any]:
+    sizes = {a.name: k.chain.size(a.name) for a in k.chain.axes}
+    return {
+        "chain": to_json(k.chain),
+        "cubin": base64.b64encode(k.binary.cubin).decode(),
+        "threads": k.binary.threads,
+        "shared": k.binary.shared,
+        "launches": [
+            {"name": one.name, "arguments": one.arguments, "blocks": one.blocks(sizes),
+             "extents": [sizes[a] for a in one.extents]}
+            for one in k.source.launches
+        ],
+        "workspace": [asdict(w) for w in k.source.workspace],
+    }  # fmt: skip

@@ -1,0 +1,249 @@
+"""The process that measures on a GPU: reads requests on its standard input, answers a line a
+program. Its first line says whether there is such a GPU.
+
+Inputs and reference are kept between requests for one chain. A fault ends the process, since it
+leaves no usable GPU behind; the parent starts another.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser import gpu as gpus
+from mcfuser.chain import BYTES, Chain, from_json
+from mcfuser.codegen.tensorir import flat_size
+from mcfuser.device import device_named
+from mcfuser.gpu import Gpu, Launch, Unusable
+from mcfuser.gpu_time import REPLAYS, conditions, timed
+from mcfuser.lease import lease
+from mcfuser.sample import Sample, divisors, sample
+from mcfuser.space.reference import evaluate, logical
+
+Array = NDArray[Any]
+
+BUDGET = 3e8
+"""Flops of the reference that candidates are checked against: some tenths of a second."""
+WHOLE = 8e9
+"""The same for finalists: whole tensors, but for the longest sequences."""
+MANY = 21
+"""Replays of finalists, which are timed in turns."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A chain with random inputs, on the host and on the GPU, and what it should compute."""
+
+    gpu: Gpu
+    chain: Chain
+    seed: int
+    whole: bool
+    offsets: Mapping[str, float]
+
+    @cached_property
+    def data(self) -> dict[str, Array]:
+        rng = np.random.default_rng(self.seed)
+        positive = divisors(self.chain)
+        found = {}
+        for n in self.chain.inputs:
+            values = _random(rng, self.chain, n, self.offsets.get(n, 0.0))
+            dtype = self.chain.tensor(n).dtype
+            found[n] = decode(encode(np.abs(values) + 1, dtype), dtype) if n in positive else values
+        return found
+
+    @cached_property
+    def buffers(self) -> dict[str, Any]:
+        dtype = self.chain.tensor
+        return {n: gpus.upload(self.gpu, encode(a, dtype(n).dtype)) for n, a in self.data.items()}
+
+    @cached_property
+    def sample(self) -> Sample:
+        return sample(self.chain, WHOLE if self.whole else BUDGET, self.seed)
+
+    @cached_property
+    def expected(self) -> dict[str, Array]:
+        known = {n: logical(self.chain, n, a) for n, a in self.data.items()}
+        return evaluate(self.sample.chain, self.sample.inputs(known))
+
+    def error(self, outputs: Mapping[str, Any], limit: float) -> float | str:
+        """The largest norm-wise relative error of the outputs; or what is wrong with them."""
+        worst = 0.0
+        for name, buffer in outputs.items():
+            dtype = self.chain.tensor(name).dtype
+            raw = np.empty(flat_size(self.chain, name), _HOST.get(dtype, dtype))
+            flat = decode(gpus.download(self.gpu, buffer, raw), dtype)
+            found = logical(self.chain, name, flat)
+            if not np.isfinite(found).all():
+                return f"output '{name}' is not finite"
+            part, wanted = self.sample.output(name, found), self.expected[name]
+            norm = float(np.linalg.norm(wanted)) or 1.0
+            worst = max(worst, float(np.linalg.norm(part - wanted)) / norm)
+        return worst if worst <= limit else f"its error is {worst:.1e}, more than {limit:.0e}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Kernels bound to their arguments, and the chain's outputs among these."""
+
+    launches: tuple[Launch, ...]
+    outputs: Mapping[str, Any]
+    written: tuple[Any, ...]
+
+
+def serve(gpu: Gpu, requests: BinaryIO, answers: BinaryIO) -> None:
+    problems: dict[str, Problem] = {}
+    for line in requests:
+        request = json.loads(line)
+        key = json.dumps([request[k] for k in ("chain", "seed", "whole", "offsets")])
+        if key not in problems:
+            problems.clear()
+            chain = from_json(request["chain"])
+            problems[key] = Problem(
+                gpu, chain, request["seed"], request["whole"], request["offsets"]
+            )
+        for answer in _answers(problems[key], request):
+            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.flush()
+            if answer["over"]:
+                os._exit(1)  # no tidy end: every call to the GPU would fail again
+
+
+def _answers(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    with lease(f"gpu-{problem.gpu.uuid}", exclusive=True):
+        if request["together"]:
+            yield from _together(problem, request)
+            return
+        for kernels in request["programs"]:
+            made = _checked(problem, kernels, request["tolerance"])
+            yield made if isinstance(made, dict) else _timed(problem.gpu, [made], REPLAYS)[0]
+
+
+def _together(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Answers of programs that are timed in turns; after a fault, those before it are told so."""
+    made = []
+    for kernels in request["programs"]:
+        made.append(_checked(problem, kernels, request["tolerance"]))
+        last = made[-1]
+        if isinstance(last, dict) and last["over"]:
+            yield from (_failed(m["failed"] if isinstance(m, dict) else "a program timed beside "
+                                "it broke the GPU", False) for m in made[:-1])  # fmt: skip
+            yield last
+            return
+    right = [m for m in made if not isinstance(m, dict)]
+    times = iter(_timed(problem.gpu, right, MANY) if right else ())
+    yield from (m if isinstance(m, dict) else next(times) for m in made)
+
+
+def _checked(
+    problem: Problem, kernels: Sequence[Mapping[str, Any]], limit: float
+) -> tuple[Program, float] | dict[str, Any]:
+    """The program with the error found, or the answer that says why not."""
+    try:
+        program = _bound(problem, kernels)
+        for buffer in program.written:
+            gpus.poison(problem.gpu, buffer)
+        gpus.run(problem.gpu, program.launches)
+        error = problem.error(program.outputs, limit)
+    except Unusable as reason:
+        return _failed(str(reason), False)
+    except Exception as reason:  # whatever the driver says of a kernel is this program's failure
+        words = str(reason).strip().splitlines() or [type(reason).__name__]
+        first = words[0].partition(". ")[0][:200]
+        return _failed(f"the GPU refuses it: {first}", gpus.broken(problem.gpu))
+    return _failed(error, False) if isinstance(error, str) else (program, error)
+
+
+def _timed(gpu: Gpu, made: Sequence[tuple[Program, float]], replays: int) -> list[dict[str, Any]]:
+    found = []
+    rounds = timed(gpu, [program.launches for program, _ in made], replays)
+    state = conditions(gpu)
+    for (_, error), times in zip(made, rounds, strict=True):
+        found.append({"seconds": statistics.median(times), "error": error, "failed": None,
+                      "times": times, "conditions": state, "over": False})  # fmt: skip
+    return found
+
+
+def _failed(why: str, over: bool) -> dict[str, Any]:
+    return {"seconds": None, "error": None, "failed": why, "times": [], "conditions": {},
+            "over": over}  # fmt: skip
+
+
+def _bound(problem: Problem, kernels: Sequence[Mapping[str, Any]]) -> Program:
+    """Kernels pass tensors by name; what they write is theirs alone."""
+    gpu, tensors = problem.gpu, dict(problem.buffers)
+    launches: list[Launch] = []
+    for k in kernels:
+        part = from_json(k["chain"])
+        for name in part.outputs:
+            size = flat_size(part, name) * BYTES[part.tensor(name).dtype]
+            tensors[name] = gpus.allocate(gpu, size)
+        beside = {}
+        for w in k["workspace"]:
+            beside[w["name"]] = gpus.allocate(gpu, w["size"] * BYTES[w["dtype"]])
+            (gpus.clear if w["zero"] else gpus.poison)(gpu, beside[w["name"]])
+        binary = gpus.load(base64.b64decode(k["cubin"]))
+        for one in k["launches"]:
+            taken = [beside[n] if n in beside else tensors[n] for n in one["arguments"]]
+            extents = [np.int32(n) for n in one["extents"]]
+            launches.append(gpus.prepare(gpu, binary, one["name"], one["blocks"], k["threads"],
+                                         k["shared"], [*taken, *extents]))  # fmt: skip
+    outputs = {n: tensors[n] for n in problem.chain.outputs}
+    written = tuple(b for n, b in tensors.items() if n not in problem.buffers)
+    return Program(tuple(launches), outputs, written)
+
+
+# --- values ---------------------------------------------------------------------------------
+
+_HOST = {"bfloat16": "uint16"}
+
+
+def _random(rng: np.random.Generator, chain: Chain, name: str, offset: float) -> Array:
+    """Random values as the tensor's type holds them, bfloat16 as float32."""
+    dtype, size = chain.tensor(name).dtype, flat_size(chain, name)
+    if dtype in ("int32", "int64", "bool"):
+        return rng.integers(0, 2, size).astype(dtype)
+    values = rng.standard_normal(size, np.float32) + np.float32(offset)
+    return decode(encode(values, dtype), dtype)
+
+
+def encode(values: Array, dtype: str) -> Array:
+    """Values in a type's bytes; bfloat16, which numpy lacks, rounded to nearest even."""
+    if dtype != "bfloat16":
+        return values.astype(dtype)
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def decode(stored: Array, dtype: str) -> Array:
+    """The values that `encode` stored."""
+    if dtype != "bfloat16":
+        return stored
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not stand between answers
+    try:
+        gpu, why = gpus.find(device_named(sys.argv[1])), None
+    except Unusable as reason:
+        gpu, why = None, str(reason)
+    answers.write(json.dumps({"failed": why}).encode() + b"\n")
+    answers.flush()
+    if gpu is not None:
+        serve(gpu, sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The search on a GPU at hand: candidates are compiled side by side while others are measured.
+
+The fitted model ranks every candidate; Algorithm 1 starts from its best instead of from random
+ones, and the finalists are timed again in turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from mcfuser.candidates import Candidate
+from mcfuser.chain import Chain
+from mcfuser.codegen import triton
+from mcfuser.codegen.cubin import Binary
+from mcfuser.device import Device
+from mcfuser.lowerings import LOWERINGS, every, predict
+from mcfuser.measure import Measured
+from mcfuser.measure_gpu import GpuKernel, GpuWorker
+from mcfuser.search.evolve import MEASURED, POPULATION, Found, evolve
+from mcfuser.space.plan import Floats, Ints, Plan
+from mcfuser.space.prune import Space
+from mcfuser.space.statement import Illegal
+from mcfuser.tuned import Tuned, kernel_name, realise
+
+FINALISTS = 4
+"""Candidates timed again in turns: repeated single timings drift by more than they differ."""
+
+PATIENCE = 1.0
+"""How long a generation's last compilations may take, as a multiple of what the others took."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """What the search found, and how."""
+
+    plan: Plan
+    tiles: Mapping[str, int]
+    lowering: triton.Lowering
+    kernel: GpuKernel
+    result: Measured
+    predicted: float
+    trials: int
+    candidates: int
+
+
+@dataclass
+class GpuSearch:
+    """One search on the GPU that `worker` measures on; `failed` counts reasons."""
+
+    chain: Chain
+    device: Device
+    worker: GpuWorker
+    name: str
+    seed: int
+    trials: int | None
+    stop: Callable[[], bool]
+    offsets: Mapping[str, float]
+    failed: Counter[str]
+    tell: Callable[[int, int], None]
+    kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
+    results: dict[Candidate, Measured] = field(default_factory=dict)
+
+    def run(self, space: Space) -> Best | None:
+        """The best candidate of a space, None where every one that was tried failed."""
+        self.found = every(space, self.device)
+        if not len(self.found):
+            return None
+        predicted = self.estimate(self.found.rows)
+        first = self.found.rows[np.argsort(predicted, kind="stable")[:POPULATION]]
+        search = evolve(
+            self.found.rows, self.estimate, self.measure, self.seed, self.trials, self.stop,
+            first, max(MEASURED, self.worker.compilers.workers),
+        )  # fmt: skip
+        return self._best(search)
+
+    def estimate(self, rows: Ints) -> Floats:
+        return self.found.each(rows, partial(predict, self.device))
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Seconds of each, infinity where it failed."""
+        sources: dict[Candidate, triton.Source] = {}
+        for candidate in candidates:
+            plan, tiles = self.found.plan(candidate)
+            try:
+                sources[candidate] = triton.generate(
+                    plan.schedule(tiles), self.name, LOWERINGS[candidate[-1]]
+                )
+            except Illegal as illegal:
+                self.failed[str(illegal)] += 1
+        known = list(sources)
+        made = self.worker.compilers.compile(list(sources.values()), self.device.arch, PATIENCE)
+        for i, binary in made:
+            self._measure(known[i], sources[known[i]], binary)
+            self.tell(len(self.results), len(self.found))
+        return [
+            self.results[c].seconds or float("inf") if c in self.results else float("inf")
+            for c in candidates
+        ]
+
+    def _measure(
+        self, candidate: Candidate, source: triton.Source, binary: Binary | Illegal
+    ) -> None:
+        if isinstance(binary, Illegal):
+            self.failed[str(binary)] += 1
+            return
+        if binary.shared > self.device.fast:
+            self.failed[f"more shared memory than a block of {self.device.name} may have"] += 1
+            return
+        kernel = GpuKernel(self.chain, source, binary)
+        result = self.worker.measure(self.chain, [[kernel]], self.seed, offsets=self.offsets)[0]
+        self.kernels[candidate], self.results[candidate] = kernel, result
+        if result.failed is not None:
+            self.failed[result.failed] += 1
+
+    def _best(self, search: Found) -> Best | None:
+        ranked = sorted(
+            (c for c, t in search.measured.items() if np.isfinite(t)),
+            key=lambda c: search.measured[c],
+        )[:FINALISTS]
+        if not ranked:
+            return None
+        programs = [[self.kernels[c]] for c in ranked]
+        again = self.worker.measure(self.chain, programs, self.seed + 1, together=True)
+        timed = [(c, r) for c, r in zip(ranked, again, strict=True) if r.seconds is not None]
+        for r in again:
+            if r.failed is not None:
+                self.failed[f"as a finalist, {r.failed}"] += 1
+        if not timed:
+            return None
+        best, result = min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+        plan, tiles = self.found.plan(best)
+        predicted = float(self.estimate(np.asarray([best]))[0])
+        return Best(
+            plan, tiles, LOWERINGS[best[-1]], self.kernels[best], result, predicted,
+            len(search.measured), len(self.found),
+        )  # fmt: skip
+
+
+def gpu_kernel(tuned: Tuned, chain: Chain) -> GpuKernel:
+    """The tuned kernel for a chain that is equal but for its names."""
+    lowering = triton.Lowering(**tuned.lowering)
+    source = triton.generate(realise(tuned, chain), kernel_name(tuned.key), lowering)
+    used = tuned.resources
+    binary = Binary(
+        tuned.binary, source.name, used["shared"], used["registers"], used["spills"],
+        32 * source.warps,
+    )  # fmt: skip
+    return GpuKernel(chain, source, binary)

@@ -1,0 +1,89 @@
+"""A kernel for a GPU that is not at hand: the model ranks, the compiler has the last word."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from mcfuser.candidates import Candidate, Candidates
+from mcfuser.chain import Chain
+from mcfuser.codegen import triton
+from mcfuser.codegen.cubin import Binary, compile_all
+from mcfuser.device import Device
+from mcfuser.lowerings import KINDS, LOWERINGS, every, predict
+from mcfuser.measure import Measured
+from mcfuser.measure_gpu import GpuKernel
+from mcfuser.space.prune import Space
+from mcfuser.space.statement import Illegal
+from mcfuser.tune_gpu import Best
+
+ATTEMPTS = 32
+"""Candidates compiled before a chain is given up."""
+
+
+def predicted(
+    chain: Chain, device: Device, space: Space, name: str, failed: Counter[str],
+    stop: Callable[[], bool], tell: Callable[[int, int], None],
+) -> Best | None:  # fmt: skip
+    """The best by the model among those that compile, fit the device and do not spill; None where
+    none of the first ATTEMPTS does. `failed` counts reasons.
+
+    The parts of a split are combined by a second kernel: one that waits for the last block is
+    used only where it was checked.
+    """
+    found = every(space, device)
+    rows = found.rows[found.rows[:, -1] < KINDS]
+    times = found.each(rows, partial(predict, device))
+    order = np.argsort(times, kind="stable")[:ATTEMPTS]
+    together = os.cpu_count() or 1
+    for first in range(0, len(order), together):
+        if first and stop():
+            break
+        tell(first, len(order))
+        some = [tuple(int(v) for v in rows[i]) for i in order[first : first + together]]
+        made = _compiled(chain, device, found, some, name, failed)
+        if made is not None:
+            candidate, kernel = made
+            plan, tiles = found.plan(candidate)
+            return Best(
+                plan, tiles, LOWERINGS[candidate[-1]], kernel, Measured(None, None),
+                float(times[order[first + some.index(candidate)]]), first + len(some), len(rows),
+            )  # fmt: skip
+    return None
+
+
+def _compiled(
+    chain: Chain, device: Device, found: Candidates, some: Sequence[Candidate], name: str,
+    failed: Counter[str],
+) -> tuple[Candidate, GpuKernel] | None:  # fmt: skip
+    """The first of some candidates that is fit for use."""
+    written: list[tuple[Candidate, triton.Source]] = []
+    for candidate in some:
+        plan, tiles = found.plan(candidate)
+        try:
+            source = triton.generate(plan.schedule(tiles), name, LOWERINGS[candidate[-1]])
+        except Illegal as illegal:
+            failed[str(illegal)] += 1
+            continue
+        written.append((candidate, source))
+    if not written:
+        return None
+    binaries = compile_all([source for _, source in written], device.arch, len(written))
+    best = None
+    for (candidate, source), binary in zip(written, binaries, strict=True):
+        if isinstance(binary, Illegal) or (why := _unfit(binary, device)) is not None:
+            failed[str(binary) if isinstance(binary, Illegal) else str(why)] += 1
+        elif best is None:
+            best = candidate, GpuKernel(chain, source, binary)
+    return best
+
+
+def _unfit(binary: Binary, device: Device) -> str | None:
+    """Why a kernel cannot be used, if so."""
+    if binary.shared > device.fast:
+        return f"it needs more shared memory than a block of {device.name} may have"
+    return "its registers spill" if binary.spills else None

@@ -1,0 +1,118 @@
+"""The search on a GPU, with a stand-in for the GPU: kernels are compiled, their times made up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mcfuser.chain import gemm, parts
+from mcfuser.codegen.pool import Compilers
+from mcfuser.codegen.triton import generate
+from mcfuser.device import CATALOGUE
+from mcfuser.measure import Measured
+from mcfuser.measure_gpu import GpuWorker
+from mcfuser.space.prune import distinct, parted, prune, space
+from mcfuser.tune import compare, tune
+from mcfuser.tune_gpu import GpuSearch, gpu_kernel
+from mcfuser.tuned import MemoryCache, Options, Tuned, realise
+
+H200 = CATALOGUE["nvidia/h200"]
+CHAIN = gemm(1, 128, 128, 64, 64, "float16")
+
+
+class Bench(GpuWorker):
+    """A GPU on which a kernel takes as long as its text and its registers say; some are wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(H200, cores=2)
+        self.compilers = Compilers(2)
+        self.asked: list[tuple[int, bool]] = []
+
+    def warm(self) -> None:
+        pass
+
+    def refused(self) -> str | None:
+        return None
+
+    def measure(self, chain, programs, seed, together=False, deadline=None, offsets=()):
+        self.asked.append((len(programs), together))
+        return [self._one(p) for p in programs]
+
+    def _one(self, program) -> Measured:
+        registers = sum(k.binary.registers for k in program)
+        if registers % 7 == 0:
+            return Measured(None, None, "its error is 1e+00, more than 1e-02")
+        return Measured(1e-6 * registers, 1e-4, None, (), {"sm_mhz": 1980})
+
+
+@pytest.fixture(scope="module")
+def bench():
+    made = Bench()
+    yield made
+    made.stop()
+
+
+def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
+    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
+    failed: Counter[str] = Counter()
+    told: list[tuple[int, int]] = []
+    search = GpuSearch(
+        CHAIN, H200, bench, "kernel", 0, 16, lambda: False, {}, failed,
+        lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    best = search.run(found)
+    assert best is not None and best.trials <= 16 < best.candidates
+    times = [r.seconds for r in search.results.values() if r.seconds is not None]
+    assert best.result.seconds == min(times)
+    assert bench.asked[-1][1] and 1 < bench.asked[-1][0] <= 4
+    assert told[-1][0] <= 16
+    assert generate(best.plan.schedule(best.tiles), "kernel", best.lowering).text == (
+        best.kernel.source.text
+    )
+
+
+def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
+    cache = MemoryCache()
+    found = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    assert found.measured is not None and found.error == 1e-4
+    assert found.conditions == {"sm_mhz": 1980}
+    assert found.binary[:4] == b"\x7fELF"
+    assert "lowered" in found.stages
+    assert Tuned.from_json(found.to_json()) == found
+    again = gpu_kernel(found, CHAIN)
+    assert again.source.text == found.source and again.binary.cubin == found.binary
+    assert realise(found, CHAIN).chain is not None
+    before = len(bench.asked)
+    assert tune(CHAIN, H200, cache, Options(), worker=bench) is found
+    assert len(bench.asked) == before
+
+
+def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
+    cache = MemoryCache()
+
+    class Away(GpuWorker):
+        def warm(self) -> None:
+            pass
+
+        def refused(self) -> str | None:
+            return "no NVIDIA GPU is at hand"
+
+    with Away(H200, cores=2) as away:
+        predicted = tune(CHAIN, H200, cache, Options(), worker=away)
+        assert predicted.measured is None
+        assert predicted.failed["no NVIDIA GPU is at hand"] == 1
+        assert tune(CHAIN, H200, cache, Options(), worker=away) is predicted
+    measured = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    assert measured.measured is not None
+
+
+def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
+    cache = MemoryCache()
+    fused = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    alone = parts(CHAIN)
+    pieces = [tune(p, H200, cache, Options(trials=8), worker=bench) for p in alone]
+    one, many = compare(bench, CHAIN, fused, alone, pieces, 0)
+    assert bench.asked[-1] == (2, True)
+    assert np.isfinite(one) and many != one
