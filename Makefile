@@ -26,7 +26,7 @@ demo: venv
 
 test: venv lint
 	@echo "== tests"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: venv
 	@echo "== ruff and mypy"

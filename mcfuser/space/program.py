@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mcfuser.algebra.absorb import absorb
+from mcfuser.algebra.copies import without_copies
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.quotient import guarded
@@ -57,7 +58,7 @@ class Program:
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:
-    """The chain made ready for placement: quotients guarded, maxima joined, sums hoisted (with
-    `shifts`, shifts as well as factors), maps folded, repairs derived."""
-    ready = fold(hoist(absorb(guarded(chain)), shifts))
+    """The chain made ready for placement: copies dropped, quotients guarded, maxima joined, sums
+    hoisted (with `shifts`, shifts as well as factors), maps folded, repairs derived."""
+    ready = fold(hoist(absorb(guarded(without_copies(chain))), shifts))
     return Program(ready, rolls(ready))

@@ -1,0 +1,38 @@
+"""Copies: a map that is another result and nothing else is not a step of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcfuser.chain import Chain, Operator
+from mcfuser.expr import Expr, Read, read, rewrite
+
+
+def without_copies(chain: Chain) -> Chain:
+    """The chain in which what reads a copy of a result reads the result."""
+    for o in chain.operators:
+        if o.reduce == "none" and o.domain is None and o.out not in chain.outputs:
+            found = o.body
+            same = isinstance(found, Read) and found == read(found.tensor, *o.axes)
+            if not isinstance(found, Read) or not same or found.tensor in chain.inputs:
+                continue
+            if chain.tensor(found.tensor).dtype != chain.tensor(o.out).dtype:
+                continue
+            return without_copies(_reading(chain, o, found.tensor))
+    return chain
+
+
+def _reading(chain: Chain, copy: Operator, tensor: str) -> Chain:
+    """The chain without a copy of a tensor."""
+
+    def leaf(node: Expr) -> Expr:
+        copied = isinstance(node, Read) and node.tensor == copy.out
+        return Read(tensor, node.indices) if isinstance(node, Read) and copied else node
+
+    operators = []
+    for o in chain.operators:
+        domain = rewrite(o.domain, leaf) if o.domain is not None else None
+        if o is not copy:
+            operators.append(replace(o, body=rewrite(o.body, leaf), domain=domain))
+    tensors = tuple(t for t in chain.tensors if t.name != copy.out)
+    return replace(chain, operators=tuple(operators), tensors=tensors)
