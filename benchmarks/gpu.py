@@ -1,0 +1,224 @@
+"""mcfuser beside its peers on the GPU at hand: the papers' tables, norms, Neptune's operators.
+
+    python benchmarks/gpu.py [--suite tables|norms|neptune] [--only G1,S1] [--budget 300s]
+        [--again] [-o FILE]
+
+Works in slices of a few workloads: mcfuser tunes them, fused and unfused; torch's compiled peers
+are made side by side; then every contender of a workload is timed in turns in one process.
+A line a workload is kept in FILE (by default under benchmarks/results/), and a table beside it; a
+workload that is there with the same versions is skipped, so the command may be run again until
+nothing is left. Needs mcfuser[gpu] and torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_table import table
+from gpu_workloads import SUITES, Workload, workloads
+
+import mcfuser
+from mcfuser.chain import parts
+from mcfuser.device import Device, device_named
+from mcfuser.measure_gpu import GpuWorker
+from mcfuser.tune import compare, tune
+from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned
+
+HERE = Path(__file__).parent
+SLICE = {"tables": 7, "norms": 3, "neptune": 3}
+"""Workloads that are tuned, compiled and timed together: two minutes of them."""
+MARGIN = 0.98
+"""Fused is kept where it takes at most so much of unfused, as `mcfuser compile` decides."""
+THREADS = 4
+"""Compiling threads of each of torch's processes."""
+
+
+def main() -> None:
+    given = _arguments()
+    device, known = device_named(given.device), workloads(given.suite)
+    names = given.only.split(",") if given.only else list(known)
+    for name in names:
+        if name not in known:
+            sys.exit(f"'{name}' is no workload of suite {given.suite}; use {', '.join(known)}")
+    for package in ("torch", "cuda", "triton"):
+        if find_spec(package) is None:
+            sys.exit(f"package {package} is missing; the benchmark needs torch and mcfuser[gpu]")
+    short = device.name.rpartition("/")[2]
+    path = given.output or HERE / "results" / f"gpu-{given.suite}-{short}.jsonl"
+    begun, longest, fresh = time.monotonic(), 0.0, set[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        while left := _without(names, fresh if given.again else _done(path)):
+            start = time.monotonic()
+            if start - begun + longest > given.budget:
+                print(f"{len(left)} left for the next run: {', '.join(left)}")
+                break
+            chosen = [known[n] for n in left[: given.slice or SLICE[given.suite]]]
+            made = _slice(given.suite, chosen, device, given.seed, folder)
+            _keep(path, made)
+            fresh |= {m["name"] for m in made}
+            longest = max(longest, time.monotonic() - start)
+            if len(made) < len(chosen):
+                gone = {w.name for w in chosen} - {m["name"] for m in made}
+                print(f"not timed: {', '.join(sorted(gone))}")
+                break
+    results = _done(path)
+    text = table(given.suite, [results[n] for n in known if n in results])
+    path.with_suffix(".md").write_text(text)
+    print(text)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--suite", choices=tuple(SUITES), default="tables")
+    parser.add_argument("--only", help="workloads, by name, separated by commas")
+    parser.add_argument("--budget", type=lambda s: float(s.rstrip("s")), default="300s",
+                        help="seconds after which no slice begins")  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--slice", type=int, help="workloads in a slice")
+    parser.add_argument("-o", "--output", type=Path, help="the file of results, a line a workload")
+    parser.add_argument("--device", default="nvidia/h200")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+# --- one slice ------------------------------------------------------------------------------
+
+
+def _slice(
+    suite: str, chosen: Sequence[Workload], device: Device, seed: int, folder: str
+) -> list[dict[str, Any]]:
+    tunings = _tuned(chosen, device, seed)
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder,
+                   "TORCHINDUCTOR_COMPILE_THREADS": str(THREADS)}  # fmt: skip
+    begun = time.monotonic()
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        list(pool.map(lambda w: _ahead(suite, w.name, environment), chosen))
+    print(f"torch compiled {len(chosen)} in {time.monotonic() - begun:.0f} s", flush=True)
+    kernels = [
+        {"name": w.name, "fused": _json(fused), "unfused": pieces and [_json(p) for p in pieces]}
+        for w, (_, fused, pieces) in zip(chosen, tunings, strict=True)
+    ]
+    request = {"suite": suite, "device": device.name, "seed": seed + 7, "workloads": kernels}
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(HERE / "gpu_turns.py")], env=environment, text=True,
+        input=json.dumps(request), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    print(f"timed in {time.monotonic() - begun:.0f} s", flush=True)
+    answers = {a["name"]: a for a in map(json.loads, done.stdout.splitlines())}
+    found = zip(chosen, tunings, strict=True)
+    return [_record(w, device, head, fused, answers[w.name]) for w, (head, fused, _) in found
+            if w.name in answers]  # fmt: skip
+
+
+Tuning = tuple[dict[str, Any], Tuned | None, list[Tuned] | None]
+
+
+def _tuned(chosen: Sequence[Workload], device: Device, seed: int) -> list[Tuning]:
+    """What the product would choose for each: the fused kernel or its operators unfused."""
+    made, cache, options = [], MemoryCache(), Options(seed)
+    with GpuWorker(device) as worker:
+        if (why := worker.refused()) is not None:
+            sys.exit(f"nothing can be measured: {why}")
+        for w in chosen:
+            begun, fused, pieces, words = time.monotonic(), None, None, []
+            try:
+                fused = tune(w.chain, device, cache, options, worker=worker)
+            except NoCandidate as error:
+                words.append(str(error))
+            seconds, alone = time.monotonic() - begun, parts(w.chain)
+            try:
+                pieces = [tune(p, device, cache, options, worker=worker) for p in alone]
+            except NoCandidate as error:
+                words.append(str(error))
+            keep = "fused" if pieces is None else "unfused"
+            if fused is not None and pieces is not None:
+                one, many = compare(worker, w.chain, fused, alone, pieces, seed)
+                keep = "fused" if one <= MARGIN * many else "unfused"
+            whole = time.monotonic() - begun
+            print(f"{w.name}: tuned in {seconds:.1f} s, with unfused {whole:.1f} s", flush=True)
+            head = {"seconds": round(seconds, 2), "whole": round(whole, 2), "refused": words}
+            made.append(({"chosen": keep, "tuning": head}, fused, pieces))
+    return made
+
+
+def _ahead(suite: str, name: str, environment: Mapping[str, str]) -> None:
+    """Where compiling fails the contender fails again when it is timed, and says why there."""
+    words = [sys.executable, str(HERE / "gpu_peers.py"), suite, name]
+    subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _json(tuned: Tuned | None) -> dict[str, Any] | None:
+    return tuned.to_json() if tuned is not None else None
+
+
+# --- results --------------------------------------------------------------------------------
+
+
+def _record(
+    w: Workload, device: Device, head: Mapping[str, Any], fused: Tuned | None,
+    answer: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Medians, and quantiles over the rounds of each contender's time over mcfuser's."""
+    times = {n: np.asarray(t) for n, t in answer["times"].items()}
+    own, ratios = head["chosen"], {}
+    if own in times:
+        for n, t in times.items():
+            ratios[n] = [round(float(q), 4) for q in np.quantile(t / times[own], (0.1, 0.5, 0.9))]
+    kernel = None
+    if fused is not None:
+        names = ("expression", "tiles", "lowering", "split", "parts", "trials")
+        kernel = {n: getattr(fused, n) for n in names}
+    return {
+        "name": w.name, "group": w.group, "device": device.name, "versions": _versions(),
+        "date": datetime.date.today().isoformat(), **head, "kernel": kernel,
+        "micros": {n: round(float(np.median(t)), 3) for n, t in times.items()},
+        "ratios": ratios, "errors": answer["errors"], "missing": answer["missing"],
+        "conditions": answer["conditions"],
+    }  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    """Of what the figures depend on; mcfuser's is a hash of its sources."""
+    root, digest = Path(mcfuser.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    found = {n: version(n) for n in ("torch", "triton", "cuda-core")}
+    return {"mcfuser": digest.hexdigest()[:12], **found}
+
+
+def _done(path: Path) -> dict[str, dict[str, Any]]:
+    """The latest results with the versions at hand."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = {r["name"]: r for r in map(json.loads, lines)}
+    return {n: r for n, r in found.items() if r["versions"] == _versions()}
+
+
+def _without(names: Sequence[str], gone: Collection[str]) -> list[str]:
+    return [n for n in names if n not in gone]
+
+
+def _keep(path: Path, made: Sequence[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        for record in made:
+            file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()
