@@ -64,6 +64,10 @@ def tolerance(chain: Chain) -> float:
     return max(TOLERANCE.get(chain.tensor(n).dtype, 1e-5) for n in (*chain.inputs, *chain.outputs))
 
 
+BATCH = 16
+"""Programs of one request: a child builds all of them, within `limit`, before it times any."""
+
+
 class Worker:
     """A child process that measures on the CPU; use it as a context manager.
 
@@ -115,7 +119,7 @@ class Worker:
             if deadline is not None and time.monotonic() > deadline:
                 results += [Measured(None, None, "no time left")] * (len(programs) - len(results))
                 break
-            part = programs[len(results) :]
+            part = programs[len(results) :][: len(programs) if together else BATCH]
             request = _request(chain, part, seed, together, offsets)
             for answer in self._ask(request, len(part), self.limit + flops(chain) / SLOWEST):
                 results.append(answer)

@@ -58,6 +58,23 @@ def test_each_failure_costs_itself_alone(worker: Worker) -> None:
         assert ok.seconds is not None and 0 < ok.seconds < 1
 
 
+def test_many_programs_are_several_requests(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child builds a whole request before it answers: too large a one would seem to hang."""
+    monkeypatch.setattr("mcfuser.measure.BATCH", 2)
+    asked: list[int] = []
+    ask = worker._ask
+    monkeypatch.setattr(worker, "_ask", lambda r, n, limit: (asked.append(n), ask(r, n, limit))[1])
+    right, wrong = [kernel()], altered("T.float32(0.25)", "T.float32(0.26)")
+    found = worker.measure(CHAIN, [right, right, wrong, right, right], 0)
+    assert [f.failed is None for f in found] == [True, True, False, True, True]
+    assert asked == [2, 2, 1]
+    asked.clear()
+    worker.measure(CHAIN, [right, right, right], 0, together=True)
+    assert asked == [3]
+
+
 def test_what_hangs_is_ended() -> None:
     hang = altered(
         "for t in T.parallel(", "for forever in range(10000000000):\n          for t in range("
