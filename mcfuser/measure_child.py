@@ -11,9 +11,11 @@ import os
 import resource
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -150,13 +152,34 @@ def _interleaved(runs: Sequence[Callable[[], None]]) -> list[list[float]]:
         calls.append(max(1, int(ROUND / max(once, 1e-7))))
         longest = max(longest, once)
     times: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS if longest < LONG else FEW_ROUNDS):
-        for kept, run, count in zip(times, runs, calls, strict=True):
-            start = time.perf_counter()
-            for _ in range(count):
-                run()
-            kept.append((time.perf_counter() - start) / count)
+    with _apart():
+        for _ in range(ROUNDS if longest < LONG else FEW_ROUNDS):
+            for kept, run, count in zip(times, runs, calls, strict=True):
+                start = time.perf_counter()
+                for _ in range(count):
+                    run()
+                kept.append((time.perf_counter() - start) / count)
     return times
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Keeps this thread off the cores that TVM's pool has bound its own threads to: the system may
+    leave both on one core for seconds, and a kernel then seems to take twice its time."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    mine, before = threading.get_native_id(), os.sched_getaffinity(0)
+    bound: set[int] = set()
+    for name in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):
+            cores = os.sched_getaffinity(int(name)) if int(name) != mine else set()
+            bound |= cores if len(cores) == 1 else set()
+    os.sched_setaffinity(0, before - bound or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +16,7 @@ from mcfuser.chain import attention, parts
 from mcfuser.codegen.tensorir import Lowering, generate
 from mcfuser.lease import lease
 from mcfuser.measure import Kernel, Worker
+from mcfuser.measure_child import _apart
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -56,6 +59,31 @@ def test_each_failure_costs_itself_alone(worker: Worker) -> None:
     for ok in (found[0], found[4]):
         assert ok.error is not None and ok.error < 1e-5
         assert ok.seconds is not None and 0 < ok.seconds < 1
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be kept to cores here, or there is one core",
+)
+def test_the_caller_keeps_off_the_cores_that_pool_threads_are_bound_to() -> None:
+    before = os.sched_getaffinity(0)
+    core, done, bound = max(before), threading.Event(), threading.Event()
+
+    def pool() -> None:
+        os.sched_setaffinity(0, {core})
+        bound.set()
+        done.wait()
+
+    thread = threading.Thread(target=pool)
+    thread.start()
+    bound.wait()
+    try:
+        with _apart():
+            assert os.sched_getaffinity(0) == before - {core}
+        assert os.sched_getaffinity(0) == before
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_many_programs_are_several_requests(
