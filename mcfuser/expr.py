@@ -115,6 +115,13 @@ def reads(e: Expr) -> tuple[Read, ...]:
     return tuple(dict.fromkeys(node for node in walk(e) if isinstance(node, Read)))
 
 
+def conjuncts(e: Expr | None) -> tuple[Expr, ...]:
+    """The conditions that must all hold where this one does; none where there is none."""
+    if isinstance(e, Call) and e.op == "and":
+        return tuple(c for a in e.args for c in conjuncts(a))
+    return (e,) if e is not None else ()
+
+
 def axes(e: Expr) -> tuple[str, ...]:
     """Every axis that the value depends on by index or position, in the order of the text."""
     found: dict[str, None] = {}

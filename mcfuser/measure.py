@@ -120,7 +120,8 @@ class Worker:
                 results += [Measured(None, None, "no time left")] * (len(programs) - len(results))
                 break
             part = programs[len(results) :][: len(programs) if together else BATCH]
-            request = _request(chain, part, seed, together, offsets)
+            encoded = [[_kernel(k) for k in p] for p in part]
+            request = request_of(chain, encoded, seed, together, offsets)
             for answer in self._ask(request, len(part), self.limit + flops(chain) / SLOWEST):
                 results.append(answer)
         return results
@@ -151,17 +152,18 @@ def _environment(threads: int) -> dict[str, str]:
     }
 
 
-def _request(
-    chain: Chain, programs: Sequence[Program], seed: int, together: bool,
+def request_of(
+    chain: Chain, programs: Sequence[Sequence[Mapping[str, Any]]], seed: int, together: bool,
     offsets: Mapping[str, float],
 ) -> dict[str, Any]:  # fmt: skip
+    """What a measuring child is asked, of programs as it reads them."""
     return {
         "offsets": dict(offsets),
         "chain": to_json(chain),
         "seed": seed,
         "tolerance": tolerance(chain),
         "together": together,
-        "programs": [[_kernel(k) for k in p] for p in programs],
+        "programs": programs,
     }
 
 

@@ -18,7 +18,7 @@ from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.codegen.triton import Source
 from mcfuser.device import Device
-from mcfuser.measure import Measured, measured, tolerance
+from mcfuser.measure import Measured, measured, request_of
 
 START = 30.0
 """Seconds that the process may take until it has the GPU."""
@@ -144,15 +144,8 @@ def _request(
     chain: Chain, programs: Sequence[GpuProgram], seed: int, together: bool,
     offsets: Mapping[str, float],
 ) -> dict[str, Any]:  # fmt: skip
-    return {
-        "chain": to_json(chain),
-        "seed": seed,
-        "tolerance": tolerance(chain),
-        "together": together,
-        "whole": together,
-        "offsets": dict(offsets),
-        "programs": [[_kernel(k) for k in p] for p in programs],
-    }
+    encoded = [[_kernel(k) for k in p] for p in programs]
+    return request_of(chain, encoded, seed, together, offsets) | {"whole": together}
 
 
 def _kernel(k: GpuKernel) -> Mapping[str, Any]:

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from mcfuser.algebra.hoist import shifted
+from mcfuser.candidates import Candidate, Candidates, candidates
 from mcfuser.chain import Chain
 from mcfuser.codegen import cubin, tensorir
 from mcfuser.device import Device
 from mcfuser.measure import Kernel, Measured, Worker, offsets
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.model import roofline
-from mcfuser.search.evolve import Candidate, Found, evolve
-from mcfuser.space.plan import Floats, Plan
+from mcfuser.search.evolve import Found, evolve
+from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space, distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune_gpu import GpuSearch, gpu_kernel
@@ -121,7 +122,7 @@ def cpu_lowerings(device: Device) -> tuple[tensorir.Lowering, ...]:
 
 
 class _Tuning:
-    """One search: rows of genes (expression, tiles.., parts, lowering) and what they stand for."""
+    """One search, on the CPU here, on a GPU by `GpuSearch` or `predicted`."""
 
     def __init__(
         self,
@@ -143,9 +144,7 @@ class _Tuning:
         self.lowerings = cpu_lowerings(device) if device.kind == "cpu" else ()
         self.failed: Counter[str] = Counter()
         self.done: dict[Candidate, Measured] = {}
-
-        self.rows, self.plans = _rows(self.found, max(1, len(self.lowerings)))
-        self.stages["distinct"] = len(self.rows)
+        self.stages["distinct"] = self.found.candidates * max(1, len(self.lowerings))
 
     def run(self) -> Tuned:
         if not isinstance(self.worker, GpuWorker):
@@ -158,8 +157,8 @@ class _Tuning:
         if (why := worker.refused()) is not None:
             self.failed[why] += 1
             best = predicted(
-                self.chain, self.device, self.found, name, self.failed, self._late,
-                lambda done, total: self.progress("compile", done, total),
+                self.chain, self.device, self.found, worker.compilers, name, self.failed,
+                self._late, lambda done, total: self.progress("compile", done, total),
             )  # fmt: skip
         else:
             best = GpuSearch(
@@ -177,30 +176,23 @@ class _Tuning:
         )  # fmt: skip
 
     def _measured(self) -> Tuned:
+        self.every = _every(self.found, len(self.lowerings))
         search = evolve(
-            self.rows, self._estimate, self._measure, self.options.seed, self.options.trials,
-            self._late,
+            self.every.rows, self._estimate, self._measure, self.options.seed,
+            self.options.trials, self._late,
         )  # fmt: skip
         return self._tuned(search)
 
     def _late(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def _plan(self, candidate: Sequence[int]) -> tuple[Plan, dict[str, int]]:
-        tiles = dict(zip(self.found.axes, (int(v) for v in candidate[1:-2]), strict=True))
-        return self.plans[int(candidate[0]), self.found.dead(tiles), int(candidate[-2])], tiles
-
-    def _estimate(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Floats:
-        times = np.empty(len(rows))
-        groups: dict[Plan, list[int]] = {}
-        for i, row in enumerate(rows):
-            groups.setdefault(self._plan(row)[0], []).append(i)
-        for plan, where in groups.items():
-            times[where] = roofline.estimate(plan, rows[where, 1:-2], self.device)
-        return times
+    def _estimate(self, rows: Ints) -> Floats:
+        return self.every.each(
+            rows, lambda plan, tiles, _: roofline.estimate(plan, tiles, self.device)
+        )
 
     def _kernel(self, candidate: Candidate) -> Kernel:
-        plan, tiles = self._plan(candidate)
+        plan, tiles = self.every.plan(candidate)
         source = tensorir.generate(plan.schedule(tiles), "kernel", self.lowerings[candidate[-1]])
         return Kernel(self.chain, source)
 
@@ -228,38 +220,22 @@ class _Tuning:
         ]
 
     def _tuned(self, search: Found) -> Tuned:
-        ranked = sorted(
-            (c for c, t in search.measured.items() if np.isfinite(t)),
-            key=lambda c: search.measured[c],
-        )
+        ranked = search.ranked(FINALISTS)
         if not ranked:
             raise self._none()
-        best, result = self._final(ranked[:FINALISTS])
-        lowering = asdict(self.lowerings[best[-1]])
-        text = self._kernel(best).source.text
-        return self._result(best, lowering, text, b"", result, len(search.measured), {})
+        best, result = self._final(ranked)
+        plan, tiles = self.every.plan(best)
+        predicted = float(self._estimate(np.asarray([best]))[0])
+        return self._kept(
+            plan, tiles, predicted, asdict(self.lowerings[best[-1]]),
+            self._kernel(best).source.text, b"", result, len(search.measured), {},
+        )  # fmt: skip
 
     def _none(self) -> NoCandidate:
         reasons = "; ".join(f"{n} x {why}" for why, n in self.failed.most_common(3))
         return NoCandidate(
             f"chain '{self.chain.name}' has no kernel for {self.device.name}: "
             f"{reasons or 'no time was left to measure one'}"
-        )
-
-    def _result(
-        self,
-        best: Candidate,
-        lowering: Mapping[str, int],
-        source: str,
-        binary: bytes,
-        result: Measured,
-        trials: int,
-        resources: Mapping[str, int],
-    ) -> Tuned:
-        plan, tiles = self._plan(best)
-        predicted = float(self._estimate(np.asarray([best]))[0])
-        return self._kept(
-            plan, tiles, predicted, lowering, source, binary, result, trials, resources
         )
 
     def _kept(
@@ -317,22 +293,11 @@ def _resources(binary: cubin.Binary) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _rows(
-    found: Space, lowerings: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], dict[tuple[int, frozenset[str], int], Plan]]:
-    """Every candidate as a row (expression, tiles.., parts, lowering), and the plans behind them.
+def _every(found: Space, lowerings: int) -> Candidates:
+    """The candidates of a pruned space, each under every lowering."""
 
-    Where two loops of an expression could be split, the first one is.
-    """
-    tables = found.tables or ()
-    expressions = list(dict.fromkeys(p.expression for p, _ in tables))
-    rows: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-    plans: dict[tuple[int, frozenset[str], int], Plan] = {}
-    for plan, tiles in tables:
-        at = expressions.index(plan.expression)
-        if plans.setdefault((at, plan.dead, plan.parts), plan) is not plan:
-            continue
-        for lowering in range(lowerings):
-            ends = [np.full((len(tiles), 1), x) for x in (at, plan.parts, lowering)]
-            rows.append(np.hstack([ends[0], tiles, *ends[1:]]))
-    return np.vstack(rows), plans
+    def choose(plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
+        which = np.tile(np.arange(len(tiles)), lowerings)
+        return which, np.repeat(np.arange(lowerings), len(tiles))
+
+    return candidates(found, choose)

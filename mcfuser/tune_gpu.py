@@ -108,8 +108,8 @@ class GpuSearch:
         if isinstance(binary, Illegal):
             self.failed[str(binary)] += 1
             return
-        if binary.shared > self.device.fast:
-            self.failed[f"more shared memory than a block of {self.device.name} may have"] += 1
+        if (why := too_large(binary, self.device)) is not None:
+            self.failed[why] += 1
             return
         kernel = GpuKernel(self.chain, source, binary)
         result = self.worker.measure(self.chain, [[kernel]], self.seed, offsets=self.offsets)[0]
@@ -118,10 +118,7 @@ class GpuSearch:
             self.failed[result.failed] += 1
 
     def _best(self, search: Found) -> Best | None:
-        ranked = sorted(
-            (c for c, t in search.measured.items() if np.isfinite(t)),
-            key=lambda c: search.measured[c],
-        )[:FINALISTS]
+        ranked = search.ranked(FINALISTS)
         if not ranked:
             return None
         programs = [[self.kernels[c]] for c in ranked]
@@ -139,6 +136,13 @@ class GpuSearch:
             plan, tiles, LOWERINGS[best[-1]], self.kernels[best], result, predicted,
             len(search.measured), len(self.found),
         )  # fmt: skip
+
+
+def too_large(binary: Binary, device: Device) -> str | None:
+    """Why a kernel cannot be launched, if so."""
+    if binary.shared > device.fast:
+        return f"it needs more shared memory than a block of {device.name} may have"
+    return None
 
 
 def gpu_kernel(tuned: Tuned, chain: Chain) -> GpuKernel:

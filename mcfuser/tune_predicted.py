@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,22 +11,23 @@ import numpy as np
 from mcfuser.candidates import Candidate, Candidates
 from mcfuser.chain import Chain
 from mcfuser.codegen import triton
-from mcfuser.codegen.cubin import Binary, compile_all
+from mcfuser.codegen.cubin import Binary
+from mcfuser.codegen.pool import Compilers
 from mcfuser.device import Device
 from mcfuser.lowerings import KINDS, LOWERINGS, every, predict
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuKernel
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
-from mcfuser.tune_gpu import Best
+from mcfuser.tune_gpu import Best, too_large
 
 ATTEMPTS = 32
 """Candidates compiled before a chain is given up."""
 
 
 def predicted(
-    chain: Chain, device: Device, space: Space, name: str, failed: Counter[str],
-    stop: Callable[[], bool], tell: Callable[[int, int], None],
+    chain: Chain, device: Device, space: Space, compilers: Compilers, name: str,
+    failed: Counter[str], stop: Callable[[], bool], tell: Callable[[int, int], None],
 ) -> Best | None:  # fmt: skip
     """The best by the model among those that compile, fit the device and do not spill; None where
     none of the first ATTEMPTS does. `failed` counts reasons.
@@ -39,13 +39,13 @@ def predicted(
     rows = found.rows[found.rows[:, -1] < KINDS]
     times = found.each(rows, partial(predict, device))
     order = np.argsort(times, kind="stable")[:ATTEMPTS]
-    together = os.cpu_count() or 1
+    together = compilers.workers
     for first in range(0, len(order), together):
         if first and stop():
             break
         tell(first, len(order))
         some = [tuple(int(v) for v in rows[i]) for i in order[first : first + together]]
-        made = _compiled(chain, device, found, some, name, failed)
+        made = _compiled(chain, device, found, compilers, some, name, failed)
         if made is not None:
             candidate, kernel = made
             plan, tiles = found.plan(candidate)
@@ -57,8 +57,8 @@ def predicted(
 
 
 def _compiled(
-    chain: Chain, device: Device, found: Candidates, some: Sequence[Candidate], name: str,
-    failed: Counter[str],
+    chain: Chain, device: Device, found: Candidates, compilers: Compilers,
+    some: Sequence[Candidate], name: str, failed: Counter[str],
 ) -> tuple[Candidate, GpuKernel] | None:  # fmt: skip
     """The first of some candidates that is fit for use."""
     written: list[tuple[Candidate, triton.Source]] = []
@@ -70,11 +70,10 @@ def _compiled(
             failed[str(illegal)] += 1
             continue
         written.append((candidate, source))
-    if not written:
-        return None
-    binaries = compile_all([source for _, source in written], device.arch, len(written))
+    binaries = dict(compilers.compile([source for _, source in written], device.arch))
     best = None
-    for (candidate, source), binary in zip(written, binaries, strict=True):
+    for i, (candidate, source) in enumerate(written):
+        binary = binaries[i]
         if isinstance(binary, Illegal) or (why := _unfit(binary, device)) is not None:
             failed[str(binary) if isinstance(binary, Illegal) else str(why)] += 1
         elif best is None:
@@ -84,6 +83,6 @@ def _compiled(
 
 def _unfit(binary: Binary, device: Device) -> str | None:
     """Why a kernel cannot be used, if so."""
-    if binary.shared > device.fast:
-        return f"it needs more shared memory than a block of {device.name} may have"
+    if (why := too_large(binary, device)) is not None:
+        return why
     return "its registers spill" if binary.spills else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcfuser.chain import Chain, Operator
-from mcfuser.expr import Expr, Read, read, rewrite
+from mcfuser.expr import Read, read, rename
 
 
 def without_copies(chain: Chain) -> Chain:
@@ -24,15 +24,11 @@ def without_copies(chain: Chain) -> Chain:
 
 def _reading(chain: Chain, copy: Operator, tensor: str) -> Chain:
     """The chain without a copy of a tensor."""
-
-    def leaf(node: Expr) -> Expr:
-        copied = isinstance(node, Read) and node.tensor == copy.out
-        return Read(tensor, node.indices) if isinstance(node, Read) and copied else node
-
+    names = {copy.out: tensor}
     operators = []
     for o in chain.operators:
-        domain = rewrite(o.domain, leaf) if o.domain is not None else None
+        domain = rename(o.domain, names, {}) if o.domain is not None else None
         if o is not copy:
-            operators.append(replace(o, body=rewrite(o.body, leaf), domain=domain))
+            operators.append(replace(o, body=rename(o.body, names, {}), domain=domain))
     tensors = tuple(t for t in chain.tensors if t.name != copy.out)
     return replace(chain, operators=tuple(operators), tensors=tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mcfuser.expr import Call, Cast, Const, Expr
 
@@ -58,6 +58,16 @@ def written(form: Mapping[Expr, float]) -> Expr:
         part = _times(atom, size)
         result = part if result is None else Call("sub" if c < 0 else "add", (result, part))
     return result if result is not None else Const(0.0)
+
+
+def signed(parts: Sequence[tuple[bool, Expr]]) -> Expr:
+    """The sum of some parts, each with whether it is taken away."""
+    minus, result = parts[0]
+    if minus:
+        result = Call("neg", (result,))
+    for minus, part in parts[1:]:
+        result = Call("sub" if minus else "add", (result, part))
+    return result
 
 
 def _times(atom: Expr, c: float) -> Expr:

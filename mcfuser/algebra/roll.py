@@ -18,7 +18,20 @@ from mcfuser.algebra.quotient import bare
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, children, read, rewrite, text
+from mcfuser.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Read,
+    conjuncts,
+    read,
+    reads,
+    rewrite,
+    text,
+    walk,
+)
 
 OLD = "_old"
 """The suffix of the tensor that holds a moving reduction's value before its last step."""
@@ -64,11 +77,12 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     body = bare(through_maps(chain, target.body))
     if target.domain is not None and _reads(through_maps(chain, target.domain), d.moving):
         return _refuse(d, f"the domain of '{d.target}' depends on '{d.moving}'")
-    found = [n for n in _nodes(body) if isinstance(n, Read) and n.tensor == d.moving]
+    found = [r for r in reads(body) if r.tensor == d.moving]
     moved = any(i.plain not in target.axes for i in found[0].indices)
-    if moved or any(r != found[0] for r in found):
+    if moved or len(found) > 1:
         return _refuse(d, f"'{d.target}' reads '{d.moving}' at more than its own position")
-    if moving.reduce == "max" and not _conjuncts(moving.domain) <= _conjuncts(target.domain):
+    within = set(conjuncts(moving.domain)) <= set(conjuncts(target.domain))
+    if moving.reduce == "max" and not within:
         return _refuse(
             d, f"'{d.target}' accumulates outside the domain of '{d.moving}', before that has begun"
         )
@@ -94,18 +108,8 @@ def _refuse(d: Dependence, reason: str) -> Refusal:
     return Refusal(d.target, d.moving, d.axis, sentence)
 
 
-def _conjuncts(domain: Expr | None) -> frozenset[Expr]:
-    if isinstance(domain, Call) and domain.op == "and":
-        return frozenset().union(*(_conjuncts(a) for a in domain.args))
-    return frozenset() if domain is None else frozenset((domain,))
-
-
 def _reads(e: Expr, tensor: str) -> bool:
-    return any(isinstance(n, Read) and n.tensor == tensor for n in _nodes(e))
-
-
-def _nodes(e: Expr) -> list[Expr]:
-    return [e, *(n for child in children(e) for n in _nodes(child))]
+    return any(r.tensor == tensor for r in reads(e))
 
 
 def _abstract(e: Expr, moving: str) -> tuple[Expr, dict[Expr, str]]:
@@ -118,7 +122,7 @@ def _abstract(e: Expr, moving: str) -> tuple[Expr, dict[Expr, str]]:
         free = not _reads(node, moving)
         if isinstance(node, Const):
             return node
-        if free and any(isinstance(n, (Read, Index)) for n in _nodes(node)):
+        if free and any(isinstance(n, (Read, Index)) for n in walk(node)):
             return Index(symbols.setdefault(node, f"c{len(symbols)}"))
         if isinstance(node, Cast):
             return go(node.arg)
@@ -137,7 +141,7 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
 
     symbols = {n: sp.Symbol(n, real=True) for n in ("r", "s", "t", "x", "y")}
     g_expr = parse(g_text)
-    cs = sorted({n.axis for n in _nodes(g_expr) if isinstance(n, Index)} - {"r"})
+    cs = sorted({n.axis for n in walk(g_expr) if isinstance(n, Index)} - {"r"})
     symbols |= {c: sp.Symbol(c, real=True) for c in cs}
     try:
         g = to_sympy(g_expr, symbols)
@@ -163,7 +167,7 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
 def _kept(h: Expr, reduce: Reducer) -> Expr:
     """h, which keeps what has nothing in it yet: a row that is masked so far has a sum of zero and
     the lowest maximum, whose logarithm or quotient would not be numbers."""
-    if not any(isinstance(n, Call) and n.op in ("div", "pow", "log") for n in _nodes(h)):
+    if not any(isinstance(n, Call) and n.op in ("div", "pow", "log") for n in walk(h)):
         return h
     if reduce == "sum":
         return Call("select", (Call("eq", (Index("t"), Const(0.0))), Const(0.0), h))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mcfuser.algebra.linear import signed
 from mcfuser.errors import ChainError
 from mcfuser.expr import Call, Const, Expr, Index
 
@@ -53,7 +54,7 @@ def from_sympy(value: Any) -> Expr:
     if value.is_number:
         return Const(float(value))
     if value.is_Add:
-        return _sum([_from_signed(a) for a in value.as_ordered_terms()])
+        return signed([_from_signed(a) for a in value.as_ordered_terms()])
     if value.is_Mul:
         parts = [from_sympy(a) for a in value.as_ordered_factors()]
         result = parts[0]
@@ -75,12 +76,3 @@ def _from_signed(term: Any) -> tuple[bool, Expr]:
     """A term of a sum without its sign, and whether that is minus."""
     minus = bool(term.could_extract_minus_sign())
     return minus, from_sympy(-term if minus else term)
-
-
-def _sum(terms: list[tuple[bool, Expr]]) -> Expr:
-    minus, result = terms[0]
-    if minus:
-        result = Call("neg", (result,))
-    for minus, term in terms[1:]:
-        result = Call("sub" if minus else "add", (result, term))
-    return result

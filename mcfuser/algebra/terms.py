@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcfuser.algebra import quotient
 from mcfuser.algebra.dependence import through_maps
+from mcfuser.algebra.linear import signed
 from mcfuser.algebra.pivot import fresh, is_centred, pivot
 from mcfuser.chain import Chain, Operator, Tensor
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, read, reads
@@ -207,13 +208,7 @@ def added_parts(e: Expr, minus: bool) -> list[tuple[bool, Expr]]:
 
 
 def _joined(parts: Sequence[tuple[bool, Expr]]) -> Expr:
-    ordered = sorted(parts, key=lambda part: part[0])
-    minus, result = ordered[0]
-    if minus:
-        result = Call("neg", (result,))
-    for minus, part in ordered[1:]:
-        result = Call("sub" if minus else "add", (result, part))
-    return result
+    return signed(sorted(parts, key=lambda part: part[0]))
 
 
 def _negated(e: Expr) -> Expr:

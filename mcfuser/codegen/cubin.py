@@ -129,13 +129,14 @@ def _compile_some(
 ) -> None:  # fmt: skip
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(chosen)), mp_context=context) as pool:
-        pending = {i: pool.submit(_attempt, sources[i], arch) for i in chosen}
+        pending = {i: pool.submit(attempt, sources[i], arch) for i in chosen}
         for i, future in pending.items():
             with contextlib.suppress(BrokenProcessPool):
                 found[i] = future.result()
 
 
-def _attempt(source: Source, arch: str) -> Binary | Illegal:
+def attempt(source: Source, arch: str) -> Binary | Illegal:
+    """The source compiled, or why not, as another process can hand it over."""
     try:
         return compile_source(source, arch)
     except Illegal as illegal:

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from types import FrameType, TracebackType
 
-from mcfuser.codegen.cubin import Binary, compile_all, compile_source
+from mcfuser.codegen.cubin import Binary, attempt, compile_all
 from mcfuser.codegen.triton import Source
 from mcfuser.space.statement import Illegal
 
@@ -102,9 +102,7 @@ def _attempt(source: Source, arch: str, longest: int) -> Binary | Illegal:
     signal.signal(signal.SIGALRM, _late)
     signal.alarm(longest)
     try:
-        return compile_source(source, arch)
-    except Illegal as illegal:
-        return Illegal(str(illegal))  # without its cause, which may not travel
+        return attempt(source, arch)
     finally:
         signal.alarm(0)
 

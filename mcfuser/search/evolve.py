@@ -36,6 +36,11 @@ class Found:
     generations: int
     converged: bool
 
+    def ranked(self, count: int) -> list[Candidate]:
+        """The fastest that did not fail, so many at most."""
+        done = [c for c, t in self.measured.items() if np.isfinite(t)]
+        return sorted(done, key=lambda c: self.measured[c])[:count]
+
 
 @dataclass
 class _State:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mcfuser.expr import Affine, Call, Const, Expr, Index, Read, reads
+from mcfuser.expr import Affine, Call, Const, Expr, Index, Read, conjuncts, reads
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -30,7 +30,7 @@ def bounds(domain: Expr | None, axis: str) -> Bounds:
     `n <= m` bounds n by m from above, and m by n from below."""
     lo: list[Affine] = []
     hi: list[Affine] = []
-    for condition in _conjuncts(domain):
+    for condition in conjuncts(domain):
         for excess in _excesses(condition):
             terms = Counter(dict(excess.terms))
             c = terms.pop(axis, 0)
@@ -42,16 +42,10 @@ def bounds(domain: Expr | None, axis: str) -> Bounds:
     return tuple(dict.fromkeys(lo)), tuple(dict.fromkeys(hi))
 
 
-def _conjuncts(e: Expr | None) -> Iterator[Call]:
-    if isinstance(e, Call) and e.op == "and":
-        for arg in e.args:
-            yield from _conjuncts(arg)
-    elif isinstance(e, Call):
-        yield e
-
-
-def _excesses(e: Call) -> Iterator[Affine]:
+def _excesses(e: Expr) -> Iterator[Affine]:
     """Indices that are at most 0 where a comparison holds."""
+    if not isinstance(e, Call):
+        return
     if e.op == "not" and isinstance(e.args[0], Call) and e.args[0].op in ("lt", "le"):
         inner = e.args[0]
         yield from _excesses(Call("le" if inner.op == "lt" else "lt", inner.args[::-1]))
