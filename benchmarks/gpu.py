@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,17 +34,17 @@ from gpu_table import table
 from gpu_workloads import SUITES, Workload, workloads
 
 import mcfuser
-from mcfuser.chain import parts
+from mcfuser.chain import Chain, finest
+from mcfuser.decide import Decision, Way, decide
 from mcfuser.device import Device, device_named
+from mcfuser.foresee import foreseen
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.tune import compare, tune
-from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned
+from mcfuser.tuned import MemoryCache, Options, Tuned
 
 HERE = Path(__file__).parent
 SLICE = {"tables": 7, "norms": 3, "neptune": 3}
 """Workloads that are tuned, compiled and timed together: two minutes of them."""
-MARGIN = 0.98
-"""Fused is kept where it takes at most so much of unfused, as `mcfuser compile` decides."""
 THREADS = 4
 """Compiling threads of each of torch's processes."""
 
@@ -102,7 +103,10 @@ def _arguments() -> argparse.Namespace:
 def _slice(
     suite: str, chosen: Sequence[Workload], device: Device, seed: int, folder: str
 ) -> list[dict[str, Any]]:
-    tunings = _tuned(chosen, device, seed)
+    with GpuWorker(device) as worker:
+        if (why := worker.refused()) is not None:
+            sys.exit(f"nothing can be measured: {why}")
+        tunings = [_tuned(w, device, worker, Options(seed)) for w in chosen]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder,
                    "TORCHINDUCTOR_COMPILE_THREADS": str(THREADS)}  # fmt: skip
     begun = time.monotonic()
@@ -110,8 +114,8 @@ def _slice(
         list(pool.map(lambda w: _ahead(suite, w.name, environment), chosen))
     print(f"torch compiled {len(chosen)} in {time.monotonic() - begun:.0f} s", flush=True)
     kernels = [
-        {"name": w.name, "fused": _json(fused), "unfused": pieces and [_json(p) for p in pieces]}
-        for w, (_, fused, pieces) in zip(chosen, tunings, strict=True)
+        {"name": w.name, "ways": {n: _json(way) for n, way in t.ways.items()}}
+        for w, t in zip(chosen, tunings, strict=True)
     ]
     request = {"suite": suite, "device": device.name, "seed": seed + 7, "workloads": kernels}
     begun = time.monotonic()
@@ -122,38 +126,45 @@ def _slice(
     print(f"timed in {time.monotonic() - begun:.0f} s", flush=True)
     answers = {a["name"]: a for a in map(json.loads, done.stdout.splitlines())}
     found = zip(chosen, tunings, strict=True)
-    return [_record(w, device, head, fused, answers[w.name]) for w, (head, fused, _) in found
+    return [_record(w, device, tuning, answers[w.name]) for w, tuning in found
             if w.name in answers]  # fmt: skip
 
 
-Tuning = tuple[dict[str, Any], Tuned | None, list[Tuned] | None]
+@dataclass(frozen=True)
+class Tuning:
+    """What the product would choose for a workload, seconds until its fused kernel, and in all."""
+
+    chain: Chain
+    decision: Decision
+    seconds: float
+    whole: float
+
+    @property
+    def ways(self) -> dict[str, Way]:
+        """What it chose from, by the table's columns."""
+        most = finest(self.chain)
+        return {
+            "fused" if len(w.cut) == 1 else "unfused" if w.cut == most else "between": w
+            for w in self.decision.ways
+        }
 
 
-def _tuned(chosen: Sequence[Workload], device: Device, seed: int) -> list[Tuning]:
-    """What the product would choose for each: the fused kernel or its operators unfused."""
-    made, cache, options = [], MemoryCache(), Options(seed)
-    with GpuWorker(device) as worker:
-        if (why := worker.refused()) is not None:
-            sys.exit(f"nothing can be measured: {why}")
-        for w in chosen:
-            begun, fused, pieces, words = time.monotonic(), None, None, []
-            try:
-                fused = tune(w.chain, device, cache, options, worker=worker)
-            except NoCandidate as error:
-                words.append(str(error))
-            seconds, alone = time.monotonic() - begun, parts(w.chain)
-            try:
-                pieces = [tune(p, device, cache, options, worker=worker) for p in alone]
-            except NoCandidate as error:
-                words.append(str(error))
-            keep = "fused" if pieces is None else "unfused"
-            if fused is not None and pieces is not None:
-                one, many = compare(worker, w.chain, fused, alone, pieces, seed)
-                keep = "fused" if one <= MARGIN * many else "unfused"
-            whole = time.monotonic() - begun
-            print(f"{w.name}: tuned in {seconds:.1f} s, with unfused {whole:.1f} s", flush=True)
-            head = {"seconds": round(seconds, 2), "whole": round(whole, 2), "refused": words}
-            made.append(({"chosen": keep, "tuning": head}, fused, pieces))
+def _tuned(w: Workload, device: Device, worker: GpuWorker, options: Options) -> Tuning:
+    begun, ended, cache = time.monotonic(), list[float](), MemoryCache()
+
+    def search(chain: Chain) -> Tuned:
+        try:
+            return tune(chain, device, cache, options, worker=worker)
+        finally:
+            ended.append(time.monotonic())
+
+    decision = decide(
+        w.chain, device, search, lambda piece: foreseen(piece, device, options),
+        lambda programs: compare(worker, w.chain, programs, options.seed),
+    )  # fmt: skip
+    made = Tuning(w.chain, decision, ended[0] - begun, time.monotonic() - begun)
+    print(f"{w.name}: tuned in {made.seconds:.1f} s, with other ways {made.whole:.1f} s; "
+          f"{decision.reason}", flush=True)  # fmt: skip
     return made
 
 
@@ -163,30 +174,31 @@ def _ahead(suite: str, name: str, environment: Mapping[str, str]) -> None:
     subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _json(tuned: Tuned | None) -> dict[str, Any] | None:
-    return tuned.to_json() if tuned is not None else None
+def _json(way: Way) -> dict[str, Any]:
+    return {"cut": way.cut, "kernels": [t.to_json() for t in way.kernels]}
 
 
 # --- results --------------------------------------------------------------------------------
 
 
 def _record(
-    w: Workload, device: Device, head: Mapping[str, Any], fused: Tuned | None,
-    answer: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    w: Workload, device: Device, tuning: Tuning, answer: Mapping[str, Any]
+) -> dict[str, Any]:
     """Medians, and quantiles over the rounds of each contender's time over mcfuser's."""
     times = {n: np.asarray(t) for n, t in answer["times"].items()}
-    own, ratios = head["chosen"], {}
+    own = next((n for n, way in tuning.ways.items() if way is tuning.decision.kept), None)
+    ratios = {}
     if own in times:
         for n, t in times.items():
             ratios[n] = [round(float(q), 4) for q in np.quantile(t / times[own], (0.1, 0.5, 0.9))]
-    kernel = None
-    if fused is not None:
-        names = ("expression", "tiles", "lowering", "split", "parts", "trials")
-        kernel = {n: getattr(fused, n) for n in names}
+    names = ("expression", "tiles", "lowering", "split", "parts", "trials")
+    kernels = [{n: getattr(t, n) for n in names} for t in tuning.decision.kernels]
     return {
         "name": w.name, "group": w.group, "device": device.name, "versions": _versions(),
-        "date": datetime.date.today().isoformat(), **head, "kernel": kernel,
+        "date": datetime.date.today().isoformat(), "chosen": own,
+        "tuning": {"seconds": round(tuning.seconds, 2), "whole": round(tuning.whole, 2),
+                   "reason": tuning.decision.reason},
+        "kernels": kernels,
         "micros": {n: round(float(np.median(t)), 3) for n, t in times.items()},
         "ratios": ratios, "errors": answer["errors"], "missing": answer["missing"],
         "conditions": answer["conditions"],

@@ -20,7 +20,7 @@ from gpu_peers import DTYPES, inputs, peers, reference
 from gpu_workloads import Workload, workloads
 
 from mcfuser import gpu as gpus
-from mcfuser.chain import parts
+from mcfuser.chain import cut
 from mcfuser.device import device_named
 from mcfuser.gpu import Gpu, Launch
 from mcfuser.gpu_time import conditions
@@ -58,14 +58,12 @@ def main() -> None:
 
 
 def _kernels(w: Workload, one: Mapping[str, Any]) -> dict[str, list[GpuKernel]]:
-    """The fused kernel and the unfused ones, as far as there are such."""
+    """The ways that mcfuser chose from: a kernel for each piece of a cut."""
     found = {}
-    if one["fused"] is not None:
-        found["fused"] = [gpu_kernel(Tuned.from_json(one["fused"]), w.chain)]
-    if one["unfused"] is not None:
-        pieces = [Tuned.from_json(t) for t in one["unfused"]]
-        alone = zip(pieces, parts(w.chain), strict=True)
-        found["unfused"] = [gpu_kernel(t, part) for t, part in alone]
+    for name, way in one["ways"].items():
+        tuned = [Tuned.from_json(t) for t in way["kernels"]]
+        pairs = zip(tuned, cut(w.chain, tuple(way["cut"])), strict=True)
+        found[name] = [gpu_kernel(t, piece) for t, piece in pairs]
     return found
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from mcfuser import install
-from mcfuser.chain import Chain, parts
+from mcfuser.chain import Chain, cut, finest
 from mcfuser.codegen import cuda_module
+from mcfuser.decide import Decision, decide
 from mcfuser.device import Device
+from mcfuser.foresee import foreseen
 from mcfuser.graph.assemble import Installed, Replacement, assemble
 from mcfuser.graph.assemble import install as insert
 from mcfuser.graph.load import Port, load
@@ -22,10 +24,7 @@ from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.measure import Worker
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.tune import compare, tune, worker_for
-from mcfuser.tuned import Cache, NoCandidate, Options, Progress, Tuned
-
-MARGIN = 0.98
-"""A fused kernel must take at most this share of the unfused time: less is not told from noise."""
+from mcfuser.tuned import Cache, Options, Progress, Tuned
 
 
 @dataclass(frozen=True)
@@ -34,20 +33,6 @@ class Artifact:
 
     module: bytes
     report: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What is installed for every chain with one key: one kernel, several, or none (TVM's own).
-
-    `fused` and `unfused` are seconds, measured in turns or predicted; None where there is none.
-    """
-
-    kernels: tuple[Tuned, ...]
-    fused: Tuned | None
-    fused_seconds: float | None
-    unfused_seconds: float | None
-    reason: str
 
 
 @dataclass
@@ -78,6 +63,11 @@ class _Run:
             time.monotonic() + share,
         )  # fmt: skip
 
+    def compare(
+        self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
+    ) -> list[float]:
+        return compare(self.worker, chain, programs, self.options.seed)
+
 
 def compile_model(
     model: bytes,
@@ -98,18 +88,18 @@ def compile_model(
         stack.callback(worker.stop)
         worker.warm()
         loaded = load(model, shapes)
-        cut = partition(loaded.module, device.throughput("float32"), device.bandwidth)
+        parted = partition(loaded.module, device.throughput("float32"), device.bandwidth)
         run = _Run(device, cache, options, progress, worker, begun + options.timeout)
-        decisions = _decide_all(run, cut.found)
+        decisions = _decide_all(run, parted.found)
     tuned = time.monotonic()
     progress("build", 0, 0)
-    replacements, binaries = _replacements(cut.found, decisions, device)
+    replacements, binaries = _replacements(parted.found, decisions, device)
     if device.kind == "cuda":
         module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
     else:
         module = assemble(loaded.module, replacements, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
-    report = _report(device, options, cut.found, cut.products, decisions, seconds)
+    report = _report(device, options, parted.found, parted.products, decisions, seconds)
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
     progress("done", 1, 1)
@@ -127,48 +117,16 @@ def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
     """One decision for each distinct chain."""
     distinct = {f.chain.key: f.chain for f in found}
     run.chains = len(distinct)
-    alone = [len(parts(chain)) for chain in distinct.values()]
+    alone = [len(finest(chain)) for chain in distinct.values()]
     run.searches = sum(1 + n if n > 1 else 1 for n in alone)
     decisions = {}
     for run.at, (key, chain) in enumerate(distinct.items()):
-        decisions[key] = _decide(run, chain)
+        decisions[key] = decide(
+            chain, run.device, run.tune,
+            lambda piece: foreseen(piece, run.device, run.options),
+            partial(run.compare, chain),
+        )  # fmt: skip
     return decisions
-
-
-def _decide(run: _Run, chain: Chain) -> Decision:
-    alone = parts(chain)
-    try:
-        fused = run.tune(chain)
-    except NoCandidate as error:
-        fused, why = None, str(error)
-    if len(alone) == 1:
-        if fused is None:
-            return Decision((), None, None, None, f"left to TVM: {why}")
-        seconds = fused.measured if fused.measured is not None else fused.predicted
-        return Decision((fused,), fused, seconds, None, "one product with its epilogue")
-    try:
-        pieces = tuple(run.tune(part) for part in alone)
-    except NoCandidate as error:
-        if fused is None:
-            return Decision((), None, None, None, f"left to TVM: {why}; unfused, {error}")
-        return Decision((fused,), fused, fused.measured, None, f"unfused, {error}")
-    if fused is None:
-        return Decision(pieces, None, None, None, why)
-    one, many = compare(run.worker, chain, fused, alone, pieces, run.options.seed)
-    return _better(fused, pieces, one, many, fused.measured is not None)
-
-
-def _better(
-    fused: Tuned, pieces: tuple[Tuned, ...], one: float, many: float, measured: bool
-) -> Decision:
-    verb = "measured" if measured else "predicted, not measured"
-    if math.isinf(one) or math.isinf(many):
-        kept = (fused,) if math.isinf(many) and not math.isinf(one) else pieces
-        return Decision(kept, fused, None, None, "the two could not be timed beside each other")
-    if one <= MARGIN * many:
-        return Decision((fused,), fused, one, many, f"{many / one:.2f}x over unfused, {verb}")
-    why = f"unfused is kept: fused takes {one / many:.2f}x its time, {verb}"
-    return Decision(pieces, fused, one, many, why)
 
 
 # --- installing -----------------------------------------------------------------------------
@@ -182,12 +140,11 @@ def _replacements(
     shared: dict[object, install.Function] = {}
     made = []
     for f in found:
-        kernels = decisions[f.chain.key].kernels
-        if not kernels:
+        kept = decisions[f.chain.key].kept
+        if kept is None:
             continue
-        chains = (f.chain,) if len(kernels) == 1 else parts(f.chain)
         installed = []
-        for tuned, chain in zip(kernels, chains, strict=True):
+        for tuned, chain in zip(kept.kernels, cut(f.chain, kept.cut), strict=True):
             physical = {n: f.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)}
             key = (tuned.key, tuple(physical.values()))
             if key not in shared:
@@ -217,11 +174,7 @@ def _report(
     for f in found:
         places.setdefault(f.chain.key, []).append(f)
     keys = list(places)
-    fused_at = {
-        i
-        for i, f in enumerate(found)
-        if len(parts(f.chain)) > 1 and len(decisions[f.chain.key].kernels) == 1
-    }
+    fused_at = {i for i, f in enumerate(found) if _fused(f.chain, decisions[f.chain.key])}
     return {
         "device": device.name,
         "arch": device.arch,
@@ -240,6 +193,11 @@ def _times(device: Device, decisions: Mapping[str, Decision]) -> str:
     return "measured" if device.kind == "cpu" or any(known) else "predicted, not measured"
 
 
+def _fused(chain: Chain, decision: Decision) -> bool:
+    """In fewer kernels than it has pieces."""
+    return 0 < len(decision.kernels) < len(finest(chain))
+
+
 def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[str, Any]:
     chain = places[0].chain
     return {
@@ -248,7 +206,7 @@ def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[
         "places": [f.chain.name for f in places],
         "extents": {a.name: chain.size(a.name) for a in chain.axes},
         "operators": [str(o) for o in chain.operators],
-        "fused": len(decision.kernels) == 1 and len(parts(chain)) > 1,
+        "fused": _fused(chain, decision),
         "reason": decision.reason,
         "saved_bytes": places[0].saved,
         "fused_seconds": decision.fused_seconds,

@@ -17,12 +17,13 @@ from mcfuser.candidates import Candidate, Candidates, candidates
 from mcfuser.chain import Chain
 from mcfuser.codegen import cubin, tensorir
 from mcfuser.device import Device
+from mcfuser.foresee import pruned
 from mcfuser.measure import Kernel, Measured, Worker, offsets
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.model import roofline
 from mcfuser.search.evolve import Found, evolve
 from mcfuser.space.plan import Floats, Ints, Plan
-from mcfuser.space.prune import Space, distinct, parted, prune, space
+from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune_gpu import GpuSearch, gpu_kernel
 from mcfuser.tune_predicted import predicted
@@ -89,23 +90,23 @@ def worker_for(device: Device) -> Worker | GpuWorker:
 def compare(
     worker: Worker | GpuWorker,
     chain: Chain,
-    fused: Tuned,
-    alone: Sequence[Chain],
-    pieces: Sequence[Tuned],
+    programs: Sequence[Sequence[tuple[Tuned, Chain]]],
     seed: int,
-) -> tuple[float, float]:
-    """Seconds of the fused kernel and of its operators unfused, timed in turns in one process;
-    what the model says where the device is not at hand."""
-    if isinstance(worker, GpuWorker) and worker.refused() is not None:
-        return fused.predicted, sum(p.predicted for p in pieces)
-    pairs = list(zip(pieces, alone, strict=True))
+) -> list[float]:
+    """Seconds of programs that compute a chain, timed in turns in one process, infinity where one
+    failed; what the model says where the device is not at hand."""
     if isinstance(worker, GpuWorker):
-        launched = [[gpu_kernel(fused, chain)], [gpu_kernel(p, part) for p, part in pairs]]
-        first, second = worker.measure(chain, launched, seed + 2, together=True)
+        if worker.refused() is not None:
+            return [sum(t.predicted for t, _ in pairs) for pairs in programs]
+        launched = [[gpu_kernel(*pair) for pair in pairs] for pairs in programs]
+        found = worker.measure(chain, launched, seed + 2, together=True)
+        foreseen = all(t.measured is None for pairs in programs for t, _ in pairs)
+        if foreseen and any(m.unusable for m in found):
+            return [sum(t.predicted for t, _ in pairs) for pairs in programs]
     else:
-        called = [[kernel_of(fused, chain)], [kernel_of(p, part) for p, part in pairs]]
-        first, second = worker.measure(chain, called, seed + 2, together=True)
-    return first.seconds or float("inf"), second.seconds or float("inf")
+        called = [[kernel_of(*pair) for pair in pairs] for pairs in programs]
+        found = worker.measure(chain, called, seed + 2, together=True)
+    return [m.seconds or float("inf") for m in found]
 
 
 def kernel_of(tuned: Tuned, chain: Chain) -> Kernel:
@@ -136,11 +137,8 @@ class _Tuning:
     ) -> None:
         self.key, self.chain, self.device, self.options = key, chain, device, options
         self.progress, self.worker, self.deadline = progress, worker, deadline
-        whole = space(chain, options.space, options.shifts)
         self.offsets = offsets(chain) if options.shifts else {}
-        pruned, steps = prune(whole, device)
-        self.stages = {"space": whole.candidates} | {s.rule: s.candidates for s in steps}
-        self.found = parted(distinct(pruned), device)
+        self.found, self.stages = pruned(chain, device, options)
         self.lowerings = cpu_lowerings(device) if device.kind == "cpu" else ()
         self.failed: Counter[str] = Counter()
         self.done: dict[Candidate, Measured] = {}
@@ -152,20 +150,22 @@ class _Tuning:
         return self._on_gpu(self.worker)
 
     def _on_gpu(self, worker: GpuWorker) -> Tuned:
-        """Measured where the GPU is at hand, else chosen by the model alone."""
-        name = kernel_name(self.key)
+        """Measured where the GPU is at hand and has room, else chosen by the model alone."""
+        name, best = kernel_name(self.key), None
         if (why := worker.refused()) is not None:
             self.failed[why] += 1
+        else:
+            search = GpuSearch(
+                self.chain, self.device, worker, name, self.options.seed, self.options.trials,
+                self._late, self.offsets, self.failed,
+                lambda done, total: self.progress("measure", done, total),
+            )  # fmt: skip
+            best = search.run(self.found)
+        if best is None and (why is not None or search.unusable):
             best = predicted(
                 self.chain, self.device, self.found, worker.compilers, name, self.failed,
                 self._late, lambda done, total: self.progress("compile", done, total),
             )  # fmt: skip
-        else:
-            best = GpuSearch(
-                self.chain, self.device, worker, name, self.options.seed, self.options.trials,
-                self._late, self.offsets, self.failed,
-                lambda done, total: self.progress("measure", done, total),
-            ).run(self.found)  # fmt: skip
         if best is None:
             raise self._none()
         self.stages["lowered"] = best.candidates

@@ -16,8 +16,8 @@ VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 GENERATED = SPACE | {"child", "codegen", "lease", "measure", "measure_child", "measure_gpu"}
 CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
-TUNED = CHOSEN | {"tune", "tune_gpu", "tune_predicted", "tuned"}
-COMPILED = TUNED | {"graph", "install", "compile"}
+TUNED = CHOSEN | {"foresee", "tune", "tune_gpu", "tune_predicted", "tuned"}
+COMPILED = TUNED | {"decide", "graph", "install", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
 # expr, chain, device) may go anywhere but upstream.
@@ -46,8 +46,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "measure": (GENERATED, {"numpy"}),
     "measure_child": (GENERATED, {"numpy", "tvm", "cuda"}),
     "tuned": (SPACE, set()),
+    "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED, {"numpy"}),
-    "graph": (VALUES, {"numpy", "onnx", "onnxruntime", "tvm", "google"}),
+    "decide": (SPACE | {"model", "tuned"}, set()),
+    "graph": (VALUES, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),

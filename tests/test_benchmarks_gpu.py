@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from mcfuser.chain import Chain
+from mcfuser.decide import Decision, Way
 from mcfuser.device import device_named
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -16,7 +18,12 @@ import gpu
 from gpu_table import best, table
 from gpu_workloads import workloads
 
-HEAD = {"chosen": "fused", "tuning": {"seconds": 2.0, "whole": 5.0, "refused": []}}
+
+def tuning(chain: Chain) -> gpu.Tuning:
+    """The fused kernel was kept."""
+    whole = Way((len(chain.operators),), (chain,), ())
+    decision = Decision(whole, (whole,), (), "nothing else was legal")
+    return gpu.Tuning(chain, decision, 2.0, 5.0)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +38,7 @@ def answered(times: dict[str, list[float]]) -> dict[str, Any]:
 
 def recorded(times: dict[str, list[float]], name: str = "G1") -> dict[str, Any]:
     w = workloads("tables")[name]
-    return gpu._record(w, device_named("nvidia/h200"), HEAD, None, answered(times))
+    return gpu._record(w, device_named("nvidia/h200"), tuning(w.chain), answered(times))
 
 
 def test_ratios_are_of_rounds_not_of_medians() -> None:

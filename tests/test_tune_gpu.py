@@ -113,6 +113,7 @@ def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     fused = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
     alone = parts(CHAIN)
     pieces = [tune(p, H200, cache, Options(trials=8), worker=bench) for p in alone]
-    one, many = compare(bench, CHAIN, fused, alone, pieces, 0)
+    unfused = list(zip(pieces, alone, strict=True))
+    one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0)
     assert bench.asked[-1] == (2, True)
     assert np.isfinite(one) and many != one

@@ -1,8 +1,9 @@
 """Chains: axes, tensors, operators; their roles, documents, short forms and parts."""
 
+from mcfuser.chain.cut import Cut, between, cut, finest, parts
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
-from mcfuser.chain.part import fixed, inline, parts, sources, subchain
+from mcfuser.chain.part import fixed, inline, sources, subchain
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
 from mcfuser.chain.values import (
     BYTES,
@@ -19,8 +20,8 @@ from mcfuser.chain.values import (
 )
 
 __all__ = [
-    "BYTES", "LOWEST", "Axis", "Bounds", "Chain", "Extent", "Operator", "Product", "Reducer",
-    "Tensor", "attention", "batch_axes", "canonical", "fixed", "flops", "from_json", "from_text",
-    "gemm", "inline", "largest", "nbytes", "parse_operator", "parts", "product", "products",
-    "sources", "subchain", "to_json",
+    "BYTES", "LOWEST", "Axis", "Bounds", "Chain", "Cut", "Extent", "Operator", "Product", "Reducer",
+    "Tensor", "attention", "batch_axes", "between", "canonical", "cut", "finest", "fixed", "flops",
+    "from_json", "from_text", "gemm", "inline", "largest", "nbytes", "parse_operator", "parts",
+    "product", "products", "sources", "subchain", "to_json",
 ]  # fmt: skip

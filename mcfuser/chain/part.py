@@ -1,11 +1,11 @@
-"""Parts of chains: some operators as a chain of their own, a map written into its readers."""
+"""Chains made smaller: numbers for run-time extents, some operators alone, a map written into its
+readers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mcfuser.chain.roles import product
 from mcfuser.chain.values import Bounds, Chain, Operator
 from mcfuser.errors import ChainError
 from mcfuser.expr import Expr, Index, Read, at, reads, rewrite
@@ -51,31 +51,6 @@ def sources(o: Operator) -> Iterator[Read]:
     yield from reads(o.body)
     if o.domain is not None:
         yield from reads(o.domain)
-
-
-def parts(chain: Chain) -> tuple[Chain, ...]:
-    """The chain unfused: each product with its epilogue is a chain of one, and what lies between
-    products (a softmax, a norm) is a chain of its own."""
-    groups: list[list[Operator]] = []
-    for o in chain.operators:
-        if groups and product(o) is None and _continues(groups[-1], o):
-            groups[-1].append(o)
-        else:
-            groups.append([o])
-    if len(groups) == 1:
-        return (chain,)
-    return tuple(
-        subchain(chain, [o.out for o in group], f"{chain.name}/{i + 1}")
-        for i, group in enumerate(groups)
-    )
-
-
-def _continues(group: Sequence[Operator], o: Operator) -> bool:
-    """It belongs to the operators before it: an epilogue of their product, or no product there."""
-    head = group[0]
-    if product(head) is None:
-        return True
-    return o.reduce == "none" and set(o.axes) == set(head.axes)
 
 
 def inline(chain: Chain, out: str) -> Chain:

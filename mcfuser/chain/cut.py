@@ -1,0 +1,147 @@
+"""Chains cut into pieces that run one after the other: where, and how wide values cross."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+from mcfuser.chain.part import subchain
+from mcfuser.chain.roles import product
+from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
+from mcfuser.expr import Call, Cast, Expr, Read, read, reads
+
+Cut = tuple[int, ...]
+"""How many operators each piece has, in the chain's order."""
+WIDE = ""
+"""Stands for no dtype: the value is read as it is."""
+
+
+def finest(chain: Chain) -> Cut:
+    """The cut into the most pieces: each product with its epilogue, and what lies between products
+    (a softmax, a norm)."""
+    groups: list[list[Operator]] = []
+    for o in chain.operators:
+        if groups and product(o) is None and _continues(groups[-1], o):
+            groups[-1].append(o)
+        else:
+            groups.append([o])
+    return tuple(len(group) for group in groups)
+
+
+def _continues(group: Sequence[Operator], o: Operator) -> bool:
+    """It belongs to the operators before it: an epilogue of their product, or no product there."""
+    head = group[0]
+    if product(head) is None:
+        return True
+    return o.reduce == "none" and set(o.axes) == set(head.axes)
+
+
+def between(chain: Chain) -> Iterator[Cut]:
+    """Every cut with fewer pieces than the finest one, and more than one."""
+    most = finest(chain)
+    for count in range(1, len(most) - 1):
+        for ends in combinations(range(1, len(most)), count):
+            edges = (0, *ends, len(most))
+            yield tuple(sum(most[a:b]) for a, b in pairwise(edges))
+
+
+def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
+    """The pieces as chains. A value that later pieces read through one narrowing cast crosses
+    rounded: those read half the bytes, and a product takes it as it lies."""
+    if len(where) == 1:
+        return (chain,)
+    first = 0
+    groups: list[list[str]] = []
+    for count in where:
+        groups.append([o.out for o in chain.operators[first : first + count]])
+        first += count
+    for i, group in enumerate(groups):
+        for out in tuple(group):
+            chain = _rounded(chain, out, group, [o for later in groups[i + 1 :] for o in later])
+    return tuple(subchain(chain, g, f"{chain.name}/{i + 1}") for i, g in enumerate(groups))
+
+
+def parts(chain: Chain) -> tuple[Chain, ...]:
+    """The chain unfused, cut finest."""
+    return cut(chain, finest(chain))
+
+
+# --- rounding where it crosses ----------------------------------------------------------------
+
+
+def _rounded(chain: Chain, out: str, group: list[str], later: Sequence[str]) -> Chain:
+    """The chain whose later operators read a value as narrow as they use it: the value itself
+    where its own piece does too, else a copy of it, which joins the piece."""
+    outside = [chain.operator(o) for o in later]
+    dtypes = {d for o in outside for d in _dtypes(o, out)}
+    wide = chain.tensor(out)
+    if out in chain.outputs or len(dtypes) != 1 or WIDE in dtypes:
+        return chain
+    dtype = dtypes.pop()
+    if BYTES[dtype] >= BYTES[wide.dtype]:
+        return chain
+    inside = [chain.operator(o) for o in group]
+    if all(d == dtype for o in inside for d in _dtypes(o, out)):
+        narrow = replace(wide, dtype=dtype)
+        readers = {o.out for o in (*inside, *outside)}
+        operators = [_reading(o, out, out) if o.out in readers else o for o in chain.operators]
+        tensors = tuple(narrow if t.name == out else t for t in chain.tensors)
+        return replace(chain, operators=tuple(operators), tensors=tensors)
+    return _copied(chain, wide, dtype, group, {o.out for o in outside})
+
+
+def _copied(chain: Chain, wide: Tensor, dtype: str, group: list[str], later: set[str]) -> Chain:
+    writer = chain.operator(wide.name)
+    copy = _fresh(chain, f"{wide.name}_{dtype}")
+    body = Cast(read(wide.name, *writer.axes), dtype)
+    operators: list[Operator] = []
+    for o in chain.operators:
+        operators.append(_reading(o, wide.name, copy) if o.out in later else o)
+        if o.out == group[-1]:
+            operators.append(Operator(copy, writer.axes, body))
+    group.append(copy)
+    shape = chain.tensor(wide.name).shape
+    tensors = (*chain.tensors, Tensor(copy, shape, dtype))
+    return replace(chain, operators=tuple(operators), tensors=tensors)
+
+
+def _dtypes(o: Operator, tensor: str) -> Iterator[str]:
+    """The dtypes an operator rounds a tensor to where it reads it, or WIDE."""
+    yield from _casts(o.body, tensor)
+    if o.domain is not None:
+        yield from (WIDE for r in reads(o.domain) if r.tensor == tensor)
+
+
+def _casts(e: Expr, tensor: str) -> Iterator[str]:
+    if isinstance(e, Cast) and isinstance(e.arg, Read):
+        yield from (e.dtype,) if e.arg.tensor == tensor else ()
+    elif isinstance(e, Read):
+        yield from (WIDE,) if e.tensor == tensor else ()
+    elif isinstance(e, Cast):
+        yield from _casts(e.arg, tensor)
+    elif isinstance(e, Call):
+        for arg in e.args:
+            yield from _casts(arg, tensor)
+
+
+def _reading(o: Operator, tensor: str, narrow: str) -> Operator:
+    """The operator that reads the narrow tensor where it read the wide one and rounded it."""
+    return replace(o, body=_uncast(o.body, tensor, narrow))
+
+
+def _uncast(e: Expr, tensor: str, narrow: str) -> Expr:
+    if isinstance(e, Cast):
+        if isinstance(e.arg, Read) and e.arg.tensor == tensor:
+            return Read(narrow, e.arg.indices)
+        return Cast(_uncast(e.arg, tensor, narrow), e.dtype)
+    if isinstance(e, Call):
+        return Call(e.op, tuple(_uncast(a, tensor, narrow) for a in e.args))
+    return e
+
+
+def _fresh(chain: Chain, name: str) -> str:
+    taken = {t.name for t in chain.tensors}
+    while name in taken:
+        name += "_"
+    return name

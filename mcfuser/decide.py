@@ -1,0 +1,183 @@
+"""Which kernels compute a chain: one, as many as it has products, or some number between.
+
+The whole chain is tuned first. Its finest cut is tuned unless its pieces are known to take longer:
+no schedule of them could be as fast, or those tuned so far already are not. Of the cuts between,
+the one that the model expects most of is tuned where it should beat what has been measured. Then
+all are timed in turns, and fewer kernels are kept where they are faster by more than noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mcfuser.chain import Chain, Cut, between, cut, finest
+from mcfuser.device import Device
+from mcfuser.model.least import least
+from mcfuser.tuned import NoCandidate, Tuned
+
+MARGIN = 0.98
+"""Fewer kernels must take at most this share of the time of more: less is not told from noise."""
+SURE = 1.1
+"""Pieces that already take this multiple of the fused time are slower, whatever is left."""
+PIECES = 5
+"""Chains of more pieces than this have too many cuts to ask the model about each."""
+
+Search = Callable[[Chain], Tuned]
+"""Tunes a chain; raises NoCandidate."""
+Foresee = Callable[[Chain], float]
+"""The seconds that the model expects of a chain's best candidate."""
+Compare = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Sequence[float]]
+"""Seconds of programs that are timed in turns, infinity where one failed."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A cut of a chain with a kernel for each piece."""
+
+    cut: Cut
+    chains: tuple[Chain, ...]
+    kernels: tuple[Tuned, ...]
+
+    @property
+    def seconds(self) -> float:
+        """By the searches of the pieces, each alone."""
+        return sum(seconds(t) for t in self.kernels)
+
+    @property
+    def pairs(self) -> list[tuple[Tuned, Chain]]:
+        return list(zip(self.kernels, self.chains, strict=True))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is installed for every chain with one key: `kept`, or nothing (TVM's own).
+
+    `ways` are those that were tuned, fewest kernels first; `times` their seconds, measured in turns
+    or predicted, where there were several.
+    """
+
+    kept: Way | None
+    ways: tuple[Way, ...]
+    times: tuple[float, ...]
+    reason: str
+
+    @property
+    def kernels(self) -> tuple[Tuned, ...]:
+        return self.kept.kernels if self.kept is not None else ()
+
+    @property
+    def fused(self) -> Tuned | None:
+        """The kernel of the whole chain."""
+        return next((w.kernels[0] for w in self.ways if len(w.cut) == 1), None)
+
+    @property
+    def fused_seconds(self) -> float | None:
+        """None where it is not known beside others'; a single way's by its search."""
+        if len(self.ways) == 1 and self.fused is not None:
+            return self.ways[0].seconds
+        return self._least(lambda w: len(w.cut) == 1)
+
+    @property
+    def unfused_seconds(self) -> float | None:
+        """Those of the best way with more kernels."""
+        return self._least(lambda w: len(w.cut) > 1)
+
+    def _least(self, wanted: Callable[[Way], bool]) -> float | None:
+        known = [t for w, t in zip(self.ways, self.times, strict=False) if wanted(w)]
+        return min((t for t in known if math.isfinite(t)), default=None)
+
+
+def seconds(tuned: Tuned) -> float:
+    """Measured, or predicted where the device is not at hand."""
+    return tuned.measured if tuned.measured is not None else tuned.predicted
+
+
+def decide(
+    chain: Chain, device: Device, search: Search, foresee: Foresee, compare: Compare
+) -> Decision:
+    """The kernels for a chain."""
+    most, reasons = finest(chain), list[str]()
+    fused = _way(chain, (len(chain.operators),), search, math.inf, reasons)
+    if len(most) == 1:
+        reason = f"left to TVM: {reasons[0]}" if fused is None else "one product with its epilogue"
+        return Decision(fused, (fused,) if fused is not None else (), (), reason)
+    unfused, limit = None, math.inf
+    if fused is not None and fused.seconds <= (bound := least(cut(chain, most), device)):
+        reasons.append(f"unfused takes {bound * 1e6:.1f} us at least")
+    else:
+        limit = fused.seconds * SURE if fused is not None else math.inf
+        unfused = _way(chain, most, search, limit, reasons)
+    ways = [w for w in (fused, unfused) if w is not None]
+    if ways and (favourite := _favourite(chain, ways, foresee)) is not None:
+        limit = min(w.seconds for w in ways) * SURE
+        middle = _way(chain, favourite, search, limit, reasons)
+        ways += [middle] if middle is not None else []
+    ways.sort(key=lambda w: len(w.cut))
+    if not ways:
+        return Decision(None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
+    if len(ways) == 1:
+        return Decision(ways[0], tuple(ways), (), "; ".join(reasons))
+    return _fastest(tuple(ways), tuple(compare([w.pairs for w in ways])))
+
+
+def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[str]) -> Way | None:
+    """The tuned pieces of a cut; None, with a reason, where one has no kernel or where those tuned
+    so far take longer than `limit` seconds."""
+    chains, kernels, spent = cut(chain, where), list[Tuned](), 0.0
+    for i, piece in enumerate(chains):
+        try:
+            kernels.append(search(piece))
+        except NoCandidate as error:
+            reasons.append(str(error))
+            return None
+        spent += seconds(kernels[-1])
+        if spent > limit and i + 1 < len(chains):
+            alone = f"{i + 1} of them take{'s' if i == 0 else ''} {spent * 1e6:.1f} us alone"
+            reasons.append(f"in {len(chains)} kernels, {alone}")
+            return None
+    return Way(where, chains, tuple(kernels))
+
+
+def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | None:
+    """The cut between that the model expects to be fastest, where it expects it to beat what was
+    tuned; the model may be off by as much as it was for that."""
+    if not 2 < len(finest(chain)) <= PIECES:
+        return None
+    known: dict[str, float] = {}
+
+    def expected(pieces: Sequence[Chain]) -> float:
+        for piece in pieces:
+            if piece.key not in known:
+                known[piece.key] = foresee(piece)
+        return sum(known[piece.key] for piece in pieces)
+
+    best = min(ways, key=lambda w: w.seconds)
+    found = min(between(chain), key=lambda where: expected(cut(chain, where)))
+    off = best.seconds / expected(best.chains)
+    return found if off * expected(cut(chain, found)) < best.seconds else None
+
+
+def _fastest(ways: tuple[Way, ...], times: tuple[float, ...]) -> Decision:
+    """The fewest kernels of which no more are faster than by noise."""
+    known = {w.cut: t for w, t in zip(ways, times, strict=True)}
+    kept = ways[0]
+    for way in ways[1:]:
+        if not known[kept.cut] <= MARGIN * known[way.cut]:
+            kept = way
+    if not math.isfinite(known[kept.cut]):
+        return Decision(kept, ways, times, "none of them could be timed beside the others")
+    measured = all(t.measured is not None for w in ways for t in w.kernels)
+    verb = "measured" if measured else "predicted, not measured"
+    other = min((w for w in ways if w is not kept), key=lambda w: known[w.cut])
+    ratio = known[other.cut] / known[kept.cut]
+    if len(kept.cut) > 1:
+        reason = f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
+    else:
+        reason = f"{ratio:.2f}x over {_named(other)}"
+    return Decision(kept, ways, times, f"{reason}, {verb}")
+
+
+def _named(way: Way) -> str:
+    return "fused" if len(way.cut) == 1 else f"unfused in {len(way.cut)} kernels"

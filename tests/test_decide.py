@@ -1,0 +1,147 @@
+"""Which kernels a chain gets, with a made-up search: what is tuned, left out, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from mcfuser.chain import Chain, attention, finest, gemm
+from mcfuser.decide import MARGIN, Decision, decide
+from mcfuser.device import CATALOGUE
+from mcfuser.tuned import NoCandidate, Tuned
+
+H200 = CATALOGUE["nvidia/h200"]
+SMALL = attention(8, 64, 64, 64, 64, "float16")
+LONG = attention(32, 4096, 4096, 128, 128, "float16")
+Pieces = tuple[str, ...]
+
+
+def pieces(chain: Chain) -> Pieces:
+    return tuple(o.out for o in chain.operators)
+
+
+def kernel(chain: Chain, seconds: float, measured: bool = True) -> Tuned:
+    return Tuned(
+        chain.key, chain, H200.name, "", {}, {}, "", b"", seconds, seconds if measured else None,
+        0.0, {}, 1,
+    )  # fmt: skip
+
+
+@dataclass
+class Bench:
+    """Seconds by a chain's last operator and its length: of the search, and of the model."""
+
+    found: Mapping[tuple[int, str], float]
+    expected: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    in_turns: Sequence[float] | None = None
+    measured: bool = True
+    asked: list[Pieces] = field(default_factory=list)
+    beside: list[int] = field(default_factory=list)
+
+    def search(self, chain: Chain) -> Tuned:
+        self.asked.append(pieces(chain))
+        seconds = self.found.get(where(chain))
+        if seconds is None:
+            raise NoCandidate(f"nothing for {chain.name}")
+        return kernel(chain, seconds, self.measured)
+
+    def foresee(self, chain: Chain) -> float:
+        return self.expected.get(where(chain), self.found.get(where(chain), float("inf")))
+
+    def compare(self, programs) -> Sequence[float]:
+        self.beside = [len(p) for p in programs]
+        if self.in_turns is not None:
+            return self.in_turns
+        return [sum(t.predicted for t, _ in p) for p in programs]
+
+    def decide(self, chain: Chain, device=H200) -> Decision:
+        return decide(chain, device, self.search, self.foresee, self.compare)
+
+
+def where(chain: Chain) -> tuple[int, str]:
+    return len(chain.operators), chain.operators[-1].out.partition("_")[0]
+
+
+# softmax's piece rounds what it hands on, so it has an operator more than the chain has
+PARTS = {(2, "X"): 2e-6, (4, "P"): 3e-6, (2, "O"): 2e-6}
+WHOLE = {(7, "O"): 5e-6}
+
+
+def test_the_whole_is_kept_where_it_is_faster_than_its_pieces() -> None:
+    bench = Bench(PARTS | WHOLE)
+    made = bench.decide(SMALL)
+    assert bench.asked == [
+        ("S", "X", "R", "P", "Z", "U", "O"), ("S", "X"), ("R", "P", "Z", "P_float16"), ("U", "O"),
+    ]  # fmt: skip
+    assert made.kept is not None and made.kept.cut == (7,)
+    assert (made.fused_seconds, made.unfused_seconds) == (5e-6, pytest.approx(7e-6))
+    assert made.reason == "1.40x over unfused in 3 kernels, measured"
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.985])
+def test_a_gain_within_noise_keeps_the_pieces(gain: float) -> None:
+    made = Bench(PARTS | WHOLE, in_turns=[7e-6 * gain, 7e-6]).decide(SMALL)
+    assert gain > MARGIN and made.kept is not None and made.kept.cut == finest(SMALL)
+    assert made.reason.startswith("3 kernels are kept: fused takes")
+
+
+def test_pieces_that_no_schedule_could_make_fast_enough_are_not_tuned() -> None:
+    bench = Bench({(7, "O"): 1e-4})
+    made = bench.decide(LONG)
+    assert [len(p) for p in bench.asked] == [7]
+    assert made.fused is not None and made.unfused_seconds is None
+    assert made.reason.startswith("unfused takes ") and made.reason.endswith(" us at least")
+
+
+def test_pieces_are_given_up_once_those_tuned_take_longer_than_the_whole() -> None:
+    bench = Bench(WHOLE | {(2, "X"): 8e-6})
+    made = bench.decide(SMALL)
+    assert [len(p) for p in bench.asked] == [7, 2]
+    assert made.reason == "in 3 kernels, 1 of them takes 8.0 us alone"
+    assert made.kept is not None and made.kept.cut == (7,) and made.fused_seconds == 5e-6
+
+
+def test_a_cut_between_is_tuned_where_the_model_expects_it_to_win() -> None:
+    middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
+    bench = Bench(WHOLE | PARTS | middle)
+    made = bench.decide(SMALL)
+    assert bench.asked[-2:] == [("S", "X"), ("R", "P", "Z", "U", "O")]
+    assert bench.beside == [1, 2, 3]
+    assert made.kept is not None and made.kept.cut == (2, 5)
+    assert made.reason == "2 kernels are kept: fused takes 1.25x their time, measured"
+    assert (made.fused_seconds, made.unfused_seconds) == (5e-6, pytest.approx(4e-6))
+
+
+def test_the_model_is_taken_to_be_as_far_off_as_it_was_for_the_best() -> None:
+    """It expects 2.5 us of the cut between, but of the whole 1 us, which took 5."""
+    bench = Bench(WHOLE | PARTS, {(7, "O"): 1e-6, (5, "O"): 0.5e-6, (2, "X"): 2e-6})
+    bench.decide(SMALL)
+    assert ("R", "P", "Z", "U", "O") not in bench.asked
+
+
+def test_what_has_no_kernel_is_said() -> None:
+    made = Bench(PARTS).decide(SMALL)
+    assert made.fused is None and made.kept is not None and made.kept.cut == (2, 3, 2)
+    assert made.reason == f"nothing for {SMALL.name}"
+    none = Bench({}).decide(SMALL)
+    assert none.kept is None and none.kernels == ()
+    assert none.reason.startswith("left to TVM: nothing for")
+    one = replace(gemm(1, 64, 64, 64, 64), operators=gemm(1, 64, 64, 64, 64).operators[:1],
+                  outputs=("C",))  # fmt: skip
+    assert Bench({}).decide(one).reason.startswith("left to TVM: nothing for")
+    assert Bench({(1, "C"): 1e-6}).decide(one).reason == "one product with its epilogue"
+
+
+def test_without_the_device_the_words_say_so() -> None:
+    made = Bench(PARTS | WHOLE, measured=False).decide(SMALL)
+    assert made.reason.endswith(", predicted, not measured")
+
+
+def test_what_cannot_be_timed_beside_the_others_is_not_kept() -> None:
+    made = Bench(PARTS | WHOLE, in_turns=[float("inf"), 7e-6]).decide(SMALL)
+    assert made.kept is not None and made.kept.cut == (2, 3, 2)
+    assert made.fused_seconds is None
+    made = Bench(PARTS | WHOLE, in_turns=[float("inf"), float("inf")]).decide(SMALL)
+    assert made.reason == "none of them could be timed beside the others"
