@@ -1,7 +1,7 @@
 """mcfuser beside its peers on the GPU at hand: the papers' tables, norms, Neptune's operators.
 
     python benchmarks/gpu.py [--suite tables|norms|neptune] [--only G1,S1] [--budget 300s]
-        [--again] [-o FILE]
+        [--peers cuDNN,FlexAttention] [--slice 7] [--again] [-o FILE]
 
 Works in slices of a few workloads: mcfuser tunes them, fused and unfused; torch's compiled peers
 are made side by side; then every contender of a workload is timed in turns in one process.
@@ -69,7 +69,7 @@ def main() -> None:
                 print(f"{len(left)} left for the next run: {', '.join(left)}")
                 break
             chosen = [known[n] for n in left[: given.slice or SLICE[given.suite]]]
-            made = _slice(given.suite, chosen, device, given.seed, folder)
+            made = _slice(given.suite, chosen, device, given.seed, folder, given.peers)
             _keep(path, made)
             fresh |= {m["name"] for m in made}
             longest = max(longest, time.monotonic() - start)
@@ -89,6 +89,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", help="workloads, by name, separated by commas")
     parser.add_argument("--budget", type=lambda s: float(s.rstrip("s")), default="300s",
                         help="seconds after which no slice begins")  # fmt: skip
+    parser.add_argument("--peers", help="the peers to compare with, by name; all of them if none",
+                        type=lambda s: s.split(","), default=[])  # fmt: skip
     parser.add_argument("--again", action="store_true", help="also what is there already")
     parser.add_argument("--slice", type=int, help="workloads in a slice")
     parser.add_argument("-o", "--output", type=Path, help="the file of results, a line a workload")
@@ -101,7 +103,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _slice(
-    suite: str, chosen: Sequence[Workload], device: Device, seed: int, folder: str
+    suite: str,
+    chosen: Sequence[Workload],
+    device: Device,
+    seed: int,
+    folder: str,
+    peers: Sequence[str],
 ) -> list[dict[str, Any]]:
     with GpuWorker(device) as worker:
         if (why := worker.refused()) is not None:
@@ -111,13 +118,14 @@ def _slice(
                    "TORCHINDUCTOR_COMPILE_THREADS": str(THREADS)}  # fmt: skip
     begun = time.monotonic()
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        list(pool.map(lambda w: _ahead(suite, w.name, environment), chosen))
+        list(pool.map(lambda w: _ahead(suite, w.name, peers, environment), chosen))
     print(f"torch compiled {len(chosen)} in {time.monotonic() - begun:.0f} s", flush=True)
     kernels = [
         {"name": w.name, "ways": {n: _json(way) for n, way in t.ways.items()}}
         for w, t in zip(chosen, tunings, strict=True)
     ]
-    request = {"suite": suite, "device": device.name, "seed": seed + 7, "workloads": kernels}
+    request = {"suite": suite, "device": device.name, "seed": seed + 7, "peers": peers,
+               "workloads": kernels}  # fmt: skip
     begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(HERE / "gpu_turns.py")], env=environment, text=True,
@@ -168,9 +176,9 @@ def _tuned(w: Workload, device: Device, worker: GpuWorker, options: Options) -> 
     return made
 
 
-def _ahead(suite: str, name: str, environment: Mapping[str, str]) -> None:
+def _ahead(suite: str, name: str, peers: Sequence[str], environment: Mapping[str, str]) -> None:
     """Where compiling fails the contender fails again when it is timed, and says why there."""
-    words = [sys.executable, str(HERE / "gpu_peers.py"), suite, name]
+    words = [sys.executable, str(HERE / "gpu_peers.py"), suite, name, *peers]
     subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -1,7 +1,8 @@
 """The peers of `benchmarks/gpu.py`, by torch: each computes a workload on given tensors.
 
-Run as `python gpu_peers.py SUITE NAME`, it compiles what torch.compile makes of a workload into
-torch's cache, so that many compile side by side; timings of their tuners wait for the GPU's lease.
+Run as `python gpu_peers.py SUITE NAME [PEER ..]`, it compiles what torch.compile makes of a
+workload into torch's cache, so that many compile side by side; timings of their tuners wait for the
+GPU's lease.
 """
 
 from __future__ import annotations
@@ -189,10 +190,11 @@ def _leased() -> None:
 
 def main() -> None:
     _leased()
-    w = workloads(sys.argv[1])[sys.argv[2]]
+    w, wanted = workloads(sys.argv[1])[sys.argv[2]], sys.argv[3:]
     with torch.no_grad():
-        for run in compiled(peers(w, inputs(w, 0))).values():
-            run()
+        for name, run in compiled(peers(w, inputs(w, 0))).items():
+            if not wanted or name in wanted:
+                run()
     torch.cuda.synchronize()
 
 

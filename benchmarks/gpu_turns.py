@@ -50,8 +50,9 @@ def main() -> None:
     with torch.no_grad():
         for one in request["workloads"]:
             w = known[one["name"]]
-            x = inputs(w, request["seed"])
-            answer = {"name": w.name, **measured(gpu, w, x, _kernels(w, one), peers(w, x))}
+            x, wanted = inputs(w, request["seed"]), request["peers"]
+            others = {n: run for n, run in peers(w, x).items() if not wanted or n in wanted}
+            answer = {"name": w.name, **measured(gpu, w, x, _kernels(w, one), others)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
             torch._dynamo.reset()
@@ -120,6 +121,11 @@ def bound(
         for one in k.source.launches:
             given = [beside[n] if n in beside else tensors[n] for n in one.arguments]
             arguments = [np.uint64(t.data_ptr()) for t in given]
+            for m in one.maps:
+                address = tensors[m.tensor].data_ptr() + m.start
+                arguments += gpus.tensor_map(
+                    address, m.dtype, m.shape, m.strides, m.part, m.swizzle
+                )
             extents = [np.int32(sizes[a]) for a in one.extents]
             launches.append(gpus.prepare(gpu, binary, one.name, one.blocks(sizes),
                                          k.binary.threads, k.binary.shared,

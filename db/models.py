@@ -114,3 +114,14 @@ class Kernel(Base):
         Index("kernels_device_created", "device", "created"),
         Index("kernels_created", "created", "key"),
     )
+
+
+class Probed(Base):
+    """The readings of a device's last probe (mcfuser.probe_gpu), and its state meanwhile."""
+
+    __tablename__ = "probes"
+
+    device: Mapped[str] = mapped_column(String(100), primary_key=True)
+    readings: Mapped[dict[str, Any]]
+    conditions: Mapped[dict[str, Any]]
+    created: Mapped[datetime]

@@ -8,9 +8,10 @@ import os
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 
 class Child:
@@ -26,6 +27,7 @@ class Child:
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
+        self._errors: IO[bytes] | None = None
 
     @property
     def alive(self) -> bool:
@@ -34,20 +36,28 @@ class Child:
     def start(self) -> None:
         """A new process, without waiting until it is ready."""
         self.stop()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`stop` closes it)
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             env=self._environment,
         )
+
+    def _last(self, code: int) -> str:
+        """What a child said last that an error ended; of a signal it could say nothing."""
+        assert self._errors is not None
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[-1].strip()[:200]}" if lines and code > 0 else ""
 
     def stop(self) -> None:
         if self._process is None:
             return
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
@@ -89,8 +99,9 @@ class Child:
                 chunk = os.read(stream.fileno(), 1 << 16)
                 if not chunk:
                     code = self._process.wait()
+                    last = self._last(code)
                     self.stop()
-                    return f"the measuring process died with status {code}"
+                    return f"the measuring process died with status {code}{last}"
                 self._pending += chunk
         line, self._pending = self._pending.split(b"\n", 1)
         answer: dict[str, Any] = json.loads(line)

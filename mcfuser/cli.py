@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,10 +21,13 @@ from rich.status import Status
 from mcfuser import report as reporting
 from mcfuser.bench.command import app as bench_app
 from mcfuser.chain import Chain, from_json, from_text
-from mcfuser.device import CATALOGUE, device_named, names
+from mcfuser.device import CATALOGUE, Device, device_named, names
 from mcfuser.errors import InputError
 from mcfuser.tune import tune
 from mcfuser.tuned import Cache, MemoryCache, Options
+
+if TYPE_CHECKING:
+    from db import Store
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(bench_app, name="bench")
@@ -71,7 +74,7 @@ def compile_(
     from mcfuser.compile import compile_model
 
     with _cache(cache) as kept, _progress() as progress:
-        artifact = compile_model(data, target, kept, options, shapes, progress)
+        artifact = compile_model(data, _probed(target, kept), kept, options, shapes, progress)
     artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
     _folder(output)
     _write(output / "module.so", artifact.module)
@@ -96,7 +99,7 @@ def tune_(
     options = Options(seed, trials, _seconds(timeout))
     program, target = _chain(chain, dtype), device_named(device)
     with _cache(cache) as kept, _progress() as progress:
-        tuned = tune(program, target, kept, options, progress)
+        tuned = tune(program, _probed(target, kept), kept, options, progress)
     if as_json:
         print(json.dumps(tuned.to_json()))
         return
@@ -155,16 +158,19 @@ def run(
     check: Annotated[Path, typer.Option("--check", help="the ONNX model to compare with")],
     shape: ShapeOption = None,
     seed: SeedOption = 1,
+    graph: Annotated[
+        bool, typer.Option("--graph/--no-graph", help="on a GPU, captured into a CUDA graph")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled module in a fresh process, beside onnxruntime on the same random inputs."""
+    from mcfuser.graph.check import Place
     from mcfuser.graph.check import check as compare
 
     device = _report(folder).get("device", "cpu")
-    if device != "cpu":
-        raise InputError(f"'{folder}' was compiled for {device}; run its module where that GPU is")
+    place: Place = "cpu" if device == "cpu" else "graph" if graph else "cuda"
     shapes = _shapes(shape) or _compiled_shapes(folder)
-    result = compare(folder, _read(check), shapes, seed)
+    result = compare(folder, _read(check), shapes, seed, place)
     document = {
         "error": result.error,
         "mcfuser_seconds": result.seconds,
@@ -199,6 +205,33 @@ def serve(
 def devices() -> None:
     """List the devices that kernels can be tuned for."""
     reporting.show_devices([device_named("cpu"), *CATALOGUE.values()], out)
+
+
+@app.command("device")
+def device_(
+    name: Annotated[str, typer.Argument(metavar="DEVICE", help="a GPU of the catalogue")],
+    probe: Annotated[
+        bool, typer.Option("--probe", help="measure the GPU at hand and keep what is found")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a GPU's readings, by which the model scales its constants; measure them in 10 s."""
+    target = device_named(name)
+    if target.kind != "cuda":
+        raise InputError(f"device '{name}' is no GPU; the CPU is measured whenever it is used")
+    with _store() as store:
+        if probe:
+            from mcfuser.measure_gpu import GpuWorker
+            from mcfuser.probe_gpu import probe as measure
+
+            with GpuWorker(target) as worker, Status("probing", console=err):
+                found = measure(target, worker)
+            store.keep_probe(target.name, found.readings, found.conditions)
+        target = store.probed(target)
+    if as_json:
+        print(json.dumps({"device": target.name, "readings": dict(target.readings)}))
+        return
+    reporting.show_readings(target, out)
 
 
 # --- what the commands share ----------------------------------------------------------------
@@ -300,6 +333,13 @@ def _cache(wanted: bool) -> Iterator[Cache]:
     if not wanted:
         yield MemoryCache()
         return
+    with _store() as store:
+        yield store
+
+
+@contextmanager
+def _store() -> Iterator[Store]:
+    """The store under the user's data folder."""
     from db import Store
     from service.settings import read_settings
 
@@ -310,6 +350,15 @@ def _cache(wanted: bool) -> Iterator[Cache]:
         yield store
     finally:
         store.close()
+
+
+def _probed(device: Device, kept: Cache) -> Device:
+    """The device with what a probe has found of it, where that was kept."""
+    if device.kind == "cpu" or isinstance(kept, MemoryCache):
+        return device
+    from db import Store
+
+    return kept.probed(device) if isinstance(kept, Store) else device
 
 
 @contextmanager

@@ -12,6 +12,9 @@ from typing import Literal
 
 from mcfuser.errors import DeviceError
 
+Constants = tuple[tuple[str, float], ...]
+"""Names and what was measured for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -19,8 +22,8 @@ class Device:
 
     `units` counts multiprocessors or cores; `fast` is the memory that one block may use (the
     paper's Shm_max: shared memory, or a core's private cache); `bits` is the width of a CPU's
-    vector register, 0 on a GPU. `costs` are the fitted model's constants (model.fitted), measured;
-    `cache` is the last level before memory.
+    vector register, 0 on a GPU. `costs` are the fitted model's constants (model.fitted), and
+    `readings` what a probe has found (probe_gpu); `cache` is the last level before memory.
     """
 
     name: str
@@ -31,8 +34,9 @@ class Device:
     bandwidth: float
     fast: int
     bits: int = 0
-    costs: tuple[tuple[str, float], ...] = ()
+    costs: Constants = ()
     cache: int = 0
+    readings: Constants = ()
 
     def throughput(self, dtype: str) -> float:
         """Peak flops per second of products of that storage type, summed over the device."""
@@ -47,26 +51,45 @@ class Device:
 
 def _nvidia(
     name: str, arch: str, units: int, half: float, single: float, bandwidth: float, shared: int,
-    cache: int, costs: tuple[tuple[str, float], ...] = (),
+    cache: int, costs: Constants = (), readings: Constants = (),
 ) -> Device:  # fmt: skip
     peak = (("float16", half), ("bfloat16", half), ("float32", single))
     limit = shared * 1024
     return Device(
-        f"nvidia/{name}", "cuda", arch, units, peak, bandwidth, limit, 0, costs, cache << 20
+        f"nvidia/{name}",
+        "cuda",
+        arch,
+        units,
+        peak,
+        bandwidth,
+        limit,
+        0,
+        costs,
+        cache << 20,
+        readings,
     )
 
 
 # Seconds an event by term (model.terms), from `mcfuser bench model` over benchmarks/data/h200.
 H200 = (
-    ("launch", 1.24e-06), ("block", 1.92e-07), ("load", 9.37e-08), ("fill", 1.07e-07),
-    ("turn", 9.01e-08), ("issue_ahead", 8.64e-10), ("through", 4.21e-12), ("sector", 4.71e-12),
-    ("mma", 1.21e-10), ("wgmma", 7.07e-09), ("group", 5.58e-10), ("rows", 2.85e-09),
-    ("special", 4.93e-09), ("spill", 5.81e-09), ("gather", 4.22e-08), ("second", 1.34e-06),
-    ("ended", 7.87e-07), ("bytes", 2.63e-12), ("stored", 8.67e-11), ("mma_all", 1.06e-09),
-    ("group_all", 4.44e-11), ("operands", 1.78e-12), ("special_all", 3.4e-11),
-    ("simple_all", 2.12e-12),
+    ("launch", 8.79e-07), ("combined", 8.89e-12), ("parts", 2.74e-08), ("second", 8.61e-07),
+    ("ended", 8.35e-07), ("warps", 8.43e-08), ("distinct", 6.39e-12), ("maps", 7.1e-07),
+    ("turn", 1.78e-07), ("arrive", 5.83e-12), ("fill", 6.21e-08), ("load", 9.67e-08),
+    ("issue", 1.23e-08), ("fetch", 2.2e-08), ("mma", 2.91e-09), ("chain", 8.79e-09),
+    ("group", 7.77e-09), ("teams", 4.94e-08), ("across", 1.88e-07), ("reduce", 2.98e-09),
+    ("mask", 2.91e-10), ("spill", 2.44e-09), ("gather", 1.98e-08), ("regather", 3.49e-08),
+    ("far_load", 3.07e-07), ("far_fill", 3.69e-07), ("lines", 2.31e-12), ("exposed", 3.11e-12),
+    ("stored", 6.84e-11), ("cast", 2.99e-11), ("group_all", 4.96e-11), ("operands", 1.35e-09),
+    ("simple_all", 9.9e-13), ("spread", 2.57e-11), ("memory", 1.36),
 )  # fmt: skip
 
+
+# What the probe has found on it, seconds (probe_gpu.probe), the mean of two.
+READINGS = (
+    ("launch", 7.91e-07), ("cache", 1.92e-11), ("memory", 2.54e-13), ("turn", 1.98e-07),
+    ("warp", 6.47e-13), ("function", 3.45e-11), ("product 64x64", 3.28e-13),
+    ("product 128x128", 2.08e-13), ("product 128x256", 2.06e-13),
+)  # fmt: skip
 
 # Dense tensor-core rates with float32 accumulation, float32 through the ordinary units;
 # the vendor's published figures. Shared memory is what one block may ask for.
@@ -77,7 +100,7 @@ CATALOGUE: Mapping[str, Device] = {
         _nvidia("rtx3080", "sm_86", 68, 59.5e12, 29.8e12, 0.76e12, 99, 5),
         _nvidia("l4", "sm_89", 58, 121e12, 30.3e12, 0.30e12, 99, 48),
         _nvidia("h100", "sm_90", 132, 989e12, 67e12, 3.35e12, 227, 50),
-        _nvidia("h200", "sm_90", 132, 989e12, 67e12, 4.8e12, 227, 60, H200),
+        _nvidia("h200", "sm_90", 132, 989e12, 67e12, 4.8e12, 227, 60, H200, READINGS),
     )
 }
 

@@ -93,7 +93,7 @@ def conditions(gpu: Gpu) -> dict[str, Any]:
     """Clocks (MHz), what holds them down, and how many other processes use the GPU; what the
     driver does not tell is left out."""
     found: dict[str, Any] = {"gpu": gpu.name, **gpu.versions}
-    with contextlib.suppress(nvml.NvmlError):
+    with contextlib.suppress(nvml.NvmlError, RuntimeError):  # its library may be missing
         nvml.init_v2()
         one = nvml.device_get_handle_by_uuid(gpu.uuid)
         found["driver"] = str(nvml.system_get_driver_version())

@@ -45,7 +45,8 @@ Program = Sequence[Kernel]
 class Measured:
     """Seconds a call (median) and the error found; or the reason why there are none.
 
-    `conditions` tell the state of the device while it was timed.
+    `conditions` tell the state of the device while it was timed. `unusable` says that the device,
+    not the program, is why there are none.
     """
 
     seconds: float | None
@@ -53,6 +54,7 @@ class Measured:
     failed: str | None = None
     times: tuple[float, ...] = ()
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    unusable: bool = False
 
 
 def offsets(chain: Chain) -> dict[str, float]:
@@ -139,7 +141,7 @@ def measured(answer: Mapping[str, Any] | str) -> Measured:
         return Measured(None, None, answer)
     return Measured(
         answer["seconds"], answer["error"], answer["failed"], tuple(answer["times"]),
-        answer.get("conditions", {}),
+        answer.get("conditions", {}), answer.get("unusable", False),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from mcfuser.chain import Chain, to_json
 from mcfuser.child import Child
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.triton import Source, TensorMap
 from mcfuser.device import Device
 from mcfuser.measure import Measured, measured, request_of
 
@@ -81,7 +81,10 @@ class GpuWorker:
         self.warm()
         if self._refused is None and not self._greeted:
             told = self._child.line(START)
-            self._refused = told if isinstance(told, str) else told["failed"]
+            if isinstance(told, str):
+                self._refused = f"no GPU could be opened: {told}"
+            else:
+                self._refused = told["failed"]
             self._greeted = True
         return self._refused
 
@@ -157,8 +160,12 @@ def _kernel(k: GpuKernel) -> Mapping[str, Any]:
         "shared": k.binary.shared,
         "launches": [
             {"name": one.name, "arguments": one.arguments, "blocks": one.blocks(sizes),
-             "extents": [sizes[a] for a in one.extents]}
+             "extents": [sizes[a] for a in one.extents], "maps": [_map(m) for m in one.maps]}
             for one in k.source.launches
         ],
         "workspace": [asdict(w) for w in k.source.workspace],
     }  # fmt: skip
+
+
+def _map(m: TensorMap) -> Mapping[str, Any]:
+    return asdict(m) | {"start": m.start, "part": m.part, "swizzle": m.swizzle}

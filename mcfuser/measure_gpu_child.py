@@ -36,6 +36,8 @@ BUDGET = 3e8
 """Flops of the reference that candidates are checked against: some tenths of a second."""
 WHOLE = 8e9
 """The same for finalists: whole tensors, but for the longest sequences."""
+MAP = ("dtype", "shape", "strides", "part", "swizzle")
+"""What the driver is told of a tensor map."""
 MANY = 21
 """Replays of finalists, which are timed in turns."""
 
@@ -155,8 +157,10 @@ def _checked(
         gpus.run(problem.gpu, program.launches)
         error = problem.error(program.outputs, limit)
     except Unusable as reason:
-        return _failed(str(reason), False)
+        return _unusable(reason)
     except Exception as reason:  # whatever the driver says of a kernel is this program's failure
+        if gpus.is_full(reason) and not gpus.broken(problem.gpu):
+            return _unusable(gpus.full(problem.gpu.handle))
         words = str(reason).strip().splitlines() or [type(reason).__name__]
         first = words[0].partition(". ")[0][:200]
         return _failed(f"the GPU refuses it: {first}", gpus.broken(problem.gpu))
@@ -165,7 +169,12 @@ def _checked(
 
 def _timed(gpu: Gpu, made: Sequence[tuple[Program, float]], replays: int) -> list[dict[str, Any]]:
     found = []
-    rounds = timed(gpu, [program.launches for program, _ in made], replays)
+    try:
+        rounds = timed(gpu, [program.launches for program, _ in made], replays)
+    except Exception as reason:
+        if not gpus.is_full(reason):
+            raise
+        return [_unusable(gpus.full(gpu.handle)) for _ in made]
     state = conditions(gpu)
     for (_, error), times in zip(made, rounds, strict=True):
         found.append({"seconds": statistics.median(times), "error": error, "failed": None,
@@ -176,6 +185,11 @@ def _timed(gpu: Gpu, made: Sequence[tuple[Program, float]], replays: int) -> lis
 def _failed(why: str, over: bool) -> dict[str, Any]:
     return {"seconds": None, "error": None, "failed": why, "times": [], "conditions": {},
             "over": over}  # fmt: skip
+
+
+def _unusable(reason: Unusable) -> dict[str, Any]:
+    """The GPU is not to be measured on; the program is not to blame."""
+    return _failed(str(reason), False) | {"unusable": True}
 
 
 def _bound(problem: Problem, kernels: Sequence[Mapping[str, Any]]) -> Program:
@@ -194,9 +208,12 @@ def _bound(problem: Problem, kernels: Sequence[Mapping[str, Any]]) -> Program:
         binary = gpus.load(base64.b64decode(k["cubin"]))
         for one in k["launches"]:
             taken = [beside[n] if n in beside else tensors[n] for n in one["arguments"]]
-            extents = [np.int32(n) for n in one["extents"]]
+            for m in one["maps"]:
+                address = int(tensors[m["tensor"]].handle) + m["start"]
+                taken += gpus.tensor_map(address, *(m[n] for n in MAP))
+            taken += [np.int32(n) for n in one["extents"]]
             launches.append(gpus.prepare(gpu, binary, one["name"], one["blocks"], k["threads"],
-                                         k["shared"], [*taken, *extents]))  # fmt: skip
+                                         k["shared"], taken))  # fmt: skip
     outputs = {n: tensors[n] for n in problem.chain.outputs}
     written = tuple(b for n, b in tensors.items() if n not in problem.buffers)
     return Program(tuple(launches), outputs, written)

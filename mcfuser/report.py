@@ -104,7 +104,8 @@ def show_algebra(chain: Chain, device: Device, out: Console) -> None:
     _plain(str(chain), out)
     ready = program(chain)
     if ready.chain != chain:
-        out.print("\n[bold]made ready[/bold]: empty rows guarded, what does not vary hoisted")
+        words = "empty rows guarded, exponentials to base two, masks taken once"
+        out.print(f"\n[bold]made ready[/bold]: {words}, what does not vary hoisted")
         _plain(str(ready.chain), out)
     ways = list(_ways(chain, ready))
     if not ways:
@@ -161,6 +162,17 @@ def show_devices(devices: Sequence[Device], out: Console) -> None:
             f"{d.throughput('float32') / 1e12:.1f} TFLOP/s", f"{d.bandwidth / 1e9:.0f} GB/s",
             f"{d.fast // 1024} KiB",
         )  # fmt: skip
+    out.print(table)
+
+
+def show_readings(device: Device, out: Console) -> None:
+    """What a probe has found; seconds, of one multiprocessor where it is not of the device."""
+    if not device.readings:
+        _plain(f"{device.name} was not probed: its constants are scaled by published rates", out)
+        return
+    table = _table("reading", "seconds")
+    for name, value in device.readings:
+        table.row(name, f"{value:.3g}")
     out.print(table)
 
 

@@ -1,7 +1,7 @@
 """The search on a GPU at hand: candidates are compiled side by side while others are measured.
 
 The fitted model ranks every candidate; Algorithm 1 starts from its best instead of from random
-ones, and the finalists are timed again in turns.
+ones, at first with different tiles each, and the finalists are timed again in turns.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mcfuser.device import Device
 from mcfuser.lowerings import LOWERINGS, every, predict
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
+from mcfuser.model.worth import hopeless
 from mcfuser.search.evolve import MEASURED, POPULATION, Found, evolve
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
@@ -73,10 +74,16 @@ class GpuSearch:
         predicted = self.estimate(self.found.rows)
         first = self.found.rows[np.argsort(predicted, kind="stable")[:POPULATION]]
         search = evolve(
-            self.found.rows, self.estimate, self.measure, self.seed, self.trials, self.stop,
-            first, max(MEASURED, self.worker.compilers.workers),
+            self.found.rows, self.estimate, self.measure, self.seed, self.trials,
+            lambda: self.stop() or self.unusable, first,
+            max(MEASURED, self.worker.compilers.workers), lambda candidate: candidate[1:-1],
         )  # fmt: skip
         return self._best(search)
+
+    @property
+    def unusable(self) -> bool:
+        """Nothing could be measured, and the GPU is why."""
+        return bool(self.results) and all(r.unusable for r in self.results.values())
 
     def estimate(self, rows: Ints) -> Floats:
         return self.found.each(rows, partial(predict, self.device))
@@ -123,10 +130,12 @@ class GpuSearch:
             return None
         programs = [[self.kernels[c]] for c in ranked]
         again = self.worker.measure(self.chain, programs, self.seed + 1, together=True)
-        timed = [(c, r) for c, r in zip(ranked, again, strict=True) if r.seconds is not None]
         for r in again:
             if r.failed is not None:
                 self.failed[f"as a finalist, {r.failed}"] += 1
+        if all(r.unusable for r in again):  # the first figures stand
+            again = [self.results[c] for c in ranked]
+        timed = [(c, r) for c, r in zip(ranked, again, strict=True) if r.seconds is not None]
         if not timed:
             return None
         best, result = min(timed, key=lambda pair: pair[1].seconds or float("inf"))
@@ -139,10 +148,10 @@ class GpuSearch:
 
 
 def too_large(binary: Binary, device: Device) -> str | None:
-    """Why a kernel cannot be launched, if so."""
+    """Why a kernel cannot be launched, or is not worth it, if so."""
     if binary.shared > device.fast:
         return f"it needs more shared memory than a block of {device.name} may have"
-    return None
+    return "nearly all its registers spill" if hopeless(binary.spills) else None
 
 
 def gpu_kernel(tuned: Tuned, chain: Chain) -> GpuKernel:

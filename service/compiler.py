@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from db import Store
 from mcfuser import tuned
 from mcfuser.compile import Artifact, compile_model
 from mcfuser.device import device_named
@@ -14,4 +15,6 @@ def compile_job(
     """The module and report of a posted model; raises InputError as `compile_model` does."""
     wanted = tuned.Options(seed=options.seed, trials=options.trials, timeout=options.timeout)
     device = device_named(options.device)
+    if isinstance(cache, Store):
+        device = cache.probed(device)
     return compile_model(model, device, cache, wanted, options.shapes, progress)

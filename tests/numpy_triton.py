@@ -7,7 +7,7 @@ product narrower than 16 or of two dtypes is an assertion, and what no block sto
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.triton import Source, TensorMap
 
 DTYPES = {
     "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32,
@@ -60,6 +60,25 @@ class Pointer:
 
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.at + offset)
+
+
+@dataclass
+class Map:
+    """A tensor map over an array that lies flat in memory: outside the tensor there are zeros."""
+
+    memory: np.ndarray
+    m: TensorMap
+
+    def load(self, at: Sequence[Any]) -> Tile:
+        assert len(at) == len(self.m.box)
+        lanes = np.ogrid[tuple(slice(n) for n in self.m.box)]
+        positions = [int(first) + lane for first, lane in zip(at, lanes, strict=True)]
+        where = sum(p * n for p, n in zip(positions, self.m.strides, strict=True))
+        inside = np.full(self.m.box, True)
+        for p, extent in zip(positions, self.m.shape, strict=True):
+            inside &= (p >= 0) & (p < extent)
+        found = self.memory[np.where(inside, self.m.offset + where, 0)]
+        return tile(np.where(inside, found, np.zeros((), found.dtype)))
 
 
 def load(pointer: Pointer, mask: Any = None, other: Any = None, cache_modifier: str = "") -> Tile:
@@ -165,10 +184,11 @@ def run(
     with np.errstate(all="ignore"):
         for launch in source.launches:
             arguments = [Pointer((memory | beside)[name]) for name in launch.arguments]
+            maps = [Map(memory[m.tensor], m) for m in launch.maps]
             numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
             x, y, _ = launch.blocks(sizes)
             for place in product(range(x), range(y)):
                 space: dict[str, Any] = {"triton": triton, "tl": language(place)}
                 exec(code, space)
-                space[launch.name](*arguments, *numbers)
+                space[launch.name](*arguments, *maps, *numbers)
     assert all(not beside[w.name].any() for w in source.workspace if w.zero)

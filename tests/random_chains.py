@@ -25,6 +25,13 @@ LINKS = {
         "z{j}[{k}] = sum[{n}] e{j}{where}",
         "{o} = e{j} / z{j}[{k}]",
     ],
+    "scores": [
+        "x{j} = {i} * {c}",
+        "r{j}[{k}] = max[{n}] x{j}{where}",
+        "e{j} = exp(x{j} - r{j}[{k}])",
+        "z{j}[{k}] = sum[{n}] e{j}{where}",
+        "{o} = e{j} / z{j}[{k}]",
+    ],
     "weights": [
         "r{j}[{k}] = max[{n}] {i}",
         "{o} = exp2(({i} - r{j}[{k}]) * {c})",
@@ -42,7 +49,7 @@ LINKS = {
 """Lines by link: {i} becomes {o} along {n}; {k} are the other axes that are kept, {p} the axis of
 the product before, whose operands are {left} and W{right}."""
 
-ROLLING = ("softmax", "weights")
+ROLLING = ("softmax", "scores", "weights")
 TAILS = {
     "none": [],
     "bias": ["y = {i} + tail[{n}]"],
@@ -93,10 +100,10 @@ def cases(draw: st.DrawFn, high: int = 24) -> Case:
             here = f"C{j}[{row}, {n}]"
         if j < products:
             links = [x for x in LINKS if x != "gate" or j]
-            used.append(draw(st.sampled_from([*links, *ROLLING * 6])))
+            used.append(draw(st.sampled_from([*links, *ROLLING * 4])))
             domain = _where(draw, used[-1], n)
             here = _link(draw, d, used[-1], here, j, row, n, axes[j], operands, domain)
-            domain = domain if used[-1] == "softmax" else ""
+            domain = domain if used[-1] in ("softmax", "scores") else ""
     _tail(draw, d, here, row, axes[products + 1])
     return Case(_chain(extents, d), products, any(x in ROLLING for x in used))
 
@@ -122,7 +129,7 @@ def _link(
         return here
     for line in LINKS[link]:
         text = line.format(**words)
-        for name in ("x", "e"):
+        for name in ("x", "e") if link in ("softmax", "scores") else ():
             text = text.replace(f"{name}{j}", f"{name}{j}[{row}, {n}]")
         d.lines.append(text)
     shapes = {"bias": [n], "gain": [n], "mask": ["m", n], "W": operands[1][1:-1].split(", ")}

@@ -40,6 +40,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "gpu_time": (VALUES | {"gpu"}, {"cuda"}),
     "measure_gpu": (GENERATED, set()),
     "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "sample"}, {"numpy"}),
+    "probe_gpu": (GENERATED, set()),
     "tune_gpu": (TUNED, {"numpy"}),
     "tune_predicted": (TUNED, {"numpy"}),
     "bench": (TUNED, {"numpy", "typer", "rich"}),
@@ -53,7 +54,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
-    "cli": (COMPILED | {"bench", "cli", "report", "db", "service"}, {"rich", "typer"}),
+    "cli": (
+        COMPILED | {"bench", "cli", "probe_gpu", "report", "db", "service"}, {"rich", "typer"}
+    ),
     "db": (VALUES | {"tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
         COMPILED | {"db"},

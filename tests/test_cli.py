@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from db import Store
+
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
@@ -31,8 +33,8 @@ def test_space_counts_as_the_paper_does(tmp_path: Path) -> None:
 
 def test_explain_derives_the_online_softmax(tmp_path: Path) -> None:
     ran = mcfuser("explain", "attention:8,512,512,64,64", data=tmp_path)
-    assert "U <- U[b, m, h] * exp(R_old[b, m] - R[b, m])" in ran.stdout
-    assert "mh(L_Q,n(L_K,C_S,C_X,C_R,C_P,C_Z,L_V,C_U),C_O,S_O)" in ran.stdout
+    assert "U <- exp2(R_old[b, m] - R[b, m]) * U[b, m, h]" in ran.stdout
+    assert "mh(L_Q,n(L_K,C_S,C_R,C_P,C_Z,L_V,C_U),C_O,S_O)" in ran.stdout
 
 
 def test_compile_run_and_the_cache(tmp_path: Path) -> None:
@@ -81,3 +83,13 @@ def test_a_model_that_is_none_is_told(tmp_path: Path) -> None:
         ran = mcfuser("compile", str(path), "-o", str(tmp_path / "out"), data=tmp_path)
         assert ran.returncode == 2
         assert "Traceback" not in ran.stderr
+
+
+def test_a_device_tells_its_readings_or_why_it_has_none(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'mcfuser.db'}")
+    store.keep_probe("nvidia/l4", {"launch": 3e-6}, {})
+    store.close()
+    told = mcfuser("device", "l4", "--json", data=tmp_path).stdout
+    assert json.loads(told) == {"device": "nvidia/l4", "readings": {"launch": 3e-6}}
+    assert "published rates" in mcfuser("device", "a100", data=tmp_path).stdout
+    assert "is no GPU" in mcfuser("device", "cpu", data=tmp_path).stderr

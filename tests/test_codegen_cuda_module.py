@@ -10,6 +10,7 @@ from triton_cases import run_time, scheduled
 
 tvm = pytest.importorskip("tvm")
 
+import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from mcfuser.chain import attention  # noqa: E402
@@ -38,6 +39,17 @@ def split(request: pytest.FixtureRequest) -> tuple[Source, Binary]:
     tiles = {"m": 32, "n": 16, "k": 32, "h": 32}
     schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles, "n", 3)
     source = generate(schedule, f"split_{request.param}", Lowering(combine=request.param))
+    return source, compile_source(source, "sm_90")
+
+
+@pytest.fixture(scope="module")
+def mapped() -> tuple[Source, Binary]:
+    tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
+    chain = attention(2, 64, 64, 32, 32, "float16")
+    tensors = [replace(t, offset=32, strides=(2048, 32, 1)) if t.name == "K" else t
+               for t in chain.tensors]  # fmt: skip
+    schedule = scheduled(replace(chain, tensors=tuple(tensors)), "mh.nk", tiles)
+    source = generate(schedule, "mapped_attention", Lowering(tma=True))
     return source, compile_source(source, "sm_90")
 
 
@@ -103,6 +115,57 @@ def test_a_split_launches_its_kernels_in_order(split: tuple[Source, Binary]) -> 
     counters = [w for w in source.workspace if w.zero]
     assert parameters == len(source.parameters) + len(counters)
     assert words.count("alloc_buffer") == len(source.workspace) - len(counters)
+
+
+ENCODE = "runtime.cuTensorMapEncodeTiled"
+
+
+@pytest.mark.skipif(
+    tvm.get_global_func(ENCODE, allow_missing=True) is not None, reason="TVM's CUDA runtime is here"
+)
+def test_a_launcher_hands_tensor_maps_over(mapped: tuple[Source, Binary]) -> None:
+    """Run on this CPU, with stand-ins for the driver's function and the kernel."""
+    source, binary = mapped
+    shapes = {n: (2, 65, 32) if n == "K" else shape for n, shape in PHYSICAL.items()}
+    function = cuda_module.launcher(source, binary, shapes).with_attr("global_symbol", "launch")
+    built = tvm.compile(tvm.IRModule({"launch": function}), target={"kind": "llvm"})
+    q, k, v, o = (tvm.runtime.tensor(np.zeros(shapes[n], np.float16)) for n in source.parameters)
+    maps: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
+    tvm.register_global_func(ENCODE, lambda *given: maps.append(given))
+    tvm.register_global_func(source.name, lambda *given: calls.append(given))
+    try:
+        built["launch"](q, k, v, o)
+    finally:
+        for name in (ENCODE, source.name):
+            tvm_ffi.registry.remove_global_func(name)
+    bases = [q.data_ptr(), k.data_ptr() + 2 * 32, v.data_ptr()]
+    numbers = (32, 64, 2, 64, 4096, 32, 32, 1, 1, 1, 1)  # extents, bytes, box, steps
+    codes = (0, 2, 2, 0)  # no interleaving, 64 bytes swizzled, lines of 128 bytes, zeros outside
+    for given, base in zip(maps, bases, strict=True):
+        assert given[0].value % 64 == 0, "the driver wants a map to lie so"
+        assert given[3].value == base
+        assert given[1:3] + given[4:] == ("float16", 3, *numbers, *codes)
+    each = [(m[0].value, 2, 64, 32, 2048, 32, 1) for m in maps]
+    rest = (0, 0, binary.threads, *source.grid, binary.shared)
+    taken = [getattr(x, "value", x) for x in calls[0]]
+    assert taken == [o.data_ptr(), *(x for one in each for x in one), *rest]
+
+
+@gpu
+def test_a_module_is_built_with_tensor_maps(mapped: tuple[Source, Binary]) -> None:
+    source, binary = mapped
+    kernel = cuda_module.kernel(source, binary)
+    ((_, types),) = kernel.functions
+    assert types == (
+        "handle",
+        *(cuda_module.MAP, *["int32"] * 3, *["int64"] * 3) * 3,
+        *["int64"] * 2,
+    )
+    library = cuda_module.build(module_with(source, binary), device_named("h200"), [kernel])
+    assert binary.cubin in library
+    assert ENCODE.encode() in library
+    assert b"__global__" not in library
 
 
 def test_extents_known_at_run_time_only_are_refused(compiled: tuple[Source, Binary]) -> None:

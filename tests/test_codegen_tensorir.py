@@ -283,13 +283,15 @@ def test_masked_scores_of_minus_infinity_weigh_nothing() -> None:
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 def test_functions_are_accurate(scale: float) -> None:
-    """exp, erf and tanh are polynomials: within 5e-7 of the true values where these matter."""
-    lines = ["E[m] = exp(X[m])", "F[m] = erf(X[m])", "G[m] = tanh(X[m])"]
+    """exp, exp2, erf, tanh are polynomials: within 5e-7 of the true values where these matter."""
+    lines = [
+        "E[m] = exp(X[m])", "F[m] = erf(X[m])", "G[m] = tanh(X[m])", "H[m] = exp2(X[m])"
+    ]  # fmt: skip
     document = {
         "axes": {"m": 4096},
         "tensors": {"X": {"shape": ["m"]}},
         "operators": lines,
-        "outputs": ["E", "F", "G"],
+        "outputs": ["E", "F", "G", "H"],
     }
     chain = from_json(document)
     inputs = {"X": np.random.default_rng(0).standard_normal(4096).astype("float32") * scale}
@@ -298,6 +300,7 @@ def test_functions_are_accurate(scale: float) -> None:
     kept = np.abs(inputs["X"]) < 80
     relative = np.abs(found["E"] - expected["E"]) / expected["E"]
     assert relative[kept].max() < 5e-7
+    assert (np.abs(found["H"] - expected["H"]) / expected["H"])[kept].max() < 5e-7
     assert np.abs(found["F"] - expected["F"]).max() < 5e-7
     assert (np.abs(found["G"] - expected["G"]) <= 1e-6 * np.abs(expected["G"])).all()
 
@@ -312,8 +315,9 @@ def test_what_is_not_a_number_stays_so_and_what_is_too_large_is_infinite() -> No
             "G[m] = tanh(X[m])",
             "H[m] = max(X[m], 0.0)",
             "I[m] = 1.0 / (1.0 + exp(-X[m]))",
+            "J[m] = exp2(X[m] * 2.0)",
         ],
-        "outputs": ["E", "F", "G", "H", "I"],
+        "outputs": ["E", "F", "G", "H", "I", "J"],
     }
     chain = from_json(document)
     x = np.zeros(32, "float32")
@@ -325,6 +329,7 @@ def test_what_is_not_a_number_stays_so_and_what_is_too_large_is_infinite() -> No
         "G": (np.nan, 1.0, -1.0, 1.0),
         "H": (np.nan, np.inf, 0.0, 100.0),
         "I": (np.nan, 1.0, 0.0, 1.0),
+        "J": (np.nan, np.inf, 0.0, np.inf),
     }
     for name, values in expected.items():
         np.testing.assert_allclose(found[name][:4], values, rtol=1e-6, err_msg=name)

@@ -38,6 +38,9 @@ GOLDENS = {
     ),
     "attention_causal": Golden("causal", "mh.nk", "m=64 n=32 k=64 h=64", "float32"),
     "attention_causal_whole": Golden("causal", "mh.kn", "m=64 n=128 k=32 h=64"),
+    "attention_causal_tma": Golden(
+        "causal", "mh.nk", "m=64 n=64 k=64 h=64", lowering=Lowering(stages=3, tma=True)
+    ),
     "attention_local": Golden("local", "mh.nk", "m=64 n=32 k=64 h=64", extents={"n": 512}),
     "attention_masked": Golden("masked", "mh.nk", "m=32 n=32 k=64 h=64", "float32", {"n": 200}),
     "attention_split": Golden(
@@ -53,6 +56,10 @@ GOLDENS = {
     "gemm_flat": Golden("gemm", "m.n(k,h)", "m=64 n=64 k=64 h=32"),
     "mlp": Golden("mlp", "bm.n(k,h)", "b=1 m=32 n=64 k=64 h=64"),
     "linear": Golden("linear", "mn.k", "m=64 n=64 k=32", "float32"),
+    "linear_tma": Golden(
+        "linear", "mn.k", "m=64 n=128 k=64", extents={"m": 500, "k": 512},
+        lowering=Lowering(stages=4, tma=True),
+    ),
     "linear_split": Golden(
         "linear", "mn.k", "m=64 n=64 k=32", extents={"m": 60, "k": 1024}, split="k", parts=5
     ),
@@ -87,9 +94,16 @@ def test_no_golden_file_is_left_over() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == set(GOLDENS)
 
 
+def test_tensor_maps_compile() -> None:
+    names = [n for n in GOLDENS if n.endswith("_tma")]
+    for name, binary in zip(names, compile_all([*map(source_of, names)], "sm_90", 2), strict=True):
+        assert isinstance(binary, Binary), f"{name}: {binary}"
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_splits_bounds_and_run_time_extents_compile(arch: str) -> None:
-    names = [n for n in GOLDENS if any(w in n for w in ("split", "run_time", "causal", "local"))]
+    words = ("split", "run_time", "causal", "local")
+    names = [n for n in GOLDENS if any(w in n for w in words) and not n.endswith("_tma")]
     sources = [source_of(n) for n in names]
     for name, source, binary in zip(names, sources, compile_all(sources, arch, 2), strict=True):
         assert isinstance(binary, Binary), f"{name}: {binary}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,33 +15,28 @@ from mcfuser.chain import fixed
 from mcfuser.codegen.triton import Lowering, generate
 from mcfuser.space.statement import Illegal, loops
 
-CASES = 200
+CASES, MAPPED = 200, 60
 
 
-def cases(seed: int) -> list[tuple[Drawn, Case]]:
+def cases(seed: int, count: int, lowering: Lowering, step: int = 1) -> list[tuple[Drawn, Case]]:
     rng, found = Random(seed), []
-    while len(found) < CASES:
-        case = drawn(rng)
+    while len(found) < count:
+        case = drawn(rng, step)
         if case is None:
             continue
         try:
-            source = generate(case.schedule, "kernel", Lowering(combine=case.combine))
+            source = generate(case.schedule, "kernel", replace(lowering, combine=case.combine))
         except Illegal as illegal:
-            assert "register file" in str(illegal) or "single positions" in str(illegal)
+            reasons = ("register file", "single positions", "tensor map")
+            assert any(words in str(illegal) for words in reasons[: 2 + lowering.tma])
             continue
         memory = memory_of(fixed(case.plain, case.extents), source, len(found))
         found.append((case, Case(source, memory, case.extents)))
     return found
 
 
-def test_random_chains_agree_with_the_oracle(tmp_path: Path) -> None:
-    drawn_cases = cases(0)
-    kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
-    assert all(kinds[f"split, {c}"] >= CASES // 10 for c in ("kernel", "last")), kinds
-    assert kinds["bounded"] >= CASES // 10, kinds
-    assert kinds["ragged"] >= CASES // 4, kinds
-    assert kinds["run time"] >= CASES // 5, kinds
-    found = interpreted([case for _, case in drawn_cases], tmp_path)
+def agree(drawn_cases: list[tuple[Drawn, Case]], folder: Path) -> None:
+    found = interpreted([case for _, case in drawn_cases], folder)
     for (case, run), memory in zip(drawn_cases, found, strict=True):
         where = f"{case.schedule}\n{case.extents}\n{run.source.text}"
         assert not isinstance(memory, str), f"{memory}\n{where}"
@@ -50,6 +46,25 @@ def test_random_chains_agree_with_the_oracle(tmp_path: Path) -> None:
             wrong = error(chain, name, memory, expected)
             assert wrong < TOLERANCE[chain.tensor(name).dtype], f"{name}: {wrong}\n{where}"
         assert not any(memory[w.name].any() for w in run.source.workspace if w.zero), where
+
+
+def test_random_chains_agree_with_the_oracle(tmp_path: Path) -> None:
+    drawn_cases = cases(0, CASES, Lowering())
+    kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
+    assert all(kinds[f"split, {c}"] >= CASES // 10 for c in ("kernel", "last")), kinds
+    assert kinds["bounded"] >= CASES // 10, kinds
+    assert kinds["ragged"] >= CASES // 4, kinds
+    assert kinds["run time"] >= CASES // 5, kinds
+    agree(drawn_cases, tmp_path)
+
+
+def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
+    drawn_cases = cases(1, MAPPED, Lowering(tma=True), step=8)
+    kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
+    assert all(kinds[f"split, {c}"] >= MAPPED // 20 for c in ("kernel", "last")), kinds
+    assert kinds["bounded"] >= MAPPED // 10, kinds
+    assert kinds["ragged"] >= MAPPED // 4, kinds
+    agree(drawn_cases, tmp_path)
 
 
 def _kinds(case: Drawn) -> set[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +18,9 @@ from sqlalchemy import text
 
 from db import Job, Order, Store
 from mcfuser.chain import from_text
-from mcfuser.tuned import Tuned
+from mcfuser.device import device_named
+from mcfuser.tune import tune
+from mcfuser.tuned import Options, Tuned, tuned_key
 
 
 class Clock:
@@ -321,3 +325,31 @@ def test_a_document_that_is_no_json_is_a_miss(
     store.put(one)
     assert store.get(one.key) == one
     store.close()
+
+
+def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path) -> None:
+    """Time on the processor: what other tests do meanwhile does not count."""
+    url, device, options = f"sqlite:///{tmp_path / 'kernels.db'}", device_named("h200"), Options()
+    chain = from_text("attention:12,512,512,64,64")
+    key = tuned_key(chain, device, options)
+    with closing(Store(url)) as store:
+        store.put(replace(tuned(key), chain=chain, binary=bytes(60_000), measured=1e-6))
+    spent = []
+    for _ in range(5):
+        with closing(Store(url)) as store:
+            start = time.process_time()
+            found = tune(from_text("attention:12,512,512,64,64"), device, store, options)
+            spent.append(time.process_time() - start)
+            assert found.key == key
+    assert min(spent) < 5e-3
+
+
+class TestProbes:
+    def test_a_device_has_the_readings_of_its_last_probe(self, store: Store) -> None:
+        l4, h200 = device_named("l4"), device_named("h200")
+        assert store.probed(l4) == l4
+        store.keep_probe(l4.name, {"turn": 1e-6, "launch": 3e-6}, {"sm_mhz": 900})
+        store.keep_probe(l4.name, {"turn": 2e-6, "launch": 3e-6}, {"sm_mhz": 1000})
+        assert store.probed(l4) == replace(l4, readings=(("launch", 3e-6), ("turn", 2e-6)))
+        assert store.probed(l4).key == l4.key
+        assert store.probed(h200) == h200

@@ -41,7 +41,7 @@ def test_the_papers_gpu() -> None:
 
 def test_the_h200_is_an_h100_with_more_bandwidth() -> None:
     h100, h200 = CATALOGUE["nvidia/h100"], CATALOGUE["nvidia/h200"]
-    measured = {"costs": h200.costs, "cache": h200.cache}
+    measured = {"costs": h200.costs, "cache": h200.cache, "readings": h200.readings}
     assert replace(h100, name=h200.name, bandwidth=h200.bandwidth, **measured) == h200
     assert h200.bandwidth > h100.bandwidth
 

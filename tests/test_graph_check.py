@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from test_measure_gpu import has_driver
 
 from mcfuser.device import probe_cpu
 from mcfuser.errors import InputError
@@ -40,6 +41,13 @@ def test_a_module_that_does_not_load_is_reported(tmp_path: Path) -> None:
     (tmp_path / "module.so").write_bytes(b"not a library")
     with pytest.raises(InputError, match="does not run"):
         check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {})
+
+
+@pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
+def test_a_module_for_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "module.so").write_bytes(b"")
+    with pytest.raises(InputError, match=r"TVM cannot use a GPU here: libcuda.+NVIDIA's driver"):
+        check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {}, place="graph")
 
 
 def test_inputs_stay_within_the_smallest_table() -> None:

@@ -36,7 +36,7 @@ def kernel(chain=CHAIN) -> Kernel:
 def altered(old: str, new: str) -> list[Kernel]:
     right = kernel()
     assert old in right.source.text
-    text = right.source.text.replace(old, new, 1)
+    text = right.source.text.replace(old, new)
     return [replace(right, source=replace(right.source, text=text))]
 
 
@@ -48,8 +48,8 @@ def worker() -> Iterator[Worker]:
 
 def test_each_failure_costs_itself_alone(worker: Worker) -> None:
     right = [kernel()]
-    wrong = altered("T.float32(0.25)", "T.float32(0.26)")
-    broken = altered("T.float32(0.25)", "T.no_such_thing(0.25)")
+    wrong = altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
+    broken = altered("T.float32(0.36067376022224085)", "T.no_such_thing(0.36)")
     crash = altered("O_flat[", "O_flat[1000000000 + ")
     found = worker.measure(CHAIN, [right, wrong, crash, broken, right], 0)
     assert [f.failed is None for f in found] == [True, False, False, False, True]
@@ -94,7 +94,7 @@ def test_many_programs_are_several_requests(
     asked: list[int] = []
     ask = worker._ask
     monkeypatch.setattr(worker, "_ask", lambda r, n, limit: (asked.append(n), ask(r, n, limit))[1])
-    right, wrong = [kernel()], altered("T.float32(0.25)", "T.float32(0.26)")
+    right, wrong = [kernel()], altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
     found = worker.measure(CHAIN, [right, right, wrong, right, right], 0)
     assert [f.failed is None for f in found] == [True, True, False, True, True]
     assert asked == [2, 2, 1]

@@ -14,6 +14,7 @@ from mcfuser.child import Child
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.triton import Lowering, generate
 from mcfuser.device import CATALOGUE
+from mcfuser.measure import measured
 from mcfuser.measure_gpu import GpuKernel, GpuWorker, _request
 from mcfuser.space.prune import distinct, prune, space
 
@@ -27,6 +28,37 @@ def kernel(split: bool = False) -> GpuKernel:
     schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
     source = generate(schedule, "kernel", Lowering(4, 2))
     return GpuKernel(CHAIN, source, Binary(b"\x7fELF", "kernel", 1024, 40, 0, 128))
+
+
+class Crowded:
+    """A GPU that another process fills."""
+
+    arch, uuid = "90", "GPU-0"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.memory_resource = SimpleNamespace(allocate=self.refuse)
+
+    def refuse(self, *arguments: object, **options: object) -> None:
+        raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: the API call failed, no memory")
+
+    set_current = create_stream = refuse
+
+
+def crowd(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> None:
+    """So many MiB, as the GPU's own library tells."""
+    from cuda.bindings import nvml
+
+    from mcfuser import gpu as gpus
+
+    left = SimpleNamespace(free=free << 20, total=total << 20)
+    told = SimpleNamespace(
+        NvmlError=nvml.NvmlError,
+        init_v2=lambda: None,
+        device_get_handle_by_uuid=lambda uuid: 0,
+        device_get_memory_info_v2=lambda handle: left,
+    )
+    monkeypatch.setattr(gpus, "nvml", told)
 
 
 def has_driver() -> bool:
@@ -62,6 +94,21 @@ def test_answers_of_a_child_that_ends_say_so() -> None:
     (answer,) = child.ask({"a": 1}, 3, 10.0)
     assert "died" in str(answer)
     assert not child.alive
+
+
+def test_a_child_that_an_error_ends_is_quoted() -> None:
+    child = Child("timeit", ["raise ImportError('libcuda is too old')"])
+    child.start()
+    assert str(child.line(10.0)).endswith("died with status 1: ImportError: libcuda is too old")
+
+
+def test_a_child_that_cannot_open_the_gpu_refuses_in_one_sentence(monkeypatch) -> None:
+    monkeypatch.setattr(GpuWorker, "_refuse_missing", lambda self: False)
+    with GpuWorker(H200, cores=1) as worker:
+        worker._child = Child("timeit", ["raise ImportError('libcuda is too old')"])
+        found = worker.measure(CHAIN, [[kernel()], [kernel()]], 0)
+    why = "no GPU could be opened: the measuring process died with status 1: ImportError: libcuda"
+    assert [f.failed for f in found] == [f"{why} is too old"] * 2
 
 
 def test_a_child_that_is_late_is_stopped() -> None:
@@ -111,6 +158,68 @@ class TestOnTheGpuSide:
         assert is_device(name, known.arch, known) is same
         assert not is_device(name, "sm_75", known)
 
+    def test_a_driver_too_old_is_told_before_it_is_asked_for_more(self, monkeypatch) -> None:
+        from mcfuser import gpu as gpus
+
+        monkeypatch.setattr(gpus, "driver", SimpleNamespace(cuDriverGetVersion=lambda: (0, 11080)))
+        with pytest.raises(gpus.Unusable) as told:
+            gpus.find(H200)
+        assert str(told.value) == (
+            "the NVIDIA driver offers CUDA 11.8, and measuring needs 12.0; update the driver"
+        )
+
+    @pytest.mark.parametrize(
+        ("handles", "told"),
+        [
+            ([], "no NVIDIA GPU is at hand"),
+            (["NVIDIA L4"], "the GPU at hand is NVIDIA L4 (sm_90), not nvidia/h200"),
+            (
+                ["NVIDIA H200"],
+                "NVIDIA H200 has 7 of its 143771 MiB left, too few for what measuring needs: "
+                "end the process that fills it, or wait until it is done",
+            ),
+        ],
+    )
+    def test_a_gpu_that_cannot_be_opened_is_one_sentence(self, handles, told, monkeypatch) -> None:
+        from mcfuser import gpu as gpus
+
+        crowd(monkeypatch, 7, 143771)
+        monkeypatch.setattr(
+            gpus, "driver",
+            SimpleNamespace(cuDriverGetVersion=lambda: (0, 13000), cuInit=lambda flags: (0,)),
+        )  # fmt: skip
+        made = SimpleNamespace(get_all_devices=lambda: [Crowded(n) for n in handles])
+        monkeypatch.setattr(gpus, "Handle", made)
+        with pytest.raises(gpus.Unusable) as caught:
+            gpus.find(H200)
+        assert str(caught.value) == told
+
+    @pytest.mark.parametrize(
+        ("total", "told"),
+        [
+            (143771, "has 100 of its 143771 MiB left, too few for the 512 MiB that measuring"),
+            (256, "has 256 MiB, and 512 are needed"),
+        ],
+    )
+    def test_tensors_that_find_no_room_are_one_sentence(self, total, told, monkeypatch) -> None:
+        from mcfuser import gpu as gpus
+
+        crowd(monkeypatch, 100, total)
+        one = gpus.Gpu(Crowded("NVIDIA H200"), None, {})
+        with pytest.raises(gpus.Unusable, match=f"^NVIDIA H200 {told}"):
+            gpus.allocate(one, 512 << 20)
+
+    def test_a_full_gpu_is_no_fault_of_the_program(self, monkeypatch) -> None:
+        from mcfuser import gpu as gpus
+        from mcfuser.measure_gpu_child import Problem, _checked
+
+        crowd(monkeypatch, 0, 143771)
+        problem = Problem(gpus.Gpu(Crowded("NVIDIA H200"), None, {}), CHAIN, 0, True, {})
+        answer = _checked(problem, _request(CHAIN, [[kernel()]], 0, True, {})["programs"][0], 1e-2)
+        found = measured(answer)
+        assert found.unusable and not answer["over"]
+        assert found.failed.startswith("NVIDIA H200 has 0 of its 143771 MiB left")
+
     def test_a_program_is_wrong_where_an_output_was_not_written(self, monkeypatch) -> None:
         from mcfuser import gpu as gpus
         from mcfuser.measure_gpu_child import Problem
@@ -125,3 +234,35 @@ class TestOnTheGpuSide:
         holed[7] = np.nan
         assert problem.error({"E": holed}, 1e-2) == "output 'E' is not finite"
         assert "more than 1e-02" in str(problem.error({"E": stored * np.float16(1.5)}, 1e-2))
+
+
+def test_tensor_maps_travel_with_a_request() -> None:
+    one = kernel()
+    found = distinct(prune(space(CHAIN), H200)[0])
+    plan, tiles = found.tables[0]
+    schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
+    source = generate(schedule, "kernel", Lowering(tma=True))
+    program = [GpuKernel(CHAIN, source, one.binary)]
+    request = json.loads(json.dumps(_request(CHAIN, [program], 0, False, {})))
+    (launch,) = request["programs"][0][0]["launches"]
+    assert launch["arguments"] == ["E"]
+    for told, m in zip(launch["maps"], source.launches[0].maps, strict=True):
+        assert (told["tensor"], told["start"], told["dtype"]) == (m.tensor, 0, "float16")
+        assert [tuple(told[n]) for n in ("shape", "strides", "part")] == [
+            m.shape,
+            m.strides,
+            m.part,
+        ]
+        assert told["swizzle"] == m.swizzle
+
+
+def test_a_tensor_map_is_passed_by_value() -> None:
+    """128 bytes, then shape and strides, as a kernel takes them; other arguments as they are."""
+    driver = pytest.importorskip("cuda.bindings.driver")
+    from mcfuser.gpu import _packed
+
+    m = driver.CUtensorMap()
+    m.opaque = list(map(driver.cuuint64_t, range(16)))
+    assert _packed(m).view(np.uint64).tolist() == list(range(16))
+    assert _packed(np.int32(-7)).view(np.int32).tolist() == [-7]
+    assert _packed(SimpleNamespace(handle=1 << 40)).view(np.uint64).tolist() == [1 << 40]

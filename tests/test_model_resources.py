@@ -12,7 +12,7 @@ from mcfuser.codegen.triton import generate
 from mcfuser.device import CATALOGUE
 from mcfuser.lowerings import LOWERINGS, STAGES, WARPS, every
 from mcfuser.model.fitted import lowered
-from mcfuser.model.resources import GATHERED, HELD, worth
+from mcfuser.model.worth import GATHERED, HELD, worth
 from mcfuser.space.prune import distinct, parted, prune, space
 
 H200 = CATALOGUE["nvidia/h200"]

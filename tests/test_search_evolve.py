@@ -144,6 +144,49 @@ def test_the_first_measured_are_the_best_by_the_estimate() -> None:
     assert [cost(c) for c in bench.asked[0]] == expected
 
 
+def test_the_first_measured_are_no_kin() -> None:
+    """All sixteen of the best by the estimate share a gene; eight of each kind come first."""
+    cost = bowl((2, 2, 2))
+    bench = Bench(cost)
+    evolve(grid(6, 6, 6), estimated(cost), bench, 0, kin=lambda c: c[1:])
+    assert len({c[1:] for c in bench.asked[0]}) == MEASURED
+    assert all(c[0] == 2 for c in bench.asked[0])
+    assert len({c[1:] for c in bench.asked[1]}) < len(bench.asked[1])
+
+
+def test_then_half_are_next_to_the_best() -> None:
+    """The estimate knows nothing of the last gene, on which the time depends most."""
+
+    def estimate(c: Candidate) -> float:
+        return 10.0 + c[0] + c[1]
+
+    bench = Bench(lambda c: estimate(c) + 5.0 * abs(c[2] - 5))
+    found = evolve(grid(6, 6, 6), estimated(estimate), bench, 0, kin=lambda c: c[:2])
+    best = min(bench.asked[0], key=bench.cost)
+    near = [c for c in bench.asked[1] if sum(a != b for a, b in zip(c, best, strict=True)) == 1]
+    assert len(near) >= MEASURED // 2
+    assert found.best is not None and found.best[2] == 5
+
+
+def test_few_kinds_are_filled_up_with_kin() -> None:
+    bench = Bench(bowl((2, 2, 2)))
+    evolve(grid(6, 6, 6), estimated(bowl((2, 2, 2))), bench, 0, kin=lambda c: c[0] // 3)
+    assert len(bench.asked[0]) == MEASURED
+
+
+def test_what_the_estimate_was_off_by_moves_it() -> None:
+    """It takes the first gene's 1 for the fastest, by little, but that is half as fast: after one
+    generation of all three, only the others come."""
+
+    def estimate(c: Candidate) -> float:
+        return (10.0 + c[1] + c[2] / 10) * (0.97 if c[0] == 1 else 1.0)
+
+    bench = Bench(lambda c: estimate(c) * (2.0 if c[0] == 1 else 1.0))
+    evolve(grid(3, 6, 6), estimated(estimate), bench, 0)
+    assert {c[0] for c in bench.asked[0]} == {0, 1, 2}
+    assert {c[0] for c in bench.asked[1]} == {0, 2}
+
+
 def test_a_failed_first_generation_is_not_the_end() -> None:
     """Where the estimate's favourites all fail, the next generation measures others."""
     cost = bowl((0, 0, 0))

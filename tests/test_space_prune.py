@@ -33,6 +33,7 @@ from mcfuser.space.prune import (
     parted,
     prune,
     sample,
+    small_tiles,
     space,
     tile_sizes,
 )
@@ -97,6 +98,27 @@ def test_tile_sizes_are_multiples_of_16_and_the_extent(extent: int) -> None:
     assert sizes[-1] == extent
     assert all(t % 16 == 0 and t < extent for t in sizes[:-1])
     assert list(sizes) == sorted(set(sizes))
+
+
+def test_axes_that_no_product_has_may_be_taken_by_the_row() -> None:
+    assert tile_sizes(40, (1, 2, 4, 8)) == (1, 2, 4, 8, 16, 32, 40)
+    assert tile_sizes(4, (1, 2, 4, 8)) == (1, 2, 4)
+    norm = named("layer_norm", {"m": 512, "n": 256})
+    assert [small_tiles(norm, a) for a in "mn"] == [(1, 2, 4, 8)] * 2
+    assert space(norm).options[0][:5] == (1, 2, 4, 8, 16)
+    chain = gemm(1, 64, 64, 64, 64)
+    assert [small_tiles(chain, a) for a in "mnkh"] == [()] * 4
+
+
+@pytest.mark.parametrize(("m", "small"), [(1, ()), (15, ()), (16, (1,)), (2048, (1,))])
+def test_a_head_stands_alone_where_its_rows_fill_a_product(m: int, small: tuple[int, ...]) -> None:
+    c = from_json({
+        "axes": {"b": 2, "g": 8, "m": m, "n": 64, "k": 32},
+        "tensors": {"Q": {"shape": list("bgmk")}, "K": {"shape": list("bnk")}},
+        "operators": ["S[b, g, m, n] = sum[k] Q[b, g, m, k] * K[b, n, k]"],
+    })  # fmt: skip
+    assert small_tiles(c, "g") == small
+    assert small_tiles(c, "m") == small_tiles(c, "n") == ()
 
 
 # --- every chain ----------------------------------------------------------------------------

@@ -154,3 +154,50 @@ def test_parsing_and_evaluating_agree_on_precedence() -> None:
     e = parse("2 + 3 * 4 - 6 / 4 < 10 and not_(1 == 2)")
     assert bool(value(e, lambda r: None, lambda a: None)) is (2 + 3 * 4 - 6 / 4 < 10)
     assert value(parse("-2 - 3 * -(4 - 1)"), lambda r: None, lambda a: None) == 7
+
+
+@pytest.mark.parametrize("b", [1, 3])
+@pytest.mark.parametrize(
+    ("where", "inside"),
+    [
+        ("n <= m", lambda m, n, h: n <= m),
+        ("h < n", lambda m, n, h: h < n),
+        ("n < 4", lambda m, n, h: n < 4),
+        ("h <= m", lambda m, n, h: h <= m),
+        ("n <= m and h < n", lambda m, n, h: (n <= m) & (h < n)),
+        ("n < L[b]", None),
+    ],
+)
+def test_a_products_domain(where: str, inside, b: int) -> None:
+    """Of its left operand, its right one, both, and neither."""
+    c = from_json({
+        "axes": {"b": b, "m": 5, "n": 7, "h": 6},
+        "tensors": {"P": {"shape": list("bmn")}, "V": {"shape": list("bnh")},
+                    "L": {"shape": ["b"]}},
+        "operators": [f"U[b, m, h] = sum[n] float16(P[b, m, n]) * V[b, n, h] where {where}"],
+    } if inside is None else {
+        "axes": {"b": b, "m": 5, "n": 7, "h": 6},
+        "tensors": {"P": {"shape": list("bmn")}, "V": {"shape": list("bnh")}},
+        "operators": [f"U[b, m, h] = sum[n] float16(P[b, m, n]) * V[b, n, h] where {where}"],
+    })  # fmt: skip
+    x = inputs(c, 0)
+    i, m, n, h = np.ogrid[:b, :5, :7, :6]
+    if inside is None:
+        x["L"] = np.asarray([0.0, 3.0, 9.0])[:b]
+        kept = n < x["L"][i]
+    else:
+        kept = inside(m, n, h)
+    every = x["P"][:, :, :, None] * x["V"][:, None]
+    expected = np.where(kept, every, 0.0).sum(2)
+    np.testing.assert_allclose(evaluate(c, x)["U"], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_what_a_domain_leaves_out_may_be_infinite() -> None:
+    c = from_json({
+        "axes": {"m": 4, "n": 4, "h": 2},
+        "tensors": {"P": {"shape": ["m", "n"]}, "V": {"shape": ["n", "h"]}},
+        "operators": ["U[m, h] = sum[n] P[m, n] * V[n, h] where n <= m"],
+    })  # fmt: skip
+    x = inputs(c, 0)
+    x["P"][np.triu_indices(4, 1)] = np.inf
+    assert np.isfinite(evaluate(c, x)["U"]).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -14,6 +15,7 @@ from mcfuser.device import CATALOGUE
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.space.prune import distinct, parted, prune, space
+from mcfuser.space.statement import Illegal
 from mcfuser.tune import compare, tune
 from mcfuser.tune_gpu import GpuSearch, gpu_kernel
 from mcfuser.tuned import MemoryCache, Options, Tuned, realise
@@ -117,3 +119,58 @@ def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0)
     assert bench.asked[-1] == (2, True)
     assert np.isfinite(one) and many != one
+
+
+class Full(Bench):
+    """A GPU that another process fills: at once, or after so many answers."""
+
+    WHY = "NVIDIA H200 has 7 of its 143771 MiB left"
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def _one(self, program) -> Measured:
+        self.room -= 1
+        if self.room < 0:
+            return Measured(None, None, self.WHY, unusable=True)
+        return Measured(1e-6, 1e-4)
+
+
+def test_on_a_full_gpu_the_model_chooses_and_says_why() -> None:
+    full = Full(0)
+    try:
+        found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=full)
+    finally:
+        full.stop()
+    assert found.measured is None and found.predicted > 0 and found.binary
+    assert found.failed[Full.WHY] == len(full.asked) <= 8, "one generation, and no more"
+
+
+def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> None:
+    full = Full(8)
+    try:
+        found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=full)
+    finally:
+        full.stop()
+    assert found.measured == 1e-6
+    assert found.failed[f"as a finalist, {Full.WHY}"] >= 1
+
+
+class Crashing(Compilers):
+    """Compilers of which one crashes in every round."""
+
+    def compile(self, sources, arch, patience=math.inf):
+        for i, binary in super().compile(sources, arch, patience):
+            yield i, Illegal("the compiler crashed") if i == 0 else binary
+
+
+def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
+    crashing = Bench()
+    crashing.compilers = Crashing(2)
+    try:
+        found = tune(CHAIN, H200, MemoryCache(), Options(trials=16), worker=crashing)
+    finally:
+        crashing.stop()
+    assert found.measured is not None
+    assert found.failed["the compiler crashed"] >= 1

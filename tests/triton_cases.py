@@ -8,12 +8,10 @@ from math import prod
 from random import Random
 from typing import Literal
 
-from mcfuser.algebra.hoist import hoist
-from mcfuser.algebra.roll import rolls
 from mcfuser.chain import Bounds, Chain, attention, from_json, gemm
 from mcfuser.space.expression import Expression, bind, loop_axes, parse, tilings
 from mcfuser.space.place import place
-from mcfuser.space.program import Program
+from mcfuser.space.program import program
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
 
@@ -155,11 +153,12 @@ def scheduled(
     parts: int = 1,
 ) -> Schedule:
     """The chain placed under an expression; loops of one trip are dead, as the space has them."""
-    chain = hoist(plain)
+    ready = program(plain)
+    chain = ready.chain
     parsed = parse(expression) if isinstance(expression, str) else expression
     kept = {a: min(tiles[a], chain.size(a)) for a in loop_axes(chain)}
     dead = [a for a in kept if kept[a] == chain.size(a)]
-    buffers, body = place(Program(chain, rolls(chain)), parsed, dead, split=split)
+    buffers, body = place(ready, parsed, dead, split=split)
     return Schedule(chain, parsed, tuple(kept.items()), buffers, body, parts)
 
 
@@ -186,21 +185,27 @@ class Drawn:
     extents: Mapping[str, int]
 
 
-def drawn(rng: Random) -> Drawn | None:
+def drawn(rng: Random, step: int = 1) -> Drawn | None:
     """A random chain under a random expression, a third of them split and a third with run-time
-    extents; None where the split is not legal, or the turns are more than a test has time for."""
+    extents; None where the split is not legal, or the turns are more than a test has time for.
+
+    Above 1, extents are multiples of `step`, none known at run time only, and tiles are powers of
+    two.
+    """
     name = rng.choice(["gemm", "attention", "causal", "local", *sorted(LINES)])
-    small = {a: rng.randint(1, 3 if a in "bg" else 70) for a in "bgmnkh"}
+    small = {a: rng.randint(1, 3 if a in "bg" else 70 // step) for a in "bgmnkh"}
+    small |= {a: step * small[a] for a in "mnkh"}
     plain = chain_named(name, small, rng.choice(["float32", "float32", "float16"]))
     axes = [a.name for a in plain.axes]
-    if rng.random() < 0.35:
+    if rng.random() < 0.35 and step == 1:
         plain = run_time(plain, rng.sample(axes, rng.randint(1, min(2, len(axes)))))
     low_high = {a.name: a.extent for a in plain.axes if isinstance(a.extent, Bounds)}
     extents = {
         a: rng.choice([bounds.low, bounds.high, rng.randint(bounds.low, bounds.high)])
         for a, bounds in low_high.items()
     }
-    tiles = {a: rng.choice([1, 7, 16, 16, 24, 32, 48, 70]) for a in axes}
+    sizes = [1, 7, 16, 16, 24, 32, 48, 70] if step == 1 else [1, 16, 16, 32, 64]
+    tiles = {a: rng.choice(sizes) for a in axes}
     expression = bind(plain, rng.choice(tilings(plain)))
     reduced = sorted({a for o in plain.operators for a in o.over})
     free = [a for a in reduced if a not in expression.grid and tiles[a] < plain.size(a)]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy_triton import workspaces
 
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.triton import Source, TensorMap
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,16 @@ def run(case: Case, module: ModuleType) -> dict[str, np.ndarray]:
     for launch in case.source.launches:
         kernel = getattr(module, launch.name)
         pointers = [Memory(memory[name]) for name in launch.arguments]
+        maps = [described(memory[m.tensor], m) for m in launch.maps]
         numbers = [case.extents[a] for a in launch.extents]
-        kernel[launch.blocks(case.extents)](*pointers, *numbers)
+        kernel[launch.blocks(case.extents)](*pointers, *maps, *numbers)
     return memory
+
+
+def described(array: np.ndarray, m: TensorMap) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor(Memory(array[m.offset :]), [*m.shape], [*m.strides], [*m.box])
 
 
 def main(folder: Path) -> None:

@@ -62,7 +62,12 @@ def from_sympy(value: Any) -> Expr:
             result = Call("mul", (result, part))
         return result
     if isinstance(value, sp.exp):
+        powers = sp.expand(value.args[0] / sp.log(2))
+        if not powers.has(sp.log):
+            return Call("exp2", (from_sympy(powers),))
         return Call("exp", (from_sympy(value.args[0]),))
+    if value.is_Pow and value.args[0] == 2:
+        return Call("exp2", (from_sympy(value.args[1]),))
     if isinstance(value, sp.log):
         return Call("log", (from_sympy(value.args[0]),))
     if value.is_Pow and value.args[1] == -1:

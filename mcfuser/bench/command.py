@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from mcfuser.bench.workloads import LANDSCAPES, PAPER
+from mcfuser.chain import Chain
 from mcfuser.device import Device, device_named
 from mcfuser.errors import InputError
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 out = Console(soft_wrap=True)
 DATA = Path("benchmarks/data")
+T = TypeVar("T")
 
 DeviceOption = Annotated[str, typer.Option(help="a GPU of the catalogue")]
 SeedOption = Annotated[int, typer.Option(help="of the sample", min=0)]
@@ -68,7 +70,9 @@ def model(
     ] = 0,
     data: Annotated[Path, typer.Option(help="folder of landscapes")] = DATA,
     seed: SeedOption = 0,
-    workload: Annotated[list[str] | None, typer.Option(help="G1 .. S9, D1, L1; repeatable")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="G1, S4, D1, L2, P3, N1 ..; repeatable")
+    ] = None,
     constants: Annotated[
         bool, typer.Option("--constants", help="print the constants fitted to all landscapes")
     ] = False,
@@ -106,10 +110,9 @@ def model(
 
 
 def _measure(
-    device: Device, workloads: dict[str, str], folder: Path, count: int, seed: int
+    device: Device, workloads: dict[str, Chain], folder: Path, count: int, seed: int
 ) -> None:
     from mcfuser.bench import landscape
-    from mcfuser.chain import from_text
     from mcfuser.errors import DeviceError
     from mcfuser.measure_gpu import GpuWorker
 
@@ -117,11 +120,11 @@ def _measure(
     with GpuWorker(device) as worker:
         if (why := worker.refused()) is not None:
             raise DeviceError(f"no landscape can be measured: {why}")
-        for name, words in workloads.items():
-            found = landscape.whole(from_text(words, "float16"), device)
+        for name, chain in workloads.items():
+            found = landscape.whole(chain, device)
             chosen = landscape.drawn(found, device, count, seed)
             made = landscape.measure(
-                name, words, device, chosen, found, worker.compilers, worker, seed
+                name, chain, device, chosen, found, worker.compilers, worker, seed
             )
             landscape.write(folder / f"{name}.json", made)
             right = sum(p.seconds is not None for p in made.points)
@@ -135,12 +138,11 @@ def _gpu(name: str) -> Device:
     return device
 
 
-def _known(names: list[str] | None, known: Mapping[str, str]) -> dict[str, str]:
+def _known(names: list[str] | None, known: Mapping[str, T]) -> dict[str, T]:
     for name in names or ():
-        if name not in {**PAPER, **LANDSCAPES}:
-            words = ", ".join({**PAPER, **LANDSCAPES})
-            raise InputError(f"workload '{name}' is not known; use one of {words}")
-    return {n: {**PAPER, **LANDSCAPES}[n] for n in names} if names else dict(known)
+        if name not in known:
+            raise InputError(f"workload '{name}' is not known; use one of {', '.join(known)}")
+    return {n: known[n] for n in names or known}
 
 
 def _table(*columns: str) -> Table:

@@ -12,8 +12,8 @@ import numpy as np
 
 from mcfuser.bench.landscape import Landscape, Point, plan_of
 from mcfuser.model import analytical, fitted, roofline
-from mcfuser.model.resources import worth
 from mcfuser.model.terms import terms
+from mcfuser.model.worth import hopeless, worth
 from mcfuser.space.plan import Floats, Plan
 from mcfuser.space.prune import space
 
@@ -21,8 +21,6 @@ TOP = 8
 """Candidates that the search measures first."""
 FACTOR = 3.0
 """Ranks are compared among candidates within this factor of the best."""
-FLOOR = 1e-6
-"""Seconds that are left to explain at least, of a kernel that memory bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,7 @@ class Known:
     """A landscape's candidates that ran right and are worth a look, as models see them."""
 
     landscape: Landscape
-    seconds: Floats
-    events: Floats
-    far: Floats
+    sample: fitted.Sample
     equation: Floats
     roofline: Floats
 
@@ -55,7 +51,7 @@ def known(landscape: Landscape) -> Known:
     device, every = landscape.device, space(landscape.chain)
     groups: dict[Plan, list[Point]] = {}
     for point in landscape.points:
-        if point.seconds is not None:
+        if point.seconds is not None and not hopeless(point.spills or 0):
             groups.setdefault(plan_of(every, point), []).append(point)
     parts: list[tuple[Floats, ...]] = []
     for plan, points in groups.items():
@@ -66,17 +62,19 @@ def known(landscape: Landscape) -> Known:
         seconds = np.asarray([p.seconds for p in points])
         kept = worth(plan, tiles, warps, stages, device)
         tiles = tiles[kept]
-        made = fitted.lowered(plan, tiles, warps[kept], stages[kept], last[kept], device)
+        tma = np.asarray([p.tma for p in points])
+        made = fitted.lowered(plan, tiles, warps[kept], stages[kept], last[kept], device, tma[kept])
         found = terms(made, device)
-        parts.append((seconds[kept], fitted.matrix(found, device), found.far,
+        parts.append((fitted.matrix(found, device), found.far, seconds[kept],
                       analytical.estimate(plan, tiles, device),
                       roofline.estimate(plan, tiles, device)))  # fmt: skip
-    return Known(landscape, *(np.concatenate(c) for c in zip(*parts, strict=True)))
+    events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
+    return Known(landscape, fitted.Sample(events, far, seconds), equation, roof)
 
 
 def fit(found: Sequence[Known]) -> dict[str, float]:
     """The fitted model's constants from some landscapes."""
-    return fitted.fit([(k.events, np.maximum(k.seconds - k.far, FLOOR)) for k in found])
+    return fitted.fit([k.sample for k in found])
 
 
 def judge(found: Sequence[Known]) -> list[Verdict]:
@@ -92,18 +90,18 @@ def judge(found: Sequence[Known]) -> list[Verdict]:
 
 
 def predicted(k: Known, costs: Mapping[str, float]) -> Floats:
-    result: Floats = k.events @ np.asarray([costs.get(n, 0.0) for n in fitted.NAMES])
-    return result + k.far
+    return fitted.predicted(k.sample.events, k.sample.far, costs)
 
 
 def verdict(k: Known, model: str, times: Floats) -> Verdict:
-    best = k.seconds.min()
-    near = k.seconds <= FACTOR * best
+    seconds = k.sample.seconds
+    best = seconds.min()
+    near = seconds <= FACTOR * best
     order = np.argsort(times, kind="stable")
     return Verdict(
-        k.landscape.name, model, len(times), pearson(times, k.seconds),
-        pearson(ranks(times[near]), ranks(k.seconds[near])),
-        float(k.seconds[order[:TOP]].min() / best), float(k.seconds[order[0]] / best),
+        k.landscape.name, model, len(times), pearson(times, seconds),
+        pearson(ranks(times[near]), ranks(seconds[near])),
+        float(seconds[order[:TOP]].min() / best), float(seconds[order[0]] / best),
     )  # fmt: skip
 
 

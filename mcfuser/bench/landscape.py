@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mcfuser.candidates import Candidate, Candidates
-from mcfuser.chain import Chain, from_text
+from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
@@ -26,6 +26,8 @@ from mcfuser.space.statement import Illegal
 
 BEST = 2
 """The model's best are drawn from so many times as many as are measured in all."""
+NEAR = 3.0
+"""Candidates within this factor of the model's first are near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Point:
     seconds: float | None = None
     error: float | None = None
     failed: str | None = None
+    tma: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,10 @@ class Landscape:
     """Points of one chain on one device, and how they were measured."""
 
     name: str
-    words: str
-    dtype: str
+    chain: Chain
     device: Device
     conditions: dict[str, Any]
     points: tuple[Point, ...]
-
-    @property
-    def chain(self) -> Chain:
-        return from_text(self.words, self.dtype)
 
 
 def whole(chain: Chain, device: Device) -> Candidates:
@@ -91,60 +89,68 @@ def compiled(
 
 
 def measure(
-    name: str, words: str, device: Device, chosen: Sequence[Candidate], found: Candidates,
+    name: str, chain: Chain, device: Device, chosen: Sequence[Candidate], found: Candidates,
     compilers: Compilers, worker: GpuWorker, seed: int,
 ) -> Landscape:  # fmt: skip
-    """Compiles and measures candidates of a chain in float16."""
-    chain = from_text(words, "float16")
+    """Compiles and measures candidates of a chain."""
     points: list[Point] = []
     conditions: dict[str, Any] = {}
 
     def take(candidate: Candidate, source: triton.Source | None, made: Binary | Illegal) -> None:
         plan, tiles = found.plan(candidate)
         lowering = LOWERINGS[candidate[-1]]
-        head = (
+        point = Point(
             str(plan.expression), tuple(tiles.values()), lowering.warps, lowering.stages,
-            lowering.combine, plan.split, plan.parts,
+            lowering.combine, plan.split, plan.parts, tma=lowering.tma,
         )  # fmt: skip
         if isinstance(made, Illegal) or source is None:
-            points.append(Point(*head, failed=str(made)))
+            points.append(replace(point, failed=str(made)))
             return
-        used = (made.shared, made.registers, made.spills)
+        point = replace(point, shared=made.shared, registers=made.registers, spills=made.spills)
         if made.shared > device.fast:
-            points.append(Point(*head, *used, failed="more shared memory than a block may have"))
+            why = "more shared memory than a block may have"
+            points.append(replace(point, failed=why))
             return
         result = worker.measure(chain, [[GpuKernel(chain, source, made)]], seed)[0]
         conditions.update(result.conditions)
-        points.append(Point(*head, *used, result.seconds, result.error, result.failed))
+        points.append(
+            replace(point, seconds=result.seconds, error=result.error, failed=result.failed)
+        )
 
     compiled(found, chosen, device, compilers, take)
-    return Landscape(name, words, "float16", device, conditions, tuple(points))
+    return Landscape(name, chain, device, conditions, tuple(points))
 
 
 def drawn(found: Candidates, device: Device, count: int, seed: int) -> list[Candidate]:
-    """So many candidates, two thirds of them at random, the others from the fitted model's best:
-    random ones alone hardly meet the region that a search is about."""
+    """So many candidates: a third from the fitted model's best, a third from those that it thinks
+    near them, a third at random. Random ones alone hardly meet the region that a search is about,
+    and the model's best alone would hide what it underrates."""
     rng = np.random.default_rng(seed)
-    order = np.argsort(found.each(found.rows, partial(predict, device)), kind="stable")
-    best = rng.permutation(order[: BEST * count])[: count // 3]
-    others = np.setdiff1d(rng.permutation(len(found))[:count], best, assume_unique=True)
-    return [found.candidate(i) for i in (*best, *others)][:count]
+    times = found.each(found.rows, partial(predict, device))
+    order = np.argsort(times, kind="stable")
+    near = order[: int((times <= NEAR * times.min()).sum())]
+    chosen = dict.fromkeys(rng.permutation(order[: BEST * count])[: count // 3].tolist())
+    for among in (near, order):
+        wanted = len(chosen) + count // 3
+        for i in rng.permutation(among).tolist():
+            if len(chosen) == wanted:
+                break
+            chosen[i] = None
+    return [found.candidate(i) for i in chosen]
 
 
 def write(path: Path, landscape: Landscape) -> None:
     """A JSON file with a line for each point."""
     head = {
         "name": landscape.name,
-        "chain": landscape.words,
-        "dtype": landscape.dtype,
+        "chain": to_json(landscape.chain),
         "device": landscape.device.name,
         "conditions": landscape.conditions,
         "columns": list(Point.__dataclass_fields__),
     }
-    rows = [json.dumps(list(asdict(p).values())) for p in landscape.points]
-    text = (
-        json.dumps(head, indent=1)[:-2] + ',\n "points": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
-    )
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    rows = ",\n  ".join(json.dumps(list(asdict(p).values())) for p in landscape.points)
+    text = "{\n" + ",\n".join(lines) + ',\n "points": [\n  ' + rows + "\n ]\n}\n"
     path.write_text(text)
 
 
@@ -156,7 +162,7 @@ def read(path: Path) -> Landscape:
         fields = dict(zip(document["columns"], row, strict=True))
         points.append(Point(**{**fields, "tiles": tuple(fields["tiles"])}))
     return Landscape(
-        document["name"], document["chain"], document["dtype"], device_named(document["device"]),
+        document["name"], from_json(document["chain"]), device_named(document["device"]),
         document["conditions"], tuple(points),
     )  # fmt: skip
 

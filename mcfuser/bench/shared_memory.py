@@ -14,9 +14,9 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.device import Device
-from mcfuser.lowerings import KINDS, LOWERINGS, STAGES, WARPS
+from mcfuser.lowerings import LOWERINGS, PLAIN, STAGES, WARPS
 from mcfuser.model import fitted
-from mcfuser.model.resources import HELD
+from mcfuser.model.worth import HELD
 from mcfuser.space.plan import Ints, Plan, footprint
 from mcfuser.space.prune import SLACK, Space, distinct, prune, space
 from mcfuser.space.statement import Illegal
@@ -62,8 +62,8 @@ def _candidates(found: Space, device: Device) -> Candidates:
     tabled, _ = prune(found, replace(device, fast=WIDE * device.fast))
 
     def choose(plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
-        which = np.repeat(np.arange(len(tiles)), KINDS)
-        numbers = np.tile(np.arange(KINDS), len(tiles))
+        which = np.repeat(np.arange(len(tiles)), PLAIN)
+        numbers = np.tile(np.arange(PLAIN), len(tiles))
         warps, stages = WARPS[numbers], STAGES[numbers]
         made = fitted.lowered(plan, tiles[which], warps, stages, numbers < 0, device)
         kept = made.registers <= HELD

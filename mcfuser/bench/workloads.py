@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mcfuser.chain import Chain, from_json, from_text
+
 GEMM: Mapping[str, str] = {
     f"G{i}": f"gemm:{sizes}"
     for i, sizes in enumerate(
@@ -24,9 +26,74 @@ ATTENTION: Mapping[str, str] = {
 """Table III, as heads, M, N, K, H."""
 
 PAPER: Mapping[str, str] = {**GEMM, **ATTENTION}
-LANDSCAPES: Mapping[str, str] = {
-    **{n: PAPER[n] for n in ("G1", "G2", "G3", "G4", "G6", "G10", "S1", "S4", "S6", "S9")},
-    "D1": "attention:64,1,2048,128,128",
-    "L1": "attention:32,1024,1024,128,128",
-}
-"""D1 is a decode step, one query row for each of 64 heads; L1 a longer sequence."""
+
+
+def _product(m: int, n: int, k: int) -> Chain:
+    """A layer of a language model."""
+    return _chain(
+        f"product:{m},{n},{k}", {"m": m, "n": n, "k": k}, {"X": "mk", "W": "kn"}, {"Y": "mn"},
+        "bfloat16", ["Y[m, n] = sum[k] X[m, k] * W[k, n]"],
+    )  # fmt: skip
+
+
+def _normed(m: int, n: int, k: int, gated: bool) -> Chain:
+    """RMSNorm, then a projection or both of SwiGLU's."""
+    norm = ["Q[m] = sum[k] X[m, k] * X[m, k]",
+            f"N[m, k] = X[m, k] / sqrt(Q[m] / {k}.0 + 1e-05) * g[k]"]  # fmt: skip
+    outs = (("G", "W"), ("U", "V")) if gated else (("Y", "W"),)
+    lines = [f"{out}[m, n] = sum[k] bfloat16(N[m, k]) * {w}[k, n]" for out, w in outs]
+    if gated:
+        lines.append("Y[m, n] = G[m, n] / (1.0 + exp(-G[m, n])) * U[m, n]")
+    inputs = {"X": "mk", "g": "k", **{w: "kn" for _, w in outs}}
+    return _chain(
+        f"norm-{'swiglu' if gated else 'projection'}:{m},{n},{k}", {"m": m, "n": n, "k": k},
+        inputs, {"Y": "mn"}, "bfloat16", norm + lines,
+    )  # fmt: skip
+
+
+def _grouped(heads: int, groups: int, m: int, n: int, domain: str = "") -> Chain:
+    """Attention of width 128 where `groups` query heads share a key head, inside a domain."""
+    inside = f" where {domain}" if domain else ""
+    return _chain(
+        f"attention:{heads}x{groups},{m},{n}{inside}",
+        {"b": heads, "g": groups, "m": m, "n": n, "k": 128, "h": 128},
+        {"Q": "bgmk", "K": "bnk", "V": "bnh"}, {"O": "bgmh"}, "float16",
+        ["S[b, g, m, n] = sum[k] Q[b, g, m, k] * K[b, n, k]",
+         f"X[b, g, m, n] = S[b, g, m, n] * {128**-0.5!r}",
+         f"R[b, g, m] = max[n] X[b, g, m, n]{inside}",
+         "P[b, g, m, n] = exp(X[b, g, m, n] - R[b, g, m])",
+         f"Z[b, g, m] = sum[n] P[b, g, m, n]{inside}",
+         f"U[b, g, m, h] = sum[n] float16(P[b, g, m, n]) * V[b, n, h]{inside}",
+         "O[b, g, m, h] = U[b, g, m, h] / Z[b, g, m]"],
+    )  # fmt: skip
+
+
+def _chain(
+    name: str, axes: Mapping[str, int], inputs: Mapping[str, str], outputs: Mapping[str, str],
+    dtype: str, lines: list[str],
+) -> Chain:  # fmt: skip
+    tensors = {t: {"shape": list(s), "dtype": dtype} for t, s in {**inputs, **outputs}.items()}
+    return from_json({"name": name, "axes": dict(axes), "tensors": tensors, "operators": lines})
+
+
+LANDSCAPES: Mapping[str, Chain] = {
+    **{n: from_text(PAPER[n], "float16")
+       for n in ("G1", "G2", "G3", "G4", "G6", "G10", "S1", "S4", "S6", "S9")},
+    "D1": from_text("attention:64,1,2048,128,128", "float16"),
+    "D2": _grouped(8, 8, 1, 8192),
+    "D3": _grouped(32, 1, 1, 4096),
+    "L1": from_text("attention:32,1024,1024,128,128", "float16"),
+    "L2": _grouped(32, 1, 2048, 2048, "n <= m"),
+    "L3": _grouped(32, 1, 2048, 2048, "n <= m and m < n + 256"),
+    "L4": _grouped(8, 4, 1024, 1024, "n <= m"),
+    "P1": _product(512, 4096, 4096),
+    "P2": _product(16, 4096, 4096),
+    "P3": _product(512, 4096, 14336),
+    "N1": _normed(16, 4096, 4096, gated=False),
+    "N2": _normed(16, 14336, 4096, gated=True),
+    "N3": _normed(32, 4096, 4096, gated=False),
+    "N4": _normed(64, 4096, 2048, gated=True),
+}  # fmt: skip
+"""D: decode steps, one query row a head; in D2, 8 heads share their keys. L: longer sequences, all
+of it, causal, a causal window, heads that share keys. P: single products. N: products of rows that
+are normed first."""

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mcfuser.codegen.triton import Launch, Source
+from mcfuser.codegen.triton import Launch, Source, TensorMap
+from mcfuser.codegen.triton.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
 
 _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
@@ -30,6 +31,8 @@ _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "
 OLDEST = 75
 _HEADER_ENDS = ".address_size 64"
 _DECLARATION = re.compile(r"^\.extern .*$", re.MULTILINE)
+_OWN = re.compile(r"_\$_\w+")
+"""Names of what a kernel defines for itself beside its code: words that choose among libraries."""
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -64,6 +67,8 @@ def compile_source(source: Source, arch: str) -> Binary:
             module = _imported(source, folder)
             compiled = [_kernel(source, launch, module, target) for launch in source.launches]
             cubin = _joined(source, compiled, target)
+        except Illegal:
+            raise
         except Exception as error:  # Triton raises what its passes happen to raise
             raise Illegal(f"Triton does not compile it: {_first_line(error)}") from error
         return _binary(source, compiled, cubin, folder)
@@ -80,13 +85,24 @@ def _kernel(source: Source, launch: Launch, module: ModuleType, target: Any) -> 
 
     kernel = getattr(module, launch.name)
     pointers = [f"*{_TYPES[source.dtype_of[name]]}" for name in launch.arguments]
-    types = pointers + ["i32"] * len(launch.extents)
+    maps = [f"tensordesc<{_TYPES[m.dtype]}{list(m.box)}>" for m in launch.maps]
+    types = [*pointers, *maps, *["i32"] * len(launch.extents)]
     signature = ASTSource(
         kernel,
         dict(zip(kernel.arg_names, types, strict=True)),
         attrs={(i,): [["tt.divisibility", 16]] for i in range(len(pointers))},
     )
-    return compile_kernel(signature, target=target, options=_options(source))
+    compiled = compile_kernel(signature, target=target, options=_options(source))
+    _expect(launch.maps, compiled.metadata)
+    return compiled
+
+
+def _expect(maps: Sequence[TensorMap], metadata: Any) -> None:
+    """Whoever launches the kernel describes its maps as Triton has laid the tiles out."""
+    found = getattr(metadata, "tensordesc_meta", None) or []
+    for m, told in zip(maps, found, strict=True):
+        if (SWIZZLES[told["swizzle"]], tuple(told["block_size"])) != (m.swizzle, m.part):
+            raise Illegal(f"Triton lays the tile {m.box} of '{m.tensor}' out in a way of its own")
 
 
 def _joined(source: Source, compiled: Sequence[Any], target: Any) -> bytes:
@@ -98,8 +114,8 @@ def _joined(source: Source, compiled: Sequence[Any], target: Any) -> bytes:
         cubin: bytes = compiled[0].asm["cubin"]
         return cubin
     declared = set(_DECLARATION.findall(first))
-    for text in rest:
-        body = text.partition(_HEADER_ENDS)[2]
+    for i, text in enumerate(rest, 2):
+        body = _OWN.sub(rf"\g<0>_{i}", text.partition(_HEADER_ENDS)[2])
         for line in declared:
             body = body.replace(line, "")
         declared |= set(_DECLARATION.findall(body))

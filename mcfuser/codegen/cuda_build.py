@@ -12,10 +12,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+MAP = "tensormap"
+"""The type of an argument that is a tensor map, beside TVM's own types."""
 TAGS = ("threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory")
 """Launch parameters in the order in which a call passes them; the last only if it is not zero."""
 
@@ -100,13 +102,20 @@ def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
 
     tags = TAGS if described["shared"] else TAGS[:-1]
     functions = {
-        name: {"name": "", "arg_types": types, "launch_param_tags": tags}
+        name: {"name": "", "launch_param_tags": tags, **_arguments(types)}
         for name, types in described["functions"]
     }
     facts = json.dumps({"tvm_version": tvm.__version__, "func_info": functions})
     table = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(facts)
     cubin = (folder / f"{described['name']}.cubin").read_bytes()
     return tvm.get_global_func("ffi.Module.create.cuda")(cubin, "cubin", table, {})
+
+
+def _arguments(types: Sequence[str]) -> dict[str, Any]:
+    """A tensor map is a handle to where it lies, and is tagged to be passed by value."""
+    tagged = [name == MAP for name in types]
+    plain = ["handle" if tag else name for name, tag in zip(types, tagged, strict=True)]
+    return {"arg_types": plain, "arg_extra_tags": [int(tag) for tag in tagged]}
 
 
 if __name__ == "__main__":

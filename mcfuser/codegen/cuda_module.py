@@ -21,8 +21,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from mcfuser.chain import BYTES
 from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.triton import Launch, Source, Workspace
+from mcfuser.codegen.cuda_build import MAP
+from mcfuser.codegen.triton import Launch, Source, TensorMap, Workspace
+from mcfuser.codegen.triton.tensor_map import SWIZZLES
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
 from mcfuser.space.statement import Illegal
@@ -31,6 +34,10 @@ NEEDED = ("cuda.bindings", "nvidia.cu13")
 """What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
 LARGE = 1 << 16
 """Constants of more bytes than this travel beside the module: its text would take seconds."""
+
+
+L2_LINE = 2
+"""The driver's number for 128 bytes, which a copy brings into the cache at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +57,15 @@ class Kernel:
 
 def kernel(source: Source, binary: Binary) -> Kernel:
     """The last two arguments are Triton's scratch pointers, which are null."""
-    functions = tuple(
-        (launch.name, ("handle",) * len(launch.arguments) + ("int64", "int64"))
-        for launch in source.launches
-    )
+    functions = tuple((launch.name, _types(launch)) for launch in source.launches)
     return Kernel(functions, binary.cubin, binary.shared)
+
+
+def _types(launch: Launch) -> tuple[str, ...]:
+    found = ["handle"] * len(launch.arguments)
+    for m in launch.maps:
+        found += [MAP, *["int32"] * len(m.shape), *["int64"] * len(m.strides)]
+    return (*found, "int64", "int64")
 
 
 def counters(source: Source) -> tuple[Workspace, ...]:
@@ -96,7 +107,7 @@ def launcher_text(source: Source, binary: Binary, shapes: Mapping[str, tuple[int
             f"        T.reads({', '.join(regions[t] for t in order[: -source.written])})",
             f"        T.writes({', '.join(written)})",
             *(f"        {names[w.name]} = {_allocation(w)}" for w in own),
-            *(f"        {_call(launch, binary, names)}" for launch in source.launches),
+            *(f"        {line}" for one in source.launches for line in _lines(one, binary, names)),
         ]
     )
 
@@ -105,13 +116,39 @@ def _allocation(w: Workspace) -> str:
     return f"T.alloc_buffer(({w.size},), {w.dtype!r})"
 
 
-def _call(launch: Launch, binary: Binary, names: Mapping[str, str]) -> str:
-    """The two zeros are Triton's scratch pointers, which it has no use for; what follows are the
-    launch parameters of `cuda_build.TAGS`."""
+def _lines(launch: Launch, binary: Binary, names: Mapping[str, str]) -> list[str]:
+    """The tensor maps, which last until the function ends, and the call. The two zeros are Triton's
+    scratch pointers, which it has no use for; what follows are the launch parameters of
+    `cuda_build.TAGS`."""
+    lines: list[str] = []
+    arguments = [f"{names[t]}.data" for t in launch.arguments]
+    for i, m in enumerate(launch.maps):
+        name = f"{launch.name}_map_{i}"
+        lines += [
+            f'{name}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)',
+            f"T.tensormap_encode_tiled({name}, {_described(m, names[m.tensor])})",
+        ]
+        arguments += [name, *map(str, m.shape), *(f"T.int64({n})" for n in m.strides)]
     shared = [binary.shared] if binary.shared else []
     grid = [str(n) for n in (binary.threads, *launch.blocks({}), *shared)]
-    arguments = [*(f"{names[t]}.data" for t in launch.arguments), *["T.int64(0)"] * 2, *grid]
-    return f'T.call_packed("{launch.name}", {", ".join(arguments)})'
+    words = ", ".join([*arguments, *["T.int64(0)"] * 2, *grid])
+    return [*lines, f'T.call_packed("{launch.name}", {words})']
+
+
+def _described(m: TensorMap, tensor: str) -> str:
+    """What the driver is told of a tensor map: dimensions, innermost first, strides in bytes, the
+    box and its steps."""
+    size = BYTES[m.dtype]
+    base = f"{tensor}.data"
+    if m.start:
+        base = f"T.handle_add_byte_offset({base}, {m.start})"
+    numbers = [
+        *reversed(m.shape), *(n * size for n in reversed(m.strides[:-1])), *reversed(m.part),
+        *(1 for _ in m.box),
+    ]  # fmt: skip
+    facts = f"descriptor_dtype={m.dtype!r}, rank={len(m.box)}"
+    facts += f", swizzle={SWIZZLES.index(m.swizzle)}, l2_promotion={L2_LINE}"
+    return f"{base}, {', '.join(map(str, numbers))}, {facts}"
 
 
 def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> bytes:

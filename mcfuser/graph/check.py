@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -45,13 +46,19 @@ class Checked:
     reference_seconds: float
 
 
+Place = Literal["cpu", "cuda", "graph"]
+"""On all cores; on the GPU, kernel by kernel; there, captured into a CUDA graph."""
+
+
 def check(
-    module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0
-) -> Checked:
+    module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0,
+    place: Place = "cpu",
+) -> Checked:  # fmt: skip
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
     `module` is the library or the folder that holds it as module.so. The two are timed in turn,
-    on all cores. Raises InputError where there is no module or it does not run.
+    onnxruntime on all cores; on a GPU a run ends when the GPU is done, and its inputs lie there.
+    Raises InputError where there is no module or it does not run.
     """
     library = module / "module.so" if module.is_dir() else module
     if not library.is_file():
@@ -68,7 +75,7 @@ def check(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", *feeds.values())
-        with _running(library, folder, threads) as child:
+        with _running(library, folder, str(threads) if place == "cpu" else place) as child:
             with np.load(folder / "outputs.npz") as stored:
                 found = [stored[n] for n in stored.files]
             error = max(difference(a, b) for a, b in zip(found, expected, strict=True))
@@ -140,12 +147,12 @@ def _tables(proto: onnx.ModelProto) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def _running(library: Path, folder: Path, threads: int) -> Iterator[subprocess.Popen[str]]:
+def _running(library: Path, folder: Path, how: str) -> Iterator[subprocess.Popen[str]]:
     """The runner in a process of its own, its first run done."""
     files = [library, folder / "inputs.npz", folder / "outputs.npz"]
     with (folder / "errors").open("w+") as errors:
         child = subprocess.Popen(
-            [sys.executable, str(runner.__file__), *map(str, files), str(threads)],
+            [sys.executable, str(runner.__file__), *map(str, files), how],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
         limit = threading.Timer(_LIMIT, child.kill)

@@ -1,25 +1,34 @@
 """Runs a compiled module; needs nothing but tvm and numpy, so copy it as an example.
 
-    python runner.py module.so inputs.npz outputs.npz [threads]
+    python runner.py module.so inputs.npz outputs.npz [threads | cuda | graph]
 
-`inputs.npz` holds the inputs in the order of the model's. After the first run, each line on
-standard input asks for another one, whose seconds are printed.
+`inputs.npz` holds the inputs in the order of the model's. A module for a CPU runs on that many
+cores; one for a GPU runs kernel by kernel (`cuda`), or is captured once into a CUDA graph that is
+replayed (`graph`). After the first run, each line on standard input asks for another one, whose
+seconds are printed.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from numpy.typing import NDArray
-from tvm import relax
+from tvm.runtime.vm import VirtualMachine
 
 Run = Callable[[], object]
+
+RELAXED = 2
+"""The mode of capture in which memory may be allocated meanwhile."""
 
 
 def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> Run:
@@ -31,10 +40,150 @@ def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> 
         cores = sorted(os.sched_getaffinity(0))[:threads]
         names = [str(core) for core in cores]
         tvm.get_global_func("runtime.config_threadpool")(-3, len(names), names)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
+    machine = VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
     tensors = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
     main = machine["main"]
     return lambda: main(*tensors)
+
+
+def ready_on_gpu(module: Path, inputs: Sequence[NDArray[np.generic]], graph: bool) -> Run:
+    """The same on the first GPU, the inputs already there; a run ends when the GPU is done.
+
+    Ends the process with a sentence where there is no GPU.
+    """
+    device = gpu()
+    machine = VirtualMachine(tvm.runtime.load_module(str(module)), device)
+    tensors = [tvm.runtime.tensor(np.asarray(value, order="C"), device) for value in inputs]
+    if graph:
+        return Captured(machine, device, tensors).replay
+    main = machine["main"]
+
+    def run() -> object:
+        result = main(*tensors)
+        device.sync()
+        return result
+
+    return run
+
+
+class Captured:
+    """A module's `main` as a CUDA graph on tensors that stay where they are.
+
+    `replay` reads what `inputs` hold then (`inputs[0].copyfrom(array)` changes it), writes
+    `outputs`, and waits. What the graph writes in between is its own: whoever else runs modules in
+    this process takes other memory. Replays of one graph take turns.
+    """
+
+    def __init__(
+        self, machine: Any, device: Any, inputs: Sequence[Any], driver: Any = None
+    ) -> None:
+        self.inputs = list(inputs)
+        self._driver = driver or Driver()
+        self._machine, self._device = machine, device  # the graph reads the machine's constants
+        self._stream = device.create_raw_stream()
+        with tvm_ffi.use_raw_stream(device, self._stream):
+            self.outputs, self._storage, graph = self._captured()
+        self._graph = self._driver.instantiate(graph)
+
+    def replay(self) -> Any:
+        """One run; gives the outputs, whose contents the next one replaces."""
+        self._driver.launch(self._graph, self._stream)
+        self._driver.wait(self._stream)
+        return self.outputs
+
+    def _captured(self) -> tuple[Any, list[Any], Any]:
+        """The outputs, all memory that was taken meanwhile, and the graph."""
+        storage: list[Any] = []
+
+        def keep(_: object, name: str, before: bool, result: object, *rest: object) -> None:
+            if not before and name.endswith("alloc_storage"):
+                storage.append(result)
+
+        main = self._machine["main"]
+        self._machine.set_instrument(keep)
+        try:
+            main(*self.inputs)  # loads binaries and takes memory, which a capture had better not
+            self._driver.wait(self._stream)
+            storage.clear()
+            self._driver.begin(self._stream)
+            try:
+                outputs = main(*self.inputs)
+            finally:
+                graph = self._driver.end(self._stream)
+        finally:
+            self._machine.set_instrument(None)
+        return outputs, storage, graph
+
+    def close(self) -> None:
+        """Gives the graph back; there is no replay after it."""
+        self._driver.destroy(self._graph)
+        self._device.free_raw_stream(self._stream)
+
+
+class Driver:
+    """What a graph needs of the CUDA driver. Streams and graphs are its handles; each call raises
+    RuntimeError with the driver's name for what went wrong."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+
+    def begin(self, stream: int) -> None:
+        self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), RELAXED)
+
+    def end(self, stream: int) -> ctypes.c_void_p:
+        graph = ctypes.c_void_p()
+        self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+        return graph
+
+    def instantiate(self, graph: ctypes.c_void_p) -> ctypes.c_void_p:
+        """What can be launched; the graph itself goes."""
+        made = ctypes.c_void_p()
+        self._call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_uint64(0))
+        self._call("cuGraphDestroy", graph)
+        return made
+
+    def launch(self, graph: ctypes.c_void_p, stream: int) -> None:
+        self._call("cuGraphLaunch", graph, ctypes.c_void_p(stream))
+
+    def destroy(self, graph: ctypes.c_void_p) -> None:
+        self._call("cuGraphExecDestroy", graph)
+
+    def wait(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            words = ctypes.c_char_p()
+            self._library.cuGetErrorName(status, ctypes.byref(words))
+            raise RuntimeError(f"{name}: {(words.value or b'unknown').decode()} ({status})")
+
+
+def gpu() -> Any:
+    """The first GPU, as TVM knows it; ends the process with a sentence where there is none."""
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        _load_runtime()
+    device = tvm.cuda(0)
+    if not device.exist:
+        raise SystemExit("no NVIDIA GPU is at hand; run the module where the GPU is")
+    return device
+
+
+def _load_runtime() -> None:
+    """TVM's CUDA runtime, which TVM leaves out where CUDA's is not on the library path."""
+    found = importlib.util.find_spec("nvidia")
+    places = list(found.submodule_search_locations or ()) if found else []
+    for library in sorted(p for place in places for p in Path(place).glob("*/lib/libcudart.so.*")):
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    folder = Path(str(tvm.__file__)).parent / "lib"
+    try:
+        for name in ("libtvm_runtime_cuda.so", "libtvm_runtime_extra.so"):
+            ctypes.CDLL(str(folder / name))
+    except OSError as error:
+        raise SystemExit(
+            f"TVM cannot use a GPU here: {error}; it needs NVIDIA's driver and its package "
+            "nvidia-cuda-runtime"
+        ) from None
 
 
 def arrays(result: object) -> list[NDArray[np.generic]]:
@@ -45,9 +194,13 @@ def arrays(result: object) -> list[NDArray[np.generic]]:
 
 def main() -> None:
     module, source, target, *rest = sys.argv[1:]
+    how = rest[0] if rest else "0"
     with np.load(source) as stored:
         inputs = [stored[name] for name in stored.files]
-    run = ready(Path(module), inputs, int(rest[0]) if rest else 0)
+    if how in ("cuda", "graph"):
+        run = ready_on_gpu(Path(module), inputs, how == "graph")
+    else:
+        run = ready(Path(module), inputs, int(how))
     np.savez(target, *arrays(run()))
     print("ready", flush=True)
     for _ in sys.stdin:

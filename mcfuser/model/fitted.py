@@ -1,96 +1,191 @@
 """A model of GPU kernels whose constants are fitted: seconds for each event of each term.
 
-t = launch + ceil(blocks / units) * (block + busy) + waves * waits: blocks on a multiprocessor queue
-for its units, and overlap their waits, as many of them as it holds at once.
+    t = launch + once + (shared + queue * busy + waves * waits)
+
+Blocks on a multiprocessor queue for its units, and overlap their waits, as many of them as it holds
+at once. Where the tensors outgrow the cache, what is in brackets overlaps with the time of memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.device import CATALOGUE, Device
 from mcfuser.model.resources import HOPPER, Lowered
-from mcfuser.model.terms import BUSY, WAITS, Terms, terms
+from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, Terms, terms
 from mcfuser.space.plan import Floats, Ints, Plan
 
-NAMES = ("launch", "block", *WAITS, *BUSY)
+NAMES = ("launch", *ONCE, *SHARED, *WAITS, *BUSY)
+MEMORY = "memory"
+"""How many times as long as by its published bandwidth memory takes."""
+POWER = 5.0
+"""Norm in which the multiprocessors' time and that of memory add up: both overlap."""
+ALONE = 1 + len(ONCE)
+"""The first of NAMES, which overlap with nothing."""
 MODEL = "nvidia/h200"
 """The device whose constants stand in, scaled, for those of one that was not probed."""
 NEAR = 3.0
 """Candidates within this factor of the best count twice in a fit: they are the ones to rank."""
-ROUNDS = 600
+ROUNDS, TRIES, ENOUGH = 40, 6, 1e-5
+"""Steps of a fit at most, attempts at each, and the gain below which it has ended."""
+TINY = 1e-15
+"""Seconds, where nothing but a launch is fitted."""
+PRIOR = 1e-3
+"""How firmly a constant that hardly matters stays where it began."""
+REACH = 1.5
+"""The most that the logarithm of a constant moves in one step."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A chain's candidates: `events` [candidates, NAMES], seconds by the published bandwidth where
+    its tensors outgrow the cache, else 0, and measured seconds."""
+
+    events: Floats
+    far: Floats
+    seconds: Floats
 
 
 def estimate(made: Lowered, device: Device) -> Floats:
     """Seconds for each candidate."""
-    known, found = costs(device), terms(made, device)
-    result: Floats = matrix(found, device) @ np.asarray([known.get(n, 0.0) for n in NAMES])
-    return result + found.far
+    found = terms(made, device)
+    return predicted(matrix(found, device), found.far, costs(device))
+
+
+def predicted(events: Floats, far: Floats, known: Mapping[str, float]) -> Floats:
+    """Seconds from events [candidates, NAMES] and what memory takes."""
+    values = np.asarray([known.get(n, 0.0) for n in NAMES])
+    near = events[:, ALONE:] @ values[ALONE:]
+    result: Floats = events[:, :ALONE] @ values[:ALONE] + _overlapped(
+        near, far * known.get(MEMORY, 1.0)
+    )
+    return result
+
+
+def _overlapped(near: Floats, far: Floats) -> Floats:
+    result: Floats = (near**POWER + far**POWER) ** (1 / POWER)
+    return result
 
 
 def lowered(
-    plan: Plan, tiles: Ints, warps: Ints, stages: Ints, last: NDArray[np.bool_], device: Device
-) -> Lowered:
+    plan: Plan, tiles: Ints, warps: Ints, stages: Ints, last: NDArray[np.bool_], device: Device,
+    tma: NDArray[np.bool_] | None = None,
+) -> Lowered:  # fmt: skip
     """Candidates of a plan as Triton makes them for a device."""
-    return Lowered(plan, tiles, warps, stages, last, device.arch == HOPPER)
+    return Lowered(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
 
 
 def matrix(found: Terms, device: Device) -> Floats:
-    """Events [candidates, terms] as they add up in time: the columns of `NAMES`."""
+    """Events [candidates, terms] as they add up in time: the columns of `NAMES`. A multiprocessor
+    is done when the longest of its blocks is."""
     queue = np.ceil(found.blocks / device.units)
     waves = np.ceil(queue / found.resident)
-    columns = [np.ones(found.size), queue]
-    columns += [found.of(n) * waves for n in WAITS]
-    columns += [found.of(n) * queue for n in BUSY]
+    longer = found.peak - 1
+    columns = [np.ones(found.size), *(found.of(n) for n in ONCE)]
+    columns += [found.of(n) * found.blocks / device.units for n in SHARED]
+    columns += [found.of(n) * (waves + longer) for n in WAITS]
+    columns += [found.of(n) * (queue + longer) for n in BUSY]
     return np.stack(columns, axis=1)
 
 
 def costs(device: Device) -> Mapping[str, float]:
-    """The device's constants; where it was not probed, those of one that was, with memory and
-    arithmetic slower by what the published rates of a multiprocessor differ by."""
-    if device.costs:
-        return dict(device.costs)
+    """The device's constants: those of the one that they were fitted on, each by how much slower
+    the device is at such things: by their probes' readings, or else by published rates."""
     known = CATALOGUE[MODEL]
-    memory = known.bandwidth / known.units / (device.bandwidth / device.units)
+    slower = _slower(device, known)
+    return {n: c * slower.get(GROUP.get(n, ""), 1.0) for n, c in known.costs}
+
+
+GROUP: Mapping[str, str] = {
+    **dict.fromkeys(("launch", *ONCE, "warps"), "launch"),
+    **dict.fromkeys(("maps", "turn", "arrive", "fill", "load", "issue", "fetch", "across"), "turn"),
+    **dict.fromkeys(("gather", "regather", "far_load", "far_fill"), "turn"),
+    **dict.fromkeys(("mma", "chain", "operands"), "warp"),
+    **dict.fromkeys(("group", "group_all", "teams"), "product 128x128"),
+    **dict.fromkeys(("reduce", "mask", "spill", "simple_all", "spread"), "function"),
+    **dict.fromkeys(("lines", "distinct", "exposed", "stored", "cast"), "cache"),
+    MEMORY: "memory",
+}
+"""The reading that tells how a term scales from one device to another."""
+
+
+def _slower(device: Device, known: Device) -> Mapping[str, float]:
+    if device.readings and known.readings:
+        mine, its = dict(device.readings), dict(known.readings)
+        found = {n: mine[n] / its[n] for n in mine if n in its}
+        published = device.bandwidth / known.bandwidth
+        return {**found, "memory": found["memory"] * published} if "memory" in found else found
     tensor = _rate(known) / _rate(device)
-    scale = {"memory": memory, "tensor": tensor}
-    return {n: c * scale.get(BUSY.get(n, ""), 1.0) for n, c in known.costs}
+    cache = known.bandwidth / known.units / (device.bandwidth / device.units)
+    return {"warp": tensor, "product 128x128": tensor, "cache": cache}
 
 
 def _rate(device: Device) -> float:
     return device.throughput("float16") / device.units
 
 
-def fit(samples: Sequence[tuple[Floats, Floats]]) -> dict[str, float]:
-    """Constants that explain measured times best: least squares of relative errors, none negative.
+def fit(samples: Sequence[Sample]) -> dict[str, float]:
+    """Constants that explain measured times best: least squares of the logarithms' differences,
+    each constant positive, by damped Gauss-Newton steps over the constants' logarithms.
 
-    A sample is a chain's `matrix` and seconds, without those of `Terms.far`; every chain weighs the
-    same.
+    Every chain weighs the same. A term that no sample has keeps no constant.
     """
-    rows, ones = [], []
-    for events, seconds in samples:
-        near = np.where(seconds < NEAR * seconds.min(), 2.0, 1.0)
-        weight = near / seconds / np.sqrt(len(seconds))
-        rows.append(events * weight[:, None])
-        ones.append(seconds * weight)
-    table = np.vstack(rows)
-    scale = np.linalg.norm(table, axis=0)
-    used = scale > 0
-    table = table[:, used] / scale[used]
-    found = _nonnegative(table.T @ table, table.T @ np.concatenate(ones))
-    values = np.zeros(len(NAMES))
-    values[used] = found / scale[used]
-    return {n: float(v) for n, v in zip(NAMES, values, strict=True) if v > 0}
+    events = np.vstack([s.events for s in samples])
+    far, seconds = (np.concatenate([getattr(s, n) for s in samples]) for n in ("far", "seconds"))
+    weight = np.concatenate([
+        np.where(s.seconds < NEAR * s.seconds.min(), 2.0, 1.0) / np.sqrt(len(s.seconds))
+        for s in samples
+    ])  # fmt: skip
+    used = np.flatnonzero(events.any(axis=0))
+    table = events[:, used]
+    start = np.log(np.median(seconds) / table.mean(axis=0) / len(used))
+    problem = _Problem(table, far, np.log(seconds), weight, int((used < ALONE).sum()))
+    found = _settled(problem, np.append(start, 0.0))
+    return {n: float(v) for n, v in zip([*(NAMES[i] for i in used), MEMORY], found, strict=True)}
 
 
-def _nonnegative(gram: Floats, target: Floats) -> Floats:
-    """Least squares without negative values, by coordinate descent."""
-    found = np.zeros(len(target))
+@dataclass(frozen=True)
+class _Problem:
+    table: Floats
+    far: Floats
+    target: Floats
+    weight: Floats
+    alone: int
+
+    def at(self, logs: Floats) -> tuple[Floats, Floats]:
+        """Weighted residuals at some constants' logarithms, and their derivatives."""
+        parts = self.table * np.exp(logs[:-1])
+        near, far = parts[:, self.alone :].sum(axis=1) + TINY, self.far * np.exp(logs[-1])
+        both = _overlapped(near, far)
+        total = parts[:, : self.alone].sum(axis=1) + both
+        parts[:, self.alone :] *= ((near / both) ** (POWER - 1))[:, None]
+        slope = np.column_stack([parts, far * (far / both) ** (POWER - 1)]) / total[:, None]
+        return self.weight * (np.log(total) - self.target), self.weight[:, None] * slope
+
+
+def _settled(problem: _Problem, start: Floats) -> Floats:
+    """Constants where no step gains any more."""
+    logs, damping = start, 1e-2
+    miss, slope = problem.at(logs)
+    cost = float(miss @ miss)
     for _ in range(ROUNDS):
-        for j in range(len(found)):
-            step = (target[j] - gram[j] @ found) / max(gram[j, j], 1e-30)
-            found[j] = max(0.0, found[j] + step)
-    return found
+        before = cost
+        pull = PRIOR * (logs - start)
+        gram, force = slope.T @ slope + PRIOR * np.eye(len(logs)), slope.T @ miss + pull
+        for _ in range(TRIES):
+            damped = gram + damping * np.diag(np.diag(gram))
+            step = logs - np.clip(np.linalg.solve(damped, force), -REACH, REACH)
+            made, bent = problem.at(step)
+            tried = float(made @ made + PRIOR * ((step - start) ** 2).sum())
+            if tried < cost:
+                logs, miss, slope, cost, damping = step, made, bent, tried, damping / 3
+                break
+            damping *= 4
+        if cost > (1 - ENOUGH) * before:
+            break
+    result: Floats = np.exp(logs)
+    return result

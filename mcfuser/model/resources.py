@@ -7,7 +7,7 @@ give their place to others after their last use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,68 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Product, product
-from mcfuser.device import Device
 from mcfuser.expr import reads
+from mcfuser.model.dot import GROUP, LEAST, Dot
+from mcfuser.model.loops import innermost, lowered_body, pipelined
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements, sizes_of
-from mcfuser.space.statement import Combine, Compute, Load, Loop, Statement, statements
+from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop, Statement, statements
 
-LEAST = 16
-"""The fewest rows, columns or depth of a product, as the tensor cores take them."""
-OUTER = ("grid", "split")
-"""Kinds of loops whose turns go to blocks of their own."""
-GROUP = 64
-"""Rows of a product that four warps of Hopper take in one instruction (wgmma)."""
-SPLIT = 8
-"""Columns that one warp takes at a time."""
-HELD = 285.0
-"""Estimated registers above which spilling costs more than any candidate is worth."""
 HOPPER = "sm_90"
-GATHERED = 256.0
-"""Elements of all parts together that a thread can hold while it combines them."""
-FEW = 4
-"""Elements of its largest product that a thread should have: with fewer, warps have no work."""
-BASE = 48.0
+COPIED = 4
+"""Bytes that a thread copies to shared memory at least."""
+BASE = 36.0
 """Registers for addresses, positions and loop counters."""
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A product as the tensor cores run it; every field is an array over candidates.
-
-    `across` and `along` count warps over rows and columns; `repeated` is how often the same
-    element is computed, where there are more warps than work.
-    """
-
-    rows: Floats
-    columns: Floats
-    depth: Floats
-    grouped: NDArray[np.bool_]
-    across: Floats
-    along: Floats
-
-    @property
-    def row_tiles(self) -> Floats:
-        """Times a warp takes 16 rows."""
-        return np.ceil(self.rows / LEAST / self.across)
-
-    @property
-    def column_tiles(self) -> Floats:
-        """Times a warp takes 8 columns."""
-        return np.ceil(self.columns / SPLIT / self.along)
-
-    @property
-    def repeated(self) -> Floats:
-        result: Floats = (
-            self.row_tiles * LEAST * self.across / self.rows
-            * (self.column_tiles * SPLIT * self.along / self.columns)
-        )  # fmt: skip
-        return result
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A plan's candidates under Triton: `tiles` [candidates, axes], `warps` and `stages` each;
-    `last` where the last block to end combines the parts of a split, and not a second kernel."""
+    `last` where the last block to end combines the parts of a split, and not a second kernel;
+    `tma` where operands of products come through tensor maps."""
 
     plan: Plan
     tiles: Ints
@@ -84,10 +40,15 @@ class Lowered:
     stages: Ints
     last: NDArray[np.bool_]
     hopper: bool = True
+    tma: NDArray[np.bool_] | None = None
 
     @cached_property
     def sizes(self) -> Sizes:
         return sizes_of(self.plan, self.tiles)
+
+    @cached_property
+    def body(self) -> tuple[Statement, ...]:
+        return lowered_body(self.plan)
 
     @cached_property
     def roles(self) -> Mapping[str, Product]:
@@ -101,19 +62,20 @@ class Lowered:
     def _dot(self, r: Product) -> Dot:
         rows, columns, depth = (self.lanes(g) for g in (r.rows, r.columns, r.depth))
         grouped = self.hopper & (rows >= GROUP) & (self.warps % 4 == 0)
+        least = np.where(grouped, 4, 1)
         if len(self.roles) > 1:  # Triton keeps a warp's rows where one product feeds another
             across = np.where(grouped | (rows >= columns), self.warps, 1)
         else:
-            across = np.minimum(self.warps, np.maximum(rows // LEAST, 1))
+            across = np.minimum(self.warps, np.maximum(rows // LEAST, least))
         along = self.warps / across
         return Dot(rows, columns, depth, grouped, across * 1.0, along)
 
-    def lanes(self, axes: tuple[str, ...]) -> Floats:
-        """Elements along some axes of a product, padded as Triton pads them."""
+    def lanes(self, axes: Iterable[str], least: int = LEAST) -> Floats:
+        """Elements along some axes, of a product at first, padded as Triton pads them."""
         total = np.ones(len(self.tiles))
         for a in axes:
             total = total * self.width(a)
-        return np.maximum(total, LEAST)
+        return np.maximum(total, least)
 
     def width(self, axis: str) -> Floats:
         """The next power of two of a tile."""
@@ -123,11 +85,26 @@ class Lowered:
     def copies(self, loop: Loop | None) -> Floats:
         """Buffers for each tile that a loop loads: those in flight, and on Hopper the one that an
         unfinished product still reads."""
-        if loop is None or not pipelined(loop):
+        if not pipelined(loop):
             return np.ones(len(self.tiles))
         grouped = np.any([d.grouped for d in self.dots.values()], axis=0) if self.dots else False
         found: Floats = np.maximum(1.0, np.where(grouped, self.stages, self.stages - 1.0))
         return found
+
+    def mapped(self, load: Load) -> NDArray[np.bool_]:
+        """The load comes through a tensor map: one thread asks for the whole tile."""
+        if self.tma is None or load.buffer not in self.operands:
+            return np.zeros(len(self.tiles), bool)
+        return self.tma
+
+    def ahead(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
+        """The load is in flight while the turns before it compute: it must be in a pipelined loop,
+        and have four bytes for each thread to copy, the least that the hardware copies unasked. (A
+        vector is spread as the tile is that it meets.)"""
+        flat = sum(d.index.plain is not None for d in self.buffer(load.buffer).dims) < 2
+        enough = self.held(load.buffer) >= COPIED * 32 * self.warps
+        enough = flat | self.mapped(load) | enough
+        return (self.stages > 1) & enough & pipelined(innermost(outer))
 
     # --- shared memory
 
@@ -135,9 +112,9 @@ class Lowered:
     def shared(self) -> Floats:
         """Bytes of shared memory that a block asks for: the most that is alive at once."""
         most = np.zeros(len(self.tiles))
-        points = list(enumerate(statements(self.plan.placed[1])))
+        points = list(enumerate(statements(self.body)))
         spans = [self._span(i, s, outer, points) for i, (s, outer) in points
-                 if isinstance(s, Load) and s.buffer in self._operands]  # fmt: skip
+                 if isinstance(s, Load) and s.buffer in self.operands]  # fmt: skip
         for i, (s, _) in points:
             alive = sum((size for first, last, size in spans if first <= i <= last), 0.0)
             if isinstance(s, Compute) and s.operator.out in self.dots:
@@ -146,11 +123,11 @@ class Lowered:
         return most
 
     @cached_property
-    def _operands(self) -> frozenset[str]:
+    def operands(self) -> frozenset[str]:
         """Buffers that enter a product as they were loaded."""
         return frozenset(
             r.tensor
-            for s, _ in statements(self.plan.placed[1])
+            for s, _ in statements(self.body)
             if isinstance(s, Compute) and s.operator.out in self.roles
             for r in reads(s.body)
         )
@@ -160,7 +137,7 @@ class Lowered:
         points: list[tuple[int, tuple[Statement, tuple[Loop, ...]]]],
     ) -> tuple[int, int, Floats]:  # fmt: skip
         """First and last statement while a loaded tile is in shared memory, and its bytes."""
-        inner = next((x for x in reversed(outer) if x.kind not in OUTER), None)
+        loop = innermost(outer)
         uses = [j for j, (s, _) in points if isinstance(s, Compute) and _reads(s, load.buffer)]
         last = max(uses, default=at)
         around = points[last][1][1]
@@ -168,19 +145,35 @@ class Lowered:
         if beyond is not None:  # it must survive until the loop that uses it has ended
             last = max(j for j, (_, o) in points if beyond in o)
         first = at
-        if inner is not None and pipelined(inner):
-            inside = [j for j, (_, o) in points if inner in o]
+        size = self.held(load.buffer) * self.copies(loop)
+        if pipelined(loop):
+            inside = [j for j, (_, o) in points if loop in o]
             first, last = min(first, *inside), max(last, *inside)
-        return first, last, self.nbytes(load.buffer) * self.copies(inner)
+            for x in outer:
+                size = size * (self.sizes.turns(x) if x.kind == "unrolled" else 1)
+        return first, last, size
+
+    def buffer(self, name: str) -> Buffer:
+        return next(b for b in self.plan.placed[0] if b.name == name)
 
     def nbytes(self, name: str) -> Floats:
-        """Bytes of a loaded tile."""
-        chain = self.plan.program.chain
-        buffer = next(b for b in self.plan.placed[0] if b.name == name)
+        """Bytes of a loaded tile, padded to powers of two: lanes that only pad cost as much."""
+        chain, buffer = self.plan.program.chain, self.buffer(name)
         total = np.full(len(self.tiles), float(BYTES[chain.tensor(buffer.tensor).dtype]))
         for dim in buffer.dims:
-            name = dim.index.plain or ""
-            total = total * (self.width(name) if name else self.sizes.span(dim))
+            axis = dim.index.plain
+            total = total * (self.width(axis) if axis is not None else self.sizes.span(dim))
+        return total
+
+    def held(self, name: str) -> Floats:
+        """The same where a product takes it: 16 rows, columns and depth at least."""
+        total = self.nbytes(name)
+        for r in self.roles.values():
+            for read, groups in ((r.left, (r.rows, r.depth)), (r.right, (r.depth, r.columns))):
+                if read.tensor == name:
+                    for axes in groups:
+                        total = total * self.lanes(axes) / self.lanes(axes, least=1)
+                    return total
         return total
 
     def _turned(self, s: Compute) -> Floats:
@@ -197,30 +190,35 @@ class Lowered:
     def registers(self) -> Floats:
         """Registers that a thread would like, an estimate; 255 is all there are.
 
-        Accumulators, a share of the operands' fragments and of what is loaded without a pipeline,
-        and two for each address of a pipelined load; the shares are fitted to compiled kernels.
+        Accumulators, a share of the operands' fragments, of the largest map, of what is masked and
+        of what is loaded without a pipeline; the shares are fitted to 6,000 compiled kernels.
         """
         threads = 32.0 * self.warps
-        found = np.full(len(self.tiles), BASE)
-        fragments = np.zeros(len(self.tiles))
+        found, largest = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
         for out, dot in self.dots.items():
-            found += 0.93 * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
-            each = dot.depth * (dot.columns / dot.along + dot.rows / dot.across) / 64
-            fragments = np.maximum(fragments, ~dot.grouped * each)
-        for s, outer in statements(self.plan.placed[1]):
+            share = np.where(dot.grouped, 0.92, np.where(dot.rows < 2 * LEAST, 1.5, 1.19))
+            found += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
+            fragments = 0.07 * dot.columns / dot.along
+            if self.roles[out].left.tensor not in self.plan.program.chain.inputs:
+                fragments = fragments + 0.6 * (dot.along > 1) * dot.rows / dot.across
+            found += ~dot.grouped * dot.depth / 64 * fragments
+        for s, outer in statements(self.body):
             if isinstance(s, Load):
-                inner = next((x for x in reversed(outer) if x.kind not in OUTER), None)
-                ahead = (self.stages > 1) & (inner is not None and pipelined(inner))
-                words = self.nbytes(s.buffer) / 4 / threads
-                found += np.where(ahead, 0.14, 0.18) * words
-        result: Floats = found + 0.12 * fragments
+                held = ~(self.ahead(s, outer) | self.mapped(s))
+                found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
+            elif isinstance(s, Compute) and s.operator.out not in self.dots:
+                size = self.lanes(s.operator.related, least=1) / threads
+                found += 0.2 * (s.operator.domain is not None) * size
+                largest = np.maximum(largest, size)
+        addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
+        result: Floats = addresses * (found + 0.26 * largest)
         return result
 
     @cached_property
     def gathered(self) -> Floats:
         """Elements a thread holds while it combines the parts of a split, all parts at once."""
         most = np.zeros(len(self.tiles))
-        for s, outer in statements(self.plan.placed[1]):
+        for s, outer in statements(self.body):
             if isinstance(s, Combine):
                 buffer = next(b for b in self.plan.placed[0] if b.name == s.buffer)
                 size = elements(self.sizes, buffer, [x.axis for x in outer])
@@ -236,49 +234,5 @@ class Lowered:
         return total
 
 
-def pipelined(loop: Loop) -> bool:
-    """Triton keeps loads in flight over the turns of an innermost loop that loads."""
-    return (
-        loop.kind == "serial"
-        and not any(isinstance(s, Loop) for s in loop.body)
-        and any(isinstance(s, Load) for s in loop.body)
-    )
-
-
-def serial(body: tuple[Statement, ...], outer: tuple[Loop, ...] = ()) -> Iterator[
-    tuple[Loop, tuple[Loop, ...]]
-]:  # fmt: skip
-    """Every loop that a block walks, with those around it."""
-    for s in body:
-        if isinstance(s, Loop):
-            if s.kind == "serial":
-                yield s, outer
-            yield from serial(s.body, (*outer, s))
-
-
 def _reads(s: Compute, name: str) -> bool:
     return any(r.tensor == name for r in reads(s.body))
-
-
-def worth(plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device) -> NDArray[np.bool_]:
-    """Which candidates are worth a look: no certain spilling, shared memory that a block may have,
-    no warps without work, no more stages than turns.
-
-    Group instructions need two stages: with one, Triton 3.6 lets a later load overwrite what an
-    unfinished product still reads (43 of 277 kernels were wrong or faulted on an H200, against 6 of
-    699 with more stages, and none of 2,168 without such instructions).
-    """
-    made = Lowered(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
-    turns = np.ones(len(tiles))
-    for loop, _ in serial(plan.placed[1]):
-        if pipelined(loop):
-            turns = np.maximum(turns, made.sizes.turns(loop))
-    busy = warps == 1
-    for dot in made.dots.values():
-        busy |= dot.rows * dot.columns >= FEW * 32 * warps
-    if not made.dots:
-        return np.asarray(stages <= turns)
-    grouped = np.any([d.grouped for d in made.dots.values()], axis=0)
-    staged = np.where(grouped, (stages > 1) & (stages <= np.maximum(turns, 2)), stages <= turns)
-    fits = (made.registers <= HELD) & (made.shared <= device.fast) & (made.gathered <= GATHERED)
-    return np.asarray(fits & staged & busy)

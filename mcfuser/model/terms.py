@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcfuser.chain import BYTES
+from mcfuser.chain import Chain
 from mcfuser.chain import nbytes as tensor_bytes
 from mcfuser.device import Device
-from mcfuser.expr import Call, walk
-from mcfuser.model.resources import LEAST, OUTER, Dot, Lowered, pipelined
+from mcfuser.expr import Call, reads, walk
+from mcfuser.model.dot import LEAST, Dot
+from mcfuser.model.loops import inner, innermost, peak, serial
+from mcfuser.model.reach import apart, run_of
+from mcfuser.model.resources import Lowered
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
@@ -30,46 +33,57 @@ from mcfuser.space.statement import (
     statements,
 )
 
-SLOW = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "pow", "div"))
-"""Functions of the special function units."""
-SECTOR = 32
-"""Bytes that memory moves at least."""
+SLOW: Mapping[str, float] = {
+    **dict.fromkeys(("exp", "exp2", "log", "tanh", "erf", "sqrt", "pow"), 4.0), "div": 8.0
+}  # fmt: skip
+"""Functions that take as long as several additions."""
+LINE = 128
+"""Bytes that the cache hands over at once."""
 VECTOR = 16
 """Bytes that a thread loads at most at once."""
 NARROW = 32.0
 """Columns below which a group instruction takes no less time."""
+QUARTERS = 4
+"""Schedulers of a multiprocessor, each with a tensor core of its own."""
 THREADS, BLOCKS = 2048, 32
 """Threads and blocks of a multiprocessor at most."""
 FILE = 65536
 """Registers of a multiprocessor."""
 RESERVED = 1024
 """Bytes of shared memory that every block takes besides its own."""
+SIDE_BY_SIDE = 16
+"""The most parts that are loaded at once where they are combined; more are walked in a loop."""
+LIMIT = 235.0
+"""Estimated registers above which some are kept in memory."""
 
+ONCE = ("combined", "parts", "second", "ended")
+"""Terms that count once for all blocks: they come after the last of them."""
 WAITS = (
-    "load", "fill", "turn", "issue", "issue_ahead", "through", "sector", "store", "mma", "chain",
-    "wgmma", "group", "reduce", "rows", "across", "exchange", "special", "simple", "spill",
-    "part", "gather", "second", "ended",
+    "maps", "turn", "arrive", "fill", "load", "issue", "fetch", "mma", "chain", "group", "teams",
+    "across", "reduce", "mask", "spill", "gather", "regather", "far_load", "far_fill",
 )  # fmt: skip
-BUSY = {
-    "bytes": "memory", "stored": "memory", "mma_all": "tensor", "group_all": "tensor",
-    "operands": "shared", "special_all": "scalar", "simple_all": "scalar",
-}  # fmt: skip
-"""Terms by the unit that they keep busy."""
+BUSY = ("lines", "exposed", "stored", "cast", "group_all", "operands", "simple_all", "spread")
+"""Terms that keep a unit of the multiprocessor busy."""
+SHARED = ("warps", "distinct")
+"""Terms that all multiprocessors share evenly: warps that start, bytes that no other block that
+runs at the same time reads."""
 
 
 @dataclass
 class Terms:
-    """Events a block by term, blocks in all, and blocks that share a multiprocessor; `far` is what
-    the device's memory takes at least, in seconds, where the tensors outgrow its cache."""
+    """Events a block by term; blocks in all, and blocks that share a multiprocessor; `peak` is the
+    longest block over the average one; `far` is what the device's memory takes at least, in
+    seconds, where the tensors outgrow its cache."""
 
     size: int
     events: dict[str, Floats] = field(default_factory=dict)
     blocks: Floats = field(default_factory=lambda: np.zeros(0))
     resident: Floats = field(default_factory=lambda: np.zeros(0))
+    peak: Floats = field(default_factory=lambda: np.zeros(0))
     far: Floats = field(default_factory=lambda: np.zeros(0))
 
     def add(self, name: str, count: Floats) -> None:
-        assert name in WAITS or name in BUSY, name
+        assert name in (*ONCE, *SHARED, *WAITS, *BUSY), name
         self.events[name] = self.events.get(name, np.zeros(self.size)) + count
 
     def of(self, name: str) -> Floats:
@@ -79,38 +93,37 @@ class Terms:
 def terms(made: Lowered, device: Device) -> Terms:
     """All terms of a plan's candidates."""
     found = Terms(len(made.tiles))
-    last: Dot | None = None
-    for s, outer in statements(made.plan.placed[1]):
-        inner = tuple(x for x in outer if x.kind not in OUTER)
-        times = repeats(made.sizes, inner)
+    found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
+    found.resident = resident(made, device)
+    together = np.minimum(found.blocks, device.units * found.resident)
+    far = _far(made, device)
+    turns = np.ones(found.size)
+    for s, outer in statements(made.body):
+        times = repeats(made.sizes, inner(outer))
+        turns = np.maximum(turns, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:
-            last = made.dots[s.operator.out]
-            _product(found, made, s, last, times)
+            _product(found, made, s, made.dots[s.operator.out], times)
         elif isinstance(s, Compute):
-            _map(found, made, s, last, times)
+            _map(found, made, s, times)
         elif isinstance(s, Repair):
-            buffer = next(b for b in made.plan.placed[0] if b.name == s.buffer)
-            size = elements(made.sizes, buffer, [x.axis for x in outer])
-            found.add("simple", times * size / (32 * made.warps))
-            found.add("simple_all", times * size)
+            found.add("simple_all", times * _elements(made, s.buffer, outer))
         elif isinstance(s, Load):
-            _load(found, made, s, inner, times)
+            _load(found, made, s, outer, times)
+            others = apart(made, s, outer, together)
+            found.add("distinct", times * made.nbytes(s.buffer) * others / together)
         elif isinstance(s, Share | Combine):
             _parts(found, made, s, outer, times)
         elif isinstance(s, Store):
-            nbytes = made.nbytes(s.buffer)
-            found.add("store", times)
-            found.add("stored", times * nbytes)
-    turns = _turns(made)
+            found.add("stored", times * made.nbytes(s.buffer))
+    for loop, outer in serial(made.body):
+        _loop(found, made, loop, outer, far > 0)
     found.add("spill", np.maximum(0.0, made.registers - LIMIT) * turns)
-    found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
-    found.resident = resident(made, device)
-    found.far = np.full(found.size, _far(made, device))
+    if made.tma is not None:
+        found.add("maps", made.tma.astype(np.float64))
+    found.add("warps", made.warps.astype(np.float64))
+    found.peak = peak(made.body, made.sizes)
+    found.far = np.full(found.size, far)
     return found
-
-
-LIMIT = 235.0
-"""Estimated registers above which some are kept in memory."""
 
 
 def resident(made: Lowered, device: Device) -> Floats:
@@ -132,99 +145,116 @@ def _far(made: Lowered, device: Device) -> float:
     return total / device.bandwidth if total > device.cache else 0.0
 
 
-def _turns(made: Lowered) -> Floats:
-    """The most turns of a statement in one block."""
-    most = np.ones(len(made.tiles))
-    for _, outer in statements(made.plan.placed[1]):
-        inner = tuple(x for x in outer if x.kind not in OUTER)
-        most = np.maximum(most, repeats(made.sizes, inner))
-    return most
+def _elements(made: Lowered, name: str, outer: tuple[Loop, ...]) -> Floats:
+    """Of a computed tile, padded to powers of two."""
+    buffer = made.buffer(name)
+    total = elements(made.sizes, buffer, [x.axis for x in outer])
+    for axis in (d.index.plain for d in buffer.dims):
+        total = total * (made.width(axis) / made.sizes.of(axis) if axis is not None else 1.0)
+    return total
+
+
+def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far: bool) -> None:
+    """A pipelined loop waits for a tile each turn, but as many of them are in flight as there are
+    stages to spare; with one to spare, its arrival is waited for as well."""
+    entries = repeats(made.sizes, inner(outer))
+    turns = entries * made.sizes.turns(loop)
+    some = alone = np.zeros(found.size, bool)
+    for s, o in statements((loop,)):
+        if not isinstance(s, Load) or innermost(o) is not loop:
+            continue
+        ahead = made.ahead(s, o)
+        some, alone = some | ahead, alone | ~ahead
+        copies = repeats(made.sizes, tuple(x for x in o if x.kind == "unrolled"))
+        nbytes = copies * made.nbytes(s.buffer)
+        found.add("arrive", (ahead & (made.stages == 2)) * turns * nbytes)
+        found.add("exposed", ahead * entries * nbytes)
+    found.add("turn", some * turns / np.maximum(made.stages - 1.0, 1.0))
+    found.add("fill", some * entries * made.stages)
+    if far:
+        found.add("far_fill", some * entries)
+        found.add("far_load", alone * turns)
+
+
+def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: Floats) -> None:
+    nbytes = made.nbytes(s.buffer)
+    run = np.minimum(run_of(made, s), nbytes)
+    alone = ~made.ahead(s, outer)
+    found.add("lines", times * nbytes * np.maximum(1.0, LINE / run))
+    found.add("exposed", alone * times * nbytes)
+    found.add("load", alone * times)
+    issue = np.maximum(1.0, nbytes / (32 * made.warps * np.minimum(VECTOR, run)))
+    mapped = made.mapped(s)
+    found.add("issue", (alone & ~mapped) * times * issue)
+    found.add("fetch", mapped * times)
+    if s.buffer not in made.operands:
+        found.add("cast", times * nbytes)
 
 
 def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -> None:
+    """By group instructions, or by those of a warp, which must load its operands itself."""
     chain, warps = made.plan.program.chain, made.warps
-    loaded = made.roles[s.operator.out].left.tensor in chain.inputs
+    left = made.roles[s.operator.out].left.tensor
+    loaded = left in chain.inputs
     steps = dot.depth / LEAST
-    small = times * ~dot.grouped
+    small, large = times * ~dot.grouped, times * dot.grouped
     each = dot.row_tiles * dot.column_tiles * steps
-    found.add("mma", small * each)
-    found.add("mma_all", small * each * warps)
+    found.add("mma", small * each * np.ceil(warps / QUARTERS))
     found.add("chain", small * steps)
-    rows = dot.row_tiles * LEAST * loaded
-    found.add("operands", small * 2 * dot.depth * (rows + dot.column_tiles * 8) * warps)
-    found.add("exchange", small * (dot.along > 1) * (not loaded))
-    large = times * dot.grouped
-    found.add("wgmma", large)
+    fragments = steps * (dot.row_tiles * loaded + dot.column_tiles / 2)
+    found.add("operands", small * fragments * warps)
     found.add("group", large * dot.row_tiles * steps)
-    columns = np.maximum(dot.columns, NARROW)
+    columns = np.maximum(dot.columns / dot.along, NARROW)
     found.add("group_all", large * dot.row_tiles * steps * columns * warps)
+    found.add("teams", large * (warps > QUARTERS))
+    if not loaded and not _follows(chain, left, made):
+        found.add("spread", times * dot.rows / dot.across * dot.depth * warps)
 
 
-def _map(found: Terms, made: Lowered, s: Compute, dot: Dot | None, times: Floats) -> None:
+def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
+    """It is computed from a product, so that its elements lie where a product can take them; where
+    it is not, every warp computes all that it reads. What no operator writes was loaded."""
+    if tensor in made.dots:
+        return True
+    bodies = [o.body for o in chain.operators if o.out == tensor]
+    return any(_follows(chain, r.tensor, made) for body in bodies for r in reads(body))
+
+
+def _map(found: Terms, made: Lowered, s: Compute, times: Floats) -> None:
+    """What follows a product lies where its warps left it; anything else is computed by every warp
+    that takes part in the same rows."""
     size = np.ones(len(made.tiles))
     for a in s.operator.related:
         size = size * made.width(a)
-    repeated = dot.repeated if dot is not None else np.ones(len(made.tiles))
-    slow = sum(isinstance(e, Call) and e.op in SLOW for e in walk(s.body))
-    plain = calls(s.body) + (s.operator.reduce != "none") - slow
-    each = size * repeated / (32 * made.warps)
-    found.add("special", times * slow * each)
-    found.add("special_all", times * slow * size * repeated)
-    found.add("simple", times * plain * each)
-    found.add("simple_all", times * plain * size * repeated)
-    if s.operator.reduce == "none":
-        return
-    rows = size
-    for a in s.operator.over:
-        rows = rows / made.width(a)
-    found.add("reduce", times)
-    found.add("rows", times * rows / (8 * made.warps))
-    if dot is not None:
-        found.add("across", times * (dot.along > 1))
-
-
-def _load(found: Terms, made: Lowered, s: Load, inner: tuple[Loop, ...], times: Floats) -> None:
-    nbytes = made.nbytes(s.buffer)
-    run = _run(made, s)
-    issue = np.maximum(1.0, nbytes / (32 * made.warps * np.minimum(VECTOR, run)))
-    moved = nbytes * np.maximum(1.0, SECTOR / run)
-    found.add("bytes", times * moved)
-    found.add("sector", times * moved)
-    ahead = (made.stages > 1) & bool(inner and pipelined(inner[-1]))
-    flight = np.maximum(made.stages - 1.0, 1.0)
-    found.add("turn", ahead * times / flight)
-    found.add("issue_ahead", ahead * times * issue)
-    if inner:
-        found.add("fill", ahead * repeats(made.sizes, inner[:-1]))
-        found.add("load", ~ahead * times)
-    found.add("issue", ~ahead * times * issue)
-    found.add("through", ~ahead * times * nbytes)
+    along = np.maximum.reduce([np.ones(found.size), *(d.along for d in made.dots.values())])
+    chain = made.plan.program.chain
+    follows = not made.dots or any(_follows(chain, r.tensor, made) for r in reads(s.body))
+    each = np.maximum(1.0, size / (32 * made.warps) * (1.0 if follows else along))
+    slow = sum(SLOW.get(e.op, 1.0) - 1 for e in walk(s.body) if isinstance(e, Call))
+    plain = calls(s.body) + (s.operator.reduce != "none") + slow
+    found.add("simple_all", times * plain * size)
+    if s.operator.domain is not None:
+        found.add("mask", times * each)
+    if s.operator.reduce != "none":
+        found.add("reduce", times * each)
+        found.add("across", follows * times * (along > 1))
 
 
 def _parts(
     found: Terms, made: Lowered, s: Share | Combine, outer: tuple[Loop, ...], times: Floats
 ) -> None:
-    """A part stores what it shares; what combines them loads it from every part."""
-    buffer = next(b for b in made.plan.placed[0] if b.name == s.buffer)
-    nbytes = 4 * elements(made.sizes, buffer, [x.axis for x in outer])
+    """What combines parts loads what each of them shared."""
     if isinstance(s, Share):
-        found.add("part", times * np.maximum(1.0, nbytes / (32 * made.warps * VECTOR)))
         return
     parts = float(made.plan.parts)
-    found.add("gather", times * parts * np.maximum(1.0, nbytes / (32 * made.warps * VECTOR)))
-    if found.of("second").any() or found.of("ended").any():
-        return
-    found.add("second", (~made.last).astype(np.float64))
-    found.add("ended", made.last.astype(np.float64))
-
-
-def _run(made: Lowered, s: Load) -> Floats:
-    """Bytes of a tile that lie side by side in memory."""
-    tensor = made.plan.program.chain.tensor(s.read.tensor)
-    width = float(BYTES[tensor.dtype])
-    strides: Mapping[int, int] = dict(enumerate(tensor.strides or ()))
-    for i, index in enumerate(s.read.indices):
-        beside = strides[i] == 1 if strides else i == len(s.read.indices) - 1
-        if beside and (a := index.plain) is not None:
-            return width * made.sizes.of(a).astype(np.float64)
-    return np.full(len(made.tiles), width)
+    nbytes = times * parts * 4 * _elements(made, s.buffer, outer)
+    wide = np.maximum(1.0, nbytes / (32 * made.warps * VECTOR))
+    found.add("gather", wide)
+    found.add("regather", np.where(made.last, 0.0, wide))
+    found.add("combined", nbytes)
+    found.add("parts", times * parts)
+    if parts > SIDE_BY_SIDE:
+        found.add("load", times * parts)
+    if not (found.of("second").any() or found.of("ended").any()):
+        found.add("second", (~made.last).astype(np.float64))
+        found.add("ended", made.last.astype(np.float64))

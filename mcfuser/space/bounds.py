@@ -107,7 +107,7 @@ def _bounded(loop: Loop, body: tuple[Statement, ...], users: Counter[str]) -> Lo
     found: list[Bounds] = []
     for s in inside:
         if isinstance(s, Compute) and loop.axis in s.operator.over:
-            found.append(bounds(s.domain, loop.axis))
+            found.append(bounds(s.operator.domain, loop.axis))
         elif isinstance(s, Compute) and users[s.buffer] != here[s.buffer]:
             return loop
     lo = [i for i in found[0][0] if all(i in b[0] for b in found)] if found else []

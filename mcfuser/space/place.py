@@ -141,7 +141,8 @@ class _Placing:
             return Read(names[node], node.indices) if isinstance(node, Read) else node
 
         body = rewrite(o.body, leaf)
-        domain = rewrite(o.domain, leaf) if o.domain is not None else None
+        settled = o.domain is None or o.out in self.program.settled
+        domain = rewrite(o.domain, leaf) if o.domain is not None and not settled else None
         kind = Finalize if self._final(o, loops) else Compute
         compute = kind(o, o.out, body, domain)
         nests[-1].items.append(compute)

@@ -115,15 +115,20 @@ class Sizes:
 
     def share(self, loop: Loop) -> Floats:
         """The part of a loop's turns that its bounds admit, from samples of the axes in them."""
+        result: Floats = self.shares(loop).mean(axis=1)
+        return result
+
+    def shares(self, loop: Loop) -> Floats:
+        """The same for each sample, [candidates, samples]."""
         if not loop.lo and not loop.hi:
-            return self.one.astype(np.float64)
+            return self.one.astype(np.float64)[:, None]
         trips, tile = self.trips(loop.axis)[:, None], self.of(loop.axis)[:, None]
         first, last = np.zeros_like(trips), trips
         for low in loop.lo:
             first = np.maximum(first, self._reach(low, False) // tile)
         for high in loop.hi:
             last = np.minimum(last, self._reach(high, True) // tile + 1)
-        result: Floats = (np.maximum(last - first, 0) / trips).mean(axis=1)
+        result: Floats = np.maximum(last - first, 0) / trips
         return result
 
     def _reach(self, index: Affine, greatest: bool) -> Ints:

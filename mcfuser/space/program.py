@@ -8,8 +8,10 @@ from functools import cached_property
 
 from mcfuser.algebra.absorb import absorb
 from mcfuser.algebra.copies import without_copies
+from mcfuser.algebra.exponent import base_two
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
+from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
 from mcfuser.chain import Chain, Operator, batch_axes, sources
@@ -17,10 +19,12 @@ from mcfuser.chain import Chain, Operator, batch_axes, sources
 
 @dataclass(frozen=True)
 class Program:
-    """A chain with what is known of it before any expression: rewritten sums, and repairs."""
+    """A chain with what is known of it before any expression: rewritten sums, repairs, and the
+    reductions whose domain is in what they read (algebra.masks)."""
 
     chain: Chain
     rolls: tuple[Roll | Refusal, ...]
+    settled: frozenset[str] = frozenset()
 
     @cached_property
     def batch(self) -> tuple[str, ...]:
@@ -58,7 +62,10 @@ class Program:
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:
-    """The chain made ready for placement: copies dropped, quotients guarded, maxima joined, sums
-    hoisted (with `shifts`, shifts as well as factors), maps folded, repairs derived."""
-    ready = fold(hoist(absorb(guarded(without_copies(chain))), shifts))
-    return Program(ready, rolls(ready))
+    """The chain made ready for placement: copies dropped, quotients guarded, maxima joined and
+    taken to base two, sums hoisted (with `shifts`, shifts as well as factors), maps folded, repairs
+    derived, masks taken once."""
+    joined = base_two(absorb(guarded(without_copies(chain))))
+    ready = fold(hoist(joined, shifts))
+    masked, settled = masked_once(ready)
+    return Program(masked, rolls(ready), settled)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from mcfuser.chain import Chain, Operator
+from mcfuser.chain import Chain, Operator, product
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
@@ -63,9 +63,24 @@ class Space:
         return len(self.expressions) * math.prod(len(o) for o in self.options)
 
 
-def tile_sizes(extent: int) -> tuple[int, ...]:
-    """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them."""
-    return (*range(GRANULE, extent, GRANULE), extent)
+def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
+    """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them; before them, the
+    `small` ones below it."""
+    return (*(n for n in small if n < extent), *range(GRANULE, extent, GRANULE), extent)
+
+
+def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
+    """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
+    has it (few rows of a norm fill a device); one position where another axis fills its side of
+    every product (a head of those that share keys, beside its rows)."""
+    found: tuple[int, ...] = (1, 2, 4, 8)
+    for o in chain.operators:
+        roles = product(o)
+        for side in (roles.rows, roles.columns, roles.depth) if roles is not None else ():
+            if a in side:
+                others = max((chain.size(x) for x in side if x != a), default=0)
+                found = found[:1] if others >= GRANULE else ()
+    return found
 
 
 def space(chain: Chain, kind: Kind = "mcfuser", shifts: bool = True) -> Space:
@@ -73,7 +88,10 @@ def space(chain: Chain, kind: Kind = "mcfuser", shifts: bool = True) -> Space:
     loop of one trip is dropped."""
     ready = program(chain, shifts)
     expressions = deep(ready.chain) if kind == "chimera" else tilings(ready.chain)
-    options = tuple(tile_sizes(ready.chain.size(a)) for a in loop_axes(ready.chain))
+    rewritten = ready.chain
+    options = tuple(
+        tile_sizes(rewritten.size(a), small_tiles(rewritten, a)) for a in loop_axes(rewritten)
+    )
     return Space(ready, expressions, options, dead_loops=kind == "mcfuser")
 
 

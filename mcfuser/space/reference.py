@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import LOWEST, Chain, Operator, Product, product
-from mcfuser.expr import Cast, Const, Expr, Index, Read
+from mcfuser.expr import Cast, Const, Expr, Index, Read, axes
 
 Array = NDArray[Any]
 
@@ -65,8 +65,8 @@ def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     roles = product(o)
-    if roles is not None and o.domain is None:
-        return _contract(chain, o, roles, known)
+    if roles is not None and (side := _masked_side(o, roles)) is not None:
+        return _contract(chain, o, roles, known, side)
 
     def over_space(e: Expr) -> Any:
         return value(
@@ -85,12 +85,28 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     return np.asarray(np.maximum(body.max(axis=reduced), LOWEST))
 
 
-def _contract(chain: Chain, o: Operator, roles: Product, known: Mapping[str, Array]) -> Array:
-    """A product of two matrices for each batch position: einsum takes no BLAS for batches."""
+def _masked_side(o: Operator, roles: Product) -> Read | None:
+    """The operand of a product that its domain can mask: one that has all of the domain's axes."""
+    over = set(axes(o.domain)) if o.domain is not None else set()
+    return next((r for r in (roles.left, roles.right) if over <= set(axes(r))), None)
+
+
+def _contract(
+    chain: Chain, o: Operator, roles: Product, known: Mapping[str, Array], side: Read
+) -> Array:
+    """A product of two matrices for each batch position: einsum takes no BLAS for batches. The
+    domain masks one `side`."""
 
     def operand(r: Read, groups: Sequence[Sequence[str]]) -> Array:
         order = [a for g in groups for a in g]
-        full = gather(chain, r, o.related, known).transpose([o.related.index(a) for a in order]
+        full = gather(chain, r, o.related, known)
+        if o.domain is not None and r == side:
+            inside = value(
+                o.domain, lambda r: gather(chain, r, o.related, known),
+                lambda a: _range(chain, a, o.related),
+            )  # fmt: skip
+            full = np.where(inside, full, 0.0)
+        full = full.transpose([o.related.index(a) for a in order]
                 + [i for i, a in enumerate(o.related) if a not in order])  # fmt: skip
         return full.reshape([math.prod(chain.size(a) for a in g) for g in groups])
 

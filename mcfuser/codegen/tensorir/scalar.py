@@ -84,7 +84,7 @@ class Scalar:
         if e.op == "exp":
             return self.exp(args[0])
         if e.op == "exp2":
-            return self.exp(f"{args[0]} * T.float32({math.log(2)!r})")
+            return self.exp2(args[0])
         if e.op == "tanh":
             return self._tanh(args[0])
         if e.op == "erf":
@@ -109,10 +109,22 @@ class Scalar:
         x = self.let(f"T.min(T.max({whole}, T.float32(-88.0296919)), T.float32(88.3762626))")
         n = self.let(f"T.floor({x} * T.float32(1.4426950408889634) + T.float32(0.5))")
         r = self.let(f"({x} - {n} * T.float32(0.693359375)) - {n} * T.float32(-0.000212194440)")
+        return self._power_of_two(whole, n, r, "88.3762626")
+
+    def exp2(self, x: str) -> str:
+        """The same of x * ln(2), whose whole part is that of x."""
+        whole = self.let(x)
+        x = self.let(f"T.min(T.max({whole}, T.float32(-127)), T.float32(127.499992))")
+        n = self.let(f"T.floor({x} + T.float32(0.5))")
+        r = self.let(f"({x} - {n}) * T.float32({math.log(2)!r})")
+        return self._power_of_two(whole, n, r, "127.499992")
+
+    def _power_of_two(self, whole: str, n: str, r: str, most: str) -> str:
+        """2^n * e^r, infinite where what it comes from is above `most`."""
         power = f'T.reinterpret("float32", T.shift_left(T.Cast("int32", {n}) + 127, 23))'
         value = self.let(f"{_horner(_EXP, r)} * {power}")
         beyond = f'{whole} * T.float32("inf")'
-        return self.let(f"T.Select({whole} <= T.float32(88.3762626), {value}, {beyond})")
+        return self.let(f"T.Select({whole} <= T.float32({most}), {value}, {beyond})")
 
     def _tanh(self, x: str) -> str:
         """By exp, save near zero, where 1 - 2 / (e^2x + 1) would cancel: there by the series."""

@@ -69,3 +69,8 @@ def reach(chain: Chain, tensor: Tensor) -> int:
             along *= chain.size(a)
         found += max(along, 0) * (size - 1)
     return found
+
+
+def wide(chain: Chain) -> bool:
+    """Some tensor reaches past what 32 bits can count."""
+    return any(reach(chain, chain.tensor(t)) >= 1 << 31 for t in (*chain.inputs, *chain.outputs))

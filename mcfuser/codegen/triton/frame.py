@@ -29,6 +29,14 @@ def call(depth: int, head: str, args: Sequence[str], tail: str = "") -> list[str
     return [f"{pad}{head}(", *(f"{pad}{TAB}{a}," for a in args), f"{pad}){tail}"]
 
 
+def assign(depth: int, name: str, words: str) -> list[str]:
+    """`name = words`, in parentheses of its own line where one is too short."""
+    pad = TAB * depth
+    if len(line := f"{pad}{name} = {words}") <= LINE:
+        return [line]
+    return [f"{pad}{name} = (", f"{pad}{TAB}{words}", f"{pad})"]
+
+
 def mentions(lines: Sequence[str], name: str) -> bool:
     pattern = re.compile(rf"\b{name}\b")
     return any(pattern.search(line) for line in lines)
@@ -81,6 +89,9 @@ class Frame:
 
     def pointer(self, tensor: str) -> str:
         return self.named("pointer", f"{tensor}_ptr")
+
+    def map(self, buffer: str) -> str:
+        return self.named("map", f"{buffer}_map")
 
     def tile(self, name: str) -> str:
         """The variable that holds a buffer's tile, numbered where the buffer keeps several."""
@@ -215,5 +226,5 @@ class Frame:
     def part(self, wish: str, words: str, lines: list[str]) -> str:
         """The name of an intermediate result, after the line that computes it."""
         found = self.named("part", wish)
-        lines.append(f"{TAB * self.depth}{found} = {words}")
+        lines += assign(self.depth, found, words)
         return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
@@ -31,18 +32,21 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
     """The schedule as Triton source whose first kernel has that name.
 
     Raises Illegal where Triton cannot express it: a tile over Triton's 1,048,576 elements,
-    statements beside the grid, an operator without counterpart.
+    statements beside the grid, an operator without counterpart, maps that fit no load.
     """
     chain = schedule.chain
     parameters = (*chain.inputs, *chain.outputs)
     workspace = _workspace(schedule, lowering)
     pointers = (*parameters, *(w.name for w in workspace))
+    layout = Layout(schedule, lowering.tma)
     if schedule.split is None:
-        kernels = [_one(schedule, name, pointers)]
+        kernels = [_one(layout, name, pointers)]
     elif lowering.combine == "last":
-        kernels = [_last(schedule, name, pointers)]
+        kernels = [_last(layout, name, pointers)]
     else:
-        kernels = [_local(schedule, name, pointers), _global(schedule, f"{name}_combine", pointers)]
+        kernels = [_local(layout, name, pointers), _global(layout, f"{name}_combine", pointers)]
+    if lowering.tma and not any(launch.maps for _, launch in kernels):
+        raise Illegal("no operand of a product can be loaded through a tensor map")
     texts = [text for text, _ in kernels]
     head = [*_header(schedule), "import triton", "import triton.language as tl", ""]
     if any(mentions(text, "LOWEST") for text in texts):
@@ -104,40 +108,45 @@ Kernel = tuple[list[str], Launch]
 """A function's lines, and how to launch it."""
 
 
-def _one(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
-    frame = _frame(schedule, Layout(schedule))
-    return _kernel(frame, block(frame, _inside(schedule)), name, pointers, pointers)
+def _one(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+    frame = _frame(layout.schedule, layout)
+    return _kernel(frame, block(frame, _inside(layout.schedule)), name, pointers, pointers)
 
 
-def _local(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+def _local(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
     """The parts, each of which ends with what it shares."""
-    parts, _ = _phases(schedule)
-    frame = _frame(schedule, Layout(replace(schedule, body=parts.body)), parts)
+    parts, _ = _phases(layout.schedule)
+    frame = _frame(layout.schedule, _alone(layout, parts.body), parts)
     return _kernel(frame, block(frame, parts.body), name, pointers)
 
 
-def _global(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+def _global(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
     """What follows the parts, in a kernel of its own."""
-    _, rest = _phases(schedule)
-    frame = _frame(schedule, Layout(replace(schedule, body=rest)))
+    _, rest = _phases(layout.schedule)
+    frame = _frame(layout.schedule, _alone(layout, rest))
     return _kernel(frame, block(frame, rest), name, pointers)
 
 
-def _last(schedule: Schedule, name: str, pointers: Sequence[str]) -> Kernel:
+def _alone(layout: Layout, body: tuple[Statement, ...]) -> Layout:
+    """The layout of a kernel in which these statements are all."""
+    return replace(layout, schedule=replace(layout.schedule, body=body))
+
+
+def _last(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
     """The parts, and what follows them in the block that ends last.
 
     The barrier puts the stores of all threads before the count, whose order puts them before what
     the last block loads.
     """
-    parts, rest = _phases(schedule)
-    frame = _frame(schedule, Layout(schedule), parts)
+    parts, rest = _phases(layout.schedule)
+    frame = _frame(layout.schedule, layout, parts)
     lines = block(frame, parts.body)
     counter = f"{frame.pointer(pointers[-1])} + pid"
     before = frame.named("part", "parts_before")
     lines += [
         f"{TAB}tl.debug_barrier()",
         f'{TAB}{before} = tl.atomic_add({counter}, 1, sem="acq_rel")',
-        f"{TAB}if {before} == {schedule.parts - 1}:",
+        f"{TAB}if {before} == {layout.schedule.parts - 1}:",
         f"{TAB}{TAB}tl.store({counter}, 0)",
     ]
     frame.depth += 1
@@ -186,36 +195,45 @@ def _part(schedule: Schedule, a: str) -> Part:
 def _kernel(
     frame: Frame, lines: list[str], name: str, pointers: Sequence[str], always: Sequence[str] = ()
 ) -> Kernel:
-    """The function around these lines: it takes the pointers and extents that they mention, and
-    those pointers that it always takes."""
+    """The function around these lines: it takes the pointers, maps and extents that they mention,
+    and those pointers that it always takes, but of tensors that come through maps alone."""
     chain, schedule = frame.schedule.chain, frame.schedule
     for a in reversed([a.name for a in chain.axes]):
         lines = frame.define(a, lines) if a in frame.at else lines
     lines = [*_identify(frame, lines), *lines]
-    taken = tuple(p for p in pointers if p in always or mentions(lines, frame.pointer(p)))
+    mapped = [n for n in frame.layout.maps if mentions(lines, frame.map(n))]
+    maps = tuple(frame.layout.maps[n] for n in mapped)
+    kept = {*always} - {m.tensor for m in maps}
+    taken = tuple(p for p in pointers if p in kept or mentions(lines, frame.pointer(p)))
     extents = tuple(
         a.name for a in chain.axes
         if isinstance(a.extent, Bounds) and mentions(lines, frame.size(a.name))
     )  # fmt: skip
     if frame.layout.wide:
         lines = [*(f"{TAB}{a}_size = {a}_size.to(tl.int64)" for a in extents), *lines]
-    arguments = [*map(frame.pointer, taken), *map(frame.size, extents)]
+    arguments = [*map(frame.pointer, taken), *map(frame.map, mapped), *map(frame.size, extents)]
     grid = ((a if frame.run_time(a) else chain.size(a), schedule.tile(a)) for a, _ in schedule.grid)
     parts = schedule.parts if frame.split is not None else 1
-    launch = Launch(name, taken, extents, tuple(grid), parts)
+    launch = Launch(name, taken, extents, tuple(grid), parts, maps)
     return ["@triton.jit", *call(0, f"def {name}", arguments, ":"), *lines], launch
 
 
 def _identify(frame: Frame, lines: Sequence[str]) -> list[str]:
     """From the block's number to its turn of every grid loop, the innermost one fastest; and to
-    its part."""
+    its part. Blocks with more turns start first: those that start last should end soon."""
     found: list[str] = []
     divisor: list[str] = []
     grid = [a for a, n in frame.schedule.grid if n > 1]
+    uneven = next(((a, up) for a in grid if (up := _more_turns(frame.schedule, a))), None)
+    if uneven is not None:
+        grid = [uneven[0], *(a for a in grid if a != uneven[0])]
     for i, a in reversed(list(enumerate(grid))):
         turn = f"pid // {_product(divisor)}" if divisor else "pid"
         turn += f" % {frame.trips(a)}" if i else ""
         divisor.append(frame.trips(a))
+        if uneven == (a, "later"):
+            last = frame.trips(a)
+            turn = f"({int(last) - 1 if last.isdigit() else f'{last} - 1'} - {turn})"
         tile = frame.schedule.tile(a)
         if mentions(lines, frame.start(a)):
             found.append(f"{frame.start(a)} = {turn}{f' * {tile}' if tile > 1 else ''}")
@@ -225,6 +243,19 @@ def _identify(frame: Frame, lines: Sequence[str]) -> list[str]:
     if frame.split is not None:
         found += [f"part = tl.program_id(1){wide}", *_first(frame, frame.split)]
     return [f"{TAB}{line}" for line in found]
+
+
+def _more_turns(schedule: Schedule, a: str) -> Literal["earlier", "later", ""]:
+    """Which turns along an axis take more turns of a loop inside: that of a causal mask ends later
+    for later rows, that of a window begins later, too."""
+    for loop in loops(schedule.body):
+        ends = sum(c for index in loop.hi for axis, c in index.terms if axis == a)
+        begins = sum(c for index in loop.lo for axis, c in index.terms if axis == a)
+        if ends > begins:
+            return "later"
+        if ends < begins:
+            return "earlier"
+    return ""
 
 
 def _product(counts: Sequence[str]) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import Product, Tensor, product
-from mcfuser.codegen.triton.address import address, reach
+from mcfuser.codegen.triton.address import address, wide
+from mcfuser.codegen.triton.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.codegen.triton.tile import HALF
+from mcfuser.codegen.triton.width import widths
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, reads
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
@@ -27,8 +29,6 @@ from mcfuser.space.statement import (
     statements,
 )
 
-LEAST = 16
-"""The fewest rows, columns or depth of a product."""
 MOST = 1 << 20
 """The most elements of a tile that Triton accepts."""
 
@@ -41,6 +41,7 @@ class Layout:
     """Facts about a schedule in Triton's terms. Raises Illegal where there are none."""
 
     schedule: Schedule
+    tma: bool = False
 
     def __post_init__(self) -> None:
         for b in self.schedule.buffers:
@@ -86,16 +87,8 @@ class Layout:
     @cached_property
     def widths(self) -> dict[str, int]:
         """Lanes by axis: a power of two, and enough of them for every product."""
-        found = {
-            a.name: 1 << (self.schedule.tile(a.name) - 1).bit_length()
-            for a in self.schedule.chain.axes
-        }
-        for roles in self.dots.values():
-            for group in (roles.rows, roles.columns, roles.depth):
-                lanes = math.prod(found[a] for a in group)
-                if lanes < LEAST:
-                    found[group[-1]] *= LEAST // lanes
-        return found
+        found = widths(self.schedule.chain, self.dots.values(), self.schedule.tile)
+        return {a: int(n) for a, n in found.items()}
 
     def width(self, a: str) -> int:
         return self.widths[a]
@@ -106,11 +99,8 @@ class Layout:
 
     @cached_property
     def wide(self) -> bool:
-        """Some tensor reaches past what 32 bits can count."""
-        chain = self.schedule.chain
-        return any(
-            reach(chain, chain.tensor(t)) >= 1 << 31 for t in (*chain.inputs, *chain.outputs)
-        )
+        """Positions are counted in 64 bits."""
+        return wide(self.schedule.chain)
 
     # --- tiles
 
@@ -131,6 +121,17 @@ class Layout:
     def operands(self) -> frozenset[str]:
         """Buffers that enter a matrix product as they are."""
         return frozenset(r.tensor for d in self.dots.values() for r in (d.left, d.right))
+
+    @cached_property
+    def maps(self) -> dict[str, TensorMap]:
+        """The maps through which buffers are loaded: operands of matrix products, which lie in
+        shared memory anyway."""
+        chain, tile = self.schedule.chain, self.schedule.tile
+        reads = {n: s.read for n, s in self.loads.items() if self.tma and n in self.operands}
+        return {
+            name: tensor_map(chain, read, self.width)
+            for name, read in reads.items() if mappable(chain, read, tile, self.width)
+        }  # fmt: skip
 
     def _wanted(self, name: str) -> tuple[str, ...]:
         """The order in which the first reader wants the axes of a loaded tile."""

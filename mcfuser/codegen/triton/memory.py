@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 from mcfuser.chain import Tensor
 from mcfuser.codegen.triton.address import Step, address
-from mcfuser.codegen.triton.frame import Frame, call
-from mcfuser.codegen.triton.tile import Value, aligned, both, cast
+from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.tensor_map import dimensions
+from mcfuser.codegen.triton.tile import Value, aligned, both, cast, shape_text
 from mcfuser.expr import Affine
 from mcfuser.space.statement import Load, Share, Store
 
 
 def load(frame: Frame, s: Load) -> list[str]:
     """The tile of an input, zero outside it."""
+    if s.buffer in frame.layout.maps:
+        return _through_map(frame, s)
     space = frame.layout.space(s.buffer)
     tensor = frame.schedule.chain.tensor(s.read.tensor)
     args = _access(frame, tensor, s.read.indices, space)
@@ -22,6 +25,27 @@ def load(frame: Frame, s: Load) -> list[str]:
     stored = frame.schedule.buffer(s.buffer).dtype
     tail = f".to(tl.{frame.dtype(s.buffer)})" if frame.dtype(s.buffer) != stored else ""
     return call(frame.depth, f"{frame.tile(s.buffer)} = tl.load", args, tail)
+
+
+def _through_map(frame: Frame, s: Load) -> list[str]:
+    """The tile as it lies in memory, its dimensions then in the order that is wanted."""
+    layout, at, lie = frame.layout, list[str](), list[str]()
+    for _, _, index in dimensions(frame.schedule.chain, s.read):
+        a = index.plain
+        if a is None:
+            at.append(str(index.offset))
+        elif layout.scalar(a):
+            at.append(frame.position(a).text)
+        else:
+            at.append(frame.start(a))
+            lie.append(a)
+    words = f"{frame.map(s.buffer)}.load([{', '.join(at)}])"
+    if len(lie) < len(at):
+        words = f"tl.reshape({words}, {shape_text([layout.width(a) for a in lie])})"
+    space = layout.space(s.buffer)
+    found = aligned(Value(words, tuple(lie), frame.schedule.buffer(s.buffer).dtype), space)
+    words = cast(found, frame.dtype(s.buffer)).text
+    return [f"{TAB * frame.depth}{frame.tile(s.buffer)} = {words}"]
 
 
 def store(frame: Frame, s: Store) -> list[str]:

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from mcfuser.codegen.triton.tensor_map import TensorMap
+
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; and who
-    combines the parts of a split: a kernel of its own, or the last block that ends a part."""
+    """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; who
+    combines the parts of a split: a kernel of its own, or the last block that ends a part; and
+    whether operands of products come through tensor maps, where they can."""
 
     warps: int = 4
     stages: int = 2
     combine: Literal["kernel", "last"] = "kernel"
+    tma: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class Workspace:
 class Launch:
     """A kernel of a source, and the blocks that it runs in.
 
-    It takes pointers to its `arguments`, tensors and workspaces, then an int32 for each of
+    It takes pointers to its `arguments`, tensors and workspaces; then `maps`, each of them by
+    value and followed by its shape (int32) and strides (int64); then an int32 for each of
     `extents`, the axes whose extent is known at run time only. `grid` holds extents, such an axis
     by its name, with the tile that one block covers; their turns are counted along x, and `parts`
     along y.
@@ -46,6 +51,7 @@ class Launch:
     extents: tuple[str, ...]
     grid: tuple[tuple[int | str, int], ...]
     parts: int = 1
+    maps: tuple[TensorMap, ...] = ()
 
     def blocks(self, extents: Mapping[str, int]) -> tuple[int, int, int]:
         """Blocks along x, y and z for these run-time extents, by axis. Raises KeyError where one

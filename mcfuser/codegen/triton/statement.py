@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mcfuser.chain import Product
 from mcfuser.codegen.triton.combine import combine
-from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.tile import (
     HALF,
@@ -21,7 +21,7 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
-from mcfuser.expr import Call, Cast, Expr
+from mcfuser.expr import Call, Cast, Const, Expr
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
 LONG = 24
@@ -51,7 +51,7 @@ def write(frame: Frame, s: Line) -> list[str]:
 
 
 def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
-    return [f"{TAB * frame.depth}{frame.tile(buffer)} = {words}"]
+    return assign(frame.depth, frame.tile(buffer), words)
 
 
 def _repair(frame: Frame, s: Repair) -> list[str]:
@@ -72,7 +72,8 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     kept = frame.layout.space(s.buffer)
     over = tuple(a for a in s.operator.over if not frame.layout.scalar(a))
     scope = frame.scope(s.buffer, kept + over, lines)
-    body = value(s.body, scope)
+    inner, factor = _factor(s)
+    body = value(inner, scope)
     body = cast(body, "float32") if body.dtype in HALF else body
     if s.operator.reduce == "none":
         if s.domain is not None:
@@ -86,15 +87,26 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
         conditions.append(cast(value(s.domain, scope), "bool"))
     body = _masked(frame, s, body, conditions, kept + over, lines)
     body = spread(cast(body, frame.dtype(s.buffer)), kept + over, frame.layout.width)
-    return lines + _reduce(frame, s, body, kept)
+    return lines + _reduce(frame, s, body, kept, factor)
 
 
-def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...]) -> list[str]:
+def _factor(s: Compute) -> tuple[Expr, str]:
+    """What a reduction takes, and a factor for its result: that of a maximum need not be multiplied
+    element by element. Outside a domain the maximum is the lowest number, not a multiple of it."""
+    e = s.body
+    if s.operator.reduce == "max" and s.domain is None and isinstance(e, Call) and e.op == "mul":
+        x, c = e.args
+        if isinstance(c, Const) and c.value > 0 and not isinstance(x, Const):
+            return x, f" * {literal(float(c.value)).text}"
+    return e, ""
+
+
+def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], factor: str) -> list[str]:
     kind = s.operator.reduce
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
         words = f"tl.{kind}({words}, {i})"
-    return _accumulate(frame, s, Value(words, kept, body.dtype))
+    return _accumulate(frame, s, Value(words + factor, kept, body.dtype))
 
 
 def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:

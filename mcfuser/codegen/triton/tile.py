@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mcfuser.chain import LOWEST
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.statement import Illegal
 
@@ -69,6 +70,8 @@ def literal(value: float | int | bool) -> Value:
     if math.isinf(value) or math.isnan(value):
         sign = "-" if value < 0 else ""
         return Value(f'{sign}float("{abs(value)}")', (), "float32", UNARY if sign else ATOM, True)
+    if value == LOWEST:
+        return Value("LOWEST", (), "float32", ATOM, True)
     return Value(repr(value), (), "float32", UNARY if value < 0 else ATOM, True)
 
 

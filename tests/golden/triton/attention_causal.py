@@ -2,11 +2,13 @@
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
 #   X[b, m, n] = 5.0 * tanh(S[b, m, n] / 5.0) - 0.1 * n
-#   R[b, m] = max[n] X[b, m, n] where n <= m
-#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   X_inside[b, m, n] = select(n <= m, X[b, m, n], -3.4028234663852886e+38)
+#   R[b, m] = max[n] X_inside[b, m, n] * 1.4426950408889634 where n <= m
+#   P[b, m, n] = exp2(X_inside[b, m, n] * 1.4426950408889634 - select(R[b, m] <=
+#       -3.4028234663852886e+38, 0.0, R[b, m]))
 #   Z[b, m] = sum[n] P[b, m, n] where n <= m
 #   U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m
-#   O[b, m, h] = U[b, m, h] / Z[b, m]
+#   O[b, m, h] = select(U[b, m, h] == 0.0, 0.0, U[b, m, h] / Z[b, m])
 
 import triton
 import triton.language as tl
@@ -17,8 +19,8 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)
 @triton.jit
 def attention_causal(Q_ptr, K_ptr, V_ptr, O_ptr):
     pid = tl.program_id(0)
-    m_start = pid % 8 * 64
-    b = pid // 8
+    b = pid % 12
+    m_start = (7 - pid // 12) * 64
     m = m_start + tl.arange(0, 64)
     k = tl.arange(0, 64)
     h = tl.arange(0, 64)
@@ -31,13 +33,15 @@ def attention_causal(Q_ptr, K_ptr, V_ptr, O_ptr):
         K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
         S = tl.dot(Q, K, input_precision="ieee")
         X = 5.0 * (2.0 * tl.sigmoid(2.0 * S / 5.0) - 1.0) - (0.1 * n)[None, :]
+        X_inside = tl.where(n[None, :] <= m[:, None], X, LOWEST)
         R_old = R
-        R = tl.maximum(R, tl.max(tl.where(n[None, :] <= m[:, None], X, LOWEST), 1))
-        Z = Z * tl.exp(R_old - R)
-        U = U * tl.exp(R_old - R)[:, None]
-        P = tl.exp(X - R[:, None])
-        Z += tl.sum(tl.where(n[None, :] <= m[:, None], P, 0.0), 1)
+        R = tl.maximum(R, tl.max(X_inside, 1) * 1.4426950408889634)
+        Z = tl.exp2(R_old - R) * Z
+        U = tl.exp2(R_old - R)[:, None] * U
+        P_part_1 = X_inside * 1.4426950408889634 - tl.where(R <= LOWEST, 0.0, R)[:, None]
+        P = tl.exp2(P_part_1)
+        Z += tl.sum(P, 1)
         V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
-        U = tl.dot(tl.where(n[None, :] <= m[:, None], P, 0.0), V, U, input_precision="ieee")
-    O = U / Z[:, None]
+        U = tl.dot(P, V, U, input_precision="ieee")
+    O = tl.where(U == 0.0, 0.0, U / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O)

@@ -1,12 +1,11 @@
 # attention:12,1,77,64,64 as mh.nk, tiles m=1 n=48 k=64 h=64
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
-#   X[b, m, n] = S[b, m, n] * 0.125
-#   R[b, m] = max[n] X[b, m, n]
-#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   R[b, m] = max[n] S[b, m, n] * 0.18033688011112042
+#   P[b, m, n] = exp2(S[b, m, n] * 0.18033688011112042 - R[b, m])
 #   Z[b, m] = sum[n] P[b, m, n]
 #   U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h]
-#   O[b, m, h] = U[b, m, h] / Z[b, m]
+#   O[b, m, h] = select(U[b, m, h] == 0.0, 0.0, U[b, m, h] / Z[b, m])
 
 import triton
 import triton.language as tl
@@ -31,14 +30,13 @@ def attention_decode(Q_ptr, K_ptr, V_ptr, O_ptr):
         n_in = n < tl.minimum(n_start + 48, 77)
         K = tl.load(K_ptr + b * 4928 + k[:, None] + n[None, :] * 64, mask=n_in[None, :], other=0.0)
         S = tl.dot(Q, K, input_precision="ieee")
-        X = S * 0.125
         R_old = R
-        R = tl.maximum(R, tl.max(tl.where(n_in[None, :], X, LOWEST), 1))
-        Z = Z * tl.exp(R_old - R)
-        U = U * tl.exp(R_old - R)[:, None]
-        P = tl.exp(X - R[:, None])
+        R = tl.maximum(R, tl.max(tl.where(n_in[None, :], S, LOWEST), 1) * 0.18033688011112042)
+        Z = tl.exp2(R_old - R) * Z
+        U = tl.exp2(R_old - R)[:, None] * U
+        P = tl.exp2(S * 0.18033688011112042 - R[:, None])
         Z += tl.sum(tl.where(n_in[None, :], P, 0.0), 1)
         V = tl.load(V_ptr + b * 4928 + n[:, None] * 64 + h[None, :], mask=n_in[:, None], other=0.0)
         U = tl.dot(tl.where(n_in[None, :], P, 0.0), V, U, input_precision="ieee")
-    O = U / Z[:, None]
+    O = tl.where(U == 0.0, 0.0, U / Z[:, None])
     tl.store(O_ptr + b * 64 + m[:, None] * 64 + h[None, :], O, mask=m_in[:, None])

@@ -1,12 +1,11 @@
 # attention:12,512,256,64,64 as m.n(k,h), tiles m=64 n=64 k=32 h=32
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
-#   X[b, m, n] = S[b, m, n] * 0.125
-#   R[b, m] = max[n] X[b, m, n]
-#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   R[b, m] = max[n] S[b, m, n] * 0.18033688011112042
+#   P[b, m, n] = exp2(S[b, m, n] * 0.18033688011112042 - R[b, m])
 #   Z[b, m] = sum[n] P[b, m, n]
 #   U[b, m, h] = sum[n] float16(P[b, m, n]) * V[b, n, h]
-#   O[b, m, h] = U[b, m, h] / Z[b, m]
+#   O[b, m, h] = select(U[b, m, h] == 0.0, 0.0, U[b, m, h] / Z[b, m])
 
 import triton
 import triton.language as tl
@@ -32,13 +31,12 @@ def attention_flat(Q_ptr, K_ptr, V_ptr, O_ptr):
             Q = tl.load(Q_ptr + b * 32768 + m[:, None] * 64 + k[None, :])
             K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
             S = tl.dot(Q, K, S)
-        X = S * 0.125
         R_old = R
-        R = tl.maximum(R, tl.max(X, 1))
-        Z = Z * tl.exp(R_old - R)
-        U_0 = U_0 * tl.exp(R_old - R)[:, None]
-        U_1 = U_1 * tl.exp(R_old - R)[:, None]
-        P = tl.exp(X - R[:, None])
+        R = tl.maximum(R, tl.max(S, 1) * 0.18033688011112042)
+        Z = tl.exp2(R_old - R) * Z
+        U_0 = tl.exp2(R_old - R)[:, None] * U_0
+        U_1 = tl.exp2(R_old - R)[:, None] * U_1
+        P = tl.exp2(S * 0.18033688011112042 - R[:, None])
         Z += tl.sum(P, 1)
         # h: turn 1 of 2
         h = tl.arange(0, 32)
@@ -50,9 +48,9 @@ def attention_flat(Q_ptr, K_ptr, V_ptr, O_ptr):
         U_1 = tl.dot(P.to(tl.float16), V, U_1)
     # h: turn 1 of 2
     h = tl.arange(0, 32)
-    O = U_0 / Z[:, None]
+    O = tl.where(U_0 == 0.0, 0.0, U_0 / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))
     # h: turn 2 of 2
     h = 32 + tl.arange(0, 32)
-    O = U_1 / Z[:, None]
+    O = tl.where(U_1 == 0.0, 0.0, U_1 / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))

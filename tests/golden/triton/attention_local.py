@@ -1,8 +1,10 @@
 # local as mh.nk, tiles m=64 n=32 k=64 h=64
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
-#   R[b, m] = max[n] S[b, m, n] where n <= m and m <= n + 20
-#   P[b, m, n] = exp(S[b, m, n] - R[b, m])
+#   S_inside[b, m, n] = select(n <= m and m <= n + 20, S[b, m, n], -3.4028234663852886e+38)
+#   R[b, m] = max[n] S_inside[b, m, n] * 1.4426950408889634 where n <= m and m <= n + 20
+#   P[b, m, n] = exp2(S_inside[b, m, n] * 1.4426950408889634 - select(R[b, m] <=
+#       -3.4028234663852886e+38, 0.0, R[b, m]))
 #   Z[b, m] = sum[n] P[b, m, n] where n <= m and m <= n + 20
 #   U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m and m <= n + 20
 #   O[b, m, h] = U[b, m, h] / (Z[b, m] + 0.001)
@@ -29,16 +31,17 @@ def attention_local(Q_ptr, K_ptr, V_ptr, O_ptr):
         n = n_start + tl.arange(0, 32)
         K = tl.load(K_ptr + b * 32768 + k[:, None] + n[None, :] * 64)
         S = tl.dot(Q, K)
+        S_inside = (
+            tl.where((n[None, :] <= m[:, None]) & (m[:, None] <= (n + 20)[None, :]), S, LOWEST)
+        )
         R_old = R
-        R_mask = (n[None, :] <= m[:, None]) & (m[:, None] <= (n + 20)[None, :])
-        R = tl.maximum(R, tl.max(tl.where(R_mask, S, LOWEST), 1))
-        Z = Z * tl.exp(R_old - R)
-        U = U * tl.exp(R_old - R)[:, None]
-        P = tl.exp(S - R[:, None])
-        Z_mask = (n[None, :] <= m[:, None]) & (m[:, None] <= (n + 20)[None, :])
-        Z += tl.sum(tl.where(Z_mask, P, 0.0), 1)
+        R = tl.maximum(R, tl.max(S_inside, 1) * 1.4426950408889634)
+        Z = tl.exp2(R_old - R) * Z
+        U = tl.exp2(R_old - R)[:, None] * U
+        P_part_1 = S_inside * 1.4426950408889634 - tl.where(R <= LOWEST, 0.0, R)[:, None]
+        P = tl.exp2(P_part_1)
+        Z += tl.sum(P, 1)
         V = tl.load(V_ptr + b * 32768 + n[:, None] * 64 + h[None, :])
-        U_mask = (n[None, :] <= m[:, None]) & (m[:, None] <= (n + 20)[None, :])
-        U = tl.dot(tl.where(U_mask, P, 0.0), V.to(tl.float32), U, input_precision="ieee")
+        U = tl.dot(P, V.to(tl.float32), U, input_precision="ieee")
     O = U / (Z + 0.001)[:, None]
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))

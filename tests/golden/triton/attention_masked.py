@@ -6,7 +6,7 @@
 #   P[b, m, n] = exp(X[b, m, n] - R[b, m])
 #   Z[b, m] = sum[n] P[b, m, n]
 #   O_sum[b, m, h] = sum[n] P[b, m, n] * V[b, n, h]
-#   O[b, m, h] = O_sum[b, m, h] / Z[b, m]
+#   O[b, m, h] = select(O_sum[b, m, h] == 0.0, 0.0, O_sum[b, m, h] / Z[b, m])
 
 import triton
 import triton.language as tl
@@ -41,5 +41,5 @@ def attention_masked(Q_ptr, K_ptr, V_ptr, M_ptr, O_ptr):
         Z += tl.sum(tl.where(n_in[None, :], P, 0.0), 1)
         V = tl.load(V_ptr + b * 12800 + n[:, None] * 64 + h[None, :], mask=n_in[:, None], other=0.0)
         O_sum = tl.dot(tl.where(n_in[None, :], P, 0.0), V, O_sum, input_precision="ieee")
-    O = O_sum / Z[:, None]
+    O = tl.where(O_sum == 0.0, 0.0, O_sum / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O)

@@ -1,12 +1,11 @@
 # attention:12,512,256,64,64 as mh.kn, tiles m=64 n=128 k=32 h=64
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
-#   X[b, m, n] = S[b, m, n] * 0.125
-#   R[b, m] = max[n] X[b, m, n]
-#   P[b, m, n] = exp(X[b, m, n] - R[b, m])
+#   R[b, m] = max[n] S[b, m, n] * 0.18033688011112042
+#   P[b, m, n] = exp2(S[b, m, n] * 0.18033688011112042 - R[b, m])
 #   Z[b, m] = sum[n] P[b, m, n]
 #   U[b, m, h] = sum[n] float16(P[b, m, n]) * V[b, n, h]
-#   O[b, m, h] = U[b, m, h] / Z[b, m]
+#   O[b, m, h] = select(U[b, m, h] == 0.0, 0.0, U[b, m, h] / Z[b, m])
 
 import triton
 import triton.language as tl
@@ -39,25 +38,23 @@ def attention_whole_scores(Q_ptr, K_ptr, V_ptr, O_ptr):
     U = tl.zeros((64, 64), tl.float32)
     # n: turn 1 of 2
     n = tl.arange(0, 128)
-    X = S_0 * 0.125
     R_old = R
-    R = tl.maximum(R, tl.max(X, 1))
-    Z = Z * tl.exp(R_old - R)
-    U = U * tl.exp(R_old - R)[:, None]
-    P = tl.exp(X - R[:, None])
+    R = tl.maximum(R, tl.max(S_0, 1) * 0.18033688011112042)
+    Z = tl.exp2(R_old - R) * Z
+    U = tl.exp2(R_old - R)[:, None] * U
+    P = tl.exp2(S_0 * 0.18033688011112042 - R[:, None])
     Z += tl.sum(P, 1)
     V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
     U = tl.dot(P.to(tl.float16), V, U)
     # n: turn 2 of 2
     n = 128 + tl.arange(0, 128)
-    X = S_1 * 0.125
     R_old = R
-    R = tl.maximum(R, tl.max(X, 1))
-    Z = Z * tl.exp(R_old - R)
-    U = U * tl.exp(R_old - R)[:, None]
-    P = tl.exp(X - R[:, None])
+    R = tl.maximum(R, tl.max(S_1, 1) * 0.18033688011112042)
+    Z = tl.exp2(R_old - R) * Z
+    U = tl.exp2(R_old - R)[:, None] * U
+    P = tl.exp2(S_1 * 0.18033688011112042 - R[:, None])
     Z += tl.sum(P, 1)
     V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
     U = tl.dot(P.to(tl.float16), V, U)
-    O = U / Z[:, None]
+    O = tl.where(U == 0.0, 0.0, U / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))

@@ -3,7 +3,7 @@
 #   R[b, m] = max[n] X[b, m, n]
 #   P[b, m, n] = exp(X[b, m, n] - R[b, m])
 #   Z[b, m] = sum[n] P[b, m, n]
-#   W[b, m, n] = P[b, m, n] / Z[b, m]
+#   W[b, m, n] = select(P[b, m, n] == 0.0, 0.0, P[b, m, n] / Z[b, m])
 
 import triton
 import triton.language as tl
@@ -34,9 +34,9 @@ def softmax(X_ptr, W_ptr):
     Z += tl.sum(P_1, 0)
     # n: turn 1 of 2
     n = tl.arange(0, 128)
-    W = P_0 / Z
+    W = tl.where(P_0 == 0.0, 0.0, P_0 / Z)
     tl.store(W_ptr + b * 131072 + m * 256 + n, W.to(tl.float16))
     # n: turn 2 of 2
     n = 128 + tl.arange(0, 128)
-    W = P_1 / Z
+    W = tl.where(P_1 == 0.0, 0.0, P_1 / Z)
     tl.store(W_ptr + b * 131072 + m * 256 + n, W.to(tl.float16))

@@ -1,0 +1,147 @@
+"""Exponentials of what is below its maximum, to base two.
+
+`exp(x - max[n] x)` is `exp2(y - max[n] y)` with y = x * log2(e): a processor's exponential is one
+to base two, so the factor is paid anyway, and where x is itself a multiple, `x = c * z`, the two
+factors are one: `exp2(z * c' - r)` is a multiplication and a subtraction in one instruction, and
+`max[n] z * c'` takes the factor once a row. Exact over the reals; in floating point the maximum and
+what is subtracted from are the same rounded numbers, as before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcfuser.algebra.dependence import through_maps
+from mcfuser.chain import Chain, Operator, sources
+from mcfuser.expr import Call, Cast, Const, Expr, Read, read, reads, walk
+
+LOG2E = math.log2(math.e)
+
+
+def base_two(chain: Chain) -> Chain:
+    """The chain whose maxima that only serve such exponentials are taken to base two.
+
+    Whatever else reads such a maximum reads it back to base e; one that the chain gives away, or
+    holds in half precision, stays.
+    """
+    for o in chain.operators:
+        if o.reduce == "max" and o.out not in chain.outputs:
+            found = _argument(chain, o)
+            if found is not None and chain.tensor(o.out).dtype == "float32":
+                return base_two(_moved(chain, o, found))
+    return chain
+
+
+def _argument(chain: Chain, o: Operator) -> Expr | None:
+    """What `o` is the maximum of, where some exponential is of the same less that maximum. The
+    maximum may join something that does not vary (absorb)."""
+    own = read(o.out, *o.axes)
+    bodies = o.body.args if isinstance(o.body, Call) and o.body.op == "max" else (o.body,)
+    for x in bodies:
+        wanted = Call("exp", (Call("sub", (x, own)),))
+        used = any(e == wanted for r in chain.operators for e in walk(r.body))
+        if used and unbiased(chain, x, o.over):
+            return x
+    return None
+
+
+def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:
+    """No input that varies along these axes is added to x: it could be a mask that holds the lowest
+    number, which leaves no room below it, and whose rows are not empty but all alike."""
+    found = reads(through_maps(chain, x))
+    inputs = (r for r in found if r.tensor in chain.inputs)
+    return not any(set(over) & set(i.axes) for r in inputs for i in r.indices)
+
+
+def _moved(chain: Chain, o: Operator, x: Expr) -> Chain:
+    own = read(o.out, *o.axes)
+    wanted = Call("exp", (Call("sub", (x, own)),))
+    chain, y = _multiple(chain, o, x, wanted)
+    found = Call("exp2", (Call("sub", (y, own)),))
+    back = Call("mul", (own, Const(1 / LOG2E)))
+
+    def changed(e: Expr) -> Expr:
+        if e == wanted:
+            return found
+        if isinstance(e, Read) and e.tensor == o.out:
+            return Call("mul", (e, back.args[1]))
+        if isinstance(e, Cast):
+            return Cast(changed(e.arg), e.dtype)
+        return Call(e.op, tuple(changed(a) for a in e.args)) if isinstance(e, Call) else e
+
+    def maximum(e: Expr) -> Expr:
+        if e == x:
+            return y
+        if isinstance(e, Call) and e.op == "max":
+            return Call("max", tuple(maximum(a) for a in e.args))
+        return Call("mul", (e, Const(LOG2E)))
+
+    operators = []
+    for r in chain.operators:
+        domain = changed(r.domain) if r.domain is not None else None
+        body = maximum(r.body) if r.out == o.out else changed(r.body)
+        operators.append(replace(r, body=body, domain=domain))
+    return _without(replace(chain, operators=tuple(operators)), x)
+
+
+def _multiple(chain: Chain, o: Operator, x: Expr, wanted: Expr) -> tuple[Chain, Expr]:
+    """x * log2(e) as one product with a number: a factor that x has already joins it. Where x is
+    read from a map for this alone, the map loses the factor, or is no longer read."""
+    factor, rest = _split(x)
+    if not isinstance(rest, Read) or rest.tensor in chain.inputs:
+        return chain, Call("mul", (rest, Const(factor * LOG2E)))
+    source = chain.operator(rest.tensor)
+    alone = all(
+        r.out == o.out or _only_in(r.body, rest, wanted) for r in chain.operators if _uses(r, rest)
+    )
+    kept = source.out in chain.outputs or source.domain is not None or source.reduce != "none"
+    if kept or not alone or rest != read(source.out, *source.axes):
+        return chain, Call("mul", (rest, Const(factor * LOG2E)))
+    more, inner = _split(source.body)
+    y = Const(factor * more * LOG2E)
+    if isinstance(inner, Read):
+        return chain, Call("mul", (inner, y))
+    operators = tuple(replace(r, body=inner) if r is source else r for r in chain.operators)
+    return replace(chain, operators=operators), Call("mul", (rest, y))
+
+
+def _split(e: Expr) -> tuple[float, Expr]:
+    """A positive number times the rest of an expression."""
+    if isinstance(e, Call) and e.op in ("mul", "div") and isinstance(e.args[1], Const):
+        c = float(e.args[1].value)
+        if c > 0:
+            inner, rest = _split(e.args[0])
+            return inner * (c if e.op == "mul" else 1 / c), rest
+    if isinstance(e, Call) and e.op == "mul" and isinstance(e.args[0], Const):
+        return _split(Call("mul", e.args[::-1])) if e.args[0].value > 0 else (1.0, e)
+    return 1.0, e
+
+
+def _uses(o: Operator, x: Read) -> bool:
+    return any(r.tensor == x.tensor for r in sources(o))
+
+
+def _only_in(e: Expr, x: Read, wanted: Expr) -> bool:
+    """Every read of x's tensor is in such an exponential."""
+    if e == wanted:
+        return True
+    if isinstance(e, Read):
+        return e.tensor != x.tensor
+    if isinstance(e, Cast):
+        return _only_in(e.arg, x, wanted)
+    return all(_only_in(a, x, wanted) for a in e.args) if isinstance(e, Call) else True
+
+
+def _without(chain: Chain, x: Expr) -> Chain:
+    """The chain without the map that x was read from, where nobody reads it now."""
+    if not isinstance(x, Read) or x.tensor in chain.inputs or x.tensor in chain.outputs:
+        return chain
+    if any(_uses(o, x) for o in chain.operators):
+        return chain
+    return replace(
+        chain,
+        operators=tuple(o for o in chain.operators if o.out != x.tensor),
+        tensors=tuple(t for t in chain.tensors if t.name != x.tensor),
+    )

@@ -1,0 +1,74 @@
+"""A plan's loops as Triton runs them: written out turn by turn, pipelined, or neither.
+
+A loop over an axis of which a buffer keeps several tiles is written out, since registers cannot be
+chosen by a variable; the innermost loop that is left and loads is the one that is pipelined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mcfuser.space.plan import Floats, Plan, Sizes
+from mcfuser.space.statement import Load, Loop, Statement, statements
+
+OUTER = ("grid", "split")
+"""Kinds of loops whose turns go to blocks of their own."""
+
+
+def lowered_body(plan: Plan) -> tuple[Statement, ...]:
+    """The statements of a plan, in which the loops that are written out are marked `unrolled`."""
+    buffers, body = plan.placed
+    kept = {a for b in buffers for d in b.dims if d.whole for a in d.index.axes}
+    return _marked(body, kept)
+
+
+def _marked(body: Sequence[Statement], kept: set[str]) -> tuple[Statement, ...]:
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, Loop):
+            out = s.kind == "serial" and s.axis in kept
+            s = replace(s, kind="unrolled" if out else s.kind, body=_marked(s.body, kept))
+        found.append(s)
+    return tuple(found)
+
+
+def inner(outer: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Of the loops around a statement, those that a block walks itself."""
+    return tuple(x for x in outer if x.kind not in OUTER)
+
+
+def innermost(outer: Sequence[Loop]) -> Loop | None:
+    """The loop that a statement's loads are in flight over, if it is pipelined."""
+    return next((x for x in reversed(outer) if x.kind == "serial"), None)
+
+
+def pipelined(loop: Loop | None) -> bool:
+    """Triton keeps loads in flight over the turns of an innermost loop that loads."""
+    if loop is None or loop.kind != "serial":
+        return False
+    inside = list(statements(loop.body))
+    nested = any(x.kind == "serial" for _, outer in inside for x in outer)
+    return not nested and any(isinstance(s, Load) for s, _ in inside)
+
+
+def serial(body: Sequence[Statement], outer: tuple[Loop, ...] = ()) -> Iterator[
+    tuple[Loop, tuple[Loop, ...]]
+]:  # fmt: skip
+    """Every loop that a block takes turns of, with those around it."""
+    for s in body:
+        if isinstance(s, Loop):
+            if s.kind == "serial":
+                yield s, outer
+            yield from serial(s.body, (*outer, s))
+
+
+def peak(body: Sequence[Statement], sizes: Sizes) -> Floats:
+    """Turns of the longest block over those of the average one, where bounds make them unequal."""
+    found = np.ones(len(sizes.one))
+    for loop, _ in serial(body):
+        shares = sizes.shares(loop)
+        found = np.maximum(found, shares.max(axis=1) / np.maximum(shares.mean(axis=1), 1e-9))
+    return found

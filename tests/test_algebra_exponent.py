@@ -1,0 +1,168 @@
+"""Exponentials to base two, and masks taken once: what is rewritten, and that nothing changes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mcfuser.algebra.exponent import LOG2E, base_two
+from mcfuser.algebra.masks import masked_once
+from mcfuser.chain import LOWEST, Chain, attention, from_json
+from mcfuser.expr import Call, walk
+from mcfuser.space.program import program
+from mcfuser.space.reference import evaluate
+
+SHAPES = {"Q": "mk", "K": "nk", "V": "nh", "M": "mn", "a": "m", "L": "m"}
+
+
+def softmax(x: str, where: str = "", *more: str, outputs: tuple[str, ...] = ("O",)) -> Chain:
+    """softmax(x) V over rows of m, x an expression of the scores S."""
+    inside = f" where {where}" if where else ""
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        f"X[m, n] = {x}",
+        f"R[m] = max[n] X[m, n]{inside}",
+        "P[m, n] = exp(X[m, n] - R[m])",
+        f"Z[m] = sum[n] P[m, n]{inside}",
+        f"U[m, h] = sum[n] P[m, n] * V[n, h]{inside}",
+        "O[m, h] = U[m, h] / Z[m]",
+        *more,
+    ]
+    words = " ".join(lines)
+    used = {t: list(s) for t, s in SHAPES.items() if f"{t}[" in words}
+    tensors = {t: {"shape": s} for t, s in used.items()}
+    extents = {"m": 6, "n": 40, "k": 8, "h": 8}
+    return from_json({"name": "softmax", "axes": extents, "tensors": tensors,
+                      "operators": lines, "outputs": list(outputs)})  # fmt: skip
+
+
+def values(c: Chain) -> dict:
+    rng = np.random.default_rng(0)
+    found = {n: rng.standard_normal(c.shape(n)) for n in c.inputs}
+    if "L" in found:
+        found["L"] = np.asarray([0, 1, 16, 17, 40, 0], float)
+    return found
+
+
+def bodies(c: Chain) -> dict[str, str]:
+    return {o.out: str(o).partition(" = ")[2] for o in c.operators}
+
+
+def same(one: Chain, other: Chain) -> None:
+    x = values(one)
+    a, b = evaluate(one, x), evaluate(other, x)
+    for o in one.outputs:
+        np.testing.assert_allclose(b[o], a[o], rtol=1e-12, atol=1e-14)
+
+
+def calls(c: Chain) -> set[str]:
+    return {e.op for o in c.operators for e in walk(o.body) if isinstance(e, Call)}
+
+
+def test_a_scale_joins_the_factor() -> None:
+    c = softmax("S[m, n] * 0.125")
+    found = base_two(c)
+    factor = repr(0.125 * LOG2E)
+    assert [o.out for o in found.operators] == ["S", "R", "P", "Z", "U", "O"]
+    assert bodies(found)["R"] == f"max[n] S[m, n] * {factor}"
+    assert bodies(found)["P"] == f"exp2(S[m, n] * {factor} - R[m])"
+    same(c, found)
+
+
+@pytest.mark.parametrize(
+    ("x", "scores"),
+    [
+        ("S[m, n] / 8.0", "S[m, n] * 0.18"),
+        ("0.5 * S[m, n]", "S[m, n] * 0.72"),
+        ("S[m, n] * 0.5 * 0.25", "S[m, n] * 0.18"),
+        ("S[m, n]", "S[m, n] * 1.44"),
+        ("50.0 * tanh(S[m, n] / 50.0)", "X[m, n] * 72.1"),
+        ("S[m, n] * 0.125 - a[m] * (m - n)", "X[m, n] * 1.44"),
+        ("S[m, n] * -0.125", "X[m, n] * 1.44"),
+    ],
+)
+def test_other_scores(x: str, scores: str) -> None:
+    c = softmax(x, "n <= m")
+    found = base_two(c)
+    assert bodies(found)["P"].startswith(f"exp2({scores}")
+    assert bodies(found)["R"].startswith(f"max[n] {scores}")
+    assert "exp" not in calls(found)
+    same(c, found)
+    same(c, program(c).chain)
+
+
+def test_what_reads_the_maximum_reads_it_back_to_base_e() -> None:
+    c = softmax("S[m, n] * 0.125", "", "E[m] = log(Z[m]) + R[m]", outputs=("O", "E"))
+    found = base_two(c)
+    assert bodies(found)["E"] == f"log(Z[m]) + R[m] * {1 / LOG2E!r}"
+    same(c, found)
+
+
+def test_a_map_that_others_read_keeps_its_factor() -> None:
+    c = softmax("S[m, n] * 0.125", "", "T[m, n] = X[m, n] + 1.0", outputs=("O", "T"))
+    found = base_two(c)
+    assert bodies(found)["X"] == "S[m, n] * 0.125"
+    assert bodies(found)["P"].startswith("exp2(X[m, n] * 1.44")
+    same(c, found)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        softmax("S[m, n] * 0.125 + M[m, n]"),  # a mask may hold the lowest number already
+        softmax("S[m, n] * 0.125", outputs=("O", "R")),
+    ],
+    ids=["mask", "given away"],
+)
+def test_what_stays_to_base_e(c: Chain) -> None:
+    assert base_two(c) == c
+
+
+def test_masks_are_taken_once() -> None:
+    c = base_two(softmax("S[m, n] * 0.125", "n <= m"))
+    found, settled = masked_once(c)
+    assert settled == {"R", "Z", "U"}
+    assert bodies(found)["S_inside"] == f"select(n <= m, S[m, n], {LOWEST!r})"
+    assert [o.out for o in found.operators][:3] == ["S", "S_inside", "R"]
+    least = LOWEST * 0.125 * LOG2E
+    assert bodies(found)["P"].endswith(f" - select(R[m] <= {least!r}, 0.0, R[m]))")
+    same(c, found)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        softmax("S[m, n] * 0.125"),
+        softmax("S[m, n] * 0.125 + M[m, n]", "n <= m"),
+        softmax("S[m, n] * 0.125", "n <= m", outputs=("O", "P")),
+        softmax("S[m, n] * 0.125", "n <= m", "T[m] = sum[n] P[m, n]", outputs=("O", "T")),
+        softmax("S[m, n] * 0.125", "n <= m", "T[m] = sum[n] P[m, n] + 1.0 where n <= m",
+                outputs=("O", "T")),
+        softmax("S[m, n] * 0.125", "n <= m", "T[m] = max[n] P[m, n] where n <= m",
+                outputs=("O", "T")),
+    ],
+    ids=["no domain", "mask", "weights given away", "wider sum", "not of weights alone", "maximum"],
+)  # fmt: skip
+def test_masks_that_others_need_stay(c: Chain) -> None:
+    ready = base_two(c)
+    assert masked_once(ready) == (ready, frozenset())
+    same(c, program(c).chain)
+
+
+@pytest.mark.parametrize("x", ["S[m, n] * 0.125", "S[m, n] * 3.0", "40.0 * tanh(S[m, n])"])
+def test_rows_without_a_position_are_zero(x: str) -> None:
+    """The rows' lengths are 0, 1, 16, 17, 40 and 0."""
+    c = softmax(x, "n < L[m]")
+    ready = program(c)
+    assert ready.settled == {"R", "Z", "U"}
+    found = evaluate(ready.chain, values(c))["O"]
+    assert not found[[0, 5]].any() and np.isfinite(found).all()
+    same(c, ready.chain)
+
+
+def test_a_repair_is_to_base_two() -> None:
+    (first, *_) = program(attention(1, 16, 16, 16, 16)).rolls
+    assert math.isclose(LOG2E, 1 / math.log(2))
+    assert "exp2" in {e.op for e in walk(first.h) if isinstance(e, Call)}  # type: ignore[union-attr]
