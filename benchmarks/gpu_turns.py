@@ -20,7 +20,7 @@ from gpu_peers import DTYPES, inputs, peers, reference
 from gpu_workloads import Workload, workloads
 
 from mcfuser import gpu as gpus
-from mcfuser.chain import cut
+from mcfuser.decide import pieces
 from mcfuser.device import device_named
 from mcfuser.gpu import Gpu, Launch
 from mcfuser.gpu_time import conditions
@@ -63,7 +63,7 @@ def _kernels(w: Workload, one: Mapping[str, Any]) -> dict[str, list[GpuKernel]]:
     found = {}
     for name, way in one["ways"].items():
         tuned = [Tuned.from_json(t) for t in way["kernels"]]
-        pairs = zip(tuned, cut(w.chain, tuple(way["cut"])), strict=True)
+        pairs = zip(tuned, pieces(w.chain, tuple(way["cut"])), strict=True)
         found[name] = [gpu_kernel(t, piece) for t, piece in pairs]
     return found
 

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from typing import Any
 
 from mcfuser import install
-from mcfuser.chain import Chain, cut, finest
+from mcfuser.chain import Chain, finest
 from mcfuser.codegen import cuda_module
-from mcfuser.decide import Decision, decide
+from mcfuser.decide import Decision, decide, pieces
 from mcfuser.device import Device
 from mcfuser.foresee import foreseen
 from mcfuser.graph.assemble import Installed, Replacement, assemble
@@ -144,7 +144,7 @@ def _replacements(
         if kept is None:
             continue
         installed = []
-        for tuned, chain in zip(kept.kernels, cut(f.chain, kept.cut), strict=True):
+        for tuned, chain in zip(kept.kernels, pieces(f.chain, kept.cut), strict=True):
             physical = {n: f.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)}
             key = (tuned.key, tuple(physical.values()))
             if key not in shared:

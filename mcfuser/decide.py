@@ -3,7 +3,8 @@
 The whole chain is tuned first. Its finest cut is tuned unless its pieces are known to take longer:
 no schedule of them could be as fast, or those tuned so far already are not. Of the cuts between,
 the one that the model expects most of is tuned where it should beat what has been measured. Then
-all are timed in turns, and fewer kernels are kept where they are faster by more than noise.
+all are timed in turns, and fewer kernels are kept where they are faster than the most by more than
+noise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import Chain, Cut, between, cut, finest
 from mcfuser.device import Device
 from mcfuser.model.least import least
@@ -89,6 +91,12 @@ class Decision:
         return min((t for t in known if math.isfinite(t)), default=None)
 
 
+def pieces(chain: Chain, where: Cut) -> tuple[Chain, ...]:
+    """The chains of a cut. What a piece divides by was a sum of the whole chain, whose empty rows
+    are nothing there, too (algebra.quotient)."""
+    return (chain,) if len(where) == 1 else cut(guarded(chain), where)
+
+
 def seconds(tuned: Tuned) -> float:
     """Measured, or predicted where the device is not at hand."""
     return tuned.measured if tuned.measured is not None else tuned.predicted
@@ -104,7 +112,7 @@ def decide(
         reason = f"left to TVM: {reasons[0]}" if fused is None else "one product with its epilogue"
         return Decision(fused, (fused,) if fused is not None else (), (), reason)
     unfused, limit = None, math.inf
-    if fused is not None and fused.seconds <= (bound := least(cut(chain, most), device)):
+    if fused is not None and fused.seconds <= (bound := least(pieces(chain, most), device)):
         reasons.append(f"unfused takes {bound * 1e6:.1f} us at least")
     else:
         limit = fused.seconds * SURE if fused is not None else math.inf
@@ -119,13 +127,14 @@ def decide(
         return Decision(None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
     if len(ways) == 1:
         return Decision(ways[0], tuple(ways), (), "; ".join(reasons))
-    return _fastest(tuple(ways), tuple(compare([w.pairs for w in ways])))
+    times = [t if t > 0 else math.inf for t in compare([w.pairs for w in ways])]
+    return _fastest(tuple(ways), tuple(times))
 
 
 def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[str]) -> Way | None:
     """The tuned pieces of a cut; None, with a reason, where one has no kernel or where those tuned
     so far take longer than `limit` seconds."""
-    chains, kernels, spent = cut(chain, where), list[Tuned](), 0.0
+    chains, kernels, spent = pieces(chain, where), list[Tuned](), 0.0
     for i, piece in enumerate(chains):
         try:
             kernels.append(search(piece))
@@ -147,31 +156,33 @@ def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | Non
         return None
     known: dict[str, float] = {}
 
-    def expected(pieces: Sequence[Chain]) -> float:
-        for piece in pieces:
+    def expected(chains: Sequence[Chain]) -> float:
+        for piece in chains:
             if piece.key not in known:
                 known[piece.key] = foresee(piece)
-        return sum(known[piece.key] for piece in pieces)
+        return sum(known[piece.key] for piece in chains)
 
     best = min(ways, key=lambda w: w.seconds)
-    found = min(between(chain), key=lambda where: expected(cut(chain, where)))
-    off = best.seconds / expected(best.chains)
-    return found if off * expected(cut(chain, found)) < best.seconds else None
+    found = min(between(chain), key=lambda where: expected(pieces(chain, where)))
+    off = best.seconds / max(expected(best.chains), 1e-30)
+    return found if off * expected(pieces(chain, found)) < best.seconds else None
 
 
 def _fastest(ways: tuple[Way, ...], times: tuple[float, ...]) -> Decision:
-    """The fewest kernels of which no more are faster than by noise."""
+    """The fastest of those that are faster than the most kernels by more than noise, or else these;
+    `ways` have the fewest kernels first."""
     known = {w.cut: t for w, t in zip(ways, times, strict=True)}
-    kept = ways[0]
-    for way in ways[1:]:
-        if not known[kept.cut] <= MARGIN * known[way.cut]:
-            kept = way
-    if not math.isfinite(known[kept.cut]):
+    limit = MARGIN * known[ways[-1].cut]
+    better = [w for w in ways[:-1] if known[w.cut] < math.inf and known[w.cut] <= limit]
+    kept = min(better, key=lambda w: known[w.cut], default=ways[-1])
+    if not known[kept.cut] < math.inf:
         return Decision(kept, ways, times, "none of them could be timed beside the others")
     measured = all(t.measured is not None for w in ways for t in w.kernels)
     verb = "measured" if measured else "predicted, not measured"
     other = min((w for w in ways if w is not kept), key=lambda w: known[w.cut])
     ratio = known[other.cut] / known[kept.cut]
+    if not ratio < math.inf:
+        return Decision(kept, ways, times, f"{_named(other)} could not be timed beside it")
     if len(kept.cut) > 1:
         reason = f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
     else:

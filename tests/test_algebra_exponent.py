@@ -112,10 +112,15 @@ def test_a_map_that_others_read_keeps_its_factor() -> None:
     "c",
     [
         softmax("S[m, n] * 0.125 + M[m, n]"),  # a mask may hold the lowest number already
+        softmax("S[m, n] * 0.125 + a[m]"),
+        softmax("max(S[m, n], -a[m]) * 0.125"),
+        softmax("select(n < L[m], S[m, n] * 0.125, -3.4028234663852886e38)"),
+        softmax("S[m, n] * 0.125 + select(n < L[m], 0.0, -3.4e38)"),
         softmax("S[m, n] * 0.125", outputs=("O", "R")),
+        softmax("S[m, n] * 0.125", "n < L[m]", "E[m] = R[m] + 1.0", outputs=("O", "E")),
     ],
-    ids=["mask", "given away"],
-)
+    ids=["mask", "row", "maximum", "selected", "added", "given away", "read of empty rows"],
+)  # fmt: skip
 def test_what_stays_to_base_e(c: Chain) -> None:
     assert base_two(c) == c
 
@@ -126,7 +131,7 @@ def test_masks_are_taken_once() -> None:
     assert settled == {"R", "Z", "U"}
     assert bodies(found)["S_inside"] == f"select(n <= m, S[m, n], {LOWEST!r})"
     assert [o.out for o in found.operators][:3] == ["S", "S_inside", "R"]
-    least = LOWEST * 0.125 * LOG2E
+    least = 0.5 * LOWEST * (0.125 * LOG2E)
     assert bodies(found)["P"].endswith(f" - select(R[m] <= {least!r}, 0.0, R[m]))")
     same(c, found)
 
@@ -142,8 +147,11 @@ def test_masks_are_taken_once() -> None:
                 outputs=("O", "T")),
         softmax("S[m, n] * 0.125", "n <= m", "T[m] = max[n] P[m, n] where n <= m",
                 outputs=("O", "T")),
+        softmax("S[m, n] * 0.125", "n <= m", "T[m] = sum[n] P[m, n] * log(P[m, n]) where n <= m",
+                outputs=("O", "T")),
     ],
-    ids=["no domain", "mask", "weights given away", "wider sum", "not of weights alone", "maximum"],
+    ids=["no domain", "mask", "weights given away", "wider sum", "not of weights alone", "maximum",
+         "entropy"],
 )  # fmt: skip
 def test_masks_that_others_need_stay(c: Chain) -> None:
     ready = base_two(c)
@@ -160,6 +168,32 @@ def test_rows_without_a_position_are_zero(x: str) -> None:
     found = evaluate(ready.chain, values(c))["O"]
     assert not found[[0, 5]].any() and np.isfinite(found).all()
     same(c, ready.chain)
+
+
+@pytest.mark.parametrize("d", [56, 104, 224, 296, 304])
+def test_a_rounded_multiple_of_the_lowest_number_is_below_what_counts(d: int) -> None:
+    """In float32 the product of the lowest number and a scale may round to above their product."""
+    ready = program(softmax(f"S[m, n] * {d**-0.5!r}", "n < L[m]")).chain
+    factor = np.float32(d**-0.5 * LOG2E)
+    weights = bodies(ready)["P"]
+    threshold = float(weights.partition("<= ")[2].partition(",")[0])
+    assert np.float32(LOWEST) * factor <= np.float32(threshold)
+
+
+def test_a_domain_may_read_what_is_computed_after_the_scores() -> None:
+    c = from_json({
+        "axes": {"m": 6, "n": 40, "k": 8, "h": 8},
+        "tensors": {t: {"shape": list(SHAPES[t])} for t in "QKV"} | {"g": {"shape": ["n"]}},
+        "operators": [
+            "S[m, n] = sum[k] Q[m, k] * K[n, k]", "T[m] = max[k] Q[m, k]",
+            "R[m] = max[n] S[m, n] where T[m] < g[n]", "P[m, n] = exp(S[m, n] - R[m])",
+            "Z[m] = sum[n] P[m, n] where T[m] < g[n]",
+            "O[m, h] = sum[n] P[m, n] * V[n, h] where T[m] < g[n]",
+        ],
+        "outputs": ["O", "Z"],
+    })  # fmt: skip
+    assert program(c).settled
+    same(c, program(c).chain)
 
 
 def test_a_repair_is_to_base_two() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import Chain, attention, between, cut, finest, from_json, gemm, parts, products
+from mcfuser.decide import pieces
 from mcfuser.expr import Cast, walk
 from mcfuser.space.reference import evaluate
 
@@ -109,3 +110,23 @@ def test_a_condition_reads_the_value_whole() -> None:
                  "G[m, n] = sum[k] float16(N[m, k]) * W[k, n] where N[m, k] < 1.0"]  # fmt: skip
     c = from_json({**DOCUMENT, "operators": operators})
     assert dtypes(parts(c))[0] == {"N": "float32"}
+
+
+def test_empty_rows_are_nothing_in_pieces_too() -> None:
+    """A piece that divides by a sum does not see that it is one: the chain's guard goes along."""
+    lines = ["S[m, n] = sum[k] Q[m, k] * K[n, k]", "R[m] = max[n] S[m, n] where n < L[m]",
+             "P[m, n] = exp(S[m, n] - R[m])", "Z[m] = sum[n] P[m, n] where n < L[m]",
+             "U[m, h] = sum[n] P[m, n] * V[n, h] where n < L[m]",
+             "O[m, h] = U[m, h] / Z[m]"]  # fmt: skip
+    shapes = {"Q": "mk", "K": "nk", "V": "nh", "L": "m"}
+    c = from_json({"axes": {"m": 3, "n": 8, "k": 4, "h": 4}, "operators": lines,
+                   "tensors": {t: {"shape": list(s)} for t, s in shapes.items()}})  # fmt: skip
+    x = inputs(c, 0)
+    x["L"] = np.asarray([0.0, 3.0, 8.0])
+    expected = evaluate(c, x)["O"]
+    assert not expected[0].any()
+    for where in (finest(c), *between(c)):
+        known = dict(x)
+        for piece in pieces(c, where):
+            known |= evaluate(piece, {n: known[n] for n in piece.inputs})
+        np.testing.assert_allclose(known["O"], expected, rtol=1e-9, atol=1e-12)

@@ -139,6 +139,27 @@ def test_without_the_device_the_words_say_so() -> None:
     assert made.reason.endswith(", predicted, not measured")
 
 
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [
+        ((1.0, 1.015, 1.03), 1),
+        ((1.015, 1.0, 1.03), 2),
+        ((1.0, 1.0, 1.015), 3),
+        ((1.0, 1.03, 1.03), 1),
+        ((1.05, 1.0, 1.03), 2),
+        ((1.05, 1.02, 1.0), 3),
+        ((float("nan"), 1.0, 1.03), 2),
+        ((1.0, float("nan"), float("inf")), 1),
+    ],
+)
+def test_the_fastest_of_what_is_faster_than_unfused(times, kept: int) -> None:
+    middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
+    made = Bench(WHOLE | PARTS | middle, in_turns=times).decide(SMALL)
+    found = made.kept.cut if made.kept is not None else ()
+    assert len(found) == kept
+    assert "inf" not in made.reason and "nan" not in made.reason
+
+
 def test_what_cannot_be_timed_beside_the_others_is_not_kept() -> None:
     made = Bench(PARTS | WHOLE, in_turns=[float("inf"), 7e-6]).decide(SMALL)
     assert made.kept is not None and made.kept.cut == (2, 3, 2)

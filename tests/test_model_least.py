@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mcfuser.bench.workloads import ATTENTION, GEMM
-from mcfuser.chain import attention, from_text, gemm, parts
+from mcfuser.chain import attention, from_json, from_text, gemm, parts
 from mcfuser.device import CATALOGUE
+from mcfuser.expr import Call, Cast
 from mcfuser.foresee import foreseen
 from mcfuser.model.least import NEARER, least
 from mcfuser.tuned import Options
@@ -51,3 +52,26 @@ def test_a_domain_may_spare_reads_and_products_but_no_output() -> None:
 def test_without_a_known_cache_nothing_is_claimed() -> None:
     c = gemm(1, 8192, 8192, 8192, 8192, "float16")
     assert least([c], replace(H200, cache=0)) == 0.0
+
+
+def test_what_is_cast_may_run_at_the_narrower_peak() -> None:
+    c = parts(gemm(1, 4096, 4096, 4096, 4096))[0]
+    o = c.operators[0]
+    a, b = o.body.args  # type: ignore[union-attr]
+    cast = replace(o, body=Call("mul", (Cast(a, "float16"), Cast(b, "float16"))))
+    flops = 2 * 4096**3
+    assert least([c], H200) == pytest.approx(flops / H200.throughput("float32"))
+    narrow = replace(c, operators=(cast,))
+    assert least([narrow], H200) == pytest.approx(flops / H200.throughput("float16"))
+
+
+def test_a_chain_without_inputs_has_a_bound() -> None:
+    c = from_json({"axes": {"m": 64, "k": 64}, "operators": ["A[m, k] = 1.0 * (m - k)"]})
+    assert 0 < least([c], H200) < 1e-6
+
+
+def test_only_what_is_read_of_an_input_counts() -> None:
+    document = {"axes": {"m": 16, "k": 64}, "operators": ["Y[m, k] = A[m, k] * 2.0"]}
+    whole = from_json({**document, "tensors": {"A": {"shape": [16, "k"]}}})
+    part = from_json({**document, "tensors": {"A": {"shape": [1 << 24, "k"]}}})
+    assert least([part], H200) < least([whole], H200)

@@ -18,6 +18,8 @@ from mcfuser.chain import Chain, Operator, sources
 from mcfuser.expr import Call, Cast, Const, Expr, Read, read, reads, walk
 
 LOG2E = math.log2(math.e)
+NEAR_LOWEST = 1e37
+"""Numbers beyond this are masks, not scores."""
 
 
 def base_two(chain: Chain) -> Chain:
@@ -42,17 +44,40 @@ def _argument(chain: Chain, o: Operator) -> Expr | None:
     for x in bodies:
         wanted = Call("exp", (Call("sub", (x, own)),))
         used = any(e == wanted for r in chain.operators for e in walk(r.body))
-        if used and unbiased(chain, x, o.over):
+        alone = o.domain is None or all(
+            _only_in(r.body, own, wanted) for r in chain.operators if _uses(r, own)
+        )  # of an empty row others read the lowest number, not a multiple of it
+        if used and alone and unbiased(chain, x, o.over):
             return x
     return None
 
 
 def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:
-    """No input that varies along these axes is added to x: it could be a mask that holds the lowest
-    number, which leaves no room below it, and whose rows are not empty but all alike."""
-    found = reads(through_maps(chain, x))
-    inputs = (r for r in found if r.tensor in chain.inputs)
-    return not any(set(over) & set(i.axes) for r in inputs for i in r.indices)
+    """No x can be the lowest number or near it, below which there is no room: it is not written
+    there, no input is added, and none that varies along these axes is in it at all. A mask may hold
+    that number, and a row of nothing else is not empty: its weights are all alike."""
+    whole = through_maps(chain, x)
+    if any(isinstance(e, Const) and NEAR_LOWEST < abs(e.value) < math.inf for e in walk(whole)):
+        return False
+    inputs = [r for r in reads(whole) if r.tensor in chain.inputs]
+    varies = any(set(over) & set(i.axes) for r in inputs for i in r.indices)
+    return not varies and not _adds_input(chain, whole)
+
+
+def _adds_input(chain: Chain, e: Expr) -> bool:
+    """The value may be an input's, or such a value plus something."""
+    if isinstance(e, Read):
+        return e.tensor in chain.inputs
+    if isinstance(e, Cast):
+        return _adds_input(chain, e.arg)
+    if not isinstance(e, Call):
+        return False
+    if e.op in ("mul", "div"):
+        rest = _split(e)[1]
+        return rest is not e and _adds_input(chain, rest)
+    values = e.args[1:] if e.op == "select" else e.args
+    sums = e.op in ("add", "sub", "neg", "max", "min", "select")
+    return sums and any(_adds_input(chain, a) for a in values)
 
 
 def _moved(chain: Chain, o: Operator, x: Expr) -> Chain:

@@ -69,7 +69,10 @@ def _scores(e: Expr) -> Read | None:
 def _vanishes(r: Operator, w: Operator, o: Operator) -> bool:
     """It sums over the maximum's domain, and what it sums is zero where the weight is."""
     same = r.reduce == "sum" and set(conjuncts(r.domain)) == set(conjuncts(o.domain))
-    return same and r.axes != () and any(_weight(f, w) for f in _factors(r.body))
+    factors = list(_factors(r.body))
+    others = [f.arg if isinstance(f, Cast) else f for f in factors if not _weight(f, w)]
+    finite = all(isinstance(f, (Read, Const)) for f in others)  # nothing computed, as 0 * log(0) is
+    return same and r.axes != () and len(others) < len(factors) and finite
 
 
 def _factors(e: Expr) -> Iterator[Expr]:
@@ -98,7 +101,7 @@ def _masked(chain: Chain, o: Operator, scores: Read, weights: list[str]) -> Chai
     inside = Call("select", (o.domain, scores, Const(LOWEST)))
     factor = float(o.body.args[1].value)
     own = read(o.out, *o.axes)
-    nothing = Call("le", (own, Const(LOWEST * min(1.0, factor))))
+    nothing = Call("le", (own, Const(0.5 * LOWEST * min(1.0, factor))))  # rounded products, too
     top = Call("select", (nothing, Const(0.0), own))
 
     def moved(e: Expr) -> Expr:
@@ -107,12 +110,11 @@ def _masked(chain: Chain, o: Operator, scores: Read, weights: list[str]) -> Chai
     operators: list[Operator] = []
     for r in chain.operators:
         if r.out == o.out:
+            operators.append(Operator(name, source.axes, inside))
             r = replace(r, body=moved(r.body))
         elif r.out in weights:
             r = replace(r, body=Call("exp2", (Call("sub", (moved(o.body), top)),)))
         operators.append(r)
-        if r.out == source.out:
-            operators.append(Operator(name, source.axes, inside))
     shape = chain.tensor(source.out).shape
     tensors = (*chain.tensors, Tensor(name, shape, "float32"))
     return replace(chain, operators=tuple(operators), tensors=tensors)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcfuser.chain import Chain, flops, nbytes
 from mcfuser.device import Device
-from mcfuser.expr import reads
+from mcfuser.expr import Call, Cast, Expr, reads, walk
 
 NEARER = 4.0
 """How much faster than its memory a device's last cache is, at most."""
@@ -25,16 +25,27 @@ def _alone(chain: Chain, device: Device) -> float:
     traffic = (far + (sum(moved) - far) / NEARER) / device.bandwidth
     if any(o.domain is not None for o in chain.operators):
         return traffic
-    types = {chain.tensor(t).dtype for t in chain.inputs}
-    return max(traffic, flops(chain) / max(device.throughput(d) for d in types))
+    return max(traffic, flops(chain) / max(device.throughput(d) for d in _dtypes(chain)))
+
+
+def _dtypes(chain: Chain) -> set[str]:
+    """What products may take their operands in."""
+    casts = {e.dtype for o in chain.operators for e in walk(o.body) if isinstance(e, Cast)}
+    return casts | {t.dtype for t in chain.tensors}
 
 
 def _read_whole(chain: Chain) -> set[str]:
     """Inputs of which an operator without a domain reads every element."""
     found = set()
     for o in chain.operators:
-        for r in reads(o.body) if o.domain is None else ():
-            plain = {i.plain for i in r.indices}
-            if r.tensor in chain.inputs and len(plain) == len(r.indices) and None not in plain:
-                found.add(r.tensor)
+        for r in reads(o.body) if o.domain is None and not _chooses(o.body) else ():
+            axes = [i.plain for i in r.indices if i.plain is not None]
+            extents = tuple(chain.size(a) for a in axes)
+            if r.tensor in chain.inputs and len(set(axes)) == len(r.indices):
+                found |= {r.tensor} if extents == chain.shape(r.tensor) else set()
     return found
+
+
+def _chooses(e: Expr) -> bool:
+    """A selection may leave what it reads unread."""
+    return any(isinstance(x, Call) and x.op == "select" for x in walk(e))

@@ -5,7 +5,7 @@
 #   X_inside[b, m, n] = select(n <= m, X[b, m, n], -3.4028234663852886e+38)
 #   R[b, m] = max[n] X_inside[b, m, n] * 1.4426950408889634 where n <= m
 #   P[b, m, n] = exp2(X_inside[b, m, n] * 1.4426950408889634 - select(R[b, m] <=
-#       -3.4028234663852886e+38, 0.0, R[b, m]))
+#       -1.7014117331926443e+38, 0.0, R[b, m]))
 #   Z[b, m] = sum[n] P[b, m, n] where n <= m
 #   U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h] where n <= m
 #   O[b, m, h] = select(U[b, m, h] == 0.0, 0.0, U[b, m, h] / Z[b, m])
@@ -47,7 +47,9 @@ def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
     R = tl.maximum(R, tl.max(X_inside, 1) * 1.4426950408889634)
     Z = tl.exp2(R_old - R) * Z
     U = tl.exp2(R_old - R)[:, None] * U
-    P_part_1 = X_inside * 1.4426950408889634 - tl.where(R <= LOWEST, 0.0, R)[:, None]
+    P_part_1 = (
+        X_inside * 1.4426950408889634 - tl.where(R <= -1.7014117331926443e+38, 0.0, R)[:, None]
+    )
     P = tl.exp2(P_part_1)
     Z += tl.sum(P, 1)
     V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
@@ -61,7 +63,9 @@ def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
         R = tl.maximum(R, tl.max(X_inside, 1) * 1.4426950408889634)
         Z = tl.exp2(R_old - R) * Z
         U = tl.exp2(R_old - R)[:, None] * U
-        P_part_1 = X_inside * 1.4426950408889634 - tl.where(R <= LOWEST, 0.0, R)[:, None]
+        P_part_1 = (
+            X_inside * 1.4426950408889634 - tl.where(R <= -1.7014117331926443e+38, 0.0, R)[:, None]
+        )
         P = tl.exp2(P_part_1)
         Z += tl.sum(P, 1)
         V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
