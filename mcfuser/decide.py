@@ -76,9 +76,7 @@ class Decision:
 
     @property
     def fused_seconds(self) -> float | None:
-        """None where it is not known beside others'; a single way's by its search."""
-        if len(self.ways) == 1 and self.fused is not None:
-            return self.ways[0].seconds
+        """None where it is not known; a single way's by its search."""
         return self._least(lambda w: len(w.cut) == 1)
 
     @property
@@ -87,7 +85,8 @@ class Decision:
         return self._least(lambda w: len(w.cut) > 1)
 
     def _least(self, wanted: Callable[[Way], bool]) -> float | None:
-        known = [t for w, t in zip(self.ways, self.times, strict=False) if wanted(w)]
+        times = self.times or tuple(w.seconds for w in self.ways)
+        known = [t for w, t in zip(self.ways, times, strict=True) if wanted(w)]
         return min((t for t in known if math.isfinite(t)), default=None)
 
 

@@ -125,6 +125,7 @@ def test_what_has_no_kernel_is_said() -> None:
     made = Bench(PARTS).decide(SMALL)
     assert made.fused is None and made.kept is not None and made.kept.cut == (2, 3, 2)
     assert made.reason == f"nothing for {SMALL.name}"
+    assert (made.fused_seconds, made.unfused_seconds) == (None, pytest.approx(7e-6))
     none = Bench({}).decide(SMALL)
     assert none.kept is None and none.kernels == ()
     assert none.reason.startswith("left to TVM: nothing for")
