@@ -144,6 +144,15 @@ def rewrite(e: Expr, leaf: Callable[[Read | Index], Expr]) -> Expr:
     return e
 
 
+def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with every subterm `old` replaced."""
+    if e == old:
+        return new
+    if isinstance(e, Cast):
+        return Cast(replaced(e.arg, old, new), e.dtype)
+    return Call(e.op, tuple(replaced(a, old, new) for a in e.args)) if isinstance(e, Call) else e
+
+
 def substitute(index: Affine, axes: Mapping[str, Affine]) -> Affine:
     """The index with every axis in `axes` replaced by another index."""
     total: dict[str, int] = {}

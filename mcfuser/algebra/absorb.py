@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcfuser.algebra.dependence import dependences, through_maps
-from mcfuser.algebra.pivot import replaced
-from mcfuser.chain import Chain, Operator, sources
-from mcfuser.expr import Call, Cast, Expr, Read, read, reads
+from mcfuser.chain import Chain, Operator, readers
+from mcfuser.expr import Call, Cast, Expr, Read, read, reads, replaced
 
 
 def absorb(chain: Chain) -> Chain:
@@ -54,15 +53,15 @@ def _absorbed(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain
     if not any(d.moving == source.out for d in dependences(chain)):
         return None
     within = {r.out for r in chain.operators if _within(chain, r, source)}
-    readers = {r.out for r in chain.operators if o.out in {s.tensor for s in sources(r)}} & within
-    if not readers:
+    served = {r.out for r in readers(chain, o.out)} & within
+    if not served:
         return None
     old, new = read(o.out, *o.axes), read(source.out, *source.axes)
     operators = []
     for x in chain.operators:
         if x is source:
             x = replace(x, body=Call("max", (x.body, other)))
-        elif x.out in readers:
+        elif x.out in served:
             x = replace(x, body=replaced(x.body, old, new))
         operators.append(x)
     return replace(chain, operators=tuple(operators))
@@ -72,7 +71,7 @@ def _within(chain: Chain, o: Operator, source: Operator) -> bool:
     """It is a reduction over the maximum's axes and domain, or a map that only such ones read."""
     if o.reduce != "none":
         return set(source.over) <= set(o.over) and o.domain == source.domain
-    readers = [r for r in chain.operators if any(s.tensor == o.out for s in sources(r))]
+    read_by = readers(chain, o.out)
     varies = set(source.over) <= set(o.axes)
-    kept = o.out in chain.outputs or not readers or not varies
-    return not kept and all(_within(chain, r, source) for r in readers)
+    kept = o.out in chain.outputs or not read_by or not varies
+    return not kept and all(_within(chain, r, source) for r in read_by)

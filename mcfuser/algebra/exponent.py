@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
-from mcfuser.chain import Chain, Operator, sources
-from mcfuser.expr import Call, Cast, Const, Expr, Read, read, reads, walk
+from mcfuser.chain import Chain, Operator, readers
+from mcfuser.expr import Call, Cast, Const, Expr, Read, read, reads, replaced, walk
 
 LOG2E = math.log2(math.e)
 NEAR_LOWEST = 1e37
@@ -45,7 +45,7 @@ def _argument(chain: Chain, o: Operator) -> Expr | None:
         wanted = Call("exp", (Call("sub", (x, own)),))
         used = any(e == wanted for r in chain.operators for e in walk(r.body))
         alone = o.domain is None or all(
-            _only_in(r.body, own, wanted) for r in chain.operators if _uses(r, own)
+            _only_in(r.body, own, wanted) for r in readers(chain, o.out)
         )  # of an empty row others read the lowest number, not a multiple of it
         if used and alone and unbiased(chain, x, o.over):
             return x
@@ -85,13 +85,12 @@ def _moved(chain: Chain, o: Operator, x: Expr) -> Chain:
     wanted = Call("exp", (Call("sub", (x, own)),))
     chain, y = _multiple(chain, o, x, wanted)
     found = Call("exp2", (Call("sub", (y, own)),))
-    back = Call("mul", (own, Const(1 / LOG2E)))
 
     def changed(e: Expr) -> Expr:
         if e == wanted:
             return found
         if isinstance(e, Read) and e.tensor == o.out:
-            return Call("mul", (e, back.args[1]))
+            return Call("mul", (e, Const(1 / LOG2E)))
         if isinstance(e, Cast):
             return Cast(changed(e.arg), e.dtype)
         return Call(e.op, tuple(changed(a) for a in e.args)) if isinstance(e, Call) else e
@@ -119,7 +118,7 @@ def _multiple(chain: Chain, o: Operator, x: Expr, wanted: Expr) -> tuple[Chain, 
         return chain, Call("mul", (rest, Const(factor * LOG2E)))
     source = chain.operator(rest.tensor)
     alone = all(
-        r.out == o.out or _only_in(r.body, rest, wanted) for r in chain.operators if _uses(r, rest)
+        r.out == o.out or _only_in(r.body, rest, wanted) for r in readers(chain, rest.tensor)
     )
     kept = source.out in chain.outputs or source.domain is not None or source.reduce != "none"
     if kept or not alone or rest != read(source.out, *source.axes):
@@ -144,26 +143,16 @@ def _split(e: Expr) -> tuple[float, Expr]:
     return 1.0, e
 
 
-def _uses(o: Operator, x: Read) -> bool:
-    return any(r.tensor == x.tensor for r in sources(o))
-
-
 def _only_in(e: Expr, x: Read, wanted: Expr) -> bool:
     """Every read of x's tensor is in such an exponential."""
-    if e == wanted:
-        return True
-    if isinstance(e, Read):
-        return e.tensor != x.tensor
-    if isinstance(e, Cast):
-        return _only_in(e.arg, x, wanted)
-    return all(_only_in(a, x, wanted) for a in e.args) if isinstance(e, Call) else True
+    return all(r.tensor != x.tensor for r in reads(replaced(e, wanted, Const(1.0))))
 
 
 def _without(chain: Chain, x: Expr) -> Chain:
     """The chain without the map that x was read from, where nobody reads it now."""
     if not isinstance(x, Read) or x.tensor in chain.inputs or x.tensor in chain.outputs:
         return chain
-    if any(_uses(o, x) for o in chain.operators):
+    if readers(chain, x.tensor):
         return chain
     return replace(
         chain,

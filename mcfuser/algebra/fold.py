@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcfuser.chain import Chain, Operator, inline, sources
+from mcfuser.chain import Chain, Operator, inline, readers
 from mcfuser.expr import Call, Read, walk
 
 CHEAP = 2
@@ -12,8 +12,8 @@ CHEAP = 2
 def fold(chain: Chain) -> Chain:
     """The chain without maps that exactly one operator, itself a map, reads."""
     for operator in chain.operators:
-        readers = [o for o in chain.operators if any(r.tensor == operator.out for r in sources(o))]
-        if len(readers) == 1 and _folds(chain, operator, readers[0]):
+        read_by = readers(chain, operator.out)
+        if len(read_by) == 1 and _folds(chain, operator, read_by[0]):
             return fold(inline(chain, operator.out))
     return chain
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.algebra.linear import NOTHING
-from mcfuser.algebra.pivot import centred, fresh, pivots
+from mcfuser.algebra.pivot import centred, pivots
 from mcfuser.algebra.settled import settled
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
-from mcfuser.chain import Chain, Operator, Tensor, product, sources
+from mcfuser.chain import Chain, Operator, Tensor, fresh, product, sources
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, call, read
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcfuser.algebra.exponent import unbiased
-from mcfuser.chain import LOWEST, Chain, Operator, Tensor, sources
-from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, read, rewrite
+from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, readers
+from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, read, replaced
 
 INSIDE = "_inside"
 """The suffix of the scores that hold the lowest number outside the domain."""
@@ -23,10 +23,11 @@ def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
     """The chain with such scores, and the reductions whose domain is in what they read."""
     settled: set[str] = set()
     for o in chain.operators:
-        found = _softmax(chain, chain.operator(o.out))
+        o = chain.operator(o.out)
+        found = _softmax(chain, o)
         if found is not None:
             scores, weights, sums = found
-            chain = _masked(chain, chain.operator(o.out), scores, weights)
+            chain = _masked(chain, o, scores, weights)
             settled |= {o.out, *sums}
     return chain, frozenset(settled)
 
@@ -46,13 +47,13 @@ def _softmax(chain: Chain, o: Operator) -> tuple[Read, list[str], list[str]] | N
     if not unbiased(chain, scores, o.over):
         return None
     wanted = Call("exp2", (Call("sub", (o.body, read(o.out, *o.axes))),))
-    readers = [r for r in chain.operators if _uses(r, scores.tensor) or _uses(r, o.out)]
-    weights = [r for r in readers if r.out != o.out]
+    read_by = dict.fromkeys([*readers(chain, scores.tensor), *readers(chain, o.out)])
+    weights = [r for r in read_by if r.out != o.out]
     if any(r.body != wanted or r.domain is not None or r.reduce != "none" for r in weights):
         return None
     sums: list[str] = []
     for w in weights:
-        over = [r for r in chain.operators if _uses(r, w.out)]
+        over = readers(chain, w.out)
         if w.out in chain.outputs or not all(_vanishes(r, w, o) for r in over):
             return None
         sums += [r.out for r in over]
@@ -88,15 +89,9 @@ def _weight(e: Expr, w: Operator) -> bool:
     return bare == read(w.out, *w.axes)
 
 
-def _uses(o: Operator, tensor: str) -> bool:
-    return any(r.tensor == tensor for r in sources(o))
-
-
 def _masked(chain: Chain, o: Operator, scores: Read, weights: list[str]) -> Chain:
     source = chain.operator(scores.tensor)
-    name = source.out + INSIDE
-    while any(t.name == name for t in chain.tensors):
-        name += "_"
+    name = fresh(chain, source.out + INSIDE)
     assert o.domain is not None and isinstance(o.body, Call) and isinstance(o.body.args[1], Const)
     inside = Call("select", (o.domain, scores, Const(LOWEST)))
     factor = float(o.body.args[1].value)
@@ -104,16 +99,14 @@ def _masked(chain: Chain, o: Operator, scores: Read, weights: list[str]) -> Chai
     nothing = Call("le", (own, Const(0.5 * LOWEST * min(1.0, factor))))  # rounded products, too
     top = Call("select", (nothing, Const(0.0), own))
 
-    def moved(e: Expr) -> Expr:
-        return rewrite(e, lambda n: Read(name, n.indices) if n == scores else n)
-
+    body = replaced(o.body, scores, Read(name, scores.indices))
     operators: list[Operator] = []
     for r in chain.operators:
         if r.out == o.out:
             operators.append(Operator(name, source.axes, inside))
-            r = replace(r, body=moved(r.body))
+            r = replace(r, body=body)
         elif r.out in weights:
-            r = replace(r, body=Call("exp2", (Call("sub", (moved(o.body), top)),)))
+            r = replace(r, body=Call("exp2", (Call("sub", (body, top)),)))
         operators.append(r)
     shape = chain.tensor(source.out).shape
     tensors = (*chain.tensors, Tensor(name, shape, "float32"))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import Linear, added, linear, scaled, written
-from mcfuser.chain import Chain, Operator, Tensor
-from mcfuser.expr import Affine, Call, Cast, Expr, at, axes, read, reads
+from mcfuser.chain import Chain, Operator, Tensor, fresh
+from mcfuser.expr import Affine, Call, Cast, Expr, at, axes, read, reads, replaced
 
 CLOSE = 1e-3
 """A difference is centred if what it keeps of the pivot is at most this much of it: a reciprocal of
@@ -175,20 +175,3 @@ def _shift(chain: Chain, atom: Expr, mean: _Mean) -> Operator:
             return o
     stem = next(r.tensor for r in reads(atom))
     return Operator(fresh(chain, stem + "_shift"), kept, body)
-
-
-def fresh(chain: Chain, name: str) -> str:
-    """The name, or one like it that the chain does not have."""
-    taken = {t.name for t in chain.tensors}
-    while name in taken:
-        name += "_"
-    return name
-
-
-def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
-    """The expression with every subterm `old` replaced."""
-    if e == old:
-        return new
-    if isinstance(e, Cast):
-        return Cast(replaced(e.arg, old, new), e.dtype)
-    return Call(e.op, tuple(replaced(a, old, new) for a in e.args)) if isinstance(e, Call) else e

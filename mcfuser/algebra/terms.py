@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from mcfuser.algebra import quotient
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import signed
-from mcfuser.algebra.pivot import fresh, is_centred, pivot
-from mcfuser.chain import Chain, Operator, Tensor
+from mcfuser.algebra.pivot import is_centred, pivot
+from mcfuser.chain import Chain, Operator, Tensor, fresh
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, read, reads
 
 Wrap = Callable[[Expr], Expr]

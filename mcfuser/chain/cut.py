@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 
-from mcfuser.chain.part import subchain
+from mcfuser.chain.part import fresh, subchain
 from mcfuser.chain.roles import product
 from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
 from mcfuser.expr import Call, Cast, Expr, Read, read, reads
@@ -84,8 +84,7 @@ def _rounded(chain: Chain, out: str, group: list[str], later: Sequence[str]) -> 
     inside = [chain.operator(o) for o in group]
     if all(d == dtype for o in inside for d in _dtypes(o, out)):
         narrow = replace(wide, dtype=dtype)
-        readers = {o.out for o in (*inside, *outside)}
-        operators = [_reading(o, out, out) if o.out in readers else o for o in chain.operators]
+        operators = [_reading(o, out, out) for o in chain.operators]
         tensors = tuple(narrow if t.name == out else t for t in chain.tensors)
         return replace(chain, operators=tuple(operators), tensors=tensors)
     return _copied(chain, wide, dtype, group, {o.out for o in outside})
@@ -93,7 +92,7 @@ def _rounded(chain: Chain, out: str, group: list[str], later: Sequence[str]) -> 
 
 def _copied(chain: Chain, wide: Tensor, dtype: str, group: list[str], later: set[str]) -> Chain:
     writer = chain.operator(wide.name)
-    copy = _fresh(chain, f"{wide.name}_{dtype}")
+    copy = fresh(chain, f"{wide.name}_{dtype}")
     body = Cast(read(wide.name, *writer.axes), dtype)
     operators: list[Operator] = []
     for o in chain.operators:
@@ -138,10 +137,3 @@ def _uncast(e: Expr, tensor: str, narrow: str) -> Expr:
     if isinstance(e, Call):
         return Call(e.op, tuple(_uncast(a, tensor, narrow) for a in e.args))
     return e
-
-
-def _fresh(chain: Chain, name: str) -> str:
-    taken = {t.name for t in chain.tensors}
-    while name in taken:
-        name += "_"
-    return name

@@ -53,6 +53,19 @@ def sources(o: Operator) -> Iterator[Read]:
         yield from reads(o.domain)
 
 
+def readers(chain: Chain, tensor: str) -> tuple[Operator, ...]:
+    """The operators that read a tensor, in their bodies or domains."""
+    return tuple(o for o in chain.operators if any(r.tensor == tensor for r in sources(o)))
+
+
+def fresh(chain: Chain, name: str) -> str:
+    """The name, or one like it that the chain does not have."""
+    taken = {t.name for t in chain.tensors}
+    while name in taken:
+        name += "_"
+    return name
+
+
 def inline(chain: Chain, out: str) -> Chain:
     """The chain with one map written into the bodies that read it."""
     gone = chain.operator(out)

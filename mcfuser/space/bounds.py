@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mcfuser.expr import Affine, Call, Const, Expr, Index, Read, conjuncts, reads
@@ -18,6 +19,7 @@ from mcfuser.space.statement import (
     Share,
     Statement,
     Store,
+    loops,
     statements,
 )
 
@@ -89,17 +91,23 @@ def _plus(a: Affine, b: Affine, times: int) -> Affine:
 
 def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """The statements with the bounds of every serial loop whose turns outside the domains of what
-    it reduces leave nothing behind."""
+    it reduces leave nothing behind. A bound by an axis whose loops all stand elsewhere says
+    nothing about one turn, and is left out."""
     users = Counter(name for s, _ in statements(body) for name in _uses(s))
+    turning = {loop.axis for loop in loops(body)}
 
-    def go(items: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(_bounded(s, go(s.body), users) if isinstance(s, Loop) else s for s in items)
+    def go(items: Sequence[Statement], around: frozenset[str]) -> tuple[Statement, ...]:
+        return tuple(turn(s, around | {s.axis}) if isinstance(s, Loop) else s for s in items)
 
-    return go(body)
+    def turn(loop: Loop, around: frozenset[str]) -> Loop:
+        inner = replace(loop, body=go(loop.body, around))
+        return _bounded(inner, users, turning - around)
+
+    return go(body, frozenset())
 
 
-def _bounded(loop: Loop, body: tuple[Statement, ...], users: Counter[str]) -> Loop:
-    loop = replace(loop, body=body)
+def _bounded(loop: Loop, users: Counter[str], elsewhere: AbstractSet[str]) -> Loop:
+    body = loop.body
     inside = [s for s, _ in statements(body)]
     if loop.kind != "serial" or any(isinstance(s, (Store, Share, Combine)) for s in inside):
         return loop
@@ -110,9 +118,15 @@ def _bounded(loop: Loop, body: tuple[Statement, ...], users: Counter[str]) -> Lo
             found.append(bounds(s.operator.domain, loop.axis))
         elif isinstance(s, Compute) and users[s.buffer] != here[s.buffer]:
             return loop
-    lo = [i for i in found[0][0] if all(i in b[0] for b in found)] if found else []
-    hi = [i for i in found[0][1] if all(i in b[1] for b in found)] if found else []
-    return replace(loop, lo=tuple(lo), hi=tuple(hi))
+    lo = _common([b[0] for b in found], elsewhere)
+    hi = _common([b[1] for b in found], elsewhere)
+    return replace(loop, lo=lo, hi=hi)
+
+
+def _common(found: Sequence[Sequence[Affine]], elsewhere: AbstractSet[str]) -> tuple[Affine, ...]:
+    """What all the reductions of a loop say alike."""
+    first = found[0] if found else ()
+    return tuple(i for i in first if all(i in b for b in found) and not elsewhere & {*i.axes})
 
 
 def _uses(s: Statement) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.roll import OLD, Roll
-from mcfuser.chain import LOWEST, Operator, sources
+from mcfuser.chain import LOWEST, Operator, readers, sources
 from mcfuser.expr import Expr, Read, axis, rewrite
 from mcfuser.space.bounds import bounded
 from mcfuser.space.expression import Expression
@@ -141,8 +141,8 @@ class _Placing:
             return Read(names[node], node.indices) if isinstance(node, Read) else node
 
         body = rewrite(o.body, leaf)
-        settled = o.domain is None or o.out in self.program.settled
-        domain = rewrite(o.domain, leaf) if o.domain is not None and not settled else None
+        inside = o.domain if o.out not in self.program.settled else None
+        domain = rewrite(inside, leaf) if inside is not None else None
         kind = Finalize if self._final(o, loops) else Compute
         compute = kind(o, o.out, body, domain)
         nests[-1].items.append(compute)
@@ -277,8 +277,8 @@ class _Placing:
 
     def _leaves(self, o: Operator, parts: Nest) -> bool:
         """Something outside the parts reads it, or every part would store it."""
-        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
-        escapes = any(parts not in self.sites[c.out].nests for c in readers)
+        read_by = readers(self.chain, o.out)
+        escapes = any(parts not in self.sites[c.out].nests for c in read_by)
         return escapes or (o.out in self.chain.outputs and self.split not in o.axes)
 
     # --- buffers
@@ -313,5 +313,5 @@ class _Placing:
         at = site.loops.index(a)
         if at >= self._first_over(o, site.loops):
             return True
-        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
-        return any(site.nests[at + 1] not in self.sites[c.out].nests for c in readers)
+        read_by = readers(self.chain, o.out)
+        return any(site.nests[at + 1] not in self.sites[c.out].nests for c in read_by)

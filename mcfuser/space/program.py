@@ -14,7 +14,7 @@ from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
-from mcfuser.chain import Chain, Operator, batch_axes, sources
+from mcfuser.chain import Chain, Operator, batch_axes, readers, sources
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ class Program:
                 isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
             )
             return bool(moving) and not refused
-        readers = [c for c in self.chain.operators if any(r.tensor == o.out for r in sources(c))]
         escapes = o.out in self.chain.outputs or o.reduce != "none"
-        return not escapes and all(self.rolled(c, loop) for c in readers)
+        return not escapes and all(self.rolled(c, loop) for c in readers(self.chain, o.out))
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:

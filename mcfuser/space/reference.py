@@ -69,9 +69,7 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
         return _contract(chain, o, roles, known, side)
 
     def over_space(e: Expr) -> Any:
-        return value(
-            e, lambda r: gather(chain, r, o.related, known), lambda a: _range(chain, a, o.related)
-        )
+        return _over(chain, o, known, e)
 
     shape = tuple(chain.size(a) for a in o.related)
     body = np.broadcast_to(np.asarray(over_space(o.body), np.float64), shape)
@@ -83,6 +81,13 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     if o.reduce == "sum":
         return np.array(body.sum(axis=reduced))
     return np.asarray(np.maximum(body.max(axis=reduced), LOWEST))
+
+
+def _over(chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr) -> Any:
+    """An expression over an operator's iteration space."""
+    return value(
+        e, lambda r: gather(chain, r, o.related, known), lambda a: _range(chain, a, o.related)
+    )
 
 
 def _masked_side(o: Operator, roles: Product) -> Read | None:
@@ -101,11 +106,7 @@ def _contract(
         order = [a for g in groups for a in g]
         full = gather(chain, r, o.related, known)
         if o.domain is not None and r == side:
-            inside = value(
-                o.domain, lambda r: gather(chain, r, o.related, known),
-                lambda a: _range(chain, a, o.related),
-            )  # fmt: skip
-            full = np.where(inside, full, 0.0)
+            full = np.where(_over(chain, o, known, o.domain), full, 0.0)
         full = full.transpose([o.related.index(a) for a in order]
                 + [i for i, a in enumerate(o.related) if a not in order])  # fmt: skip
         return full.reshape([math.prod(chain.size(a) for a in g) for g in groups])
