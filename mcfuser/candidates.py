@@ -43,12 +43,18 @@ class Candidates:
     def each(self, rows: Ints, predict: Predict) -> Floats:
         """What `predict` says of rows, asked once for each plan."""
         found = np.empty(len(rows))
-        groups: dict[Plan, list[int]] = {}
-        for i, row in enumerate(rows):
-            groups.setdefault(self.plan(row)[0], []).append(i)
-        for plan, where in groups.items():
+        for where in self._alike(rows):
+            plan, _ = self.plan(rows[where[0]])
             found[where] = predict(plan, rows[where, 1:-1], rows[where, -1])
         return found
+
+    def _alike(self, rows: Ints) -> list[Ints]:
+        """Where the rows of each plan are: those of a family with the same loops dead."""
+        key = rows[:, 0].copy()
+        for dead in self.space.dropped(rows[:, 1:-1]).T:
+            key = 2 * key + dead
+        order = np.argsort(key, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(rows) else []
 
 
 def candidates(found: Space, choose: Choose) -> Candidates:

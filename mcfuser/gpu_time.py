@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ GRAPH = 4e-4
 MOST = 64
 """Launches in a graph."""
 REPLAYS = 9
+FEWEST = 3
+ENOUGH = 0.01
+"""Seconds of replays after which a long program needs no more than FEWEST of them."""
 WARM = 0.03
 """Seconds of launches after a pause: clocks rise within milliseconds."""
 IDLE = 0.3
@@ -33,9 +37,13 @@ REASONS = {4: "power cap", 8: "hardware slowdown", 32: "temperature", 64: "tempe
 def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], replays: int) -> list[list[float]]:
     """Seconds of each program, some replays of each, taken in turns.
 
-    A replay runs a captured graph of many launches, so that the host is not in the figure.
+    A replay runs a captured graph of many launches, so that the host is not in the figure. One
+    program alone is replayed less often where it takes milliseconds.
     """
-    counts = [_count(gpu, launches) for launches in programs]
+    once = [_once(gpu, launches) for launches in programs]
+    counts = [min(MOST, math.ceil(GRAPH / t)) for t in once]
+    if len(programs) == 1:
+        replays = max(FEWEST, min(replays, int(ENOUGH / (once[0] * counts[0]))))
     graphs = [_captured(gpu, p, n) for p, n in zip(programs, counts, strict=True)]
     _warm(gpu, graphs)
     times: list[list[float]] = [[] for _ in programs]
@@ -46,14 +54,18 @@ def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], replays: int) -> list[
     return times
 
 
-def _count(gpu: Gpu, launches: Sequence[Launch]) -> int:
-    def three() -> None:
-        for _ in range(3):
+def _once(gpu: Gpu, launches: Sequence[Launch]) -> float:
+    """Seconds of a program, roughly: of a short one the median of three trials."""
+
+    def some(count: int) -> None:
+        for _ in range(count):
             for one in launches:
                 one.on(gpu.stream)
 
-    once = statistics.median(_between(gpu, three) for _ in range(3)) / 3
-    return max(2, min(MOST, int(GRAPH / once)))
+    first = _between(gpu, partial(some, 1))
+    if first > GRAPH:
+        return first
+    return statistics.median(_between(gpu, partial(some, 3)) for _ in range(3)) / 3
 
 
 def _captured(gpu: Gpu, launches: Sequence[Launch], count: int) -> Any:

@@ -14,83 +14,26 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser import gpu as gpus
-from mcfuser.chain import BYTES, Chain, from_json
+from mcfuser.chain import BYTES, from_json
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.device import device_named
 from mcfuser.gpu import Gpu, Launch, Unusable
 from mcfuser.gpu_time import REPLAYS, conditions, timed
 from mcfuser.lease import lease
-from mcfuser.sample import Sample, divisors, sample
-from mcfuser.space.reference import evaluate, logical
+from mcfuser.problem import Problem
 
 Array = NDArray[Any]
 
-BUDGET = 3e8
-"""Flops of the reference that candidates are checked against: some tenths of a second."""
-WHOLE = 8e9
-"""The same for finalists: whole tensors, but for the longest sequences."""
 MAP = ("dtype", "shape", "strides", "part", "swizzle")
 """What the driver is told of a tensor map."""
 MANY = 21
 """Replays of finalists, which are timed in turns."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A chain with random inputs, on the host and on the GPU, and what it should compute."""
-
-    gpu: Gpu
-    chain: Chain
-    seed: int
-    whole: bool
-    offsets: Mapping[str, float]
-
-    @cached_property
-    def data(self) -> dict[str, Array]:
-        rng = np.random.default_rng(self.seed)
-        positive = divisors(self.chain)
-        found = {}
-        for n in self.chain.inputs:
-            values = _random(rng, self.chain, n, self.offsets.get(n, 0.0))
-            dtype = self.chain.tensor(n).dtype
-            found[n] = decode(encode(np.abs(values) + 1, dtype), dtype) if n in positive else values
-        return found
-
-    @cached_property
-    def buffers(self) -> dict[str, Any]:
-        dtype = self.chain.tensor
-        return {n: gpus.upload(self.gpu, encode(a, dtype(n).dtype)) for n, a in self.data.items()}
-
-    @cached_property
-    def sample(self) -> Sample:
-        return sample(self.chain, WHOLE if self.whole else BUDGET, self.seed)
-
-    @cached_property
-    def expected(self) -> dict[str, Array]:
-        known = {n: logical(self.chain, n, a) for n, a in self.data.items()}
-        return evaluate(self.sample.chain, self.sample.inputs(known))
-
-    def error(self, outputs: Mapping[str, Any], limit: float) -> float | str:
-        """The largest norm-wise relative error of the outputs; or what is wrong with them."""
-        worst = 0.0
-        for name, buffer in outputs.items():
-            dtype = self.chain.tensor(name).dtype
-            raw = np.empty(flat_size(self.chain, name), _HOST.get(dtype, dtype))
-            flat = decode(gpus.download(self.gpu, buffer, raw), dtype)
-            found = logical(self.chain, name, flat)
-            if not np.isfinite(found).all():
-                return f"output '{name}' is not finite"
-            part, wanted = self.sample.output(name, found), self.expected[name]
-            norm = float(np.linalg.norm(wanted)) or 1.0
-            worst = max(worst, float(np.linalg.norm(part - wanted)) / norm)
-        return worst if worst <= limit else f"its error is {worst:.1e}, more than {limit:.0e}"
 
 
 @dataclass(frozen=True)
@@ -217,36 +160,6 @@ def _bound(problem: Problem, kernels: Sequence[Mapping[str, Any]]) -> Program:
     outputs = {n: tensors[n] for n in problem.chain.outputs}
     written = tuple(b for n, b in tensors.items() if n not in problem.buffers)
     return Program(tuple(launches), outputs, written)
-
-
-# --- values ---------------------------------------------------------------------------------
-
-_HOST = {"bfloat16": "uint16"}
-
-
-def _random(rng: np.random.Generator, chain: Chain, name: str, offset: float) -> Array:
-    """Random values as the tensor's type holds them, bfloat16 as float32."""
-    dtype, size = chain.tensor(name).dtype, flat_size(chain, name)
-    if dtype in ("int32", "int64", "bool"):
-        return rng.integers(0, 2, size).astype(dtype)
-    values = rng.standard_normal(size, np.float32) + np.float32(offset)
-    return decode(encode(values, dtype), dtype)
-
-
-def encode(values: Array, dtype: str) -> Array:
-    """Values in a type's bytes; bfloat16, which numpy lacks, rounded to nearest even."""
-    if dtype != "bfloat16":
-        return values.astype(dtype)
-    bits = values.astype(np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    return rounded
-
-
-def decode(stored: Array, dtype: str) -> Array:
-    """The values that `encode` stored."""
-    if dtype != "bfloat16":
-        return stored
-    return (stored.astype(np.uint32) << 16).view(np.float32)
 
 
 def main() -> None:

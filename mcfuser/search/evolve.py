@@ -7,6 +7,7 @@ is a row of numbers (plan, tile of every axis, lowering), so plain arithmetic ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,7 +76,8 @@ def evolve(
     at `trials` measurements; when `stop` says so after a generation; or when nothing is left.
     """
     rng = np.random.default_rng(seed)
-    legal = {tuple(int(v) for v in row) for row in rows}
+    legal = set(map(tuple, rows.tolist()))
+    values = [np.unique(gene) for gene in rows.T]
     population = rows[rng.permutation(len(rows))[:POPULATION]] if first is None else first
     state = _State()
     quiet = generations = 0
@@ -100,7 +102,7 @@ def evolve(
         _take(state, chosen, measure(chosen))
         settled = np.isfinite(before) and before - state.seconds < EPSILON * before
         quiet = quiet + 1 if settled else 0
-        population = _mutate(population, times, legal, rng)
+        population = _mutate(population, times, legal, values, rng)
     return Found(state.best, state.seconds, state.measured, generations, quiet >= PATIENCE)
 
 
@@ -161,14 +163,18 @@ def _take(state: _State, chosen: Sequence[Candidate], seconds: Sequence[float]) 
 
 
 def _mutate(
-    population: Rows, times: Floats, legal: set[Candidate], rng: np.random.Generator
+    population: Rows,
+    times: Floats,
+    legal: AbstractSet[Candidate],
+    values: Sequence[Rows],
+    rng: np.random.Generator,
 ) -> Rows:
-    """The next population: drawn by weight 1/t, each with one gene changed to another legal one."""
+    """The next population: drawn by weight 1/t, each with one gene changed to another of its
+    `values` where that is legal."""
     weights = 1.0 / np.maximum(times, 1e-30)
     total = weights.sum()
     share = weights / total if total > 0 else None
     drawn = rng.choice(len(population), POPULATION, p=share)
-    values = [np.unique([c[i] for c in legal]) for i in range(population.shape[1])]
     children = []
     for parent in population[drawn]:
         gene = int(rng.integers(population.shape[1]))

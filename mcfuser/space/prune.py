@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfuser.chain import Chain, Operator, product
 from mcfuser.device import Device
@@ -50,10 +51,15 @@ class Space:
 
     def dead(self, tiles: Mapping[str, int]) -> frozenset[str]:
         """The loops that are dropped under these tile sizes."""
-        size = self.program.chain.size
+        gone = self.dropped(np.asarray([[tiles[a] for a in self.axes]]))[0]
+        return frozenset(a for a, dead in zip(self.axes, gone, strict=True) if dead)
+
+    def dropped(self, tiles: Ints) -> NDArray[np.bool_]:
+        """The same for many tiles at once, both [candidates, axes]."""
+        extents = np.asarray([self.program.chain.size(a) for a in self.axes], np.int64)
         if not self.dead_loops:
-            return frozenset(a for a in tiles if size(a) == 1)
-        return frozenset(a for a, n in tiles.items() if n >= size(a))
+            return np.broadcast_to(extents == 1, tiles.shape)
+        return tiles >= extents
 
     @property
     def candidates(self) -> int:

@@ -6,25 +6,31 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from mcfuser.chain import BYTES, Bounds
 from mcfuser.codegen.triton.frame import TAB, Frame, Part, mentions
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import loops
 
+CACHED = 16 << 20
+"""Bytes that blocks which start together may read beside their own rows: they should find each
+other's in the cache. Half of what the smallest data-center GPU of the catalogue caches."""
+
 
 def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
     """From the block's number to its turn of every grid loop, the innermost one fastest; and to
-    its part. Blocks with more turns start first: those that start last should end soon."""
+    its part. Blocks with more turns start first, for those that start last should end soon; but
+    first of a few heads, where all heads together read more than the cache holds."""
     found: list[str] = []
     divisor: list[str] = []
-    grid = [a for a, n in frame.schedule.grid if n > 1]
-    uneven = next(((a, up) for a in grid if (up := more_turns(frame.schedule, a))), None)
-    if uneven is not None:
-        grid = [uneven[0], *(a for a in grid if a != uneven[0])]
+    grid, some = ordered(frame.schedule)
     for i, a in reversed(list(enumerate(grid))):
+        count = str(some) if some and i == 1 else frame.trips(a)
         turn = f"pid // {_product(divisor)}" if divisor else "pid"
-        turn += f" % {frame.trips(a)}" if i else ""
-        divisor.append(frame.trips(a))
-        if uneven == (a, "later"):
+        turn += f" % {count}" if i or some else ""
+        divisor.append(count)
+        if some and i == 1:
+            turn = f"pid // {_product([*divisor, frame.trips(grid[0])])} * {some} + {turn}"
+        if more_turns(frame.schedule, a) == "later":
             last = frame.trips(a)
             turn = f"({int(last) - 1 if last.isdigit() else f'{last} - 1'} - {turn})"
         tile = frame.schedule.tile(a)
@@ -38,6 +44,18 @@ def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
     return [f"{TAB}{line}" for line in found]
 
 
+def ordered(schedule: Schedule) -> tuple[list[str], int]:
+    """The grid's axes, the fastest one last; and how many positions of the second one start before
+    any others, 0 for all."""
+    grid = [a for a, n in schedule.grid if n > 1]
+    uneven = next((a for a in grid if more_turns(schedule, a)), None)
+    if uneven is None:
+        return grid, 0
+    others = [a for a in grid if a != uneven]
+    some = together(schedule, uneven, others[0]) if others else 0
+    return ([others[0], uneven, *others[1:]], 0) if some == 1 else ([uneven, *others], some)
+
+
 def more_turns(schedule: Schedule, a: str) -> Literal["earlier", "later", ""]:
     """Which turns along an axis take more turns of a loop inside: that of a causal mask ends later
     for later rows, that of a window begins later, too."""
@@ -49,6 +67,22 @@ def more_turns(schedule: Schedule, a: str) -> Literal["earlier", "later", ""]:
         if ends < begins:
             return "earlier"
     return ""
+
+
+def together(schedule: Schedule, uneven: str, a: str) -> int:
+    """How many positions of an axis start together, before the others' blocks of any length: as
+    many as divide it and read no more than CACHED beside their own rows; 0 for all of them."""
+    chain, size = schedule.chain, schedule.trips(a)
+    if isinstance(chain.extent(a), Bounds):
+        return 0
+    each = sum(
+        math.prod(chain.shape(t)) * BYTES[chain.tensor(t).dtype] // size
+        for t in chain.inputs
+        if a in chain.tensor(t).shape and uneven not in chain.tensor(t).shape
+    )
+    if size * each <= CACHED:
+        return 0
+    return max(n for n in range(1, size) if size % n == 0 and (n == 1 or n * each <= CACHED))
 
 
 def _product(counts: Sequence[str]) -> str:
