@@ -48,7 +48,7 @@ def _launcher(
     source = triton.generate(realise(tuned, chain), kernel_name(tuned.key), lowering)
     binary = cubin.Binary(
         tuned.binary, source.name, tuned.resources["shared"], tuned.resources["registers"],
-        tuned.resources["spills"], 32 * source.warps,
+        tuned.resources["spills"], source.threads,
     )  # fmt: skip
     primfunc = cuda_module.launcher(source, binary, shapes)
     counters = tuple(np.zeros(w.size, w.dtype) for w in cuda_module.counters(source))

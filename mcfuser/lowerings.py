@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from mcfuser.candidates import Candidates, Choose, candidates
 from mcfuser.chain import product
-from mcfuser.codegen.triton import Lowering
+from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton.groups import COUNTS, ROWS
 from mcfuser.codegen.triton.tensor_map import mappable
 from mcfuser.codegen.triton.width import widths
 from mcfuser.device import Device
@@ -19,31 +20,39 @@ from mcfuser.model.resources import HOPPER
 from mcfuser.model.worth import worth
 from mcfuser.space.plan import Floats, Ints, Plan, sizes_of
 from mcfuser.space.prune import Space
-from mcfuser.space.statement import Compute, Load, statements
+from mcfuser.space.statement import Compute, Illegal, Load, statements
 
-LOWERINGS = tuple(
+_ALIKE = tuple(
     Lowering(warps, stages, combine, tma)
     for combine in ("kernel", "last")
     for tma in (False, True)
     for warps in (1, 2, 4, 8)
     for stages in (1, 2, 3, 4)
 )
-WARPS = np.asarray([x.warps for x in LOWERINGS])
+ALIKE = len(_ALIKE)
+"""Lowerings before that have warps that all do the same."""
+LOWERINGS = _ALIKE + tuple(Lowering(4, stages, "kernel", True, True) for stages in (2, 3, 4))
+WARPS = np.asarray([2 * x.warps if x.groups else x.warps for x in LOWERINGS])
+"""Warps that compute, as the model takes them; groups are two at least."""
 STAGES = np.asarray([x.stages for x in LOWERINGS])
 TMA = np.asarray([x.tma for x in LOWERINGS])
-KINDS = len(LOWERINGS) // 2
+KINDS = ALIKE // 2
 """Those before that have a kernel to combine parts."""
 PLAIN = KINDS // 2
 """Those before that, besides, load through pointers alone."""
+LATE = 0.8
+"""What a kernel of groups takes of the time of one whose warps all do the same, where a product
+runs beside what else a turn does: 0.73 to 0.89 on an H200, of attention with 128 rows a block."""
 
 
-def every(found: Space, device: Device) -> Candidates:
-    """The candidates of a pruned space for a GPU, under every lowering worth a look."""
-    choose: Choose = partial(_choose, device)
+def every(found: Space, device: Device, groups: bool = True) -> Candidates:
+    """The candidates of a pruned space for a GPU, under every lowering worth a look, those whose
+    warps have work of their own among them if wanted."""
+    choose: Choose = partial(_choose, device, groups)
     return candidates(found, choose)
 
 
-def _choose(device: Device, plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
+def _choose(device: Device, groups: bool, plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
     which = np.repeat(np.arange(len(tiles)), PLAIN)
     lowerings = np.tile(np.arange(PLAIN), len(tiles))
     kept = worth(plan, tiles[which], WARPS[lowerings], STAGES[lowerings], device)
@@ -52,9 +61,40 @@ def _choose(device: Device, plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
         maps = mapped(plan, tiles)[which]
         which = np.concatenate([which, which[maps]])
         lowerings = np.concatenate([lowerings, lowerings[maps] + PLAIN])
-    if plan.split is None:
-        return which, lowerings
-    return np.tile(which, 2), np.concatenate([lowerings, lowerings + KINDS])
+    if plan.split is not None:
+        return np.tile(which, 2), np.concatenate([lowerings, lowerings + KINDS])
+    if groups and device.arch == HOPPER:
+        more, others = _grouped(device, plan, tiles)
+        return np.concatenate([which, more]), np.concatenate([lowerings, others])
+    return which, lowerings
+
+
+def _grouped(device: Device, plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
+    """The same, of lowerings with groups: where tiles have their rows, and the plan's statements
+    divide so, which one candidate of each number of rows shows."""
+    fits = np.zeros(len(tiles), bool)
+    chain = plan.program.chain
+    rows = {a for o in chain.operators if (roles := product(o)) for a in roles.rows}
+    for a in sorted(rows & {*plan.axes}):
+        extents = tiles[:, plan.axes.index(a)]
+        for count in COUNTS:
+            having = np.flatnonzero(extents == count * ROWS)
+            if len(having) and _divides(plan, tiles[having[0]]):
+                fits[having] = True
+    at = np.flatnonzero(fits & mapped(plan, tiles))
+    which = np.repeat(at, len(LOWERINGS) - ALIKE)
+    lowerings = np.tile(np.arange(ALIKE, len(LOWERINGS)), len(at))
+    kept = worth(plan, tiles[which], WARPS[lowerings], STAGES[lowerings], device)
+    return which[kept], lowerings[kept]
+
+
+def _divides(plan: Plan, tile: Ints) -> bool:
+    schedule = plan.schedule(dict(zip(plan.axes, tile.tolist(), strict=True)))
+    try:
+        generate(schedule, "kernel", LOWERINGS[ALIKE])
+    except Illegal:
+        return False
+    return True
 
 
 def mapped(plan: Plan, tiles: Ints) -> NDArray[np.bool_]:
@@ -75,6 +115,17 @@ def mapped(plan: Plan, tiles: Ints) -> NDArray[np.bool_]:
 def predict(device: Device, plan: Plan, tiles: Ints, lowerings: Ints) -> Floats:
     """Seconds by the fitted model."""
     warps, stages = WARPS[lowerings], STAGES[lowerings]
-    last, maps = lowerings >= KINDS, TMA[lowerings]
+    groups = lowerings >= ALIKE
+    last, maps = (lowerings >= KINDS) & ~groups, TMA[lowerings]
     made = fitted.lowered(plan, tiles, warps, stages, last, device, maps)
-    return fitted.estimate(made, device)
+    found = fitted.estimate(made, device)
+    if groups.any() and _late(plan):
+        found = np.where(groups, LATE * found, found)
+    return found
+
+
+def _late(plan: Plan) -> bool:
+    """Some product takes what the chain computes, and so is issued late (codegen.triton.groups)."""
+    chain = plan.program.chain
+    lefts = [roles.left.tensor for o in chain.operators if (roles := product(o))]
+    return any(t not in chain.inputs for t in lefts)

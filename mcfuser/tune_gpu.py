@@ -31,7 +31,7 @@ from mcfuser.tuned import Tuned, kernel_name, realise
 FINALISTS = 4
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
 
-PATIENCE = 1.0
+PATIENCE = 2.0
 """How long a generation's last compilations may take, as a multiple of what the others took."""
 
 
@@ -161,6 +161,6 @@ def gpu_kernel(tuned: Tuned, chain: Chain) -> GpuKernel:
     used = tuned.resources
     binary = Binary(
         tuned.binary, source.name, used["shared"], used["registers"], used["spills"],
-        32 * source.warps,
+        source.threads,
     )  # fmt: skip
     return GpuKernel(chain, source, binary)

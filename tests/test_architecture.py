@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED, {"numpy"}),
     "decide": (SPACE | {"model", "tuned"}, set()),
-    "graph": (VALUES, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
+    "graph": (VALUES | {"lease"}, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),

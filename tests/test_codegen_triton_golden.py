@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from test_codegen_triton_groups import chain_of
 from triton_cases import chain_named, run_time, scheduled
 
 from mcfuser.codegen.cubin import Binary, compile_all
@@ -29,6 +30,7 @@ class Golden:
     lowering: Lowering = Lowering()  # noqa: RUF009 - frozen
 
 
+GROUPS = Lowering(tma=True, groups=True)
 GOLDENS = {
     "attention_deep": Golden("attention", "mh.nk", "m=64 n=64 k=64 h=64"),
     "attention_whole_scores": Golden("attention", "mh.kn", "m=64 n=128 k=32 h=64"),
@@ -69,13 +71,18 @@ GOLDENS = {
     "layernorm": Golden("layernorm", "m.n", "m=4 n=96", "float32", {"n": 96}),
     "softmax": Golden("softmax", "bm.n", "b=1 m=1 n=128"),
     "norm_product": Golden("norm_product", "mn.k", "m=32 n=64 k=32"),
+    "attention_groups": Golden("causal", "mh.nk", "m=128 n=64 k=64 h=64", lowering=GROUPS),
+    "gated_groups": Golden(
+        "gated", "mn.k", "m=192 n=64 k=64", "bfloat16", {"k": 512}, lowering=GROUPS
+    ),
 }  # fmt: skip
 
 
 def source_of(name: str) -> Source:
     golden = GOLDENS[name]
     tiles = {a: int(n) for a, n in (w.split("=") for w in golden.tiles.split())}
-    chain = chain_named(golden.chain, {**EXTENTS, **golden.extents}, golden.dtype)
+    form = chain_of if golden.lowering.groups else chain_named
+    chain = form(golden.chain, {**EXTENTS, **golden.extents}, golden.dtype)
     chain = run_time(chain, golden.run_time)
     schedule = scheduled(chain, golden.expression, tiles, golden.split, golden.parts)
     return generate(schedule, name, golden.lowering)

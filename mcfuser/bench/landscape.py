@@ -63,9 +63,10 @@ class Landscape:
 
 
 def whole(chain: Chain, device: Device) -> Candidates:
-    """All candidates of a chain for a GPU, under every lowering worth a look."""
+    """All candidates of a chain for a GPU, under every lowering worth a look whose warps all do
+    the same: what the fitted model is a model of."""
     pruned, _ = prune(space(chain), device)
-    return every(parted(distinct(pruned), device), device)
+    return every(parted(distinct(pruned), device), device, groups=False)
 
 
 def compiled(

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mcfuser.chain import BYTES
 from mcfuser.codegen.triton import Launch, Source, TensorMap
 from mcfuser.codegen.triton.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
@@ -85,9 +86,9 @@ def _kernel(source: Source, launch: Launch, module: ModuleType, target: Any) -> 
 
     kernel = getattr(module, launch.name)
     pointers = [f"*{_TYPES[source.dtype_of[name]]}" for name in launch.arguments]
-    maps = [f"tensordesc<{_TYPES[m.dtype]}{list(m.box)}>" for m in launch.maps]
+    maps = [f"tensordesc<{_TYPES[m.dtype]}{list(m.box)}{lie}>" for m, lie in _lies(source, launch)]
     types = [*pointers, *maps, *["i32"] * len(launch.extents)]
-    signature = ASTSource(
+    signature = (_gluon_source() if source.gluon else ASTSource)(
         kernel,
         dict(zip(kernel.arg_names, types, strict=True)),
         attrs={(i,): [["tt.divisibility", 16]] for i in range(len(pointers))},
@@ -95,6 +96,23 @@ def _kernel(source: Source, launch: Launch, module: ModuleType, target: Any) -> 
     compiled = compile_kernel(signature, target=target, options=_options(source))
     _expect(launch.maps, compiled.metadata)
     return compiled
+
+
+def _lies(source: Source, launch: Launch) -> Iterator[tuple[TensorMap, str]]:
+    """Each map, and for Gluon how its tiles lie in shared memory."""
+    if not source.gluon:
+        yield from ((m, "") for m in launch.maps)
+        return
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    for m in launch.maps:
+        yield m, f",{NVMMASharedLayout(m.swizzle, 8 * BYTES[m.dtype], len(m.box))!r}"
+
+
+def _gluon_source() -> Any:
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def _expect(maps: Sequence[TensorMap], metadata: Any) -> None:
@@ -165,7 +183,9 @@ def _binary(source: Source, compiled: Sequence[Any], cubin: bytes, folder: Path)
         raise Illegal("the kernel wants scratch memory, which nobody gives it")
     registers, stack = _usage(cubin, folder)
     shared = max(kernel.shared for kernel in found)
-    return Binary(cubin, source.name, shared, registers, stack, 32 * source.warps)
+    if any(32 * kernel.num_warps != source.threads for kernel in found):
+        raise Illegal(f"Triton gives a block other than {source.threads} threads")
+    return Binary(cubin, source.name, shared, registers, stack, source.threads)
 
 
 def _usage(cubin: bytes, folder: Path) -> tuple[int, int]:

@@ -22,6 +22,10 @@ LONGEST = 30
 """Seconds after which a compilation is given up: what takes ptxas so long spills hopelessly."""
 
 
+PRELOADED = ["mcfuser.codegen.cubin", "triton.compiler", "triton.experimental.gluon._runtime"]
+"""What every process has imported when it starts."""
+
+
 class Compilers:
     """So many compiling processes; use it as a context manager."""
 
@@ -93,7 +97,7 @@ class Compilers:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["mcfuser.codegen.cubin", "triton.compiler"])
+            context.set_forkserver_preload(PRELOADED)
             self._pool = ProcessPoolExecutor(self.workers, mp_context=context)
         return self._pool
 

@@ -24,6 +24,7 @@ from onnx import helper, numpy_helper
 from mcfuser.errors import InputError
 from mcfuser.graph import runner
 from mcfuser.graph.load import bound
+from mcfuser.lease import lease
 
 _ROUNDS = 5
 _REST = 0.3  # seconds in which the other's waiting threads, which spin, fall asleep
@@ -79,9 +80,10 @@ def check(
             with np.load(folder / "outputs.npz") as stored:
                 found = [stored[n] for n in stored.files]
             error = max(difference(a, b) for a, b in zip(found, expected, strict=True))
-            ours, theirs = _timed(
-                lambda: _again(child), lambda: _seconds(lambda: session.run(None, feeds))
-            )
+            with lease("cpu", exclusive=True):
+                ours, theirs = _timed(
+                    lambda: _again(child), lambda: _seconds(lambda: session.run(None, feeds))
+                )
     return Checked(error, ours, theirs)
 
 

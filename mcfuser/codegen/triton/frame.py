@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
+from mcfuser.codegen.triton.groups import Groups
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, shape_text
 from mcfuser.expr import Read, index_text
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Illegal
+from mcfuser.space.statement import Compute, Illegal
 
+GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "sigmoid", "lanes",
+         "by_lane", "group", "turn", "slot", "phase", "slot_before", "phase_before", "i",
+         "TILE", "ROWS", "COLUMNS", "LEFT"}  # fmt: skip
+"""What kernels of warp groups call by name."""
 LINE = 100
 TAB = "    "
 
@@ -58,7 +63,10 @@ class Frame:
     """The place that is being written.
 
     `at` holds the axes whose turn is settled: a number where it is written out, None where it is
-    a variable. `fresh` holds the buffers whose next reduction starts anew.
+    a variable. `fresh` holds the buffers whose next reduction starts anew. Where warps have work
+    of their own, it is the place of one of the `groups`: `arrived` holds the tiles that a turn has
+    waited for, of this turn or late ones of the one before; `late` what is issued beside the
+    turn's first product.
     """
 
     schedule: Schedule
@@ -67,10 +75,14 @@ class Frame:
     at: dict[str, int | None] = field(default_factory=dict)
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
+    groups: Groups | None = None
+    arrived: set[tuple[str, bool]] = field(default_factory=set)
+    late: tuple[Compute, ...] = ()
     names: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         taken = {"tl", "triton", "pid", "part", "peer", "range", "float", "LOWEST"}
+        taken |= GLUON if self.groups is not None else set()
         for a in self.schedule.chain.axes:
             endings = ("", "_start", "_in", "_size", "_turns", "_first", "_span")
             taken |= {f"{a.name}{ending}" for ending in endings}
@@ -157,6 +169,8 @@ class Frame:
             needed = turn * tile + width > int(self.limit(a))
         else:
             needed = width > tile or self.schedule.ragged(a)
+        if self.groups is not None and a == self.groups.rows:  # a group may have no rows at all
+            needed = needed or self.groups.whole.ragged(a)
         return Value(f"{a}_in", (a,), "bool") if needed else None
 
     def masks(self, axes: Sequence[str]) -> list[Value]:
@@ -170,7 +184,7 @@ class Frame:
         if mentions(lines, f"{a}_in"):
             found.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
         if mentions([*lines, *found], a):
-            lanes = f"tl.arange(0, {self.layout.width(a)})"
+            lanes = f"tl.arange(0, {self.layout.width(a)}{self.lie((a,))})"
             lanes += ".to(tl.int64)" if self.layout.wide else ""
             start = self.start(a)
             found.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
@@ -200,10 +214,30 @@ class Frame:
     def full(self, name: str, number: float) -> str:
         """A buffer's tile with one number everywhere."""
         dtype = f"tl.{self.dtype(name)}"
+        if self.groups is not None and name in self.lanes:
+            wide = shape_text([self.layout.width(a) for a in (self.groups.rows, self.lanes[name])])
+            return f"lanes(tl.zeros({wide}, {dtype}, TILE))"
         shape = shape_text([self.layout.width(a) for a in self.layout.space(name)])
+        lie = self.lie(self.layout.space(name))
         if number == 0:
-            return f"tl.zeros({shape}, {dtype})"
-        return f"tl.full({shape}, {'LOWEST' if number == LOWEST else repr(number)}, {dtype})"
+            return f"tl.zeros({shape}, {dtype}{lie})"
+        return f"tl.full({shape}, {'LOWEST' if number == LOWEST else repr(number)}, {dtype}{lie})"
+
+    @property
+    def lanes(self) -> Mapping[str, str]:
+        """Sums of which each thread has a part (Groups.lanes)."""
+        return self.groups.lanes if self.groups is not None else {}
+
+    def lie(self, space: Sequence[str]) -> str:
+        """The argument that says how a group's threads share a tile, where they must be told."""
+        if self.groups is None:
+            return ""
+        rows = self.groups.rows
+        if len(space) > 2 or (len(space) == 2 and space[0] != rows):
+            raise Illegal(f"a group's tile over {', '.join(space)} does not lie row by row")
+        if len(space) == 2:
+            return ", TILE"
+        return ", ROWS" if space == (rows,) else ", COLUMNS"
 
     def dtype(self, name: str) -> str:
         """The dtype of the variable that holds a buffer's tile."""

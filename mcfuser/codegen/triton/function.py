@@ -22,10 +22,16 @@ from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
+from mcfuser.codegen.triton.specialised import HEAD as GLUON
+from mcfuser.codegen.triton.specialised import specialised, threads
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements
 
 DEFAULT = Lowering()
+TRITON = ("import triton", "import triton.language as tl")
+
+Kernel = tuple[list[str], Launch]
+"""A function's lines, and how to launch it."""
 
 
 def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Source:
@@ -38,19 +44,12 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
     parameters = (*chain.inputs, *chain.outputs)
     workspace = _workspace(schedule, lowering)
     pointers = (*parameters, *(w.name for w in workspace))
-    layout = Layout(schedule, lowering.tma)
-    if schedule.split is None:
-        kernels = [_one(layout, name, pointers)]
-    elif lowering.combine == "last":
-        kernels = [_last(layout, name, pointers)]
-    else:
-        kernels = [_local(layout, name, pointers), _global(layout, f"{name}_combine", pointers)]
-    if lowering.tma and not any(launch.maps for _, launch in kernels):
-        raise Illegal("no operand of a product can be loaded through a tensor map")
+    kernels = _kernels(schedule, name, lowering, pointers)
     texts = [text for text, _ in kernels]
-    head = [*_header(schedule), "import triton", "import triton.language as tl", ""]
+    head = [*_header(schedule), *(GLUON if lowering.groups else TRITON), ""]
     if any(mentions(text, "LOWEST") for text in texts):
-        head += [f"LOWEST = tl.constexpr({LOWEST:.17g})".replace("e+", "e"), ""]
+        language = "gl" if lowering.groups else "tl"
+        head += [f"LOWEST = {language}.constexpr({LOWEST:.17g})".replace("e+", "e"), ""]
     lines = [*head, *(line for text in texts for line in ("", *text, ""))]
     return Source(
         "\n".join(lines[:-1]) + "\n",
@@ -60,8 +59,26 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
         len(chain.outputs),
         lowering.warps,
         lowering.stages,
+        threads(schedule) if lowering.groups else 32 * lowering.warps,
         workspace,
     )
+
+
+def _kernels(
+    schedule: Schedule, name: str, lowering: Lowering, pointers: Sequence[str]
+) -> list[Kernel]:
+    if lowering.groups:
+        return [specialised(schedule, _inside(schedule), name, pointers, lowering.stages)]
+    layout = Layout(schedule, lowering.tma)
+    if schedule.split is None:
+        kernels = [_one(layout, name, pointers)]
+    elif lowering.combine == "last":
+        kernels = [_last(layout, name, pointers)]
+    else:
+        kernels = [_local(layout, name, pointers), _global(layout, f"{name}_combine", pointers)]
+    if lowering.tma and not any(launch.maps for _, launch in kernels):
+        raise Illegal("no operand of a product can be loaded through a tensor map")
+    return kernels
 
 
 def _header(schedule: Schedule) -> list[str]:
@@ -103,9 +120,6 @@ def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
 
 
 # --- kernels
-
-Kernel = tuple[list[str], Launch]
-"""A function's lines, and how to launch it."""
 
 
 def _one(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:

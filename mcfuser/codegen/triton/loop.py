@@ -59,7 +59,7 @@ def _loop(frame: Frame, s: Loop) -> list[str]:
         if frame.split is not None and s.axis == frame.split.axis:
             raise Illegal(f"the loop over '{s.axis}' has parts, yet must be written out")
         return _turns(frame, (s.axis,), partial(_guarded, frame, s), comment=True)
-    ends = _range(frame, s)
+    ends = turns_of(frame, s)
     frame.at[s.axis] = None
     head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
     frame.depth += 1
@@ -96,16 +96,16 @@ def _turns(
 # --- bounds
 
 
-def _range(frame: Frame, s: Loop) -> list[str]:
+def turns_of(frame: Frame, s: Loop) -> list[str]:
     """First position, end and step of the turns that a loop takes (`Schedule.turns`)."""
     tile, split = frame.schedule.tile(s.axis), frame.split
-    edges = [_edge(frame, index, greatest=False) for index in s.lo]
-    low = [] if any(edge.natural for edge in edges) else ["0"]
+    edges = [edge(frame, index, greatest=False) for index in s.lo]
+    low = [] if any(e.natural for e in edges) else ["0"]
     high = [frame.size(s.axis)]
     if split is not None and s.axis == split.axis:
         low, high = [split.first], [split.end] if split.even else [split.end, *high]
     first = _extreme("maximum", [*low, *map(str, edges)])
-    ends = (_edge(frame, index, greatest=True).plus(ONE) for index in s.hi)
+    ends = (edge(frame, index, greatest=True).plus(ONE) for index in s.hi)
     last = _extreme("minimum", [*high, *map(str, ends)])
     if tile == 1:
         return [first, last]
@@ -122,10 +122,10 @@ def _guarded(frame: Frame, s: Loop) -> list[str]:
     first, last = frame.first(s.axis), frame.last(s.axis)
     tests = []
     for index in s.lo:
-        low = _edge(frame, index, greatest=False)
+        low = edge(frame, index, greatest=False)
         tests += [] if last.plus(low, -1).natural else [f"{low} <= {last}"]
     for index in s.hi:
-        high = _edge(frame, index, greatest=True)
+        high = edge(frame, index, greatest=True)
         tests += [] if high.plus(first, -1).natural else [f"{first} <= {high}"]
     if not tests:
         return block(frame, s.body)
@@ -135,7 +135,7 @@ def _guarded(frame: Frame, s: Loop) -> list[str]:
     return [f"{TAB * frame.depth}if {' and '.join(tests)}:", *lines]
 
 
-def _edge(frame: Frame, index: Affine, greatest: bool) -> Position:
+def edge(frame: Frame, index: Affine, greatest: bool) -> Position:
     """The greatest or the least value of an index over the positions at hand."""
     found = Position(number=index.offset)
     for a, c in index.terms:

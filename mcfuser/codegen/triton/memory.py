@@ -10,12 +10,16 @@ from mcfuser.codegen.triton.address import Step, address
 from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.tensor_map import dimensions
 from mcfuser.codegen.triton.tile import Value, aligned, both, cast, shape_text
+from mcfuser.codegen.triton.warpgroup import arrived, put
 from mcfuser.expr import Affine
 from mcfuser.space.statement import Load, Share, Store
 
 
 def load(frame: Frame, s: Load) -> list[str]:
     """The tile of an input, zero outside it."""
+    if frame.groups is not None and s.buffer in frame.groups.rings:
+        ring = frame.groups.rings[s.buffer]
+        return [] if ring.looped else arrived(frame, ring)
     if s.buffer in frame.layout.maps:
         return _through_map(frame, s)
     space = frame.layout.space(s.buffer)
@@ -29,16 +33,7 @@ def load(frame: Frame, s: Load) -> list[str]:
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
     """The tile as it lies in memory, its dimensions then in the order that is wanted."""
-    layout, at, lie = frame.layout, list[str](), list[str]()
-    for _, _, index in dimensions(frame.schedule.chain, s.read):
-        a = index.plain
-        if a is None:
-            at.append(str(index.offset))
-        elif layout.scalar(a):
-            at.append(frame.position(a).text)
-        else:
-            at.append(frame.start(a))
-            lie.append(a)
+    layout, (at, lie) = frame.layout, corner(frame, s)
     words = f"{frame.map(s.buffer)}.load([{', '.join(at)}])"
     if len(lie) < len(at):
         words = f"tl.reshape({words}, {shape_text([layout.width(a) for a in lie])})"
@@ -48,8 +43,28 @@ def _through_map(frame: Frame, s: Load) -> list[str]:
     return [f"{TAB * frame.depth}{frame.tile(s.buffer)} = {words}"]
 
 
+def corner(frame: Frame, s: Load) -> tuple[list[str], list[str]]:
+    """Where the tile that comes through a map begins, and the axes along which it extends."""
+    at, lie = list[str](), list[str]()
+    for _, _, index in dimensions(frame.schedule.chain, s.read):
+        a = index.plain
+        if a is None:
+            at.append(str(index.offset))
+        elif frame.layout.scalar(a):
+            at.append(frame.position(a).text)
+        else:
+            at.append(frame.start(a))
+            lie.append(a)
+    return at, lie
+
+
 def store(frame: Frame, s: Store) -> list[str]:
     """The tile of an output, where it lies inside it."""
+    if frame.groups is not None and s.buffer in frame.groups.stored:
+        value = Value(frame.tile(s.buffer), frame.layout.space(s.buffer), frame.dtype(s.buffer))
+        at, _ = corner(frame, Load(s.buffer, frame.groups.written(s)))
+        tensor = frame.schedule.chain.tensor(s.tensor)
+        return put(frame, s.buffer, cast(value, tensor.dtype).text, at)
     return _put(frame, s.buffer, frame.schedule.chain.tensor(s.tensor))
 
 

@@ -14,12 +14,14 @@ from mcfuser.codegen.triton.tensor_map import TensorMap
 class Lowering:
     """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; who
     combines the parts of a split: a kernel of its own, or the last block that ends a part; and
-    whether operands of products come through tensor maps, where they can."""
+    whether operands of products come through tensor maps, where they can. `groups` gives warps
+    work of their own: one of them loads, two or three groups of `warps` compute 64 rows each."""
 
     warps: int = 4
     stages: int = 2
     combine: Literal["kernel", "last"] = "kernel"
     tma: bool = False
+    groups: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class Source:
     """The text of one kernel, or of two that run one after the other, and how to launch them.
 
     `parameters` are the tensors that they take, the chain's inputs and then its outputs, `dtypes`
-    theirs; they write the last `written` of them.
+    theirs; they write the last `written` of them. Each block has `threads` threads; Triton is told
+    of `warps`, and where that is less, the rest has work of its own: the text is Gluon then,
+    Triton's language for kernels that say which thread has what.
     """
 
     text: str
@@ -75,7 +79,12 @@ class Source:
     written: int
     warps: int
     stages: int
+    threads: int
     workspace: tuple[Workspace, ...] = ()
+
+    @property
+    def gluon(self) -> bool:
+        return self.threads > 32 * self.warps
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mcfuser.chain import Product
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
+from mcfuser.codegen.triton.groups import scaled
 from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.tile import (
     HALF,
@@ -21,6 +22,7 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
+from mcfuser.codegen.triton.warpgroup import multiply
 from mcfuser.expr import Call, Cast, Const, Expr
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
@@ -57,6 +59,11 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
 def _repair(frame: Frame, s: Repair) -> list[str]:
     lines: list[str] = []
     space = frame.layout.space(s.buffer)
+    if s.buffer in frame.lanes and (factor := scaled(s)) is not None:
+        rows = spread(value(factor, frame.scope(f"{s.buffer}_repair", space, lines)), space,
+                      frame.layout.width)  # fmt: skip
+        name = frame.tile(s.buffer)
+        return lines + _assign(frame, s.buffer, f"by_lane({rows.text}, {name}) * {name}")
     repaired = value(s.h, frame.scope(f"{s.buffer}_repair", space, lines))
     return lines + _assign(frame, s.buffer, spread(repaired, space, frame.layout.width).text)
 
@@ -105,7 +112,7 @@ def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], factor
     kind = s.operator.reduce
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
-        words = f"tl.{kind}({words}, {i})"
+        words = f"tl.{kind}({words}, {i})" if s.buffer not in frame.lanes else f"lanes({words})"
     return _accumulate(frame, s, Value(words + factor, kept, body.dtype))
 
 
@@ -140,17 +147,10 @@ def _masked(
 
 def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     lines: list[str] = []
-    assert isinstance(s.body, Call)
-    first, second = s.body.args
-    left, right = (first, second) if _bare(first) == roles.left else (second, first)
-    dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
-    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
-    batch, rows, columns, depth = (
-        tuple(a for a in group if not frame.layout.scalar(a))
-        for group in (roles.batch, roles.rows, roles.columns, roles.depth)
-    )
-    a = _operand(frame, s, left, (batch, rows, depth), dtype, lines)
-    b = _operand(frame, s, right, (batch, depth, columns), dtype, lines)
+    a, b, dtype = sides(frame, s, roles, lines)
+    if frame.groups is not None:
+        return lines + multiply(frame, s, a, b)
+    batch, rows, columns, _ = _groups(frame, roles)
     precision = ['input_precision="ieee"'] if dtype == "float32" else []
     name, kept = frame.tile(s.buffer), frame.layout.space(s.buffer)
     groups = [g for g in (batch, rows, columns) if g]
@@ -163,6 +163,25 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     lines += call(frame.depth, f"{step} = tl.dot", [a, b, *precision])
     words = f"tl.reshape({step}, {shape})"
     return lines + _accumulate(frame, s, aligned(Value(words, flat, "float32"), kept))
+
+
+def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[str, str, str]:
+    """Both operands of a product and their dtype, after the lines that they need."""
+    assert isinstance(s.body, Call)
+    first, second = s.body.args
+    left, right = (first, second) if _bare(first) == roles.left else (second, first)
+    dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    batch, rows, columns, depth = _groups(frame, roles)
+    a = _operand(frame, s, left, (batch, rows, depth), dtype, lines)
+    b = _operand(frame, s, right, (batch, depth, columns), dtype, lines)
+    return a, b, dtype
+
+
+def _groups(frame: Frame, roles: Product) -> tuple[tuple[str, ...], ...]:
+    """The axes of each role that extend a tile."""
+    every = (roles.batch, roles.rows, roles.columns, roles.depth)
+    return tuple(tuple(a for a in axes if not frame.layout.scalar(a)) for axes in every)
 
 
 def _operand(

@@ -1,0 +1,149 @@
+"""What a group of warps computes, turn by turn, in Gluon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcfuser.chain import LOWEST
+from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.groups import Groups
+from mcfuser.codegen.triton.loop import block, edge
+from mcfuser.codegen.triton.statement import sides
+from mcfuser.codegen.triton.warpgroup import begin, end, left_name, operand
+from mcfuser.expr import Call, Cast, Const, Expr, conjuncts
+from mcfuser.space.bounds import bounds
+from mcfuser.space.statement import Compute, Loop, Repair, Statement, statements
+
+Body = tuple[Statement, ...]
+
+
+def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
+    """All lines of a group: what stands before the loop, its turns from `start` to `stop`, those
+    on the edge of a domain apart from those inside, and what stands after it."""
+    groups = _of(frame)
+    loop = groups.loop
+    body = tuple(s for s, _ in statements(loop.body))
+    lines = [*block(frame, before), f"{TAB}turn = 0"]
+    if groups.late:  # the first turn has no late products beside it
+        frame.at[loop.axis] = None
+        lines += [f"{TAB}{frame.start(loop.axis)} = {start}", *_turn(frame, body, first=True)]
+        del frame.at[loop.axis]
+        step = frame.schedule.tile(loop.axis)
+        start = str(int(start) + step) if start.isdigit() else f"{start} + {step}"
+    bare, limit = _unmasked(frame, loop, body)
+    if bare:
+        inside = frame.named("end", f"{loop.axis}_inside")
+        lines.append(f"{TAB}{inside} = tl.minimum({limit}, {stop})")
+        lines += _turns(frame, loop, start, inside, bare)
+        start = f"tl.maximum({start}, {inside})"
+    lines += _turns(frame, loop, start, stop, body)
+    lines += _landed(frame, body) if groups.late else []
+    for name in groups.lanes:
+        whole = frame.tile(name)
+        lines.append(f"{TAB}{whole} = gl.convert_layout(gl.sum({whole}, 1), ROWS)")
+    lines += block(frame, after)
+    for a in reversed([a.name for a in frame.schedule.chain.axes]):
+        lines = frame.define(a, lines) if a in frame.at else lines
+    return lines
+
+
+def _turns(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[str]:
+    frame.at[loop.axis] = None
+    args = [start, stop, str(frame.schedule.tile(loop.axis))]
+    head = call(frame.depth, f"for {frame.start(loop.axis)} in range", args, ":")
+    frame.depth += 1
+    lines = _turn(frame, body, first=False)
+    frame.depth -= 1
+    del frame.at[loop.axis]
+    return [*head, *lines]
+
+
+def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
+    """A turn: its first product, with the late ones of the turn before beside it; what follows;
+    then the late ones have ended, are repaired, and get their next operand."""
+    groups = _of(frame)
+    late = _late(groups, body)
+    mends = tuple(s for s in body if isinstance(s, Repair) and s.buffer in groups.late)
+    rest = tuple(s for s in body if s not in late and s not in mends)
+    frame.arrived, frame.late = set(), () if first else late
+    pad = TAB * frame.depth
+    lines = block(frame, rest)
+    if not first:
+        for i, s in enumerate(late):
+            lines += end(frame, s, len(late) - 1 - i, late=True)
+        lines += block(frame, mends)
+    for s in late:
+        parts: list[str] = []
+        a, b, _ = sides(frame, s, groups.layout.dots[s.buffer], parts)
+        operand(frame, s, b, 1)  # as it was loaded, or Illegal
+        lines += [*parts, f"{pad}{left_name(frame, s)} = {operand(frame, s, a, 0)}"]
+    n = groups.stages
+    counted = [f"{pad}slot = turn % {n}", f"{pad}phase = turn // {n} % 2"]
+    counted += _before(frame) if late and not first else []
+    return [*counted, *frame.define(groups.loop.axis, lines), f"{pad}turn += 1"]
+
+
+def _before(frame: Frame) -> list[str]:
+    pad, n = TAB * frame.depth, _of(frame).stages
+    return [f"{pad}slot_before = (turn - 1) % {n}", f"{pad}phase_before = (turn - 1) // {n} % 2"]
+
+
+def _landed(frame: Frame, body: Body) -> list[str]:
+    """The late products of the last turn."""
+    groups, lines = _of(frame), _before(frame)
+    late = _late(groups, body)
+    frame.arrived = set()
+    for s in late:
+        words = frame.tile(groups.layout.dots[s.buffer].right.tensor)
+        right = operand(frame, s, words, 1, late=True)
+        lines += begin(frame, s, left_name(frame, s), right, late=True)
+    for i, s in enumerate(late):
+        lines += end(frame, s, len(late) - 1 - i, late=True)
+    return lines
+
+
+def _late(groups: Groups, body: Body) -> tuple[Compute, ...]:
+    return tuple(s for s in body if isinstance(s, Compute) and s.buffer in groups.late)
+
+
+def _of(frame: Frame) -> Groups:
+    assert frame.groups is not None
+    return frame.groups
+
+
+# --- turns inside a domain
+
+
+def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[Body, str]:
+    """The statements of a turn that lies inside the domain as a whole, and the first position that
+    is no more in such a turn; none where the domain is more than upper bounds by the rows."""
+    domains = {s.operator.domain for s in body if isinstance(s, Compute)} - {None}
+    domain = domains.pop() if len(domains) == 1 else None
+    if domain is None or loop.lo or not loop.hi:
+        return (), ""
+    every = [bounds(c, loop.axis) for c in conjuncts(domain)]
+    if any(low or len(high) != 1 for low, high in every):
+        return (), ""
+    tile, limit = frame.schedule.tile(loop.axis), ""
+    for _, (high,) in every:
+        one = f"({edge(frame, high, greatest=False)} + 1) // {tile} * {tile}"
+        limit = f"tl.minimum({limit}, {one})" if limit else one
+    return tuple(_bared(s, domain) for s in body), limit
+
+
+def _bared(s: Statement, domain: Expr) -> Statement:
+    """A statement where the domain holds everywhere."""
+    if not isinstance(s, Compute):
+        return s
+    return replace(s, body=_chosen(s.body, domain), domain=None)
+
+
+def _chosen(e: Expr, domain: Expr) -> Expr:
+    """The expression with what a domain selects."""
+    if isinstance(e, Cast):
+        return Cast(_chosen(e.arg, domain), e.dtype)
+    if not isinstance(e, Call):
+        return e
+    if e.op == "select" and e.args[0] == domain and e.args[2] == Const(LOWEST):
+        return _chosen(e.args[1], domain)
+    return Call(e.op, tuple(_chosen(x, domain) for x in e.args))

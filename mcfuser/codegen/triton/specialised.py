@@ -1,0 +1,267 @@
+"""A kernel whose warps have work of their own, in Gluon: a loader, groups that compute, and the
+kernel that sets up what they share.
+
+The loader walks the loop and fills rings; a group walks it too, and takes from them. Turns that
+lie inside a domain as a whole need no mask and have a loop of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from mcfuser.chain import Bounds
+from mcfuser.codegen.triton.compute import computing
+from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
+from mcfuser.codegen.triton.grid import identify
+from mcfuser.codegen.triton.groups import LOADER, REGISTERS, THREADS, Groups, Ring
+from mcfuser.codegen.triton.loop import turns_of
+from mcfuser.codegen.triton.memory import corner
+from mcfuser.codegen.triton.source import Launch
+from mcfuser.codegen.triton.tensor_map import dimensions
+from mcfuser.codegen.triton.warpgroup import empty, full, names, place, tile
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal, Loop, Statement
+
+HEAD = (
+    "from triton.experimental import gluon",
+    "from triton.experimental.gluon import language as gl",
+    "from triton.experimental.gluon.language.nvidia import hopper",
+    "from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma",
+    "",
+    "# Triton 3.9 has renamed them",
+    'fetch = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared',
+    'put = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global',
+)
+FUNCTIONS = {
+    "tl.sigmoid": ("def sigmoid(x):", "    return 1.0 / (1.0 + gl.exp(-x))"),
+    "lanes": (
+        "def lanes(x):",
+        "    # a row lies in four threads, two neighbours at a time; each adds up what it has",
+        "    return gl.sum(gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 4, 2]), 3), 1)",
+    ),
+    "by_lane": (
+        "def by_lane(x, like):",
+        "    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]",
+    ),
+}
+"""What groups call that Gluon does not have."""
+LIES = (
+    ("TILE", "TILE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16]))"),
+    ("ROWS", "ROWS = gl.constexpr(gl.SliceLayout(1, TILE))"),
+    ("COLUMNS", "COLUMNS = gl.constexpr(gl.SliceLayout(0, TILE))"),
+    ("LEFT", "LEFT = gl.constexpr(gl.DotOperandLayout(0, TILE, 2))"),
+)
+"""How a group's threads share a tile: as its products leave it."""
+MOVES = re.compile(r"\btl\.(broadcast_to|trans|permute|reshape|dot|debug_barrier|atomic_add)\b")
+"""What moves values among threads, in ways that Gluon must be told."""
+FILLED = re.compile(r"\btl\.full\((?!.*\b(TILE|ROWS|COLUMNS)\))")
+BARRIERS = "mbarrier.MBarrierLayout()"
+
+
+def specialised(
+    schedule: Schedule, body: Sequence[Statement], name: str, pointers: Sequence[str], stages: int
+) -> tuple[list[str], Launch]:
+    """The functions' lines, all of them, and how to launch the kernel. `body` is what a block
+    runs.
+
+    Raises Illegal where warps cannot divide the work so.
+    """
+    if schedule.split is not None:
+        raise Illegal("warp groups do not run parts of a split")
+    groups = Groups(schedule, stages)
+    before, after = _around(groups, body)
+    own = _placed(Frame(groups.layout.schedule, groups.layout, groups=groups), groups)
+    whole = _placed(Frame(schedule, groups.layout, names=own.names), groups)
+    start, stop, setting = _ends(whole, groups)
+    lines = computing(own, before, after, start, stop)
+    if any(MOVES.search(line) or FILLED.search(line) for line in lines):
+        raise Illegal("a group would move values among its threads")
+    a = groups.rows
+    moved = f"{TAB}{own.start(a)} = " + ("" if _dead(groups) else f"{own.start(a)} + ")
+    lines = [f"{moved}group * {groups.layout.schedule.tile(a)}", *lines]
+    loads = _loading(whole, groups, start, stop)
+    text, launch = _assembled(whole, groups, setting, lines, loads, name, pointers)
+    used = [f for name, f in FUNCTIONS.items() if mentions(lines, re.escape(name))]
+    called = [line for f in used for line in ("", "", "@gluon.jit", *f)]
+    lie = [x for n, x in LIES if mentions(lines, n) or (n == "TILE" and groups.layout.dots)]
+    lie[0] = lie[0].format(groups.columns)
+    return [
+        re.sub(r"\btl\.(sigmoid\b)?", _gluon, x) for x in (*lie, *called, "", "", *text)
+    ], launch
+
+
+def threads(schedule: Schedule) -> int:
+    """Of a block: of its groups, and of another one, of which one warp loads."""
+    return THREADS * (Groups(schedule, 1).count + 1)
+
+
+def _dead(groups: Groups) -> bool:
+    """One block has all rows."""
+    return groups.whole.trips(groups.rows) == 1
+
+
+def _placed(frame: Frame, groups: Groups) -> Frame:
+    """A block's place, or a group's."""
+    schedule = frame.schedule
+    frame.at |= {a.name: 0 for a in schedule.chain.axes if schedule.trips(a.name) == 1}
+    frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)
+    frame.at[groups.rows] = 0 if frame.groups is None and _dead(groups) else None
+    return frame
+
+
+def _around(
+    groups: Groups, body: Sequence[Statement]
+) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+    """What a group does before and after the loop."""
+    at = [i for i, s in enumerate(body) if isinstance(s, Loop)]
+    if len(at) != 1 or body[at[0]] != groups.loop:
+        raise Illegal("warp groups want one loop, around everything that is repeated")
+    return tuple(body[: at[0]]), tuple(body[at[0] + 1 :])
+
+
+def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
+    """Where the loop begins and ends, the same for all warps of a block, after these lines."""
+    a, lines = groups.loop.axis, list[str]()
+    first, last, *_ = turns_of(frame, groups.loop)
+    if not first.isdigit():
+        lines.append(f"{TAB}{a}_first = {first}")
+        first = f"{a}_first"
+    if groups.loop.lo:  # every group walks one turn at least
+        last = f"tl.maximum({last}, {first} + 1)"
+    if not last.isdigit():
+        end = frame.named("end", f"{a}_end")
+        lines.append(f"{TAB}{end} = {last}")
+        last = end
+    return first, last, lines
+
+
+# --- the loader
+
+
+def _loading(frame: Frame, groups: Groups, start: str, stop: str) -> list[str]:
+    a, n = groups.loop.axis, groups.stages
+    lines = [x for r in groups.rings.values() if not r.looped for x in _filled(frame, groups, r)]
+    step = str(frame.schedule.tile(a))
+    frame.at[a] = None
+    lines += [
+        f"{TAB}turn = 0",
+        *call(1, f"for {frame.start(a)} in range", [start, stop, step], ":"),
+    ]
+    frame.depth += 1
+    pad = TAB * frame.depth
+    lines += [f"{pad}slot = turn % {n}", f"{pad}phase = turn // {n} % 2"]
+    lines += [x for r in groups.rings.values() if r.looped for x in _filled(frame, groups, r)]
+    lines.append(f"{pad}turn += 1")
+    frame.depth -= 1
+    del frame.at[a]
+    return lines
+
+
+def _filled(frame: Frame, groups: Groups, ring: Ring) -> list[str]:
+    """A tile for every group that has one of its own, or one for all."""
+    depth, lines = frame.depth, list[str]()
+    if ring.own:
+        lines.append(f"{TAB * depth}for group in gl.static_range({groups.count}):")
+        depth += 1
+    at = place(groups, ring)
+    if ring.looped:
+        wait = f"mbarrier.wait({empty(frame, ring)}.index({at}), 1 - phase)"
+        lines.append(f"{TAB * depth}{wait}")
+    bar = f"{full(frame, ring)}.index({at})"
+    where = f"[{', '.join(_corner(frame, groups, ring))}]"
+    args = [frame.map(ring.buffer), where, bar, f"{tile(frame, ring)}.index({at})"]
+    lines.append(f"{TAB * depth}mbarrier.expect({bar}, {ring.size})")
+    return lines + call(depth, "fetch", args)
+
+
+def _corner(frame: Frame, groups: Groups, ring: Ring) -> Iterator[str]:
+    load = groups.layout.loads[ring.buffer]
+    at, _ = corner(frame, load)
+    own = f"group * {groups.layout.schedule.tile(groups.rows)}"
+    start = frame.start(groups.rows)
+    for words, (*_, index) in zip(at, dimensions(groups.whole.chain, load.read), strict=True):
+        if ring.own and index.plain == groups.rows:
+            yield own if start == "0" else f"{start} + {own}"
+        else:
+            yield words
+
+
+# --- the kernel
+
+
+def _assembled(
+    frame: Frame, groups: Groups, setting: list[str], computes: list[str], loads: list[str],
+    name: str, pointers: Sequence[str],
+) -> tuple[list[str], Launch]:  # fmt: skip
+    chain = groups.whole.chain
+    shared = [n for r in groups.rings.values() for n in names(frame, r)]
+    mapped = {n: r.map for n, r in groups.rings.items()}
+    mapped |= {n: through for n, (_, through) in groups.stored.items()}
+    maps = [frame.map(n) for n in mapped]
+    taken = tuple(p for p in pointers if mentions(computes, frame.pointer(p)))
+    extents = tuple(a.name for a in chain.axes if isinstance(a.extent, Bounds))
+    if extents or groups.layout.wide:
+        raise Illegal("warp groups want extents that are known, below 2^31 elements")
+    turning = [frame.start(a) for a, t in frame.at.items() if t is None]
+    turning += [line.split()[0] for line in setting]
+    tail = [*map(frame.pointer, taken), *maps, *shared]
+    scalars = [n for n in dict.fromkeys(turning) if mentions([*computes, *loads], n)]
+    given = [[n for n in (*scalars, *tail) if mentions(body, n)] for body in (computes, loads)]
+    arguments = [*map(frame.pointer, taken), *maps]
+    inside = [*setting, *_set_up(frame, groups)]
+    starts = [*inside, *(f"{TAB}({n})" for n in scalars)]
+    body = [*identify(frame, starts), *inside, *_divided(groups, name, *given)]
+    lines = [
+        "@gluon.jit", *call(0, f"def {name}_loads", given[1], ":"), *loads, "", "",
+        "@gluon.jit", *call(0, f"def {name}_rows", ["group: gl.constexpr", *given[0]], ":"),
+        *computes, "", "",
+        "@gluon.jit", *call(0, f"def {name}", arguments, ":"), *body,
+    ]  # fmt: skip
+    grid = tuple((chain.size(a), groups.whole.tile(a)) for a, _ in groups.whole.grid)
+    launch = Launch(name, taken, (), grid, 1, tuple(mapped.values()))
+    return lines, launch
+
+
+def _gluon(found: re.Match[str]) -> str:
+    return "sigmoid" if found[1] else "gl."
+
+
+def _set_up(frame: Frame, groups: Groups) -> list[str]:
+    """Tiles and barriers of every ring."""
+    lines: list[str] = []
+    inits: dict[int, list[str]] = {}
+    for ring in groups.rings.values():
+        count = (groups.stages if ring.looped else 1) * (groups.count if ring.own else 1)
+        box = ring.map.box if len(ring.map.box) > 2 else ring.shape
+        of = frame.map(ring.buffer)
+        args = [f"gl.{ring.map.dtype}", f"{[count, *box]}", f"{of}.layout"]
+        lines += call(1, f"{tile(frame, ring)} = gl.allocate_shared_memory", args)
+        for bar in names(frame, ring)[1:]:
+            args = ["gl.int64", f"[{count}, 1]", BARRIERS]
+            lines += call(1, f"{bar} = gl.allocate_shared_memory", args)
+            waited = groups.count if bar == empty(frame, ring) and not ring.own else 1
+            inits.setdefault(count, []).append(f"mbarrier.init({bar}.index(i), count={waited})")
+    for count, each in inits.items():
+        lines.append(f"{TAB}for i in gl.static_range({count}):")
+        lines += [f"{TAB}{TAB}{words}" for words in each]
+    return [*lines, f"{TAB}hopper.fence_async_shared()"]
+
+
+def _divided(groups: Groups, name: str, computes: Sequence[str], loads: Sequence[str]) -> list[str]:
+    lines = [f"{TAB}gl.warp_specialize(", f"{TAB * 2}["]
+    for i in range(groups.count):
+        lines += _wrapped(f"({name}_rows, (", f"{i}, {', '.join(computes)})),")
+    lines += _wrapped(f"({name}_loads, (", f"{', '.join(loads)})),")
+    warps = [4] * (groups.count - 1) + [1]
+    registers = [REGISTERS[groups.count]] * (groups.count - 1) + [LOADER]
+    return [*lines, f"{TAB * 2}],", f"{TAB * 2}{warps},", f"{TAB * 2}{registers},", f"{TAB})"]
+
+
+def _wrapped(head: str, words: str) -> list[str]:
+    pad = TAB * 3
+    if len(f"{pad}{head}{words}") <= LINE:
+        return [f"{pad}{head}{words}"]
+    broken = textwrap.wrap(words, LINE - len(pad) - len(TAB))
+    return [f"{pad}{head}", *(f"{pad}{TAB}{line}" for line in broken)]
