@@ -49,6 +49,11 @@ class _Run:
     at: int = 0
     searches: int = 1
 
+    @property
+    def measured(self) -> bool:
+        """The device is at hand, so candidates can be measured."""
+        return not isinstance(self.worker, GpuWorker) or self.worker.refused() is None
+
     def tune(self, chain: Chain) -> Tuned:
         """Tunes within a fair share of the time that is left for the searches still to come."""
         left = max(0.0, self.deadline - time.monotonic())
@@ -123,7 +128,7 @@ def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
     for run.at, (key, chain) in enumerate(distinct.items()):
         decisions[key] = decide(
             chain, run.device, run.tune,
-            lambda piece: foreseen(piece, run.device, run.options),
+            lambda piece: foreseen(piece, run.device, run.options, run.measured),
             partial(run.compare, chain),
         )  # fmt: skip
     return decisions

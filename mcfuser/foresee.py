@@ -20,13 +20,14 @@ def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[
     return parted(distinct(left), device), sizes
 
 
-def foreseen(chain: Chain, device: Device, options: Options) -> float:
-    """Seconds; infinity where no candidate is legal."""
+def foreseen(chain: Chain, device: Device, options: Options, measured: bool = True) -> float:
+    """Seconds; infinity where no candidate is legal. Some candidates are only for where they can be
+    `measured`."""
     found, _ = pruned(chain, device, options)
     if device.kind == "cpu":
         times = [roofline.estimate(plan, tiles, device) for plan, tiles in found.tables or ()]
         return min((float(t.min()) for t in times if len(t)), default=float("inf"))
-    rows = every(found, device)
+    rows = every(found, device, groups=measured)
     if not len(rows):
         return float("inf")
     return float(rows.each(rows.rows, partial(predict, device)).min())

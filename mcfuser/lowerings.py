@@ -58,7 +58,7 @@ def _choose(device: Device, groups: bool, plan: Plan, tiles: Ints) -> tuple[Ints
     kept = worth(plan, tiles[which], WARPS[lowerings], STAGES[lowerings], device)
     which, lowerings = which[kept], lowerings[kept]
     if device.arch == HOPPER:
-        maps = mapped(plan, tiles)[which]
+        maps = mapped(plan, tiles)[0][which]
         which = np.concatenate([which, which[maps]])
         lowerings = np.concatenate([lowerings, lowerings[maps] + PLAIN])
     if plan.split is not None:
@@ -72,16 +72,16 @@ def _choose(device: Device, groups: bool, plan: Plan, tiles: Ints) -> tuple[Ints
 def _grouped(device: Device, plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
     """The same, of lowerings with groups: where tiles have their rows, and the plan's statements
     divide so, which one candidate of each number of rows shows."""
-    fits = np.zeros(len(tiles), bool)
+    fits, (_, maps) = np.zeros(len(tiles), bool), mapped(plan, tiles)
     chain = plan.program.chain
     rows = {a for o in chain.operators if (roles := product(o)) for a in roles.rows}
     for a in sorted(rows & {*plan.axes}):
         extents = tiles[:, plan.axes.index(a)]
         for count in COUNTS:
-            having = np.flatnonzero(extents == count * ROWS)
+            having = np.flatnonzero((extents == count * ROWS) & maps)
             if len(having) and _divides(plan, tiles[having[0]]):
                 fits[having] = True
-    at = np.flatnonzero(fits & mapped(plan, tiles))
+    at = np.flatnonzero(fits)
     which = np.repeat(at, len(LOWERINGS) - ALIKE)
     lowerings = np.tile(np.arange(ALIKE, len(LOWERINGS)), len(at))
     kept = worth(plan, tiles[which], WARPS[lowerings], STAGES[lowerings], device)
@@ -97,19 +97,21 @@ def _divides(plan: Plan, tile: Ints) -> bool:
     return True
 
 
-def mapped(plan: Plan, tiles: Ints) -> NDArray[np.bool_]:
-    """Where some operand of a product can come through a tensor map."""
+def mapped(plan: Plan, tiles: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where some operand of a product can come through a tensor map, and where all that are loaded
+    can."""
     every = [s for s, _ in statements(plan.placed[1])]
     chain, sizes = plan.program.chain, sizes_of(plan, tiles)
     bodies = (replace(s.operator, body=s.body) for s in every if isinstance(s, Compute))
     roles = [r for o in bodies if (r := product(o)) and r.rows and r.columns and r.depth]
     operands = {read.tensor for r in roles for read in (r.left, r.right)}
     width = widths(chain, roles, sizes.of)
-    found = np.zeros(len(tiles), bool)
+    some, whole = np.zeros(len(tiles), bool), np.ones(len(tiles), bool)
     for s in every:
         if isinstance(s, Load) and s.buffer in operands:
-            found |= mappable(chain, s.read, sizes.of, width.__getitem__)
-    return found
+            can = mappable(chain, s.read, sizes.of, width.__getitem__)
+            some, whole = some | can, whole & can
+    return some, whole
 
 
 def predict(device: Device, plan: Plan, tiles: Ints, lowerings: Ints) -> Floats:

@@ -35,7 +35,7 @@ def predicted(
     The parts of a split are combined by a second kernel: one that waits for the last block is
     used only where it was checked.
     """
-    found = every(space, device)
+    found = every(space, device, groups=False)
     rows = found.rows[found.rows[:, -1] < KINDS]
     times = found.each(rows, partial(predict, device))
     order = np.argsort(times, kind="stable")[:ATTEMPTS]

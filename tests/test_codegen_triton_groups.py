@@ -75,6 +75,46 @@ LINES: Mapping[str, tuple[dict[str, str], Sequence[str]]] = {
         {"X": "mk", "B": "kn", "g": "k"},
         ["Y[m, k] = half(X[m, k] * g[k])", "C[m, n] = sum[k] Y[m, k] * B[k, n]"],
     ),
+    "long_before": (HEADS, softmax("S[b, m, n] * 0.3", " where n <= m - 200")),
+    "empty_rows": (
+        HEADS | {"M": "bn"},
+        [
+            *softmax("S[b, m, n] * 0.3 + M[b, n]", " where n <= m and m <= n + 40"),
+            "L[b, m] = Z[b, m] * 1.0",
+        ],
+    ),
+    "scores": (
+        {"Q": "imk", "K": "ink", "V": "inh"},
+        [
+            "X[i, m, n] = sum[k] Q[i, m, k] * K[i, n, k]",
+            "O[i, m, h] = sum[n] half(X[i, m, n]) * V[i, n, h]",
+        ],
+    ),
+    "two": (
+        {"A": "mk", "B": "kn", "D": "nh", "F": "nh"},
+        [
+            "T[m, n] = sum[k] A[m, k] * B[k, n]",
+            "E[m, h] = sum[n] half(T[m, n]) * D[n, h] where n <= m",
+            "n_end[m, h] = sum[n] half(T[m, n]) * F[n, h]",
+            "Y[m, h] = E[m, h] + n_end[m, h]",
+        ],
+    ),
+    "rows": (
+        {"A": "bmk", "B": "bkn"},
+        [
+            "C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]",
+            "r[b] = max[m, n] abs(C[b, m, n])",
+            "Y[b, m, n] = C[b, m, n] / r[b]",
+        ],
+    ),
+    "lengths": (
+        {"A": "mk", "B": "kn"},
+        [
+            "q[m] = sum[k] A[m, k] * A[m, k]",
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            "Y[m, n] = C[m, n] / (q[m] + 1.0)",
+        ],
+    ),
     "wide": (HEADS, [line.replace("half", "") for line in softmax("S[b, m, n] * 0.3")]),
 }
 
@@ -93,9 +133,11 @@ def chain_of(name: str, extents: Mapping[str, int], dtype: str) -> Chain:
         "tensors": described,
         "operators": [line.replace("half", dtype) for line in lines],
     })  # fmt: skip
-    out = found.operators[-1].out
-    kept = tuple(replace(t, dtype=dtype) if t.name == out else t for t in found.tensors)
-    return replace(found, tensors=kept)
+    more = {"scores": ("X",), "empty_rows": ("O",)}.get(name, ())
+    outputs = tuple(t.name for t in found.tensors if t.name in {*found.outputs, *more})
+    half = {*outputs} - {"L"}
+    kept = tuple(replace(t, dtype=dtype) if t.name in half else t for t in found.tensors)
+    return replace(found, tensors=kept, outputs=outputs)
 
 
 @dataclass(frozen=True)
@@ -175,6 +217,10 @@ def agree(case: Case) -> Source:
         Case("grouped_causal", "gmh.nk", "m=300 n=128", "m=192 n=32", 4, "bfloat16"),
         Case("gemm", "mh.nk", "m=200 n=256", "m=128 n=64"),
         Case("mlp", "mh.nk", "m=300 n=128", "m=192 n=32", 3),
+        Case("long_before", "mh.nk", "m=400 n=256", "m=128 n=32"),
+        Case("empty_rows", "mh.nk", "m=600 n=256", "m=128 n=32"),
+        Case("scores", "mh.nk", "i=2 m=256 n=128", "m=128 n=32"),
+        Case("two", "mh.nk", "m=256 n=256", "m=128 n=64"),
         Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, late=False),
         Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, late=False),
         Case("linear", "mn.k", "m=130 n=40 k=200", "m=128 n=16", late=False),
@@ -232,7 +278,7 @@ def test_turns_inside_a_domain_have_no_mask() -> None:
 BAD = {
     "a tile of V is given back before its product has ended": (
         CAUSAL,
-        r"( +U, P_left = hopper\.warpgroup_mma_wait.*\n)( +mbarrier\.arrive\(V_empty.*\n)",
+        r"( +U, U_left = hopper\.warpgroup_mma_wait.*\n)( +mbarrier\.arrive\(V_empty.*\n)",
         r"\2\1",
     ),
     "tiles are given back before their products have ended": (
@@ -253,8 +299,8 @@ BAD = {
     "V is waited for by this turn's phase": (CAUSAL, r"phase_before\)", "phase)"),
     "another V is given back": (CAUSAL, r"V_empty\.index\(slot_before", "V_empty.index(slot"),
     "V is not given back": (CAUSAL, r" +mbarrier\.arrive\(V_empty.*\n", ""),
-    "one group is enough": (CAUSAL, r"(K_empty\.index\(i\), count=)2", r"\g<1>1"),
-    "three groups are awaited": (CAUSAL, r"(K_empty\.index\(i\), count=)2", r"\g<1>3"),
+    "one group is enough": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>1"),
+    "three groups are awaited": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>3"),
     "phases change each turn": (CAUSAL, r"phase = turn // 2 % 2", "phase = turn % 2"),
     "more bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>4096"),
     "fewer bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>1024"),
@@ -313,6 +359,11 @@ def test_kernels_compile(case: Case) -> None:
         (replace(CAUSAL, expression="m.n(k,h)", tiles="m=128 n=32 h=16"), "want one loop, around"),
         (replace(CAUSAL, chain="wide"), "'V' is changed before it enters a product"),
         (replace(GATED, chain="norm"), "'X' is loaded in a loop, and not as an operand"),
+        (
+            Case("rows", "b.k", "m=128 n=64 k=256", "m=128 n=64", late=False),
+            "something is reduced over 'm'",
+        ),
+        (replace(GATED, chain="lengths"), "'A' is read by a product and by something else"),
         (replace(CAUSAL, dtype="float32"), "is no matrix in half precision"),
         (replace(CAUSAL, chain="gemm", extents="m=256 n=132"), "'B' cannot be loaded through"),
     ],

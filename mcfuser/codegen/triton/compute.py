@@ -9,10 +9,10 @@ from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.groups import Groups
 from mcfuser.codegen.triton.loop import block, edge
 from mcfuser.codegen.triton.statement import sides
-from mcfuser.codegen.triton.warpgroup import begin, end, left_name, operand
+from mcfuser.codegen.triton.warpgroup import begin, counted, end, left_name, of, operand
 from mcfuser.expr import Call, Cast, Const, Expr, conjuncts
 from mcfuser.space.bounds import bounds
-from mcfuser.space.statement import Compute, Loop, Repair, Statement, statements
+from mcfuser.space.statement import Compute, Loop, Repair, Statement
 
 Body = tuple[Statement, ...]
 
@@ -20,9 +20,9 @@ Body = tuple[Statement, ...]
 def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
     """All lines of a group: what stands before the loop, its turns from `start` to `stop`, those
     on the edge of a domain apart from those inside, and what stands after it."""
-    groups = _of(frame)
+    groups = of(frame)
     loop = groups.loop
-    body = tuple(s for s, _ in statements(loop.body))
+    body = groups.body
     lines = [*block(frame, before), f"{TAB}turn = 0"]
     if groups.late:  # the first turn has no late products beside it
         frame.at[loop.axis] = None
@@ -32,7 +32,7 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
         start = str(int(start) + step) if start.isdigit() else f"{start} + {step}"
     bare, limit = _unmasked(frame, loop, body)
     if bare:
-        inside = frame.named("end", f"{loop.axis}_inside")
+        inside = f"{loop.axis}_inside"
         lines.append(f"{TAB}{inside} = tl.minimum({limit}, {stop})")
         lines += _turns(frame, loop, start, inside, bare)
         start = f"tl.maximum({start}, {inside})"
@@ -61,7 +61,7 @@ def _turns(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[
 def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
     """A turn: its first product, with the late ones of the turn before beside it; what follows;
     then the late ones have ended, are repaired, and get their next operand."""
-    groups = _of(frame)
+    groups = of(frame)
     late = _late(groups, body)
     mends = tuple(s for s in body if isinstance(s, Repair) and s.buffer in groups.late)
     rest = tuple(s for s in body if s not in late and s not in mends)
@@ -77,20 +77,15 @@ def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
         a, b, _ = sides(frame, s, groups.layout.dots[s.buffer], parts)
         operand(frame, s, b, 1)  # as it was loaded, or Illegal
         lines += [*parts, f"{pad}{left_name(frame, s)} = {operand(frame, s, a, 0)}"]
-    n = groups.stages
-    counted = [f"{pad}slot = turn % {n}", f"{pad}phase = turn // {n} % 2"]
-    counted += _before(frame) if late and not first else []
-    return [*counted, *frame.define(groups.loop.axis, lines), f"{pad}turn += 1"]
-
-
-def _before(frame: Frame) -> list[str]:
-    pad, n = TAB * frame.depth, _of(frame).stages
-    return [f"{pad}slot_before = (turn - 1) % {n}", f"{pad}phase_before = (turn - 1) // {n} % 2"]
+    before = counted(frame, groups.stages, late=True) if late and not first else []
+    lines = frame.define(groups.loop.axis, lines)
+    return [*counted(frame, groups.stages), *before, *lines, f"{pad}turn += 1"]
 
 
 def _landed(frame: Frame, body: Body) -> list[str]:
     """The late products of the last turn."""
-    groups, lines = _of(frame), _before(frame)
+    groups = of(frame)
+    lines = counted(frame, groups.stages, late=True)
     late = _late(groups, body)
     frame.arrived = set()
     for s in late:
@@ -104,11 +99,6 @@ def _landed(frame: Frame, body: Body) -> list[str]:
 
 def _late(groups: Groups, body: Body) -> tuple[Compute, ...]:
     return tuple(s for s in body if isinstance(s, Compute) and s.buffer in groups.late)
-
-
-def _of(frame: Frame) -> Groups:
-    assert frame.groups is not None
-    return frame.groups
 
 
 # --- turns inside a domain

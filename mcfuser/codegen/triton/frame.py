@@ -17,7 +17,7 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal
 
 GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "sigmoid", "lanes",
-         "by_lane", "group", "turn", "slot", "phase", "slot_before", "phase_before", "i",
+         "by_lane", "group", "turn", "slot", "phase", "slot_before", "phase_before", "each",
          "TILE", "ROWS", "COLUMNS", "LEFT"}  # fmt: skip
 """What kernels of warp groups call by name."""
 LINE = 100
@@ -84,9 +84,9 @@ class Frame:
         taken = {"tl", "triton", "pid", "part", "peer", "range", "float", "LOWEST"}
         taken |= GLUON if self.groups is not None else set()
         for a in self.schedule.chain.axes:
-            endings = ("", "_start", "_in", "_size", "_turns", "_first", "_span")
+            endings = ("", "_start", "_in", "_size", "_turns", "_first", "_span", "_end", "_inside")
             taken |= {f"{a.name}{ending}" for ending in endings}
-        self.names = {("", t): t for t in taken}
+        self.names |= {("", t): t for t in taken}  # another frame's names stay, and are shared
 
     # --- names
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import BYTES, Product
-from mcfuser.codegen.triton.layout import Layout, touched
+from mcfuser.codegen.triton.layout import Layout, reads_of, touched
 from mcfuser.codegen.triton.tensor_map import TensorMap, dimensions, mappable, tensor_map
 from mcfuser.codegen.triton.tile import HALF
 from mcfuser.expr import Call, Expr, Read, reads
@@ -84,7 +84,11 @@ class Groups:
         found = {a for d in layout.dots.values() for a in d.rows if not layout.scalar(a)}
         if len(found) != 1:
             raise Illegal("warp groups divide the rows of products, and these are not one axis")
-        return found.pop()
+        (a,) = found
+        every = (s for s, _ in statements(self.whole.body))
+        if any(isinstance(s, Compute) and a in s.operator.over for s in every):
+            raise Illegal(f"something is reduced over '{a}', of which each group has a part")
+        return a
 
     @cached_property
     def count(self) -> int:
@@ -104,26 +108,35 @@ class Groups:
     @cached_property
     def loop(self) -> Loop:
         """The loop whose turns the rings hold."""
-        found = [s for s, _ in statements(self.whole.body) if isinstance(s, Compute)]
         around = [outer for s, outer in statements(self.whole.body) if isinstance(s, Compute)]
         serial = {loop for outer in around for loop in outer if loop.kind == "serial"}
         turning = [x for x in serial if self.whole.trips(x.axis) > 1]
-        if len(turning) != 1 or not found:
+        if len(turning) != 1:
             raise Illegal(f"warp groups want one loop, and there are {len(turning)}")
         if turning[0].axis == self.rows or self.layout.written_out(turning[0]):
             raise Illegal(f"the loop over '{turning[0].axis}' must be written out")
         return turning[0]
 
     @cached_property
+    def body(self) -> tuple[Statement, ...]:
+        """What a turn does."""
+        return tuple(s for s, _ in statements(self.loop.body))
+
+    @cached_property
     def rings(self) -> dict[str, Ring]:
         """By buffer: all operands of products that are loaded."""
-        inside = {s.buffer for s, _ in statements(self.loop.body) if isinstance(s, Load)}
-        found = {}
+        inside = {s.buffer for s in self.body if isinstance(s, Load)}
+        found, dots = dict[str, Ring](), self.layout.dots
         for name, s in self.layout.loads.items():
             if name in self.layout.operands:
                 found[name] = self._ring(s, name in inside)
             elif name in inside and len(self.layout.space(name)) > 1:
                 raise Illegal(f"'{name}' is loaded in a loop, and not as an operand of a product")
+        others = [s for s, _ in statements(self.whole.body) if isinstance(s, Compute)]
+        for other in others:
+            read = {r.tensor for r in reads_of(other)} if other.buffer not in dots else set()
+            if shared := read & {*found}:
+                raise Illegal(f"'{shared.pop()}' is read by a product and by something else")
         return found
 
     def _ring(self, s: Load, looped: bool) -> Ring:
@@ -142,19 +155,23 @@ class Groups:
     def stored(self) -> dict[str, tuple[str, TensorMap]]:
         """Outputs whose tiles leave through a map, from where an operand has lain that has the same
         form and is read no more; by buffer, that operand."""
-        free = {r.map.box: n for n, r in self.rings.items() if r.own and not r.looped}
-        layout, found = self.layout, dict[str, tuple[str, TensorMap]]()
-        for s, _ in statements(self.whole.body):
-            if not isinstance(s, Store) or found:
+        outside = [s for s, _ in statements(self.whole.body) if s not in self.body]
+        later = [self.layout.dots.get(s.buffer) for s in outside if isinstance(s, Compute)]
+        read = {r.tensor for roles in later if roles for r in (roles.left, roles.right)}
+        free = {
+            r.map.box: n for n, r in self.rings.items()
+            if r.own and not r.looped and n not in read
+        }  # fmt: skip
+        for s in outside:
+            if not isinstance(s, Store):
                 continue
-            one = self.written(s)
-            if not mappable(self.whole.chain, one, layout.schedule.tile, layout.width):
-                continue
-            through = tensor_map(self.whole.chain, one, layout.width)
-            name = free.get(through.box)
-            if name is not None and self.rings[name].map.dtype == through.dtype:
-                found[s.buffer] = (name, through)
-        return found
+            layout, one = self.layout, self.written(s)
+            if mappable(self.whole.chain, one, layout.schedule.tile, layout.width):
+                through = tensor_map(self.whole.chain, one, layout.width)
+                name = free.get(through.box)
+                if name is not None and self.rings[name].map.dtype == through.dtype:
+                    return {s.buffer: (name, through)}
+        return {}
 
     def written(self, s: Store) -> Read:
         """An output's tile, as one would read it."""
@@ -187,9 +204,8 @@ class Groups:
     def late(self) -> frozenset[str]:
         """Products of the loop that are issued one turn late: their left operand is computed, and
         nothing in the turn needs them. Where that is all but the first product, nothing else."""
-        body = [s for s, _ in statements(self.loop.body)]
-        dots = [s for s in body if isinstance(s, Compute) and s.buffer in self.layout.dots]
-        found = frozenset(s.buffer for s in dots if self._waits(s, body))
+        dots = [s for s in self.body if isinstance(s, Compute) and s.buffer in self.layout.dots]
+        found = frozenset(s.buffer for s in dots if self._waits(s))
         if len(dots) != len(found) + 1 or dots[0].buffer in found:
             return frozenset()
         return found if self._registers(dots) <= REGISTERS[self.count] else frozenset()
@@ -205,14 +221,12 @@ class Groups:
     def lanes(self) -> dict[str, str]:
         """Sums over columns of which each thread keeps a part until the loop has ended, for
         nothing in a turn needs them; by buffer, the columns' axis."""
-        body = [s for s, _ in statements(self.loop.body)]
         found = {}
-        for s in body:
+        for s in self.body:
             if not isinstance(s, Compute) or s.buffer in self.layout.dots:
                 continue
             over = [a for a in s.operator.over if not self.layout.scalar(a)]
-            users = [t for t in body if t is not s and s.buffer in touched(t)]
-            steady = all(isinstance(t, Repair) and scaled(t) is not None for t in users)
+            steady = all(scaled(t, s.buffer) for t in self.body if t is not s)
             alone = self.layout.space(s.buffer) == (self.rows,) and over == [self.loop.axis]
             if s.operator.reduce == "sum" and alone and steady:
                 found[s.buffer] = over[0]
@@ -220,22 +234,28 @@ class Groups:
 
     def readers(self, name: str) -> list[str]:
         """The products of the loop that read a buffer, the late ones last."""
-        body = [s for s, _ in statements(self.loop.body)]
         found = [
-            s.buffer for s in body
+            s.buffer for s in self.body
             if isinstance(s, Compute) and (roles := self.layout.dots.get(s.buffer))
             and name in (roles.left.tensor, roles.right.tensor)
         ]  # fmt: skip
         return sorted(found, key=self.late.__contains__)
 
-    def _waits(self, s: Compute, body: list[Statement]) -> bool:
+    def _waits(self, s: Compute) -> bool:
+        """Its left operand is computed, and nothing in a turn needs its sum."""
         computed = self.layout.dots[s.buffer].left.tensor not in self.rings
-        users = [t for t in body if t is not s and s.buffer in touched(t)]
-        repaired = all(isinstance(t, Repair) and t.buffer == s.buffer for t in users)
-        return computed and repaired and self.loop.axis in s.operator.over
+        alone = all(scaled(t, s.buffer) for t in self.body if t is not s)
+        return computed and alone and self.loop.axis in s.operator.over
 
 
-def scaled(s: Repair) -> Expr | None:
+def scaled(s: Statement, buffer: str) -> bool:
+    """A statement does nothing with a buffer, or only multiplies it."""
+    if not isinstance(s, Repair) or s.buffer != buffer:
+        return buffer not in touched(s)
+    return factor(s) is not None
+
+
+def factor(s: Repair) -> Expr | None:
     """By what a repair multiplies its buffer, if that is all that it does."""
     if not isinstance(s.h, Call) or s.h.op != "mul":
         return None

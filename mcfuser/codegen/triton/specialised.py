@@ -16,11 +16,11 @@ from mcfuser.codegen.triton.compute import computing
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.groups import LOADER, REGISTERS, THREADS, Groups, Ring
-from mcfuser.codegen.triton.loop import turns_of
+from mcfuser.codegen.triton.loop import edge, turns_of
 from mcfuser.codegen.triton.memory import corner
 from mcfuser.codegen.triton.source import Launch
 from mcfuser.codegen.triton.tensor_map import dimensions
-from mcfuser.codegen.triton.warpgroup import empty, full, names, place, tile
+from mcfuser.codegen.triton.warpgroup import counted, empty, full, names, place, tile
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Statement
 
@@ -123,17 +123,20 @@ def _around(
 
 def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
     """Where the loop begins and ends, the same for all warps of a block, after these lines."""
-    a, lines = groups.loop.axis, list[str]()
-    first, last, *_ = turns_of(frame, groups.loop)
+    loop, a, lines = groups.loop, groups.loop.axis, list[str]()
+    first, last, *_ = turns_of(frame, loop)
+    if groups.late and loop.lo:  # a group always walks one turn, which lies inside the tensors
+        size, tile = groups.whole.chain.size(a), groups.whole.tile(a)
+        first = f"tl.minimum({first}, {(size - 1) // tile * tile})"
     if not first.isdigit():
         lines.append(f"{TAB}{a}_first = {first}")
         first = f"{a}_first"
-    if groups.loop.lo:  # every group walks one turn at least
+    some = all(edge(frame, index, greatest=True).natural for index in loop.hi)
+    if groups.late and (loop.lo or not some):
         last = f"tl.maximum({last}, {first} + 1)"
     if not last.isdigit():
-        end = frame.named("end", f"{a}_end")
-        lines.append(f"{TAB}{end} = {last}")
-        last = end
+        lines.append(f"{TAB}{a}_end = {last}")
+        last = f"{a}_end"
     return first, last, lines
 
 
@@ -150,10 +153,9 @@ def _loading(frame: Frame, groups: Groups, start: str, stop: str) -> list[str]:
         *call(1, f"for {frame.start(a)} in range", [start, stop, step], ":"),
     ]
     frame.depth += 1
-    pad = TAB * frame.depth
-    lines += [f"{pad}slot = turn % {n}", f"{pad}phase = turn // {n} % 2"]
+    lines += counted(frame, n)
     lines += [x for r in groups.rings.values() if r.looped for x in _filled(frame, groups, r)]
-    lines.append(f"{pad}turn += 1")
+    lines.append(f"{TAB * frame.depth}turn += 1")
     frame.depth -= 1
     del frame.at[a]
     return lines
@@ -242,9 +244,9 @@ def _set_up(frame: Frame, groups: Groups) -> list[str]:
             args = ["gl.int64", f"[{count}, 1]", BARRIERS]
             lines += call(1, f"{bar} = gl.allocate_shared_memory", args)
             waited = groups.count if bar == empty(frame, ring) and not ring.own else 1
-            inits.setdefault(count, []).append(f"mbarrier.init({bar}.index(i), count={waited})")
+            inits.setdefault(count, []).append(f"mbarrier.init({bar}.index(each), count={waited})")
     for count, each in inits.items():
-        lines.append(f"{TAB}for i in gl.static_range({count}):")
+        lines.append(f"{TAB}for each in gl.static_range({count}):")
         lines += [f"{TAB}{TAB}{words}" for words in each]
     return [*lines, f"{TAB}hopper.fence_async_shared()"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mcfuser.chain import Product
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
-from mcfuser.codegen.triton.groups import scaled
+from mcfuser.codegen.triton.groups import factor
 from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.tile import (
     HALF,
@@ -59,8 +59,8 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
 def _repair(frame: Frame, s: Repair) -> list[str]:
     lines: list[str] = []
     space = frame.layout.space(s.buffer)
-    if s.buffer in frame.lanes and (factor := scaled(s)) is not None:
-        rows = spread(value(factor, frame.scope(f"{s.buffer}_repair", space, lines)), space,
+    if s.buffer in frame.lanes and (by := factor(s)) is not None:
+        rows = spread(value(by, frame.scope(f"{s.buffer}_repair", space, lines)), space,
                       frame.layout.width)  # fmt: skip
         name = frame.tile(s.buffer)
         return lines + _assign(frame, s.buffer, f"by_lane({rows.text}, {name}) * {name}")

@@ -17,7 +17,7 @@ BEFORE = ("slot_before", "phase_before")
 def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
     """A product from what Triton would take, begun and waited for. Late ones begin beside it and
     are still under way after it."""
-    groups = _of(frame)
+    groups = of(frame)
     lines = begin(frame, s, operand(frame, s, a, 0), operand(frame, s, b, 1))
     late, frame.late = frame.late, ()
     for other in late:
@@ -50,7 +50,7 @@ def end(frame: Frame, s: Compute, flying: int, late: bool = False) -> list[str]:
         names.append(left_name(frame, s))
     taken = ", ".join(names) + ("," if len(names) == 1 else "")
     lines = [f"{pad}{', '.join(names)} = hopper.warpgroup_mma_wait({flying}, deps=({taken}))"]
-    groups = _of(frame)
+    groups = of(frame)
     for ring in _rings(frame, s):
         if ring.looped and groups.readers(ring.buffer)[-1] == s.buffer:
             at = place(groups, ring, (BEFORE if late else NOW)[0])
@@ -61,34 +61,30 @@ def end(frame: Frame, s: Compute, flying: int, late: bool = False) -> list[str]:
 def operand(frame: Frame, s: Compute, words: str, side: int, late: bool = False) -> str:
     """A side of a product: a tile that was loaded lies in a ring, one that was computed is in
     registers, and moves among them."""
-    roles = _of(frame).layout.dots[s.buffer]
+    roles = of(frame).layout.dots[s.buffer]
     name = (roles.left, roles.right)[side].tensor
-    ring = _of(frame).rings.get(name)
+    ring = of(frame).rings.get(name)
     if ring is None:
         return f"gl.convert_layout({words}, LEFT)"
     if words != frame.tile(name):
         raise Illegal(f"'{name}' is changed before it enters a product")
-    at = place(_of(frame), ring, (BEFORE if late else NOW)[0])
-    found = f"{tile(frame, ring)}.index({at})"
-    if len(ring.map.box) > 2:
-        found += f".reshape({[*ring.shape]})"
-    return found + (".permute((1, 0))" if ring.flipped else "")
+    at = place(of(frame), ring, (BEFORE if late else NOW)[0])
+    return flat(frame, ring, at) + (".permute((1, 0))" if ring.flipped else "")
 
 
 def left_name(frame: Frame, s: Compute) -> str:
     """The variable that holds the left operand of a late product."""
-    return frame.named("left", f"{_of(frame).layout.dots[s.buffer].left.tensor}_left")
+    return frame.named("left", f"{s.buffer}_left")
 
 
 def put(frame: Frame, buffer: str, value: str, at: Sequence[str]) -> list[str]:
     """An output's tile leaves through a map, from where an operand has lain."""
-    groups = _of(frame)
+    groups = of(frame)
     name, _ = groups.stored[buffer]
     ring, pad = groups.rings[name], TAB * frame.depth
     here = f"{tile(frame, ring)}.index({place(groups, ring)})"
-    flat = f".reshape({[*ring.shape]})" if len(ring.map.box) > 2 else ""
     return [
-        *call(frame.depth, f"{here}{flat}.store", [value]),
+        *call(frame.depth, f"{flat(frame, ring, place(groups, ring))}.store", [value]),
         f"{pad}hopper.fence_async_shared()",
         *call(frame.depth, "put", [frame.map(buffer), f"[{', '.join(at)}]", here]),
         f"{pad}tma.store_wait(0)",
@@ -101,7 +97,7 @@ def put(frame: Frame, buffer: str, value: str, at: Sequence[str]) -> list[str]:
 def arrived(frame: Frame, ring: Ring, late: bool = False) -> list[str]:
     """Waits until a tile is there."""
     slot, phase = BEFORE if late else NOW
-    at = place(_of(frame), ring, slot)
+    at = place(of(frame), ring, slot)
     words = f"{full(frame, ring)}.index({at}), {phase if ring.looped else 0}"
     return [f"{TAB * frame.depth}mbarrier.wait({words})"]
 
@@ -111,6 +107,19 @@ def place(groups: Groups, ring: Ring, slot: str = NOW[0]) -> str:
     if not ring.looped:
         return "group" if ring.own else "0"
     return f"{slot} * {groups.count} + group" if ring.own else slot
+
+
+def flat(frame: Frame, ring: Ring, at: str) -> str:
+    """A tile as a matrix."""
+    found = f"{tile(frame, ring)}.index({at})"
+    return f"{found}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else found
+
+
+def counted(frame: Frame, stages: int, late: bool = False) -> list[str]:
+    """Which tiles of the rings a turn has, or the one before, and in which round of them."""
+    pad, turn = TAB * frame.depth, "(turn - 1)" if late else "turn"
+    slot, phase = BEFORE if late else NOW
+    return [f"{pad}{slot} = {turn} % {stages}", f"{pad}{phase} = {turn} // {stages} % 2"]
 
 
 def tile(frame: Frame, ring: Ring) -> str:
@@ -132,12 +141,13 @@ def names(frame: Frame, ring: Ring) -> Sequence[str]:
 
 
 def _rings(frame: Frame, s: Compute) -> list[Ring]:
-    groups = _of(frame)
+    groups = of(frame)
     roles = groups.layout.dots[s.buffer]
     both = dict.fromkeys((roles.left.tensor, roles.right.tensor))
     return [groups.rings[n] for n in both if n in groups.rings]
 
 
-def _of(frame: Frame) -> Groups:
+def of(frame: Frame) -> Groups:
+    """The groups of which the frame is one's place."""
     assert frame.groups is not None
     return frame.groups

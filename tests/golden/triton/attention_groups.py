@@ -115,7 +115,7 @@ def attention_groups_rows(
     P_part_1 = S_inside * 0.432808512266689 - gl.where(R <= -7.363854809961972e+37, 0.0, R)[:, None]
     P = gl.exp2(P_part_1)
     Z += lanes(P)
-    P_left = gl.convert_layout(P.to(gl.float16), LEFT)
+    U_left = gl.convert_layout(P.to(gl.float16), LEFT)
     turn += 1
     n_inside = gl.minimum((m_start + 1) // 64 * 64, n_end)
     for n_start in range(64, n_inside, 64):
@@ -133,7 +133,7 @@ def attention_groups_rows(
         )
         mbarrier.wait(V_full.index(slot_before), phase_before)
         U = hopper.warpgroup_mma(
-            P_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True
+            U_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True
         )
         S = hopper.warpgroup_mma_wait(1, deps=(S,))
         mbarrier.arrive(K_empty.index(slot), count=1)
@@ -146,10 +146,10 @@ def attention_groups_rows(
         )
         P = gl.exp2(P_part_1)
         Z += lanes(P)
-        U, P_left = hopper.warpgroup_mma_wait(0, deps=(U, P_left))
+        U, U_left = hopper.warpgroup_mma_wait(0, deps=(U, U_left))
         mbarrier.arrive(V_empty.index(slot_before), count=1)
         U = gl.exp2(R_old - R)[:, None] * U
-        P_left = gl.convert_layout(P.to(gl.float16), LEFT)
+        U_left = gl.convert_layout(P.to(gl.float16), LEFT)
         turn += 1
     for n_start in range(gl.maximum(64, n_inside), n_end, 64):
         slot = turn % 2
@@ -167,7 +167,7 @@ def attention_groups_rows(
         )
         mbarrier.wait(V_full.index(slot_before), phase_before)
         U = hopper.warpgroup_mma(
-            P_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True
+            U_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True
         )
         S = hopper.warpgroup_mma_wait(1, deps=(S,))
         mbarrier.arrive(K_empty.index(slot), count=1)
@@ -180,16 +180,16 @@ def attention_groups_rows(
         )
         P = gl.exp2(P_part_1)
         Z += lanes(P)
-        U, P_left = hopper.warpgroup_mma_wait(0, deps=(U, P_left))
+        U, U_left = hopper.warpgroup_mma_wait(0, deps=(U, U_left))
         mbarrier.arrive(V_empty.index(slot_before), count=1)
         U = gl.exp2(R_old - R)[:, None] * U
-        P_left = gl.convert_layout(P.to(gl.float16), LEFT)
+        U_left = gl.convert_layout(P.to(gl.float16), LEFT)
         turn += 1
     slot_before = (turn - 1) % 2
     phase_before = (turn - 1) // 2 % 2
     mbarrier.wait(V_full.index(slot_before), phase_before)
-    U = hopper.warpgroup_mma(P_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True)
-    U, P_left = hopper.warpgroup_mma_wait(0, deps=(U, P_left))
+    U = hopper.warpgroup_mma(U_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True)
+    U, U_left = hopper.warpgroup_mma_wait(0, deps=(U, U_left))
     mbarrier.arrive(V_empty.index(slot_before), count=1)
     Z = gl.convert_layout(gl.sum(Z, 1), ROWS)
     O = gl.where(U == 0.0, 0.0, U / Z[:, None])
@@ -213,12 +213,12 @@ def attention_groups(Q_map, K_map, V_map, O_map):
     V_tile = gl.allocate_shared_memory(gl.float16, [2, 1, 64, 64], V_map.layout)
     V_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     V_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(Q_full.index(i), count=1)
-        mbarrier.init(K_full.index(i), count=1)
-        mbarrier.init(K_empty.index(i), count=2)
-        mbarrier.init(V_full.index(i), count=1)
-        mbarrier.init(V_empty.index(i), count=2)
+    for each in gl.static_range(2):
+        mbarrier.init(Q_full.index(each), count=1)
+        mbarrier.init(K_full.index(each), count=1)
+        mbarrier.init(K_empty.index(each), count=2)
+        mbarrier.init(V_full.index(each), count=1)
+        mbarrier.init(V_empty.index(each), count=2)
     hopper.fence_async_shared()
     gl.warp_specialize(
         [

@@ -117,14 +117,14 @@ def gated_groups(Y_ptr, X_map, W_map, V_map):
     V_tile = gl.allocate_shared_memory(gl.bfloat16, [2, 64, 64], V_map.layout)
     V_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     V_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(6):
-        mbarrier.init(X_full.index(i), count=1)
-        mbarrier.init(X_empty.index(i), count=1)
-    for i in gl.static_range(2):
-        mbarrier.init(W_full.index(i), count=1)
-        mbarrier.init(W_empty.index(i), count=3)
-        mbarrier.init(V_full.index(i), count=1)
-        mbarrier.init(V_empty.index(i), count=3)
+    for each in gl.static_range(6):
+        mbarrier.init(X_full.index(each), count=1)
+        mbarrier.init(X_empty.index(each), count=1)
+    for each in gl.static_range(2):
+        mbarrier.init(W_full.index(each), count=1)
+        mbarrier.init(W_empty.index(each), count=3)
+        mbarrier.init(V_full.index(each), count=1)
+        mbarrier.init(V_empty.index(each), count=3)
     hopper.fence_async_shared()
     gl.warp_specialize(
         [
