@@ -56,10 +56,11 @@ class Way:
 class Decision:
     """What is installed for every chain with one key: `kept`, or nothing (TVM's own).
 
-    `ways` are those that were tuned, fewest kernels first; `times` their seconds, measured in turns
-    or predicted, where there were several.
+    `most` is the chain's finest cut. `ways` are those that were tuned, fewest kernels first;
+    `times` their seconds, measured in turns or predicted, where there were several.
     """
 
+    most: Cut
     kept: Way | None
     ways: tuple[Way, ...]
     times: tuple[float, ...]
@@ -76,13 +77,14 @@ class Decision:
 
     @property
     def fused_seconds(self) -> float | None:
-        """None where it is not known; a single way's by its search."""
-        return self._least(lambda w: len(w.cut) == 1)
+        """Those of the best way in which pieces share a kernel, or of the only piece; None where
+        they are not known, a single way's by its search."""
+        return self._least(lambda w: w.cut != self.most or len(w.cut) == 1)
 
     @property
     def unfused_seconds(self) -> float | None:
-        """Those of the best way with more kernels."""
-        return self._least(lambda w: len(w.cut) > 1)
+        """Those of the way with a kernel for every piece, where there are several."""
+        return self._least(lambda w: w.cut == self.most and len(w.cut) > 1)
 
     def _least(self, wanted: Callable[[Way], bool]) -> float | None:
         times = self.times or tuple(w.seconds for w in self.ways)
@@ -109,7 +111,7 @@ def decide(
     fused = _way(chain, (len(chain.operators),), search, math.inf, reasons)
     if len(most) == 1:
         reason = f"left to TVM: {reasons[0]}" if fused is None else "one product with its epilogue"
-        return Decision(fused, (fused,) if fused is not None else (), (), reason)
+        return Decision(most, fused, (fused,) if fused is not None else (), (), reason)
     unfused, limit = None, math.inf
     if fused is not None and fused.seconds <= (bound := least(pieces(chain, most), device)):
         reasons.append(f"unfused takes {bound * 1e6:.1f} us at least")
@@ -123,11 +125,11 @@ def decide(
         ways += [middle] if middle is not None else []
     ways.sort(key=lambda w: len(w.cut))
     if not ways:
-        return Decision(None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
+        return Decision(most, None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
     if len(ways) == 1:
-        return Decision(ways[0], tuple(ways), (), "; ".join(reasons))
+        return Decision(most, ways[0], tuple(ways), (), "; ".join(reasons))
     times = [t if t > 0 else math.inf for t in compare([w.pairs for w in ways])]
-    return _fastest(tuple(ways), tuple(times))
+    return _fastest(most, tuple(ways), tuple(times))
 
 
 def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[str]) -> Way | None:
@@ -167,7 +169,7 @@ def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | Non
     return found if off * expected(pieces(chain, found)) < best.seconds else None
 
 
-def _fastest(ways: tuple[Way, ...], times: tuple[float, ...]) -> Decision:
+def _fastest(most: Cut, ways: tuple[Way, ...], times: tuple[float, ...]) -> Decision:
     """The fastest of those that are faster than the most kernels by more than noise, or else these;
     `ways` have the fewest kernels first."""
     known = {w.cut: t for w, t in zip(ways, times, strict=True)}
@@ -175,18 +177,18 @@ def _fastest(ways: tuple[Way, ...], times: tuple[float, ...]) -> Decision:
     better = [w for w in ways[:-1] if known[w.cut] < math.inf and known[w.cut] <= limit]
     kept = min(better, key=lambda w: known[w.cut], default=ways[-1])
     if not known[kept.cut] < math.inf:
-        return Decision(kept, ways, times, "none of them could be timed beside the others")
+        return Decision(most, kept, ways, times, "none of them could be timed beside the others")
     measured = all(t.measured is not None for w in ways for t in w.kernels)
     verb = "measured" if measured else "predicted, not measured"
     other = min((w for w in ways if w is not kept), key=lambda w: known[w.cut])
     ratio = known[other.cut] / known[kept.cut]
     if not ratio < math.inf:
-        return Decision(kept, ways, times, f"{_named(other)} could not be timed beside it")
+        return Decision(most, kept, ways, times, f"{_named(other)} could not be timed beside it")
     if len(kept.cut) > 1:
         reason = f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
     else:
         reason = f"{ratio:.2f}x over {_named(other)}"
-    return Decision(kept, ways, times, f"{reason}, {verb}")
+    return Decision(most, kept, ways, times, f"{reason}, {verb}")
 
 
 def _named(way: Way) -> str:

@@ -22,7 +22,7 @@ from gpu_workloads import workloads
 def tuning(chain: Chain) -> gpu.Tuning:
     """The fused kernel was kept."""
     whole = Way((len(chain.operators),), (chain,), ())
-    decision = Decision(whole, (whole,), (), "nothing else was legal")
+    decision = Decision(whole.cut, whole, (whole,), (), "nothing else was legal")
     return gpu.Tuning(chain, decision, 2.0, 5.0)
 
 

@@ -111,7 +111,8 @@ def test_a_cut_between_is_tuned_where_the_model_expects_it_to_win() -> None:
     assert bench.beside == [1, 2, 3]
     assert made.kept is not None and made.kept.cut == (2, 5)
     assert made.reason == "2 kernels are kept: fused takes 1.25x their time, measured"
-    assert (made.fused_seconds, made.unfused_seconds) == (5e-6, pytest.approx(4e-6))
+    assert made.fused_seconds == pytest.approx(4e-6)
+    assert made.unfused_seconds == pytest.approx(6e-6)
 
 
 def test_the_model_is_taken_to_be_as_far_off_as_it_was_for_the_best() -> None:
