@@ -6,8 +6,10 @@ ones, at first with different tiles each, and the finalists are timed again in t
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +19,7 @@ from mcfuser.candidates import Candidate
 from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
+from mcfuser.codegen.pool import LATE, Pending, outcome
 from mcfuser.device import Device
 from mcfuser.lowerings import LOWERINGS, every, predict
 from mcfuser.measure import Measured
@@ -31,8 +34,11 @@ from mcfuser.tuned import Tuned, kernel_name, realise
 FINALISTS = 4
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
 
-PATIENCE = 2.0
-"""How long a generation's last compilations may take, as a multiple of what the others took."""
+PATIENCE = 0.25
+"""How long a generation waits for its last compilations, as a multiple of what the others took;
+later ones are measured with a later generation."""
+SLOWEST = 2.0
+"""How long the search waits for the last ones of all, as a multiple of what it has taken."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class GpuSearch:
     offsets: Mapping[str, float]
     failed: Counter[str]
     tell: Callable[[int, int], None]
+    begun: float = field(default_factory=time.monotonic)
+    late: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
     kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)
 
@@ -77,6 +85,7 @@ class GpuSearch:
             self.found.rows, self.estimate, self.measure, self.seed, self.trials,
             lambda: self.stop() or self.unusable, first,
             max(MEASURED, self.worker.compilers.workers), lambda candidate: candidate[1:-1],
+            self.measure_late,
         )  # fmt: skip
         return self._best(search)
 
@@ -89,7 +98,7 @@ class GpuSearch:
         return self.found.each(rows, partial(predict, self.device))
 
     def measure(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Seconds of each, infinity where it failed."""
+        """Seconds of each, infinity where it failed or is not compiled yet."""
         sources: dict[Candidate, triton.Source] = {}
         for candidate in candidates:
             plan, tiles = self.found.plan(candidate)
@@ -99,15 +108,33 @@ class GpuSearch:
                 )
             except Illegal as illegal:
                 self.failed[str(illegal)] += 1
-        known = list(sources)
-        made = self.worker.compilers.compile(list(sources.values()), self.device.arch, PATIENCE)
+        known, late = list(sources), list[tuple[int, Pending]]()
+        made = self.worker.compilers.compile(
+            list(sources.values()), self.device.arch, PATIENCE, late
+        )
         for i, binary in made:
             self._measure(known[i], sources[known[i]], binary)
-            self.tell(len(self.results), len(self.found))
-        return [
-            self.results[c].seconds or float("inf") if c in self.results else float("inf")
-            for c in candidates
-        ]
+        self.late |= {known[i]: (sources[known[i]], pending) for i, pending in late}
+        return [self._seconds(c) for c in candidates]
+
+    def measure_late(self, wait: bool) -> dict[Candidate, float]:
+        """Seconds of candidates that were late and are compiled now; with `wait`, of all of them
+        but those that take the compiler far longer than all else has taken."""
+        limit = SLOWEST * (time.monotonic() - self.begun) if wait else 0.0
+        done = futures.wait([pending for _, pending in self.late.values()], limit).done
+        some = {c: both for c, both in self.late.items() if wait or both[1] in done}
+        for candidate, (source, pending) in some.items():
+            del self.late[candidate]
+            if pending in done:
+                self._measure(candidate, source, outcome(pending))
+            else:
+                pending.cancel()
+                self.failed[LATE] += 1
+        return {c: self._seconds(c) for c in some}
+
+    def _seconds(self, candidate: Candidate) -> float:
+        found = self.results.get(candidate)
+        return found.seconds or float("inf") if found is not None else float("inf")
 
     def _measure(
         self, candidate: Candidate, source: triton.Source, binary: Binary | Illegal
@@ -121,6 +148,7 @@ class GpuSearch:
         kernel = GpuKernel(self.chain, source, binary)
         result = self.worker.measure(self.chain, [[kernel]], self.seed, offsets=self.offsets)[0]
         self.kernels[candidate], self.results[candidate] = kernel, result
+        self.tell(len(self.results), len(self.found))
         if result.failed is not None:
             self.failed[result.failed] += 1
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.pool import Compilers
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.pool import Compilers, Pending, outcome
+from mcfuser.codegen.triton import Lowering, Source, generate
 from mcfuser.device import CATALOGUE
 from mcfuser.space.prune import distinct, prune, space
 from mcfuser.space.statement import Illegal
@@ -54,3 +55,36 @@ def test_a_straggler_is_given_up(compilers) -> None:
     found = dict(compilers.compile([right, right, right, slow], "sm_90", patience=0.5))
     assert isinstance(found[0], Binary)
     assert isinstance(found[3], Illegal) and "longer than its peers" in str(found[3])
+
+
+def held(right: Source, gate: Path, then: str = "pass") -> Source:
+    """A source that compiles only once the gate is there."""
+    words = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)\n{then}"
+    return replace(right, text=right.text.replace("@triton.jit", f"{words}\n@triton.jit", 1))
+
+
+def test_a_straggler_may_go_on(compilers, tmp_path: Path) -> None:
+    right, gate = source(), tmp_path / "gate"
+    late: list[tuple[int, Pending]] = []
+    made = compilers.compile([right, held(right, gate), right, right], "sm_90", 0.0, late)
+    found = dict(made)
+    gate.touch()
+    assert {*found} == {0, 2, 3} and [i for i, _ in late] == [1]
+    came = outcome(late[0][1])
+    assert isinstance(came, Binary) and came.cubin == found[0].cubin
+
+
+def test_a_straggler_whose_process_ends_is_one_reason(tmp_path: Path) -> None:
+    right, gate = source(), tmp_path / "gate"
+    late: list[tuple[int, Pending]] = []
+    with Compilers(2) as others:
+        crash = held(right, gate, "os.abort()")
+        assert {*dict(others.compile([right, crash, right, right], "sm_90", 0.0, late))} == {
+            0,
+            2,
+            3,
+        }
+        gate.touch()
+        assert "the compiler crashed" in str(outcome(late[0][1]))
+        ((_, after),) = others.compile([right], "sm_90")
+    assert isinstance(after, Binary)

@@ -237,3 +237,48 @@ def test_estimates_may_be_infinite_for_all() -> None:
     cost = bowl((2, 2, 2))
     found = evolve(grid(6, 6, 6), estimated(lambda c: float("inf")), Bench(cost), 0)
     assert found.best is not None
+
+
+class Late(Bench):
+    """Measures some candidates only when it is waited for, or `after` so many generations."""
+
+    def __init__(self, cost: Cost, slow: Callable[[Candidate], bool], after: int) -> None:
+        super().__init__(cost)
+        self.slow, self.after = slow, after
+        self.waited = 0
+
+    def __call__(self, candidates: Sequence[Candidate]) -> list[float]:
+        times = super().__call__(candidates)
+        return [float("inf") if self.slow(c) else t for c, t in zip(candidates, times, strict=True)]
+
+    def late(self, wait: bool) -> dict[Candidate, float]:
+        self.waited += wait
+        come = self.asked if wait else self.asked[: -self.after]
+        return {c: self.cost(c) for batch in come for c in batch if self.slow(c)}
+
+
+@pytest.mark.parametrize("after", [1, 100])
+def test_candidates_that_come_late_count(after: int) -> None:
+    """The best is one of them, and the search ends only once it has been waited for."""
+    cost = bowl((2, 2, 2))
+    bench = Late(cost, lambda c: c[0] == 2, after)
+    found = evolve(grid(6, 6, 6), estimated(cost), bench, 0, late=bench.late)
+    assert (found.best, found.seconds) == ((2, 2, 2), 1.0)
+    assert bench.waited > 0 and all(found.measured[c] == cost(c) for c in bench.all)
+
+
+def test_a_search_goes_on_from_what_came_late() -> None:
+    """What is next to a late one that is better than all others is measured as well."""
+    cost = bowl((5, 5, 5))
+    bench = Late(cost, lambda c: c == (5, 5, 0), 100)
+    estimate = estimated(lambda c: 0.5 if c == (5, 5, 0) else 100.0 + c[0] + c[1])
+    found = evolve(grid(6, 6, 6), estimate, bench, 0, kin=lambda c: c, late=bench.late)
+    beside = [c for c in bench.all if sum(a != b for a, b in zip(c, (5, 5, 0), strict=True)) == 1]
+    assert len(beside) >= 4 and found.seconds < cost((5, 5, 0))
+
+
+def test_a_search_that_is_stopped_waits_for_nothing() -> None:
+    cost = bowl((2, 2, 2))
+    bench = Late(cost, lambda c: True, 100)
+    found = evolve(grid(6, 6, 6), estimated(cost), bench, 0, stop=lambda: True, late=bench.late)
+    assert bench.waited == 0 and found.best is None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from concurrent.futures import Future
+from threading import Timer
 
 import numpy as np
 import pytest
 
+from mcfuser import tune_gpu
 from mcfuser.chain import gemm, parts
-from mcfuser.codegen.pool import Compilers
+from mcfuser.codegen.cubin import Binary
+from mcfuser.codegen.pool import LATE, Compilers, Pending
 from mcfuser.codegen.triton import generate
 from mcfuser.device import CATALOGUE
 from mcfuser.measure import Measured
@@ -160,8 +164,8 @@ def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> Non
 class Crashing(Compilers):
     """Compilers of which one crashes in every round."""
 
-    def compile(self, sources, arch, patience=math.inf):
-        for i, binary in super().compile(sources, arch, patience):
+    def compile(self, sources, arch, patience=math.inf, late=None):
+        for i, binary in super().compile(sources, arch, patience, late):
             yield i, Illegal("the compiler crashed") if i == 0 else binary
 
 
@@ -174,3 +178,41 @@ def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
         crashing.stop()
     assert found.measured is not None
     assert found.failed["the compiler crashed"] >= 1
+
+
+class Slow(Compilers):
+    """Compilers whose first source of every round comes late: soon, or never."""
+
+    def __init__(self, ever: bool) -> None:
+        super().__init__(2)
+        self.ever, self.held = ever, dict[Pending, Binary | Illegal]()
+
+    def compile(self, sources, arch, patience=math.inf, late=None):
+        for i, binary in super().compile(sources, arch):
+            if i or late is None:
+                yield i, binary
+                continue
+            late.append((i, Future()))
+            self.held[late[-1][1]] = binary
+            if self.ever:
+                Timer(0.2, late[-1][1].set_result, [binary]).start()
+
+
+@pytest.mark.parametrize("ever", [True, False])
+def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: bool) -> None:
+    monkeypatch.setattr(tune_gpu, "SLOWEST", 0.05 if not ever else 2.0)
+    bench, failed = Bench(), Counter[str]()
+    bench.compilers = Slow(ever)
+    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
+    search = GpuSearch(CHAIN, H200, bench, "kernel", 0, 16, lambda: False, {}, failed,
+                       lambda done, total: None)  # fmt: skip
+    try:
+        best = search.run(found)
+    finally:
+        bench.stop()
+    rounds = len(bench.compilers.held)
+    assert best is not None and rounds > 0 and not search.late
+    assert failed[LATE] == (0 if ever else rounds)
+    measured = [k.binary for k in search.kernels.values()]
+    for binary in bench.compilers.held.values():
+        assert isinstance(binary, Illegal) or any(b is binary for b in measured) == ever

@@ -26,6 +26,18 @@ PRELOADED = ["mcfuser.codegen.cubin", "triton.compiler", "triton.experimental.gl
 """What every process has imported when it starts."""
 
 
+Pending = Future[Binary | Illegal]
+LATE = "it took the compiler longer than its peers"
+
+
+def outcome(pending: Pending) -> Binary | Illegal:
+    """What a compilation that has ended made, or why nothing."""
+    try:
+        return pending.result()
+    except BrokenProcessPool:
+        return Illegal("the compiler crashed, or one beside it")
+
+
 class Compilers:
     """So many compiling processes; use it as a context manager."""
 
@@ -62,12 +74,14 @@ class Compilers:
                 pool.submit(_ready)
 
     def compile(
-        self, sources: Sequence[Source], arch: str, patience: float = math.inf
-    ) -> Iterator[tuple[int, Binary | Illegal]]:
+        self, sources: Sequence[Source], arch: str, patience: float = math.inf,
+        late: list[tuple[int, Pending]] | None = None,
+    ) -> Iterator[tuple[int, Binary | Illegal]]:  # fmt: skip
         """Each source's number and binary, or the reason why there is none, as they come.
 
         A compiler that crashes costs only the source that it crashed on. Once three quarters have
-        come, the others have `patience` times as long as these took.
+        come, the others have `patience` times as long as these took; then they are given up, or go
+        on and are added to `late` (`outcome`).
         """
         pool, left = self._started(), set(range(len(sources)))
         pending: dict[Future[Binary | Illegal], int] = {}
@@ -90,9 +104,11 @@ class Compilers:
                 yield i, compile_all([sources[i]], arch, 1)[0]
             return
         for future, i in pending.items():
-            if i in left:
+            if i in left and late is not None:
+                late.append((i, future))
+            elif i in left:
                 future.cancel()
-                yield i, Illegal("it took the compiler longer than its peers")
+                yield i, Illegal(LATE)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:

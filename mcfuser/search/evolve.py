@@ -64,6 +64,7 @@ def evolve(
     first: Rows | None = None,
     each: int = MEASURED,
     kin: Callable[[Candidate], object] | None = None,
+    late: Callable[[bool], Mapping[Candidate, float]] = lambda wait: {},
 ) -> Found:
     """Searches the legal candidates `rows` [candidates, genes]; equal seeds give equal searches.
 
@@ -71,7 +72,8 @@ def evolve(
     `kin`, the first one measures a candidate of each kin before any second one, and half of every
     later one is next to the best so far, one gene away. What the estimate was off by where it was
     measured moves it for candidates with the same genes.
-    `measure` gives seconds, infinity for a candidate that failed. The search ends when a
+    `measure` gives seconds, infinity for a candidate that failed or is late; `late` gives those of
+    the latter that have come since, or waits for all of them. The search ends when a
     generation's best differs from the best before by less than EPSILON, PATIENCE times in a row;
     at `trials` measurements; when `stop` says so after a generation; or when nothing is left.
     """
@@ -99,11 +101,18 @@ def evolve(
         if not chosen:
             break
         before = state.seconds
-        _take(state, chosen, measure(chosen))
-        settled = np.isfinite(before) and before - state.seconds < EPSILON * before
-        quiet = quiet + 1 if settled else 0
+        _take(state, dict(zip(chosen, measure(chosen), strict=True)))
+        ending = _settled(before, state) and quiet + 1 >= PATIENCE
+        _take(state, late(ending))
+        quiet = quiet + 1 if _settled(before, state) else 0
         population = _mutate(population, times, legal, values, rng)
+    _take(state, late(not stop()))
     return Found(state.best, state.seconds, state.measured, generations, quiet >= PATIENCE)
+
+
+def _settled(before: float, state: _State) -> bool:
+    """The best is hardly better than the best before."""
+    return bool(np.isfinite(before) and before - state.seconds < EPSILON * before)
 
 
 def _left(trials: int | None, state: _State, each: int) -> int:
@@ -155,8 +164,8 @@ def _unmeasured(rows: Rows, measured: Mapping[Candidate, float], rng: np.random.
     return drawn
 
 
-def _take(state: _State, chosen: Sequence[Candidate], seconds: Sequence[float]) -> None:
-    for candidate, time in zip(chosen, seconds, strict=True):
+def _take(state: _State, found: Mapping[Candidate, float]) -> None:
+    for candidate, time in found.items():
         state.measured[candidate] = time
         if time < state.seconds:
             state.best, state.seconds = candidate, time
