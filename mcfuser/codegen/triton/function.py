@@ -18,11 +18,11 @@ from dataclasses import replace
 
 from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
+from mcfuser.codegen.triton.gluon import HEAD as GLUON
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
-from mcfuser.codegen.triton.specialised import HEAD as GLUON
 from mcfuser.codegen.triton.specialised import specialised, threads
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements

@@ -7,13 +7,13 @@ lie inside a domain as a whole need no mask and have a loop of their own.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from mcfuser.chain import Bounds
 from mcfuser.codegen.triton.compute import computing
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
+from mcfuser.codegen.triton.gluon import translated
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.groups import LOADER, REGISTERS, THREADS, Groups, Ring
 from mcfuser.codegen.triton.loop import edge, turns_of
@@ -24,39 +24,6 @@ from mcfuser.codegen.triton.warpgroup import counted, empty, full, names, place,
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Statement
 
-HEAD = (
-    "from triton.experimental import gluon",
-    "from triton.experimental.gluon import language as gl",
-    "from triton.experimental.gluon.language.nvidia import hopper",
-    "from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma",
-    "",
-    "# Triton 3.9 has renamed them",
-    'fetch = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared',
-    'put = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global',
-)
-FUNCTIONS = {
-    "tl.sigmoid": ("def sigmoid(x):", "    return 1.0 / (1.0 + gl.exp(-x))"),
-    "lanes": (
-        "def lanes(x):",
-        "    # a row lies in four threads, two neighbours at a time; each adds up what it has",
-        "    return gl.sum(gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 4, 2]), 3), 1)",
-    ),
-    "by_lane": (
-        "def by_lane(x, like):",
-        "    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]",
-    ),
-}
-"""What groups call that Gluon does not have."""
-LIES = (
-    ("TILE", "TILE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16]))"),
-    ("ROWS", "ROWS = gl.constexpr(gl.SliceLayout(1, TILE))"),
-    ("COLUMNS", "COLUMNS = gl.constexpr(gl.SliceLayout(0, TILE))"),
-    ("LEFT", "LEFT = gl.constexpr(gl.DotOperandLayout(0, TILE, 2))"),
-)
-"""How a group's threads share a tile: as its products leave it."""
-MOVES = re.compile(r"\btl\.(broadcast_to|trans|permute|reshape|dot|debug_barrier|atomic_add)\b")
-"""What moves values among threads, in ways that Gluon must be told."""
-FILLED = re.compile(r"\btl\.full\((?!.*\b(TILE|ROWS|COLUMNS)\))")
 BARRIERS = "mbarrier.MBarrierLayout()"
 
 
@@ -76,20 +43,12 @@ def specialised(
     whole = _placed(Frame(schedule, groups.layout, names=own.names), groups)
     start, stop, setting = _ends(whole, groups)
     lines = computing(own, before, after, start, stop)
-    if any(MOVES.search(line) or FILLED.search(line) for line in lines):
-        raise Illegal("a group would move values among its threads")
     a = groups.rows
     moved = f"{TAB}{own.start(a)} = " + ("" if _dead(groups) else f"{own.start(a)} + ")
     lines = [f"{moved}group * {groups.layout.schedule.tile(a)}", *lines]
     loads = _loading(whole, groups, start, stop)
     text, launch = _assembled(whole, groups, setting, lines, loads, name, pointers)
-    used = [f for name, f in FUNCTIONS.items() if mentions(lines, re.escape(name))]
-    called = [line for f in used for line in ("", "", "@gluon.jit", *f)]
-    lie = [x for n, x in LIES if mentions(lines, n) or (n == "TILE" and groups.layout.dots)]
-    lie[0] = lie[0].format(groups.columns)
-    return [
-        re.sub(r"\btl\.(sigmoid\b)?", _gluon, x) for x in (*lie, *called, "", "", *text)
-    ], launch
+    return translated(text, groups.columns), launch
 
 
 def threads(schedule: Schedule) -> int:
@@ -224,10 +183,6 @@ def _assembled(
     grid = tuple((chain.size(a), groups.whole.tile(a)) for a, _ in groups.whole.grid)
     launch = Launch(name, taken, (), grid, 1, tuple(mapped.values()))
     return lines, launch
-
-
-def _gluon(found: re.Match[str]) -> str:
-    return "sigmoid" if found[1] else "gl."
 
 
 def _set_up(frame: Frame, groups: Groups) -> list[str]:
