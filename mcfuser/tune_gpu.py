@@ -37,7 +37,7 @@ FINALISTS = 4
 PATIENCE = 0.25
 """How long a generation waits for its last compilations, as a multiple of what the others took;
 later ones are measured with a later generation."""
-SLOWEST = 2.0
+SLOWEST = 1.0
 """How long the search waits for the last ones of all, as a multiple of what it has taken."""
 
 
