@@ -61,21 +61,22 @@ def _choose(device: Device, groups: bool, plan: Plan, tiles: Ints) -> tuple[Ints
     kept = worth(plan, tiles[which], WARPS[lowerings], STAGES[lowerings], device)
     which, lowerings = which[kept], lowerings[kept]
     if device.arch == HOPPER:
-        maps = mapped(plan, tiles)[0][which]
+        some, whole = mapped(plan, tiles)
+        maps = some[which]
         which = np.concatenate([which, which[maps]])
         lowerings = np.concatenate([lowerings, lowerings[maps] + PLAIN])
     if plan.split is not None:
         return np.tile(which, 2), np.concatenate([lowerings, lowerings + KINDS])
     if groups and device.arch == HOPPER:
-        more, others = _grouped(device, plan, tiles)
+        more, others = _grouped(device, plan, tiles, whole)
         return np.concatenate([which, more]), np.concatenate([lowerings, others])
     return which, lowerings
 
 
-def _grouped(device: Device, plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
+def _grouped(device: Device, plan: Plan, tiles: Ints, maps: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """The same, of lowerings with groups: where tiles have their rows, and the plan's statements
     divide so, which one candidate of each number of rows shows."""
-    fits, (_, maps) = np.zeros(len(tiles), bool), mapped(plan, tiles)
+    fits = np.zeros(len(tiles), bool)
     chain = plan.program.chain
     rows = {a for o in chain.operators if (roles := product(o)) for a in roles.rows}
     for a in sorted(rows & {*plan.axes}):

@@ -50,8 +50,7 @@ class Problem:
     def _random(self, pool: Executor, number: int, positive: bool) -> Array:
         """Draws one input, in pieces with a generator each: long ones take seconds otherwise."""
         name = self.chain.inputs[number]
-        dtype, size = self.chain.tensor(name).dtype, flat_size(self.chain, name)
-        found = np.empty(size, _HOST.get(dtype, dtype))
+        dtype, found = self.chain.tensor(name).dtype, self._room(name)
 
         def draw(first: int) -> None:
             part = found[first : first + PIECE]
@@ -61,7 +60,7 @@ class Problem:
                 values = np.abs(values) + 1
             part[:] = encode(values, dtype)
 
-        list(pool.map(draw, range(0, size, PIECE)))
+        list(pool.map(draw, range(0, len(found), PIECE)))
         return found
 
     @cached_property
@@ -85,8 +84,11 @@ class Problem:
     @cached_property
     def host(self) -> dict[str, Array]:
         """Where outputs are copied to, in the type's bytes; taken once, for they may be long."""
-        held = {n: self.chain.tensor(n).dtype for n in self.chain.outputs}
-        return {n: np.empty(flat_size(self.chain, n), _HOST.get(t, t)) for n, t in held.items()}
+        return {n: self._room(n) for n in self.chain.outputs}
+
+    def _room(self, name: str) -> Array:
+        dtype = self.chain.tensor(name).dtype
+        return np.empty(flat_size(self.chain, name), _HOST.get(dtype, dtype))
 
     def error(self, outputs: Mapping[str, Any], limit: float) -> float | str:
         """The largest norm-wise relative error of the outputs; or what is wrong with them."""

@@ -96,13 +96,14 @@ def compare(
     """Seconds of programs that compute a chain, timed in turns in one process, infinity where one
     failed; what the model says where the device is not at hand."""
     if isinstance(worker, GpuWorker):
+        predicted = [sum(t.predicted for t, _ in pairs) for pairs in programs]
         if worker.refused() is not None:
-            return [sum(t.predicted for t, _ in pairs) for pairs in programs]
+            return predicted
         launched = [[gpu_kernel(*pair) for pair in pairs] for pairs in programs]
         found = worker.measure(chain, launched, seed + 2, together=True)
         foreseen = all(t.measured is None for pairs in programs for t, _ in pairs)
         if foreseen and any(m.unusable for m in found):
-            return [sum(t.predicted for t, _ in pairs) for pairs in programs]
+            return predicted
     else:
         called = [[kernel_of(*pair) for pair in pairs] for pairs in programs]
         found = worker.measure(chain, called, seed + 2, together=True)

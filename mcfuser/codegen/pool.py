@@ -20,12 +20,8 @@ from mcfuser.space.statement import Illegal
 
 LONGEST = 30
 """Seconds after which a compilation is given up: what takes ptxas so long spills hopelessly."""
-
-
 PRELOADED = ["mcfuser.codegen.cubin", "triton.compiler", "triton.experimental.gluon._runtime"]
 """What every process has imported when it starts."""
-
-
 Pending = Future[Binary | Illegal]
 LATE = "it took the compiler longer than its peers"
 
@@ -84,7 +80,7 @@ class Compilers:
         on and are added to `late` (`outcome`).
         """
         pool, left = self._started(), set(range(len(sources)))
-        pending: dict[Future[Binary | Illegal], int] = {}
+        pending: dict[Pending, int] = {}
         begun, end = time.monotonic(), math.inf
         try:
             for i in range(len(sources)):

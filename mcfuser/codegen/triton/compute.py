@@ -9,7 +9,7 @@ from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.groups import Groups
 from mcfuser.codegen.triton.loop import block, edge
 from mcfuser.codegen.triton.statement import sides
-from mcfuser.codegen.triton.warpgroup import begin, counted, end, left_name, of, operand
+from mcfuser.codegen.triton.warpgroup import begin_late, counted, end_late, left_name, of, operand
 from mcfuser.expr import Call, Cast, Const, Expr, conjuncts
 from mcfuser.space.bounds import bounds
 from mcfuser.space.statement import Compute, Loop, Repair, Statement
@@ -69,9 +69,7 @@ def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
     pad = TAB * frame.depth
     lines = block(frame, rest)
     if not first:
-        for i, s in enumerate(late):
-            lines += end(frame, s, len(late) - 1 - i, late=True)
-        lines += block(frame, mends)
+        lines += [*end_late(frame, late), *block(frame, mends)]
     for s in late:
         parts: list[str] = []
         a, b, _ = sides(frame, s, groups.layout.dots[s.buffer], parts)
@@ -88,13 +86,7 @@ def _landed(frame: Frame, body: Body) -> list[str]:
     lines = counted(frame, groups.stages, late=True)
     late = _late(groups, body)
     frame.arrived = set()
-    for s in late:
-        words = frame.tile(groups.layout.dots[s.buffer].right.tensor)
-        right = operand(frame, s, words, 1, late=True)
-        lines += begin(frame, s, left_name(frame, s), right, late=True)
-    for i, s in enumerate(late):
-        lines += end(frame, s, len(late) - 1 - i, late=True)
-    return lines
+    return lines + begin_late(frame, late) + end_late(frame, late)
 
 
 def _late(groups: Groups, body: Body) -> tuple[Compute, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
@@ -215,7 +215,8 @@ class Frame:
         """A buffer's tile with one number everywhere."""
         dtype = f"tl.{self.dtype(name)}"
         if self.groups is not None and name in self.lanes:
-            wide = shape_text([self.layout.width(a) for a in (self.groups.rows, self.lanes[name])])
+            axes = (self.groups.rows, self.groups.loop.axis)
+            wide = shape_text([self.layout.width(a) for a in axes])
             return f"lanes(tl.zeros({wide}, {dtype}, TILE))"
         shape = shape_text([self.layout.width(a) for a in self.layout.space(name)])
         lie = self.lie(self.layout.space(name))
@@ -224,9 +225,9 @@ class Frame:
         return f"tl.full({shape}, {'LOWEST' if number == LOWEST else repr(number)}, {dtype}{lie})"
 
     @property
-    def lanes(self) -> Mapping[str, str]:
+    def lanes(self) -> tuple[str, ...]:
         """Sums of which each thread has a part (Groups.lanes)."""
-        return self.groups.lanes if self.groups is not None else {}
+        return self.groups.lanes if self.groups is not None else ()
 
     def lie(self, space: Sequence[str]) -> str:
         """The argument that says how a group's threads share a tile, where they must be told."""

@@ -20,10 +20,11 @@ from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.gluon import HEAD as GLUON
 from mcfuser.codegen.triton.grid import identify
+from mcfuser.codegen.triton.groups import Groups
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
-from mcfuser.codegen.triton.specialised import specialised, threads
+from mcfuser.codegen.triton.specialised import specialised
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements
 
@@ -44,11 +45,15 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
     parameters = (*chain.inputs, *chain.outputs)
     workspace = _workspace(schedule, lowering)
     pointers = (*parameters, *(w.name for w in workspace))
-    kernels = _kernels(schedule, name, lowering, pointers)
+    groups = Groups(schedule, lowering.stages) if lowering.groups else None
+    if groups is not None:
+        kernels = [specialised(groups, _inside(schedule), name, pointers)]
+    else:
+        kernels = _kernels(schedule, name, lowering, pointers)
     texts = [text for text, _ in kernels]
-    head = [*_header(schedule), *(GLUON if lowering.groups else TRITON), ""]
+    head = [*_header(schedule), *(GLUON if groups is not None else TRITON), ""]
     if any(mentions(text, "LOWEST") for text in texts):
-        language = "gl" if lowering.groups else "tl"
+        language = "gl" if groups is not None else "tl"
         head += [f"LOWEST = {language}.constexpr({LOWEST:.17g})".replace("e+", "e"), ""]
     lines = [*head, *(line for text in texts for line in ("", *text, ""))]
     return Source(
@@ -59,7 +64,7 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
         len(chain.outputs),
         lowering.warps,
         lowering.stages,
-        threads(schedule) if lowering.groups else 32 * lowering.warps,
+        groups.threads if groups is not None else 32 * lowering.warps,
         workspace,
     )
 
@@ -67,8 +72,6 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
 def _kernels(
     schedule: Schedule, name: str, lowering: Lowering, pointers: Sequence[str]
 ) -> list[Kernel]:
-    if lowering.groups:
-        return [specialised(schedule, _inside(schedule), name, pointers, lowering.stages)]
     layout = Layout(schedule, lowering.tma)
     if schedule.split is None:
         kernels = [_one(layout, name, pointers)]

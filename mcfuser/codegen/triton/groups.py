@@ -81,7 +81,7 @@ class Groups:
     def rows(self) -> str:
         """The axis along which groups divide the block."""
         layout = Layout(self.whole)
-        found = {a for d in layout.dots.values() for a in d.rows if not layout.scalar(a)}
+        found = {a for d in layout.dots.values() for a in layout.extending(d.rows)}
         if len(found) != 1:
             raise Illegal("warp groups divide the rows of products, and these are not one axis")
         (a,) = found
@@ -97,6 +97,11 @@ class Groups:
             tile = self.whole.tile(self.rows)
             raise Illegal(f"{tile} rows are not those of {COUNTS[0]} or {COUNTS[-1]} warp groups")
         return found
+
+    @property
+    def threads(self) -> int:
+        """Of a block: of its groups, and of another one, of which one warp loads."""
+        return THREADS * (self.count + 1)
 
     @cached_property
     def layout(self) -> Layout:
@@ -143,9 +148,9 @@ class Groups:
         layout, chain = self.layout, self.whole.chain
         if s.buffer not in layout.maps:
             raise Illegal(f"'{s.buffer}' cannot be loaded through a tensor map")
-        lie = [a for *_, i in dimensions(chain, s.read) if (a := i.plain) and not layout.scalar(a)]
+        lie = layout.extending(a for *_, i in dimensions(chain, s.read) if (a := i.plain))
         one = layout.maps[s.buffer]
-        flipped = tuple(lie) != layout.space(s.buffer)
+        flipped = lie != layout.space(s.buffer)
         if len(lie) != 2 or {*lie} != {*layout.space(s.buffer)} or one.dtype not in HALF:
             raise Illegal(f"'{s.buffer}' is no matrix in half precision")
         shape = (layout.width(lie[0]), layout.width(lie[1]))
@@ -188,10 +193,7 @@ class Groups:
 
     def _columns(self, out: str, roles: Product) -> int:
         layout = self.layout
-        batch, columns, depth = (
-            [a for a in axes if not layout.scalar(a)]
-            for axes in (roles.batch, roles.columns, roles.depth)
-        )
+        batch, columns, depth = map(layout.extending, (roles.batch, roles.columns, roles.depth))
         if batch or len(columns) != 1 or len(depth) != 1:
             raise Illegal(f"'{out}' is no product of two matrices")
         if layout.space(out) != (self.rows, *columns):
@@ -218,19 +220,18 @@ class Groups:
         return held // (4 * THREADS) + BESIDE
 
     @cached_property
-    def lanes(self) -> dict[str, str]:
-        """Sums over columns of which each thread keeps a part until the loop has ended, for
-        nothing in a turn needs them; by buffer, the columns' axis."""
-        found = {}
+    def lanes(self) -> tuple[str, ...]:
+        """Sums over the loop's axis of which each thread keeps a part until the loop has ended, for
+        nothing in a turn needs them; their buffers."""
+        found = []
         for s in self.body:
             if not isinstance(s, Compute) or s.buffer in self.layout.dots:
                 continue
-            over = [a for a in s.operator.over if not self.layout.scalar(a)]
-            steady = all(scaled(t, s.buffer) for t in self.body if t is not s)
-            alone = self.layout.space(s.buffer) == (self.rows,) and over == [self.loop.axis]
-            if s.operator.reduce == "sum" and alone and steady:
-                found[s.buffer] = over[0]
-        return found
+            over = self.layout.extending(s.operator.over)
+            alone = self.layout.space(s.buffer) == (self.rows,) and over == (self.loop.axis,)
+            if s.operator.reduce == "sum" and alone and self._steady(s):
+                found.append(s.buffer)
+        return tuple(found)
 
     def readers(self, name: str) -> list[str]:
         """The products of the loop that read a buffer, the late ones last."""
@@ -244,11 +245,14 @@ class Groups:
     def _waits(self, s: Compute) -> bool:
         """Its left operand is computed, and nothing in a turn needs its sum."""
         computed = self.layout.dots[s.buffer].left.tensor not in self.rings
-        alone = all(scaled(t, s.buffer) for t in self.body if t is not s)
-        return computed and alone and self.loop.axis in s.operator.over
+        return computed and self._steady(s) and self.loop.axis in s.operator.over
+
+    def _steady(self, s: Compute) -> bool:
+        """Nothing else in a turn needs a sum, or does more than multiply it."""
+        return all(_scaled(t, s.buffer) for t in self.body if t is not s)
 
 
-def scaled(s: Statement, buffer: str) -> bool:
+def _scaled(s: Statement, buffer: str) -> bool:
     """A statement does nothing with a buffer, or only multiplies it."""
     if not isinstance(s, Repair) or s.buffer != buffer:
         return buffer not in touched(s)

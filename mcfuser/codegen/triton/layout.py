@@ -4,6 +4,7 @@ products for the tensor cores, how wide each axis is, in which order each tile's
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -97,6 +98,10 @@ class Layout:
         """The axis takes one position a turn: a number, no dimension of any tile."""
         return self.widths[a] == 1
 
+    def extending(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Those of some axes that are dimensions of a tile."""
+        return tuple(a for a in axes if not self.scalar(a))
+
     @cached_property
     def wide(self) -> bool:
         """Positions are counted in 64 bits."""
@@ -109,9 +114,9 @@ class Layout:
         if name in self.loads:
             read, chain = self.loads[name].read, self.schedule.chain
             moves, _ = address(chain, chain.tensor(read.tensor), read.indices)
-            return tuple(a for a in self._wanted(name) if a in moves and not self.scalar(a))
+            return self.extending(a for a in self._wanted(name) if a in moves)
         dims = self.schedule.buffer(name).dims
-        return tuple(a for d in dims for a in d.index.axes if not self.scalar(a))
+        return self.extending(a for d in dims for a in d.index.axes)
 
     @cached_property
     def loads(self) -> dict[str, Load]:

@@ -15,32 +15,30 @@ from mcfuser.codegen.triton.compute import computing
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.gluon import translated
 from mcfuser.codegen.triton.grid import identify
-from mcfuser.codegen.triton.groups import LOADER, REGISTERS, THREADS, Groups, Ring
+from mcfuser.codegen.triton.groups import LOADER, REGISTERS, Groups, Ring
 from mcfuser.codegen.triton.loop import edge, turns_of
 from mcfuser.codegen.triton.memory import corner
 from mcfuser.codegen.triton.source import Launch
 from mcfuser.codegen.triton.tensor_map import dimensions
 from mcfuser.codegen.triton.warpgroup import counted, empty, full, names, place, tile
-from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Statement
 
 BARRIERS = "mbarrier.MBarrierLayout()"
 
 
 def specialised(
-    schedule: Schedule, body: Sequence[Statement], name: str, pointers: Sequence[str], stages: int
+    groups: Groups, body: Sequence[Statement], name: str, pointers: Sequence[str]
 ) -> tuple[list[str], Launch]:
     """The functions' lines, all of them, and how to launch the kernel. `body` is what a block
     runs.
 
     Raises Illegal where warps cannot divide the work so.
     """
-    if schedule.split is not None:
+    if groups.whole.split is not None:
         raise Illegal("warp groups do not run parts of a split")
-    groups = Groups(schedule, stages)
     before, after = _around(groups, body)
     own = _placed(Frame(groups.layout.schedule, groups.layout, groups=groups), groups)
-    whole = _placed(Frame(schedule, groups.layout, names=own.names), groups)
+    whole = _placed(Frame(groups.whole, groups.layout, names=own.names), groups)
     start, stop, setting = _ends(whole, groups)
     lines = computing(own, before, after, start, stop)
     a = groups.rows
@@ -49,11 +47,6 @@ def specialised(
     loads = _loading(whole, groups, start, stop)
     text, launch = _assembled(whole, groups, setting, lines, loads, name, pointers)
     return translated(text, groups.columns), launch
-
-
-def threads(schedule: Schedule) -> int:
-    """Of a block: of its groups, and of another one, of which one warp loads."""
-    return THREADS * (Groups(schedule, 1).count + 1)
 
 
 def _dead(groups: Groups) -> bool:

@@ -77,9 +77,9 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
         return _dot(frame, s, roles)
     lines: list[str] = []
     kept = frame.layout.space(s.buffer)
-    over = tuple(a for a in s.operator.over if not frame.layout.scalar(a))
+    over = frame.layout.extending(s.operator.over)
     scope = frame.scope(s.buffer, kept + over, lines)
-    inner, factor = _factor(s)
+    inner, times = _factor(s)
     body = value(inner, scope)
     body = cast(body, "float32") if body.dtype in HALF else body
     if s.operator.reduce == "none":
@@ -94,7 +94,7 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
         conditions.append(cast(value(s.domain, scope), "bool"))
     body = _masked(frame, s, body, conditions, kept + over, lines)
     body = spread(cast(body, frame.dtype(s.buffer)), kept + over, frame.layout.width)
-    return lines + _reduce(frame, s, body, kept, factor)
+    return lines + _reduce(frame, s, body, kept, times)
 
 
 def _factor(s: Compute) -> tuple[Expr, str]:
@@ -108,12 +108,12 @@ def _factor(s: Compute) -> tuple[Expr, str]:
     return e, ""
 
 
-def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], factor: str) -> list[str]:
+def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], times: str) -> list[str]:
     kind = s.operator.reduce
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
         words = f"tl.{kind}({words}, {i})" if s.buffer not in frame.lanes else f"lanes({words})"
-    return _accumulate(frame, s, Value(words + factor, kept, body.dtype))
+    return _accumulate(frame, s, Value(words + times, kept, body.dtype))
 
 
 def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
@@ -181,7 +181,7 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
 def _groups(frame: Frame, roles: Product) -> tuple[tuple[str, ...], ...]:
     """The axes of each role that extend a tile."""
     every = (roles.batch, roles.rows, roles.columns, roles.depth)
-    return tuple(tuple(a for a in axes if not frame.layout.scalar(a)) for axes in every)
+    return tuple(map(frame.layout.extending, every))
 
 
 def _operand(

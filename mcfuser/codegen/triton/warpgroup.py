@@ -17,17 +17,30 @@ BEFORE = ("slot_before", "phase_before")
 def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
     """A product from what Triton would take, begun and waited for. Late ones begin beside it and
     are still under way after it."""
-    groups = of(frame)
-    lines = begin(frame, s, operand(frame, s, a, 0), operand(frame, s, b, 1))
+    lines = _begin(frame, s, operand(frame, s, a, 0), operand(frame, s, b, 1))
     late, frame.late = frame.late, ()
-    for other in late:
-        words = frame.tile(groups.layout.dots[other.buffer].right.tensor)
-        right = operand(frame, other, words, 1, late=True)
-        lines += begin(frame, other, left_name(frame, other), right, late=True)
-    return lines + end(frame, s, len(late))
+    return lines + begin_late(frame, late) + _end(frame, s, len(late))
 
 
-def begin(frame: Frame, s: Compute, a: str, b: str, late: bool = False) -> list[str]:
+def begin_late(frame: Frame, late: Sequence[Compute]) -> list[str]:
+    """Products of the turn before begin, with the left operands that it has left."""
+    lines: list[str] = []
+    for s in late:
+        words = frame.tile(of(frame).layout.dots[s.buffer].right.tensor)
+        right = operand(frame, s, words, 1, late=True)
+        lines += _begin(frame, s, left_name(frame, s), right, late=True)
+    return lines
+
+
+def end_late(frame: Frame, late: Sequence[Compute]) -> list[str]:
+    """They have ended, the first of them first."""
+    lines: list[str] = []
+    for i, s in enumerate(late):
+        lines += _end(frame, s, len(late) - 1 - i, late=True)
+    return lines
+
+
+def _begin(frame: Frame, s: Compute, a: str, b: str, late: bool = False) -> list[str]:
     """The product begins, once its operands are there."""
     lines, name = list[str](), frame.tile(s.buffer)
     for ring in _rings(frame, s):
@@ -42,7 +55,7 @@ def begin(frame: Frame, s: Compute, a: str, b: str, late: bool = False) -> list[
     return lines + call(frame.depth, head, [*args, "is_async=True"])
 
 
-def end(frame: Frame, s: Compute, flying: int, late: bool = False) -> list[str]:
+def _end(frame: Frame, s: Compute, flying: int, late: bool = False) -> list[str]:
     """The product has ended, so many later ones have perhaps not; tiles that the turn does not
     need any more may be filled again."""
     pad, names = TAB * frame.depth, [frame.tile(s.buffer)]
