@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcfuser.algebra.dependence import dependences, through_maps
-from mcfuser.chain import Chain, Operator, readers
+from mcfuser.chain import Chain, Operator
 from mcfuser.expr import Call, Cast, Expr, Read, read, reads, replaced
 
 
@@ -53,7 +53,7 @@ def _absorbed(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain
     if not any(d.moving == source.out for d in dependences(chain)):
         return None
     within = {r.out for r in chain.operators if _within(chain, r, source)}
-    served = {r.out for r in readers(chain, o.out)} & within
+    served = {r.out for r in chain.readers(o.out)} & within
     if not served:
         return None
     old, new = read(o.out, *o.axes), read(source.out, *source.axes)
@@ -71,7 +71,7 @@ def _within(chain: Chain, o: Operator, source: Operator) -> bool:
     """It is a reduction over the maximum's axes and domain, or a map that only such ones read."""
     if o.reduce != "none":
         return set(source.over) <= set(o.over) and o.domain == source.domain
-    read_by = readers(chain, o.out)
+    read_by = chain.readers(o.out)
     varies = set(source.over) <= set(o.axes)
     kept = o.out in chain.outputs or not read_by or not varies
     return not kept and all(_within(chain, r, source) for r in read_by)

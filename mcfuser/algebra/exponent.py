@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
-from mcfuser.chain import Chain, Operator, readers
+from mcfuser.chain import Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, read, reads, replaced, walk
 
 LOG2E = math.log2(math.e)
@@ -45,7 +45,7 @@ def _argument(chain: Chain, o: Operator) -> Expr | None:
         wanted = Call("exp", (Call("sub", (x, own)),))
         used = any(e == wanted for r in chain.operators for e in walk(r.body))
         alone = o.domain is None or all(
-            _only_in(r.body, own, wanted) for r in readers(chain, o.out)
+            _only_in(r.body, own, wanted) for r in chain.readers(o.out)
         )  # of an empty row others read the lowest number, not a multiple of it
         if used and alone and unbiased(chain, x, o.over):
             return x
@@ -118,7 +118,7 @@ def _multiple(chain: Chain, o: Operator, x: Expr, wanted: Expr) -> tuple[Chain, 
         return chain, Call("mul", (rest, Const(factor * LOG2E)))
     source = chain.operator(rest.tensor)
     alone = all(
-        r.out == o.out or _only_in(r.body, rest, wanted) for r in readers(chain, rest.tensor)
+        r.out == o.out or _only_in(r.body, rest, wanted) for r in chain.readers(rest.tensor)
     )
     kept = source.out in chain.outputs or source.domain is not None or source.reduce != "none"
     if kept or not alone or rest != read(source.out, *source.axes):
@@ -152,7 +152,7 @@ def _without(chain: Chain, x: Expr) -> Chain:
     """The chain without the map that x was read from, where nobody reads it now."""
     if not isinstance(x, Read) or x.tensor in chain.inputs or x.tensor in chain.outputs:
         return chain
-    if readers(chain, x.tensor):
+    if chain.readers(x.tensor):
         return chain
     return replace(
         chain,

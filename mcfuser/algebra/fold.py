@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcfuser.chain import Chain, Operator, inline, readers
+from mcfuser.chain import Chain, Operator, inline
 from mcfuser.expr import Call, Read, walk
 
 CHEAP = 2
@@ -12,7 +12,7 @@ CHEAP = 2
 def fold(chain: Chain) -> Chain:
     """The chain without maps that exactly one operator, itself a map, reads."""
     for operator in chain.operators:
-        read_by = readers(chain, operator.out)
+        read_by = chain.readers(operator.out)
         if len(read_by) == 1 and _folds(chain, operator, read_by[0]):
             return fold(inline(chain, operator.out))
     return chain

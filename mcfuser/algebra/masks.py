@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcfuser.algebra.exponent import unbiased
-from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, readers
+from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, read, replaced
 
 INSIDE = "_inside"
@@ -47,13 +47,13 @@ def _softmax(chain: Chain, o: Operator) -> tuple[Read, list[str], list[str]] | N
     if not unbiased(chain, scores, o.over):
         return None
     wanted = Call("exp2", (Call("sub", (o.body, read(o.out, *o.axes))),))
-    read_by = dict.fromkeys([*readers(chain, scores.tensor), *readers(chain, o.out)])
+    read_by = dict.fromkeys([*chain.readers(scores.tensor), *chain.readers(o.out)])
     weights = [r for r in read_by if r.out != o.out]
     if any(r.body != wanted or r.domain is not None or r.reduce != "none" for r in weights):
         return None
     sums: list[str] = []
     for w in weights:
-        over = readers(chain, w.out)
+        over = chain.readers(w.out)
         if w.out in chain.outputs or not all(_vanishes(r, w, o) for r in over):
             return None
         sums += [r.out for r in over]

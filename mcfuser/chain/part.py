@@ -3,12 +3,12 @@ readers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mcfuser.chain.values import Bounds, Chain, Operator
+from mcfuser.chain.values import Bounds, Chain, sources
 from mcfuser.errors import ChainError
-from mcfuser.expr import Expr, Index, Read, at, reads, rewrite
+from mcfuser.expr import Expr, Index, Read, at, rewrite
 
 
 def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
@@ -44,18 +44,6 @@ def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     used_axes |= {d for t in kept for d in t.shape if isinstance(d, str)}
     letters = tuple(a for a in chain.axes if a.name in used_axes)
     return Chain(name, letters, kept, operators, produced)
-
-
-def sources(o: Operator) -> Iterator[Read]:
-    """What an operator reads, in its body and in its domain."""
-    yield from reads(o.body)
-    if o.domain is not None:
-        yield from reads(o.domain)
-
-
-def readers(chain: Chain, tensor: str) -> tuple[Operator, ...]:
-    """The operators that read a tensor, in their bodies or domains."""
-    return tuple(o for o in chain.operators if any(r.tensor == tensor for r in sources(o)))
 
 
 def fresh(chain: Chain, name: str) -> str:

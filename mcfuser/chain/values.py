@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -89,6 +89,13 @@ class Operator:
         return head + text(self.body) + tail
 
 
+def sources(o: Operator) -> Iterator[Read]:
+    """What an operator reads, in its body and in its domain."""
+    yield from reads(o.body)
+    if o.domain is not None:
+        yield from reads(o.domain)
+
+
 @dataclass(frozen=True)
 class Chain:
     """Operators in the order in which they can run, over named axes and tensors.
@@ -117,6 +124,10 @@ class Chain:
     def tensor(self, name: str) -> Tensor:
         return self._tensors[name]
 
+    def readers(self, tensor: str) -> tuple[Operator, ...]:
+        """The operators that read a tensor, in their bodies or domains."""
+        return self._readers.get(tensor, ())
+
     def operator(self, out: str) -> Operator:
         return self._writers[out]
 
@@ -140,6 +151,14 @@ class Chain:
     @cached_property
     def _writers(self) -> dict[str, Operator]:
         return {o.out: o for o in self.operators}
+
+    @cached_property
+    def _readers(self) -> dict[str, tuple[Operator, ...]]:
+        found: dict[str, list[Operator]] = {}
+        for o in self.operators:
+            for tensor in dict.fromkeys(r.tensor for r in sources(o)):
+                found.setdefault(tensor, []).append(o)
+        return {tensor: tuple(those) for tensor, those in found.items()}
 
     @cached_property
     def key(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.roll import OLD, Roll
-from mcfuser.chain import LOWEST, Operator, readers, sources
+from mcfuser.chain import LOWEST, Operator, sources
 from mcfuser.expr import Expr, Read, axis, rewrite
 from mcfuser.space.bounds import bounded
 from mcfuser.space.expression import Expression
@@ -277,7 +277,7 @@ class _Placing:
 
     def _leaves(self, o: Operator, parts: Nest) -> bool:
         """Something outside the parts reads it, or every part would store it."""
-        read_by = readers(self.chain, o.out)
+        read_by = self.chain.readers(o.out)
         escapes = any(parts not in self.sites[c.out].nests for c in read_by)
         return escapes or (o.out in self.chain.outputs and self.split not in o.axes)
 
@@ -313,5 +313,5 @@ class _Placing:
         at = site.loops.index(a)
         if at >= self._first_over(o, site.loops):
             return True
-        read_by = readers(self.chain, o.out)
+        read_by = self.chain.readers(o.out)
         return any(site.nests[at + 1] not in self.sites[c.out].nests for c in read_by)

@@ -14,7 +14,7 @@ from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
-from mcfuser.chain import Chain, Operator, batch_axes, readers, sources
+from mcfuser.chain import Chain, Operator, batch_axes, sources
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Program:
             )
             return bool(moving) and not refused
         escapes = o.out in self.chain.outputs or o.reduce != "none"
-        return not escapes and all(self.rolled(c, loop) for c in readers(self.chain, o.out))
+        return not escapes and all(self.rolled(c, loop) for c in self.chain.readers(o.out))
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:
