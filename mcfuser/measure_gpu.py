@@ -102,6 +102,13 @@ class GpuWorker:
             )
         return self._refused is not None
 
+    def ahead(self, chain: Chain, seed: int, together: bool, offsets: Mapping[str, float]) -> None:
+        """Says what will be measured: inputs and what is expected are made meanwhile."""
+        self.warm()
+        if self._child.alive:
+            request = _request(chain, (), seed, together, offsets) | {"ahead": True}
+            list(self._child.ask(request, 0, self.limit))
+
     def measure(
         self,
         chain: Chain,
@@ -148,7 +155,8 @@ def _request(
     offsets: Mapping[str, float],
 ) -> dict[str, Any]:  # fmt: skip
     encoded = [[_kernel(k) for k in p] for p in programs]
-    return request_of(chain, encoded, seed, together, offsets) | {"whole": together}
+    made = request_of(chain, encoded, seed, together, offsets)
+    return made | {"whole": together, "ahead": False}
 
 
 def _kernel(k: GpuKernel) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
 """The process that measures on a GPU: reads requests on its standard input, answers a line a
 program. Its first line says whether there is such a GPU.
 
-Inputs and reference are kept between requests for one chain. A fault ends the process, since it
-leaves no usable GPU behind; the parent starts another.
+Inputs and reference are kept between requests, and made ahead where one says so. A fault ends the
+process, since it leaves no usable GPU behind; the parent starts another.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -32,6 +33,8 @@ Array = NDArray[Any]
 
 MAP = ("dtype", "shape", "strides", "part", "swizzle")
 """What the driver is told of a tensor map."""
+KEPT = 2
+"""Problems kept: what candidates of a chain are checked on, and its finalists."""
 MANY = 21
 """Replays of finalists, which are timed in turns."""
 
@@ -47,20 +50,32 @@ class Program:
 
 def serve(gpu: Gpu, requests: BinaryIO, answers: BinaryIO) -> None:
     problems: dict[str, Problem] = {}
-    for line in requests:
-        request = json.loads(line)
-        key = json.dumps([request[k] for k in ("chain", "seed", "whole", "offsets")])
-        if key not in problems:
-            problems.clear()
-            chain = from_json(request["chain"])
-            problems[key] = Problem(
-                gpu, chain, request["seed"], request["whole"], request["offsets"]
-            )
-        for answer in _answers(problems[key], request):
-            answers.write(json.dumps(answer).encode() + b"\n")
-            answers.flush()
-            if answer["over"]:
-                os._exit(1)  # no tidy end: every call to the GPU would fail again
+    with ThreadPoolExecutor(1) as beside:
+        for line in requests:
+            request = json.loads(line)
+            problem = _problem(gpu, request, problems)
+            if request["ahead"]:
+                beside.submit(problem.prepare)
+                continue
+            for other in problems.values():
+                if other is not problem:
+                    other.release()
+            for answer in _answers(problem, request):
+                answers.write(json.dumps(answer).encode() + b"\n")
+                answers.flush()
+                if answer["over"]:
+                    os._exit(1)  # no tidy end: every call to the GPU would fail again
+
+
+def _problem(gpu: Gpu, request: Mapping[str, Any], problems: dict[str, Problem]) -> Problem:
+    """The request's problem, one of those known or a new one instead of the oldest."""
+    key = json.dumps([request[k] for k in ("chain", "seed", "whole", "offsets")])
+    if key not in problems:
+        while len(problems) >= KEPT:
+            del problems[next(iter(problems))]
+        chain = from_json(request["chain"])
+        problems[key] = Problem(gpu, chain, request["seed"], request["whole"], request["offsets"])
+    return problems[key]
 
 
 def _answers(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -94,6 +109,7 @@ def _checked(
 ) -> tuple[Program, float] | dict[str, Any]:
     """The program with the error found, or the answer that says why not."""
     try:
+        problem.prepare()
         program = _bound(problem, kernels)
         for buffer in program.written:
             gpus.poison(problem.gpu, buffer)

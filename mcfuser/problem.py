@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ WHOLE = 8e9
 """The same for finalists: whole tensors, but for the longest sequences."""
 PIECE = 1 << 20
 """Random values that one generator draws."""
+CACHED = 1 << 17
+"""Values that are looked at together: what a core's cache holds, and a copy of it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,12 @@ class Problem:
     seed: int
     whole: bool
     offsets: Mapping[str, float]
+    lock: Lock = field(default_factory=Lock)
+
+    def prepare(self) -> None:
+        """Draws the inputs and computes what is expected; by one thread, others wait for it."""
+        with self.lock:
+            _ = self.data, self.sample, self.expected
 
     @cached_property
     def data(self) -> dict[str, Array]:
@@ -67,6 +76,10 @@ class Problem:
     def buffers(self) -> dict[str, Any]:
         return {n: gpus.upload(self.gpu, a) for n, a in self.data.items()}
 
+    def release(self) -> None:
+        """Leaves the GPU's memory to others until the inputs are needed there again."""
+        self.__dict__.pop("buffers", None)
+
     @cached_property
     def sample(self) -> Sample:
         return sample(self.chain, WHOLE if self.whole else BUDGET, self.seed)
@@ -84,7 +97,7 @@ class Problem:
     @cached_property
     def host(self) -> dict[str, Array]:
         """Where outputs are copied to, in the type's bytes; taken once, for they may be long."""
-        return {n: self._room(n) for n in self.chain.outputs}
+        return {n: gpus.pinned(self._room(n)) for n in self.chain.outputs}
 
     def _room(self, name: str) -> Array:
         dtype = self.chain.tensor(name).dtype
@@ -138,5 +151,6 @@ def finite(stored: Array, dtype: str) -> bool:
     exponent = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(dtype)
     if exponent is None:
         return bool(np.isfinite(stored).all())
-    bits = stored.view(np.uint16)
-    return not bits.size or bool((bits & exponent).max() < exponent)
+    bits = stored.view(np.uint16).ravel()
+    some = (bits[first : first + CACHED] for first in range(0, bits.size, CACHED))
+    return all(bool((part & exponent).max() < exponent) for part in some)

@@ -25,7 +25,7 @@ from mcfuser.search.evolve import Found, evolve
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
-from mcfuser.tune_gpu import GpuSearch, gpu_kernel
+from mcfuser.tune_gpu import GpuSearch, announce, gpu_kernel
 from mcfuser.tune_predicted import predicted
 from mcfuser.tuned import (
     Cache,
@@ -139,6 +139,8 @@ class _Tuning:
         self.key, self.chain, self.device, self.options = key, chain, device, options
         self.progress, self.worker, self.deadline = progress, worker, deadline
         self.offsets = offsets(chain) if options.shifts else {}
+        if isinstance(worker, GpuWorker):
+            announce(worker, chain, options.seed, self.offsets)
         self.found, self.stages = pruned(chain, device, options)
         self.lowerings = cpu_lowerings(device) if device.kind == "cpu" else ()
         self.failed: Counter[str] = Counter()
@@ -179,7 +181,7 @@ class _Tuning:
     def _measured(self) -> Tuned:
         self.every = _every(self.found, len(self.lowerings))
         search = evolve(
-            self.every.rows, self._estimate, self._measure, self.options.seed,
+            self.every.rows, self._estimate(self.every.rows), self._measure, self.options.seed,
             self.options.trials, self._late,
         )  # fmt: skip
         return self._tuned(search)
@@ -197,7 +199,8 @@ class _Tuning:
         source = tensorir.generate(plan.schedule(tiles), "kernel", self.lowerings[candidate[-1]])
         return Kernel(self.chain, source)
 
-    def _measure(self, candidates: Sequence[Candidate]) -> list[float]:
+    def _measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
+        """Seconds of candidates, infinity where one failed."""
         programs: dict[Candidate, list[Kernel]] = {}
         for candidate in candidates:
             try:
@@ -215,10 +218,8 @@ class _Tuning:
             if result.failed is not None:
                 self.failed[result.failed] += 1
         self.progress("measure", len(self.done), self.stages["distinct"])
-        return [
-            self.done[c].seconds or float("inf") if c in self.done else float("inf")
-            for c in candidates
-        ]
+        seconds = {c: self.done[c].seconds for c in programs}
+        return {c: seconds.get(c) or float("inf") for c in candidates}
 
     def _tuned(self, search: Found) -> Tuned:
         ranked = search.ranked(FINALISTS)

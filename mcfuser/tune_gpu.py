@@ -1,7 +1,8 @@
 """The search on a GPU at hand: candidates are compiled side by side while others are measured.
 
 The fitted model ranks every candidate; Algorithm 1 starts from its best instead of from random
-ones, at first with different tiles each, and the finalists are timed again in turns.
+ones, at first with different tiles each, begins others as soon as a compiler is free, and the
+finalists are timed again in turns.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from mcfuser.candidates import Candidate
 from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.pool import LATE, Pending, outcome
+from mcfuser.codegen.pool import Pending
 from mcfuser.device import Device
 from mcfuser.lowerings import LOWERINGS, every, predict
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
 from mcfuser.model.worth import hopeless
-from mcfuser.search.evolve import MEASURED, POPULATION, Found, evolve
-from mcfuser.space.plan import Floats, Ints, Plan
+from mcfuser.search.evolve import MEASURED, Found, evolve
+from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
 from mcfuser.tuned import Tuned, kernel_name, realise
@@ -34,11 +35,11 @@ from mcfuser.tuned import Tuned, kernel_name, realise
 FINALISTS = 4
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
 
-PATIENCE = 0.25
-"""How long a generation waits for its last compilations, as a multiple of what the others took;
-later ones are measured with a later generation."""
-SLOWEST = 1.0
-"""How long the search waits for the last ones of all, as a multiple of what it has taken."""
+SPARE = 8
+"""One source waits for so many compilers, lest one of them does."""
+SLOWEST = 0.5
+"""How long the search waits for its last compilations, as a multiple of what it has taken."""
+LATE = "it took the compiler longer than its peers"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class Best:
     predicted: float
     trials: int
     candidates: int
+
+
+def announce(worker: GpuWorker, chain: Chain, seed: int, offsets: Mapping[str, float]) -> None:
+    """Has the inputs made that a search will measure candidates on, and then its finalists."""
+    worker.ahead(chain, seed, False, offsets)
+    worker.ahead(chain, seed + 1, True, {})
 
 
 @dataclass
@@ -70,7 +77,9 @@ class GpuSearch:
     failed: Counter[str]
     tell: Callable[[int, int], None]
     begun: float = field(default_factory=time.monotonic)
-    late: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
+    ending: float | None = None
+    """When it was first waited for a few that are the last."""
+    under_way: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
     kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)
 
@@ -79,14 +88,15 @@ class GpuSearch:
         self.found = every(space, self.device)
         if not len(self.found):
             return None
-        predicted = self.estimate(self.found.rows)
-        first = self.found.rows[np.argsort(predicted, kind="stable")[:POPULATION]]
+        times = self.found.each(self.found.rows, partial(predict, self.device))
+        workers = self.worker.compilers.workers
         search = evolve(
-            self.found.rows, self.estimate, self.measure, self.seed, self.trials,
-            lambda: self.stop() or self.unusable, first,
-            max(MEASURED, self.worker.compilers.workers), lambda candidate: candidate[1:-1],
-            self.measure_late,
+            self.found.rows, times, self.measure, self.seed, self.trials,
+            lambda: self.stop() or self.unusable, max(MEASURED, workers + workers // SPARE), True,
+            lambda candidate: candidate[1:-1],
         )  # fmt: skip
+        for _, pending in self.under_way.values():
+            pending.cancel()
         return self._best(search)
 
     @property
@@ -94,63 +104,62 @@ class GpuSearch:
         """Nothing could be measured, and the GPU is why."""
         return bool(self.results) and all(r.unusable for r in self.results.values())
 
-    def estimate(self, rows: Ints) -> Floats:
-        return self.found.each(rows, partial(predict, self.device))
+    def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
+        """Begins to compile candidates, and gives seconds of those that were compiled or failed
+        since. Those that take the compiler too long are given up, the `last` ones soon."""
+        ended = self._begin(candidates)
+        candidate_of = {pending: c for c, (_, pending) in self.under_way.items()}
+        patience = 0.0 if ended else self._patience(last)
+        done = futures.wait(candidate_of, patience, futures.FIRST_COMPLETED).done
+        given_up = set[Pending]() if done or ended else set(candidate_of)
+        for pending in given_up:
+            pending.cancel()
+        return ended | {candidate_of[p]: self._ended(candidate_of[p]) for p in done | given_up}
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Seconds of each, infinity where it failed or is not compiled yet."""
-        sources: dict[Candidate, triton.Source] = {}
+    def _begin(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
+        """Those that no source can be generated of."""
+        failed = {}
         for candidate in candidates:
             plan, tiles = self.found.plan(candidate)
             try:
-                sources[candidate] = triton.generate(
-                    plan.schedule(tiles), self.name, LOWERINGS[candidate[-1]]
-                )
+                source = triton.generate(plan.schedule(tiles), self.name, LOWERINGS[candidate[-1]])
             except Illegal as illegal:
                 self.failed[str(illegal)] += 1
-        known, late = list(sources), list[tuple[int, Pending]]()
-        made = self.worker.compilers.compile(
-            list(sources.values()), self.device.arch, PATIENCE, late
-        )
-        for i, binary in made:
-            self._measure(known[i], sources[known[i]], binary)
-        self.late |= {known[i]: (sources[known[i]], pending) for i, pending in late}
-        return [self._seconds(c) for c in candidates]
+                failed[candidate] = float("inf")
+                continue
+            pending = self.worker.compilers.begin(source, self.device.arch)
+            self.under_way[candidate] = source, pending
+        return failed
 
-    def measure_late(self, wait: bool) -> dict[Candidate, float]:
-        """Seconds of candidates that were late and are compiled now; with `wait`, of all of them
-        but those that take the compiler far longer than all else has taken."""
-        limit = SLOWEST * (time.monotonic() - self.begun) if wait else 0.0
-        done = futures.wait([pending for _, pending in self.late.values()], limit).done
-        some = {c: both for c, both in self.late.items() if wait or both[1] in done}
-        for candidate, (source, pending) in some.items():
-            del self.late[candidate]
-            if pending in done:
-                self._measure(candidate, source, outcome(pending))
-            else:
-                pending.cancel()
-                self.failed[LATE] += 1
-        return {c: self._seconds(c) for c in some}
+    def _patience(self, last: bool) -> float:
+        """Seconds to wait for a compilation: more than any of them may take, and less where the
+        last ones keep no more than a quarter of the compilers busy."""
+        compilers = self.worker.compilers
+        few = last and len(self.under_way) <= max(1, compilers.workers // 4)
+        self.ending = (self.ending or time.monotonic()) if few else None
+        if self.ending is None:
+            return 2.0 * compilers.longest
+        end = self.ending + SLOWEST * (self.ending - self.begun)
+        return max(0.0, end - time.monotonic())
 
-    def _seconds(self, candidate: Candidate) -> float:
-        found = self.results.get(candidate)
-        return found.seconds or float("inf") if found is not None else float("inf")
-
-    def _measure(
-        self, candidate: Candidate, source: triton.Source, binary: Binary | Illegal
-    ) -> None:
-        if isinstance(binary, Illegal):
-            self.failed[str(binary)] += 1
-            return
-        if (why := too_large(binary, self.device)) is not None:
-            self.failed[why] += 1
-            return
+    def _ended(self, candidate: Candidate) -> float:
+        """Seconds of a candidate whose compilation has ended, infinity where it failed."""
+        source, pending = self.under_way.pop(candidate)
+        if not pending.done() or pending.cancelled():
+            self.failed[LATE] += 1
+            return float("inf")
+        binary = self.worker.compilers.outcome(pending, source, self.device.arch)
+        why = str(binary) if isinstance(binary, Illegal) else too_large(binary, self.device)
+        if isinstance(binary, Illegal) or why is not None:
+            self.failed[str(why)] += 1
+            return float("inf")
         kernel = GpuKernel(self.chain, source, binary)
         result = self.worker.measure(self.chain, [[kernel]], self.seed, offsets=self.offsets)[0]
         self.kernels[candidate], self.results[candidate] = kernel, result
         self.tell(len(self.results), len(self.found))
         if result.failed is not None:
             self.failed[result.failed] += 1
+        return result.seconds or float("inf")
 
     def _best(self, search: Found) -> Best | None:
         ranked = search.ranked(FINALISTS)
@@ -168,9 +177,9 @@ class GpuSearch:
             return None
         best, result = min(timed, key=lambda pair: pair[1].seconds or float("inf"))
         plan, tiles = self.found.plan(best)
-        predicted = float(self.estimate(np.asarray([best]))[0])
+        predicted = self.found.each(np.asarray([best]), partial(predict, self.device))
         return Best(
-            plan, tiles, LOWERINGS[best[-1]], self.kernels[best], result, predicted,
+            plan, tiles, LOWERINGS[best[-1]], self.kernels[best], result, float(predicted[0]),
             len(search.measured), len(self.found),
         )  # fmt: skip
 

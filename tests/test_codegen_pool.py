@@ -9,11 +9,10 @@ import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.pool import Compilers, Pending, outcome
+from mcfuser.codegen.pool import Compilers
 from mcfuser.codegen.triton import Lowering, Source, generate
 from mcfuser.device import CATALOGUE
 from mcfuser.space.prune import distinct, prune, space
-from mcfuser.space.statement import Illegal
 
 
 def source():
@@ -46,45 +45,31 @@ def test_after_a_crash_the_processes_are_new(compilers) -> None:
     assert isinstance(found, Binary)
 
 
-def test_a_straggler_is_given_up(compilers) -> None:
-    right = source()
-    slow = replace(
-        right,
-        text=right.text.replace("@triton.jit", "import time; time.sleep(20)\n@triton.jit", 1),
-    )
-    found = dict(compilers.compile([right, right, right, slow], "sm_90", patience=0.5))
-    assert isinstance(found[0], Binary)
-    assert isinstance(found[3], Illegal) and "longer than its peers" in str(found[3])
-
-
 def held(right: Source, gate: Path, then: str = "pass") -> Source:
     """A source that compiles only once the gate is there."""
     words = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)\n{then}"
     return replace(right, text=right.text.replace("@triton.jit", f"{words}\n@triton.jit", 1))
 
 
-def test_a_straggler_may_go_on(compilers, tmp_path: Path) -> None:
+def test_a_compilation_goes_on_beside_its_caller(compilers, tmp_path: Path) -> None:
     right, gate = source(), tmp_path / "gate"
-    late: list[tuple[int, Pending]] = []
-    made = compilers.compile([right, held(right, gate), right, right], "sm_90", 0.0, late)
-    found = dict(made)
+    slow, quick = compilers.begin(held(right, gate), "sm_90"), compilers.begin(right, "sm_90")
+    found = compilers.outcome(quick, right, "sm_90")
+    assert isinstance(found, Binary) and not slow.done()
     gate.touch()
-    assert {*found} == {0, 2, 3} and [i for i, _ in late] == [1]
-    came = outcome(late[0][1])
-    assert isinstance(came, Binary) and came.cubin == found[0].cubin
+    came = compilers.outcome(slow, held(right, gate), "sm_90")
+    assert isinstance(came, Binary) and came.cubin == found.cubin
 
 
-def test_a_straggler_whose_process_ends_is_one_reason(tmp_path: Path) -> None:
+def test_one_that_crashes_costs_those_beside_it_only_time(tmp_path: Path) -> None:
     right, gate = source(), tmp_path / "gate"
-    late: list[tuple[int, Pending]] = []
+    crash, slow = held(right, gate, "os.abort()"), held(right, gate)
     with Compilers(2) as others:
-        crash = held(right, gate, "os.abort()")
-        assert {*dict(others.compile([right, crash, right, right], "sm_90", 0.0, late))} == {
-            0,
-            2,
-            3,
-        }
+        pending = [others.begin(s, "sm_90") for s in (crash, slow)]
         gate.touch()
-        assert "the compiler crashed" in str(outcome(late[0][1]))
-        ((_, after),) = others.compile([right], "sm_90")
-    assert isinstance(after, Binary)
+        first, second = (
+            others.outcome(p, s, "sm_90") for p, s in zip(pending, (crash, slow), strict=True)
+        )
+        after = others.outcome(others.begin(right, "sm_90"), right, "sm_90")
+    assert "the compiler crashed" in str(first)
+    assert isinstance(second, Binary) and isinstance(after, Binary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 from types import SimpleNamespace
 
@@ -205,6 +206,37 @@ class TestOnTheGpuSide:
         found = measured(answer)
         assert found.unusable and not answer["over"]
         assert found.failed.startswith("NVIDIA H200 has 0 of its 143771 MiB left")
+
+    def test_what_is_announced_is_prepared_and_not_answered(self, monkeypatch) -> None:
+        from mcfuser import measure_gpu_child as child
+
+        prepared = list[tuple[int, bool]]()
+
+        def prepare(problem: child.Problem) -> None:
+            prepared.append((problem.seed, problem.whole))
+            problem.__dict__["buffers"] = problem.seed
+
+        def answers(problem: child.Problem, request: object) -> list[dict[str, object]]:
+            held = {p.seed for p in known if "buffers" in p.__dict__}
+            return [{"seed": problem.seed, "held": sorted(held), "over": False}]
+
+        known = list[child.Problem]()
+        made = child.Problem
+        monkeypatch.setattr(
+            child, "Problem", lambda *given: known.append(made(*given)) or known[-1]
+        )
+        monkeypatch.setattr(made, "prepare", prepare)
+        monkeypatch.setattr(child, "_answers", answers)
+        asked = [_request(CHAIN, (), seed, seed == 1, {}) for seed in (0, 1, 2)]
+        ahead = [request | {"ahead": True} for request in asked[:2]]
+        lines = [*ahead, asked[0], asked[1], asked[2], asked[0]]
+        told = io.BytesIO()
+        child.serve(None, io.BytesIO(b"".join(json.dumps(x).encode() + b"\n" for x in lines)), told)
+        found = [json.loads(line) for line in told.getvalue().splitlines()]
+        assert [x["seed"] for x in found] == [0, 1, 2, 0]
+        assert prepared == [(0, False), (1, True)]
+        assert [(p.seed, p.whole) for p in known] == [(0, False), (1, True), (2, False), (0, False)]
+        assert all(x["held"] in ([], [x["seed"]]) for x in found[1:])
 
 
 def test_tensor_maps_travel_with_a_request() -> None:

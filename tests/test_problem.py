@@ -82,6 +82,15 @@ def test_one_value_that_is_not_finite_is_found(dtype: str, bad: float) -> None:
     assert not finite(stored[:, ::2], dtype)
 
 
+@pytest.mark.parametrize("at", [0, 7, 8, 99])
+def test_no_part_is_passed_over(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    monkeypatch.setattr(problems, "CACHED", 8)
+    stored = np.ones((10, 10), np.float16)
+    assert finite(stored, "float16")
+    stored.reshape(-1)[at] = np.inf
+    assert not finite(stored, "float16")
+
+
 def test_a_program_is_wrong_where_an_output_was_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,6 +99,7 @@ def test_a_program_is_wrong_where_an_output_was_not_written(
     right = evaluate(TWO, {n: a.reshape(TWO.shape(n)) for n, a in problem.data.items()})
     stored = right["E"].astype(np.float16).reshape(-1)
     monkeypatch.setattr(gpus, "download", lambda gpu, buffer, array: buffer)
+    monkeypatch.setattr(gpus, "pinned", lambda like: like)
     assert problem.error({"E": stored}, 1e-2) < 1e-3
     holed = stored.copy()
     holed[7] = np.nan

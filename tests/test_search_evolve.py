@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product as every
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,18 +23,18 @@ class Bench:
         self.cost = cost
         self.asked: list[list[Candidate]] = []
 
-    def __call__(self, candidates: Sequence[Candidate]) -> list[float]:
+    def __call__(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         assert not set(candidates) & set(self.all)
         self.asked.append(list(candidates))
-        return [self.cost(c) for c in candidates]
+        return {c: self.cost(c) for c in candidates}
 
     @property
     def all(self) -> list[Candidate]:
         return [c for batch in self.asked for c in batch]
 
 
-def estimated(cost: Cost) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda rows: np.asarray([cost(tuple(int(v) for v in row)) for row in rows], np.float64)
+def estimated(rows: np.ndarray, cost: Cost) -> np.ndarray:
+    return np.asarray([cost(tuple(row)) for row in rows.tolist()], np.float64)
 
 
 def grid(*sizes: int) -> np.ndarray:
@@ -52,7 +53,7 @@ MIDDLE = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 def test_a_small_space_is_ranked_whole_and_its_optimum_found(middle, seed) -> None:
     rows = grid(6, 6, 6)
     assert len(rows) <= POPULATION
-    found = evolve(rows, estimated(bowl(middle)), Bench(bowl(middle)), seed)
+    found = evolve(rows, estimated(rows, bowl(middle)), Bench(bowl(middle)), seed)
     assert (found.best, found.seconds, found.converged) == (middle, 1.0, True)
 
 
@@ -65,7 +66,7 @@ def test_a_rough_estimate_still_finds_the_optimum(middle, seed, noise) -> None:
     def rough(c: Candidate) -> float:
         return cost(c) * wobble[c[0] * 36 + c[1] * 6 + c[2]]
 
-    found = evolve(grid(6, 6, 6), estimated(rough), Bench(cost), seed)
+    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), rough), Bench(cost), seed)
     assert found.best == middle  # the next best is twice as slow, and seven others are measured
 
 
@@ -76,7 +77,7 @@ def test_a_large_space_is_climbed(seed: int) -> None:
     cost = bowl(middle)
     rows = grid(4, 4, 32, 32)
     bench = Bench(cost)
-    found = evolve(rows, estimated(cost), bench, seed)
+    found = evolve(rows, estimated(rows, cost), bench, seed)
     first = min(cost(c) for c in bench.asked[0])
     assert found.converged
     assert found.seconds <= first
@@ -102,7 +103,7 @@ def test_what_holds_of_every_search(legal, seed, trials, failing) -> None:
 
     def search() -> tuple[Found, Bench]:
         bench = Bench(measured)
-        return evolve(rows, estimated(cost), bench, seed, trials), bench
+        return evolve(rows, estimated(rows, cost), bench, seed, trials), bench
 
     found, bench = search()
     assert len(set(bench.all)) == len(bench.all)  # nothing twice
@@ -123,8 +124,8 @@ def test_what_holds_of_every_search(legal, seed, trials, failing) -> None:
 
 def test_an_empty_space_is_no_error() -> None:
     bench = Bench(lambda c: 1.0)
-    found = evolve(np.zeros((0, 4), np.int64), estimated(lambda c: 1.0), bench, 0)
-    assert found == Found(None, float("inf"), {}, 0, False)
+    found = evolve(np.zeros((0, 4), np.int64), np.zeros(0), bench, 0)
+    assert found == Found(None, float("inf"), {}, False)
     assert bench.asked == []
 
 
@@ -132,14 +133,14 @@ def test_other_seeds_search_otherwise() -> None:
     cost = bowl((3, 3, 20, 11))
     benches = [Bench(cost) for _ in range(4)]
     for seed, bench in enumerate(benches):
-        evolve(grid(4, 4, 32, 32), estimated(cost), bench, seed)
+        evolve(grid(4, 4, 32, 32), estimated(grid(4, 4, 32, 32), cost), bench, seed)
     assert len({tuple(b.all) for b in benches}) > 1
 
 
 def test_the_first_measured_are_the_best_by_the_estimate() -> None:
     cost = bowl((2, 2, 2))
     bench = Bench(cost)
-    evolve(grid(6, 6, 6), estimated(cost), bench, 0)
+    evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), bench, 0)
     expected = sorted(cost(tuple(map(int, row))) for row in grid(6, 6, 6))[:MEASURED]
     assert [cost(c) for c in bench.asked[0]] == expected
 
@@ -148,7 +149,7 @@ def test_the_first_measured_are_no_kin() -> None:
     """All sixteen of the best by the estimate share a gene; eight of each kind come first."""
     cost = bowl((2, 2, 2))
     bench = Bench(cost)
-    evolve(grid(6, 6, 6), estimated(cost), bench, 0, kin=lambda c: c[1:])
+    evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), bench, 0, kin=lambda c: c[1:])
     assert len({c[1:] for c in bench.asked[0]}) == MEASURED
     assert all(c[0] == 2 for c in bench.asked[0])
     assert len({c[1:] for c in bench.asked[1]}) < len(bench.asked[1])
@@ -161,7 +162,7 @@ def test_then_half_are_next_to_the_best() -> None:
         return 10.0 + c[0] + c[1]
 
     bench = Bench(lambda c: estimate(c) + 5.0 * abs(c[2] - 5))
-    found = evolve(grid(6, 6, 6), estimated(estimate), bench, 0, kin=lambda c: c[:2])
+    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), estimate), bench, 0, kin=lambda c: c[:2])
     best = min(bench.asked[0], key=bench.cost)
     near = [c for c in bench.asked[1] if sum(a != b for a, b in zip(c, best, strict=True)) == 1]
     assert len(near) >= MEASURED // 2
@@ -170,7 +171,9 @@ def test_then_half_are_next_to_the_best() -> None:
 
 def test_few_kinds_are_filled_up_with_kin() -> None:
     bench = Bench(bowl((2, 2, 2)))
-    evolve(grid(6, 6, 6), estimated(bowl((2, 2, 2))), bench, 0, kin=lambda c: c[0] // 3)
+    evolve(
+        grid(6, 6, 6), estimated(grid(6, 6, 6), bowl((2, 2, 2))), bench, 0, kin=lambda c: c[0] // 3
+    )
     assert len(bench.asked[0]) == MEASURED
 
 
@@ -182,7 +185,7 @@ def test_what_the_estimate_was_off_by_moves_it() -> None:
         return (10.0 + c[1] + c[2] / 10) * (0.97 if c[0] == 1 else 1.0)
 
     bench = Bench(lambda c: estimate(c) * (2.0 if c[0] == 1 else 1.0))
-    evolve(grid(3, 6, 6), estimated(estimate), bench, 0)
+    evolve(grid(3, 6, 6), estimated(grid(3, 6, 6), estimate), bench, 0)
     assert {c[0] for c in bench.asked[0]} == {0, 1, 2}
     assert {c[0] for c in bench.asked[1]} == {0, 2}
 
@@ -194,91 +197,148 @@ def test_a_failed_first_generation_is_not_the_end() -> None:
     def measured(c: Candidate) -> float:
         return float("inf") if cost(c) <= 3.0 else cost(c)  # the estimate's best 7
 
-    found = evolve(grid(6, 6, 6), estimated(cost), Bench(measured), 0)
+    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), Bench(measured), 0)
     assert np.isfinite(found.seconds)
 
 
-def test_a_gain_below_epsilon_ends_the_search_and_a_larger_one_does_not() -> None:
-    rows = np.arange(200, dtype=np.int64).reshape(-1, 1)
+@pytest.mark.parametrize("room", [1, 3, MEASURED, 20])
+def test_a_gain_below_epsilon_ends_the_search_and_a_larger_one_does_not(room: int) -> None:
+    rows = np.arange(400, dtype=np.int64).reshape(-1, 1)
+    first = max(room, MEASURED)
 
-    def generations(step: float) -> int:
-        order: dict[Candidate, float] = {}
+    def begun(step: float) -> int:
+        """Candidates until the search converges; a candidate is faster the later it is begun."""
+        order: list[Candidate] = []
 
-        def measured(candidates: Sequence[Candidate]) -> list[float]:
-            best = (1 - step) ** (len(order) // MEASURED)
-            order.update(dict.fromkeys(candidates, best))
-            return [best] * len(candidates)
+        def measured(candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
+            order.extend(candidates)
+            return {c: (1 - step) ** (order.index(c) // MEASURED) for c in candidates}
 
-        found = evolve(rows, estimated(lambda c: 1.0 + c[0]), measured, 0, trials=MEASURED * 6)
-        return found.generations if found.converged else -found.generations
+        found = evolve(rows, 1.0 + rows[:, 0], measured, 0, trials=first * 6, room=room)
+        assert found.converged == (len(found.measured) < first * 6)
+        return len(found.measured)
 
-    assert generations(EPSILON / 2) == 2
-    assert generations(EPSILON * 2) < -2
+    assert begun(EPSILON / 4) == first + MEASURED
+    assert begun(EPSILON * 2) == first * 6
 
 
-def test_stop_ends_the_search_after_a_generation() -> None:
-    cost = bowl((3, 3, 20, 11))
+def test_gains_below_epsilon_add_up() -> None:
+    rows = np.arange(400, dtype=np.int64).reshape(-1, 1)
+    times = iter((1 - EPSILON / 4) ** i for i in range(400))
+
+    def measured(candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
+        return dict(zip(candidates, times, strict=False))
+
+    found = evolve(rows, 1.0 + rows[:, 0], measured, 0, trials=100, room=1)
+    assert len(found.measured) == 100
+
+
+@pytest.mark.parametrize("room", [1, MEASURED, 20])
+def test_stop_ends_the_search_once_a_generation_is_measured(room: int) -> None:
+    cost, rows = bowl((3, 3, 20, 11)), grid(4, 4, 32, 32)
     bench = Bench(cost)
-    found = evolve(grid(4, 4, 32, 32), estimated(cost), bench, 0, stop=lambda: True)
-    assert (found.generations, found.converged) == (1, False)
-    assert len(bench.all) == MEASURED
+    found = evolve(rows, estimated(rows, cost), bench, 0, stop=lambda: True, room=room)
+    assert (len(bench.asked), found.converged) == (1, False)
+    assert len(bench.all) == room
+
+
+def test_what_fails_at_once_is_no_generation() -> None:
+    """A deadline that is over leaves time for as many as are measured in a generation."""
+    cost = bowl((3, 3, 20, 11))
+
+    def turns(c: Candidate) -> float:
+        return 0.5 if sum(c) % 2 else 5.0
+
+    rows = grid(4, 4, 32, 32)
+    bench = Beside(lambda c: cost(c) if turns(c) > 1 else float("inf"), turns)
+    found = evolve(rows, estimated(rows, cost), bench, 0, stop=lambda: True, room=ROOM)
+    assert found.best is not None and len(found.measured) >= MEASURED
 
 
 def test_estimates_may_be_infinite_for_some() -> None:
     cost = bowl((2, 2, 2))
-    found = evolve(
-        grid(6, 6, 6), estimated(lambda c: float("inf") if c[0] == 0 else cost(c)), Bench(cost), 0
-    )
+    rows = grid(6, 6, 6)
+    times = estimated(rows, lambda c: float("inf") if c[0] == 0 else cost(c))
+    found = evolve(rows, times, Bench(cost), 0)
     assert found.best == (2, 2, 2)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_estimates_may_be_infinite_for_all() -> None:
     cost = bowl((2, 2, 2))
-    found = evolve(grid(6, 6, 6), estimated(lambda c: float("inf")), Bench(cost), 0)
+    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), lambda c: float("inf")), Bench(cost), 0)
     assert found.best is not None
 
 
-class Late(Bench):
-    """Measures some candidates only when it is waited for, or `after` so many generations."""
+class Beside(Bench):
+    """Measures candidates side by side, each of which takes as long as `turns` says."""
 
-    def __init__(self, cost: Cost, slow: Callable[[Candidate], bool], after: int) -> None:
+    def __init__(self, cost: Cost, turns: Cost, seed: int = 0) -> None:
         super().__init__(cost)
-        self.slow, self.after = slow, after
-        self.waited = 0
+        self.turns, self.now = turns, 0.0
+        self.running: dict[Candidate, float] = {}
+        self.most, self.least = 0, 10**6
+        self.lasts: list[bool] = []
 
-    def __call__(self, candidates: Sequence[Candidate]) -> list[float]:
-        times = super().__call__(candidates)
-        return [float("inf") if self.slow(c) else t for c, t in zip(candidates, times, strict=True)]
+    def __call__(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
+        super().__call__(candidates, last)
+        self.running |= {c: self.now + self.turns(c) for c in candidates}
+        self.most, self.lasts = max(self.most, len(self.running)), [*self.lasts, last]
+        if not last:
+            self.least = min(self.least, len(self.running))
+        self.now = min(self.running.values())
+        ended = [c for c, end in self.running.items() if end <= self.now]
+        for c in ended:
+            del self.running[c]
+        return {c: self.cost(c) for c in ended}
 
-    def late(self, wait: bool) -> dict[Candidate, float]:
-        self.waited += wait
-        come = self.asked if wait else self.asked[: -self.after]
-        return {c: self.cost(c) for batch in come for c in batch if self.slow(c)}
+
+ROOM = 12
 
 
-@pytest.mark.parametrize("after", [1, 100])
-def test_candidates_that_come_late_count(after: int) -> None:
-    """The best is one of them, and the search ends only once it has been waited for."""
-    cost = bowl((2, 2, 2))
-    bench = Late(cost, lambda c: c[0] == 2, after)
-    found = evolve(grid(6, 6, 6), estimated(cost), bench, 0, late=bench.late)
-    assert (found.best, found.seconds) == ((2, 2, 2), 1.0)
-    assert bench.waited > 0 and all(found.measured[c] == cost(c) for c in bench.all)
+def search_beside(seed: int, turns: Cost, **more: Any) -> tuple[Found, Beside]:
+    cost, rows = bowl((3, 3, 20, 11)), grid(4, 4, 32, 32)
+    bench = Beside(cost, turns)
+    rough = estimated(rows, lambda c: cost(c) * (1 + 0.3 * ((c[2] * 7 + c[3]) % 5)))
+    return evolve(rows, rough, bench, seed, room=ROOM, **more), bench
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.floats(0.1, 30.0), min_size=7, max_size=7))
+def test_many_are_under_way_until_the_end(seed: int, durations: list[float]) -> None:
+    """However long each takes: three quarters of the room are always taken, everything that was
+    begun is waited for, and the seed and the durations decide."""
+
+    def turns(c: Candidate) -> float:
+        return durations[sum(c) % 7]
+
+    found, bench = search_beside(seed, turns)
+    assert bench.most == ROOM and bench.least > 3 * ROOM // 4
+    assert set(found.measured) == set(bench.all) and not bench.running
+    assert found.converged and bench.lasts[-1]
+    again, other = search_beside(seed, turns)
+    assert again == found and other.asked == bench.asked
+
+
+def test_one_that_takes_long_holds_up_nothing() -> None:
+    """While it runs, others are begun; a search that stops before it has ended has no use of it."""
+    first = search_beside(0, lambda c: 1.0)[1].asked[0][0]
+
+    def turns(c: Candidate) -> float:
+        return 1e6 if c == first else 1.0 + sum(c) % 5
+
+    found, bench = search_beside(0, turns)
+    assert first in found.measured and len(bench.all) >= ROOM + MEASURED
+    asked = iter(range(10**6))
+    stopped, bench = search_beside(0, turns, stop=lambda: next(asked) > 4)
+    assert first in bench.running and first not in stopped.measured and stopped.best is not None
 
 
 def test_a_search_goes_on_from_what_came_late() -> None:
-    """What is next to a late one that is better than all others is measured as well."""
-    cost = bowl((5, 5, 5))
-    bench = Late(cost, lambda c: c == (5, 5, 0), 100)
-    estimate = estimated(lambda c: 0.5 if c == (5, 5, 0) else 100.0 + c[0] + c[1])
-    found = evolve(grid(6, 6, 6), estimate, bench, 0, kin=lambda c: c, late=bench.late)
-    beside = [c for c in bench.all if sum(a != b for a, b in zip(c, (5, 5, 0), strict=True)) == 1]
-    assert len(beside) >= 4 and found.seconds < cost((5, 5, 0))
-
-
-def test_a_search_that_is_stopped_waits_for_nothing() -> None:
-    cost = bowl((2, 2, 2))
-    bench = Late(cost, lambda c: True, 100)
-    found = evolve(grid(6, 6, 6), estimated(cost), bench, 0, stop=lambda: True, late=bench.late)
-    assert bench.waited == 0 and found.best is None
+    """The last to end is better than all others: what is next to it is measured as well."""
+    cost, rows, late = bowl((5, 5, 5)), grid(6, 6, 6), (5, 5, 0)
+    bench = Beside(cost, lambda c: 1e6 if c == late else 1.0)
+    times = estimated(rows, lambda c: 0.5 if c == late else 100.0 + c[0] + c[1])
+    found = evolve(rows, times, bench, 0, room=ROOM, kin=lambda c: c)
+    beside = [c for c in bench.all if sum(a != b for a, b in zip(c, late, strict=True)) == 1]
+    assert len(beside) >= 4 and found.seconds < cost(late)

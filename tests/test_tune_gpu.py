@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from concurrent.futures import Future
 from threading import Timer
@@ -12,16 +11,15 @@ import pytest
 
 from mcfuser import tune_gpu
 from mcfuser.chain import gemm, parts
-from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.pool import LATE, Compilers, Pending
-from mcfuser.codegen.triton import generate
+from mcfuser.codegen.pool import Compilers, Pending
+from mcfuser.codegen.triton import Source, generate
 from mcfuser.device import CATALOGUE
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import compare, tune
-from mcfuser.tune_gpu import GpuSearch, gpu_kernel
+from mcfuser.tune_gpu import LATE, GpuSearch, gpu_kernel
 from mcfuser.tuned import MemoryCache, Options, Tuned, realise
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -35,6 +33,7 @@ class Bench(GpuWorker):
         super().__init__(H200, cores=2)
         self.compilers = Compilers(2)
         self.asked: list[tuple[int, bool]] = []
+        self.on: list[tuple[int, bool, dict[str, float]]] = []
 
     def warm(self) -> None:
         pass
@@ -44,6 +43,7 @@ class Bench(GpuWorker):
 
     def measure(self, chain, programs, seed, together=False, deadline=None, offsets=()):
         self.asked.append((len(programs), together))
+        self.on.append((seed, together, dict(offsets)))
         return [self._one(p) for p in programs]
 
     def _one(self, program) -> Measured:
@@ -162,11 +162,14 @@ def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> Non
 
 
 class Crashing(Compilers):
-    """Compilers of which one crashes in every round."""
+    """Compilers of which every third crashes."""
 
-    def compile(self, sources, arch, patience=math.inf, late=None):
-        for i, binary in super().compile(sources, arch, patience, late):
-            yield i, Illegal("the compiler crashed") if i == 0 else binary
+    asked = 0
+
+    def outcome(self, pending, source, arch):
+        self.asked += 1
+        found = super().outcome(pending, source, arch)
+        return Illegal("the compiler crashed") if self.asked % 3 == 1 else found
 
 
 def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
@@ -181,21 +184,23 @@ def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
 
 
 class Slow(Compilers):
-    """Compilers whose first source of every round comes late: soon, or never."""
+    """Compilers whose every fourth source comes late: soon, or never."""
 
     def __init__(self, ever: bool) -> None:
         super().__init__(2)
-        self.ever, self.held = ever, dict[Pending, Binary | Illegal]()
+        self.ever, self.asked = ever, 0
+        self.held: list[Source] = []
 
-    def compile(self, sources, arch, patience=math.inf, late=None):
-        for i, binary in super().compile(sources, arch):
-            if i or late is None:
-                yield i, binary
-                continue
-            late.append((i, Future()))
-            self.held[late[-1][1]] = binary
-            if self.ever:
-                Timer(0.2, late[-1][1].set_result, [binary]).start()
+    def begin(self, source, arch):
+        self.asked += 1
+        if self.asked % 4:
+            return super().begin(source, arch)
+        self.held.append(source)
+        late: Pending = Future()
+        if self.ever:
+            made = super().outcome(super().begin(source, arch), source, arch)
+            Timer(0.3, late.set_result, [made]).start()
+        return late
 
 
 @pytest.mark.parametrize("ever", [True, False])
@@ -203,6 +208,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     monkeypatch.setattr(tune_gpu, "SLOWEST", 0.05 if not ever else 2.0)
     bench, failed = Bench(), Counter[str]()
     bench.compilers = Slow(ever)
+    bench.compilers.longest = 5
     found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
     search = GpuSearch(CHAIN, H200, bench, "kernel", 0, 16, lambda: False, {}, failed,
                        lambda done, total: None)  # fmt: skip
@@ -210,9 +216,16 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
         best = search.run(found)
     finally:
         bench.stop()
-    rounds = len(bench.compilers.held)
-    assert best is not None and rounds > 0 and not search.late
-    assert failed[LATE] == (0 if ever else rounds)
-    measured = [k.binary for k in search.kernels.values()]
-    for binary in bench.compilers.held.values():
-        assert isinstance(binary, Illegal) or any(b is binary for b in measured) == ever
+    held = bench.compilers.held
+    assert best is not None and held and not search.under_way
+    assert failed[LATE] == (0 if ever else len(held))
+    measured = [k.source for k in search.kernels.values()]
+    assert {s in measured for s in held} == {ever}
+
+
+def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
+    told = list[tuple[int, bool, dict[str, float]]]()
+    monkeypatch.setattr(GpuWorker, "ahead", lambda self, chain, *given: told.append(given))
+    before = len(bench.on)
+    tune(CHAIN, H200, MemoryCache(), Options(trials=8, seed=5), worker=bench)
+    assert told == [on for i, on in enumerate(bench.on) if i >= before and on not in bench.on[:i]]

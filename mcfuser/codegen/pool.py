@@ -1,17 +1,17 @@
 """Processes that compile kernels side by side, kept for a whole search.
 
-They are forked from one that has loaded Triton once, which a machine of two cores notices.
+They are forked from one that has loaded Triton once, which saves each of them over a second.
 """
 
 from __future__ import annotations
 
-import math
 import multiprocessing
+import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from types import FrameType, TracebackType
 
 from mcfuser.codegen.cubin import Binary, attempt, compile_all
@@ -20,18 +20,11 @@ from mcfuser.space.statement import Illegal
 
 LONGEST = 30
 """Seconds after which a compilation is given up: what takes ptxas so long spills hopelessly."""
-PRELOADED = ["mcfuser.codegen.cubin", "triton.compiler", "triton.experimental.gluon._runtime"]
-"""What every process has imported when it starts."""
+PRELOADED = ["mcfuser.codegen.preloaded"]
+BEHIND = 5
+"""How much compilers yield to whoever measures beside them, and to who feeds them."""
 Pending = Future[Binary | Illegal]
-LATE = "it took the compiler longer than its peers"
-
-
-def outcome(pending: Pending) -> Binary | Illegal:
-    """What a compilation that has ended made, or why nothing."""
-    try:
-        return pending.result()
-    except BrokenProcessPool:
-        return Illegal("the compiler crashed, or one beside it")
+"""A compilation under way; `Compilers.outcome` tells what it made."""
 
 
 class Compilers:
@@ -63,54 +56,41 @@ class Compilers:
         self._pool = None
 
     def warm(self) -> None:
-        """Starts every process, without waiting until they are ready."""
+        """Starts the process that forks the others, without waiting until it is ready."""
         if self._pool is None:
-            pool = self._started()
-            for _ in range(self.workers):
-                pool.submit(_ready)
+            self._started()
+            forkserver.ensure_running()
+
+    def begin(self, source: Source, arch: str) -> Pending:
+        """Compiles a source while the caller goes on."""
+        try:
+            return self._started().submit(_attempt, source, arch, self.longest)
+        except BrokenProcessPool:  # by one before
+            self._pool = None
+            return self.begin(source, arch)
+
+    def outcome(self, pending: Pending, source: Source, arch: str) -> Binary | Illegal:
+        """What a compilation made, or why nothing; waits until it has ended. A compiler that
+        crashed took those beside it along, so each is tried again alone."""
+        try:
+            return pending.result()
+        except BrokenProcessPool:
+            return compile_all([source], arch, 1)[0]
 
     def compile(
-        self, sources: Sequence[Source], arch: str, patience: float = math.inf,
-        late: list[tuple[int, Pending]] | None = None,
-    ) -> Iterator[tuple[int, Binary | Illegal]]:  # fmt: skip
-        """Each source's number and binary, or the reason why there is none, as they come.
-
-        A compiler that crashes costs only the source that it crashed on. Once three quarters have
-        come, the others have `patience` times as long as these took; then they are given up, or go
-        on and are added to `late` (`outcome`).
-        """
-        pool, left = self._started(), set(range(len(sources)))
-        pending: dict[Pending, int] = {}
-        begun, end = time.monotonic(), math.inf
-        try:
-            for i in range(len(sources)):
-                pending[pool.submit(_attempt, sources[i], arch, self.longest)] = i
-            while left and time.monotonic() < end:
-                running = [f for f, i in pending.items() if i in left]
-                timeout = None if math.isinf(end) else max(0.0, end - time.monotonic())
-                for future in wait(running, timeout, FIRST_COMPLETED).done:
-                    found = future.result()
-                    left.discard(pending[future])
-                    yield pending[future], found
-                if math.isinf(end) and 4 * len(left) <= len(sources):
-                    end = time.monotonic() + patience * (time.monotonic() - begun)
-        except BrokenProcessPool:
-            self._pool = None
-            for i in sorted(left):  # one of them took its process along, and the pool with it
-                yield i, compile_all([sources[i]], arch, 1)[0]
-            return
-        for future, i in pending.items():
-            if i in left and late is not None:
-                late.append((i, future))
-            elif i in left:
-                future.cancel()
-                yield i, Illegal(LATE)
+        self, sources: Sequence[Source], arch: str
+    ) -> Iterator[tuple[int, Binary | Illegal]]:
+        """Each source's number and binary, or the reason why there is none, as they come."""
+        pending = {self.begin(source, arch): i for i, source in enumerate(sources)}
+        for future in as_completed(pending):
+            i = pending[future]
+            yield i, self.outcome(future, sources[i], arch)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(PRELOADED)
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=context)
+            self._pool = ProcessPoolExecutor(self.workers, context, os.nice, (BEHIND,))
         return self._pool
 
 
@@ -125,8 +105,3 @@ def _attempt(source: Source, arch: str, longest: int) -> Binary | Illegal:
 
 def _late(number: int, frame: FrameType | None) -> None:
     raise Illegal("it took the compiler too long")
-
-
-def _ready() -> None:
-    import triton.backends.compiler
-    import triton.compiler  # noqa: F401

@@ -1,30 +1,31 @@
-"""Evolutionary search (MCFuser Algorithm 1).
+"""Evolutionary search (MCFuser Algorithm 1), with no barrier between its generations.
 
-It is handed `estimate` and `measure` and knows neither devices nor code generators: a candidate
+It is handed estimates and `measure` and knows neither devices nor code generators: a candidate
 is a row of numbers (plan, tile of every axis, lowering), so plain arithmetic can test it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.int64]
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Candidate = tuple[int, ...]
+Measure = Callable[[Sequence[Candidate], bool], Mapping[Candidate, float]]
+"""Begins to measure candidates, none of them twice; the flag says that they are the last, unless
+one under way is better. Gives seconds of those that have ended since, infinity for one that failed;
+waits until one has ended."""
 
 POPULATION = 256
-"""N: large enough that a space of 10^4 is sampled densely; estimating it takes milliseconds."""
+"""N: large enough that a space of 10^4 is sampled densely; ranking it takes milliseconds."""
 MEASURED = 8
-"""n: candidates measured in each generation, as in the paper."""
+"""n: candidates measured in a generation, as in the paper."""
 EPSILON = 0.02
-"""Relative change of the best time that ends the search: what repeated timings differ by."""
-PATIENCE = 1
-"""Generations in a row without such a change."""
+"""Relative gain that is one: what repeated timings differ by."""
 NEAR = 3.0
 """How much less a measurement says of a candidate for each gene in which the two differ."""
 DOUBT = 0.3
@@ -38,7 +39,6 @@ class Found:
     best: Candidate | None
     seconds: float
     measured: Mapping[Candidate, float]
-    generations: int
     converged: bool
 
     def ranked(self, count: int) -> list[Candidate]:
@@ -47,148 +47,176 @@ class Found:
         return sorted(done, key=lambda c: self.measured[c])[:count]
 
 
-@dataclass
-class _State:
-    measured: dict[Candidate, float] = field(default_factory=dict)
-    best: Candidate | None = None
-    seconds: float = float("inf")
-
-
 def evolve(
-    rows: Rows,
-    estimate: Callable[[Rows], Floats],
-    measure: Callable[[Sequence[Candidate]], Sequence[float]],
+    rows: Ints,
+    times: Floats,
+    measure: Measure,
     seed: int,
     trials: int | None = None,
     stop: Callable[[], bool] = lambda: False,
-    first: Rows | None = None,
-    each: int = MEASURED,
+    room: int = MEASURED,
+    ranked: bool = False,
     kin: Callable[[Candidate], object] | None = None,
-    late: Callable[[bool], Mapping[Candidate, float]] = lambda wait: {},
 ) -> Found:
-    """Searches the legal candidates `rows` [candidates, genes]; equal seeds give equal searches.
+    """Searches the legal candidates `rows` [candidates, genes] with estimated `times`
+    [candidates]; what a seed and the measurements decide is decided alike every time.
 
-    The first population is `first`, or drawn at random; `each` generation measures so many. With
-    `kin`, the first one measures a candidate of each kin before any second one, and half of every
-    later one is next to the best so far, one gene away. What the estimate was off by where it was
-    measured moves it for candidates with the same genes.
-    `measure` gives seconds, infinity for a candidate that failed or is late; `late` gives those of
-    the latter that have come since, or waits for all of them. The search ends when a
-    generation's best differs from the best before by less than EPSILON, PATIENCE times in a row;
-    at `trials` measurements; when `stop` says so after a generation; or when nothing is left.
+    The first population is drawn at random, or `ranked`: the best by estimate. With `kin`, the
+    first generation has a candidate of each kin before any second one, and half of all later ones
+    are next to the best so far, one gene away. What the estimate was off by where it was measured
+    moves it for candidates with the same genes.
+    There is `room` for so many candidates under way at once; new ones are begun when a quarter of
+    it is free. The search ends when a generation begun since the best was last better by EPSILON
+    has not made it so; at `trials` candidates; when `stop` says so and n have ended; or when
+    nothing is left.
     """
-    rng = np.random.default_rng(seed)
-    legal = set(map(tuple, rows.tolist()))
-    values = [np.unique(gene) for gene in rows.T]
-    population = rows[rng.permutation(len(rows))[:POPULATION]] if first is None else first
-    state = _State()
-    quiet = generations = 0
-    while len(population) and quiet < PATIENCE and not (generations and stop()):
-        generations += 1
-        times = _corrected(population, estimate, state.measured)
-        left = _left(trials, state, each)
-        apart = kin if generations == 1 else None
-        chosen = _best_unmeasured(population, times, state.measured, left, apart)
-        if kin is not None and state.best is not None:
-            beside = rows[(rows != np.asarray(state.best)).sum(axis=1) == 1]
-            near = _corrected(beside, estimate, state.measured)
-            first_few = _best_unmeasured(beside, near, state.measured, left // 2)
-            chosen = list(dict.fromkeys([*first_few, *chosen]))[: max(0, left)]
-        if not chosen and left > 0:
-            population = _unmeasured(rows, state.measured, rng)
-            times = _corrected(population, estimate, state.measured)
-            chosen = _best_unmeasured(population, times, state.measured, left)
-        if not chosen:
+    search = _Search(rows, times, room, kin, np.random.default_rng(seed))
+    search.populate(ranked)
+    most = min(len(search.number), len(rows) if trials is None else trials)
+    while not (len(search.measured) >= min(MEASURED, most) and stop()):
+        chosen = [] if search.begun and stop() else search.choose(most)
+        if not chosen and not search.under_way:
             break
-        before = state.seconds
-        _take(state, dict(zip(chosen, measure(chosen), strict=True)))
-        ending = _settled(before, state) and quiet + 1 >= PATIENCE
-        _take(state, late(ending))
-        quiet = quiet + 1 if _settled(before, state) else 0
-        population = _mutate(population, times, legal, values, rng)
-    _take(state, late(not stop()))
-    return Found(state.best, state.seconds, state.measured, generations, quiet >= PATIENCE)
+        search.take(measure(chosen, search.settled or len(search.begun) >= most))
+    return Found(search.best, search.seconds, search.measured, search.settled)
 
 
-def _settled(before: float, state: _State) -> bool:
-    """The best is hardly better than the best before."""
-    return bool(np.isfinite(before) and before - state.seconds < EPSILON * before)
+@dataclass
+class _Search:
+    """A search's state; candidates are known by their row's number where many are handled."""
 
+    rows: Ints
+    times: Floats
+    room: int
+    kin: Callable[[Candidate], object] | None
+    rng: np.random.Generator
+    measured: dict[Candidate, float] = field(default_factory=dict)
+    begun: dict[Candidate, None] = field(default_factory=dict)
+    best: Candidate | None = None
+    seconds: float = float("inf")
+    held: float = float("inf")
+    """The best time when it last was better by EPSILON, and"""
+    since: int = 0
+    """how many candidates had been begun then."""
+    bred: int = 0
+    """How many had been when the population was last changed."""
 
-def _left(trials: int | None, state: _State, each: int) -> int:
-    return each if trials is None else min(each, trials - len(state.measured))
+    def __post_init__(self) -> None:
+        legal = map(tuple, reversed(self.rows.tolist()))
+        last = len(self.rows) - 1
+        self.number: dict[Candidate, int] = {c: last - i for i, c in enumerate(legal)}
+        self.values = [np.unique(gene) for gene in self.rows.T]
 
+    @property
+    def under_way(self) -> int:
+        return len(self.begun) - len(self.measured)
 
-def _corrected(
-    rows: Rows, estimate: Callable[[Rows], Floats], measured: Mapping[Candidate, float]
-) -> Floats:
-    """Estimates times what they were off by, of measured candidates the nearest counting most; what
-    they are all off by changes no order and is left out."""
-    times = estimate(rows)
-    if not measured:
-        return times
-    genes = np.asarray(list(measured), np.int64)
-    ratio = np.asarray(list(measured.values())) / np.maximum(estimate(genes), 1e-30)
-    known = np.isfinite(ratio) & (ratio > 0)
-    if not known.any():
-        return times
-    genes, off = genes[known], np.log(ratio[known])
-    weights = np.stack([NEAR ** -(rows != g).sum(axis=1).astype(np.float64) for g in genes], axis=1)
-    moved: Floats = weights @ (off - off.mean()) / (weights.sum(axis=1) + DOUBT)
-    result: Floats = times * np.exp(moved)
-    return result
+    @property
+    def first(self) -> int:
+        """Candidates of the first generation."""
+        return max(MEASURED, self.room)
 
+    @property
+    def settled(self) -> bool:
+        """A generation was begun in vain."""
+        return self.best is not None and len(self.begun) >= max(self.first, self.since) + MEASURED
 
-def _best_unmeasured(
-    population: Rows,
-    times: Floats,
-    measured: Mapping[Candidate, float],
-    count: int,
-    kin: Callable[[Candidate], object] | None = None,
-) -> list[Candidate]:
-    order = [tuple(int(v) for v in population[i]) for i in np.argsort(times, kind="stable")]
-    fresh = [c for c in dict.fromkeys(order) if c not in measured]
-    if kin is not None:
+    def populate(self, ranked: bool) -> None:
+        order = np.argsort(self.times, kind="stable")
+        every = order if ranked else self.rng.permutation(len(self.rows))
+        self.population = every[:POPULATION]
+
+    def choose(self, most: int) -> list[Candidate]:
+        """What to begin now, `most` in all."""
+        free = self.room - self.under_way
+        if self.settled or (self.under_way and 4 * free < self.room):
+            return []
+        if len(self.begun) - self.bred >= self.first:
+            self._breed()
+        count = max(0, min(free, most - len(self.begun)))
+        if self.best is not None:
+            count = min(count, max(self.first, self.since) + MEASURED - len(self.begun))
+        chosen = self._some(count) if count else []
+        self.begun |= dict.fromkeys(chosen)
+        return chosen
+
+    def _some(self, count: int) -> list[Candidate]:
+        if self.kin is None or len(self.begun) < self.first:
+            return self._fresh(self.population, count) or self._fresh(self._drawn(), count)
+        at = len(self.begun)
+        near = self._fresh(self._beside(), (at + count) // 2 - at // 2)
+        others = self._fresh(self.population, count) or self._fresh(self._drawn(), count)
+        return list(dict.fromkeys([*near, *others]))[:count]
+
+    def take(self, ended: Mapping[Candidate, float]) -> None:
+        self.measured |= ended
+        for candidate, seconds in ended.items():
+            if seconds < self.seconds:
+                self.best, self.seconds = candidate, seconds
+        if self.seconds <= (1 - EPSILON) * self.held:
+            self.held, self.since = self.seconds, len(self.begun)
+
+    def _fresh(self, where: Ints, count: int) -> list[Candidate]:
+        """The best by corrected estimate that were not begun."""
+        order = where[np.argsort(self._corrected(where), kind="stable")]
+        fresh = [c for c in dict.fromkeys(self._candidates(order)) if c not in self.begun]
+        if self.kin is not None and len(self.begun) < self.first:
+            fresh = self._apart(fresh, self.kin)
+        return fresh[:count]
+
+    def _apart(
+        self, fresh: Sequence[Candidate], kin: Callable[[Candidate], object]
+    ) -> list[Candidate]:
+        """One of each kind first that none was begun of."""
+        seen = {kin(c) for c in self.begun}
         firsts: dict[object, Candidate] = {}
         for c in fresh:
-            firsts.setdefault(kin(c), c)
-        fresh = list(dict.fromkeys([*firsts.values(), *fresh]))
-    return fresh[: max(0, count)]
+            if (kind := kin(c)) not in seen:
+                firsts.setdefault(kind, c)
+        return list(dict.fromkeys([*firsts.values(), *fresh]))
 
+    def _candidates(self, where: Ints) -> Iterable[Candidate]:
+        return map(tuple, self.rows[where].tolist())
 
-def _unmeasured(rows: Rows, measured: Mapping[Candidate, float], rng: np.random.Generator) -> Rows:
-    """A new population from what nobody has looked at: the old one bred true."""
-    fresh = np.asarray([tuple(int(v) for v in r) not in measured for r in rows], bool)
-    left: Rows = rows[fresh]
-    drawn: Rows = left[rng.permutation(len(left))[:POPULATION]]
-    return drawn
+    def _beside(self) -> Ints:
+        """All that are one gene away from the best."""
+        found: Ints = np.flatnonzero((self.rows != np.asarray(self.best)).sum(axis=1) == 1)
+        return found
 
+    def _drawn(self) -> Ints:
+        """A new population from what nobody has looked at: the old one bred true."""
+        fresh = np.ones(len(self.rows), bool)
+        fresh[[self.number[c] for c in self.begun]] = False
+        self.population = self.rng.permutation(np.flatnonzero(fresh))[:POPULATION]
+        return self.population
 
-def _take(state: _State, found: Mapping[Candidate, float]) -> None:
-    for candidate, time in found.items():
-        state.measured[candidate] = time
-        if time < state.seconds:
-            state.best, state.seconds = candidate, time
+    def _corrected(self, where: Ints) -> Floats:
+        """Estimates times what they were off by, of measured candidates the nearest counting most;
+        what they are all off by changes no order and is left out."""
+        known = [(self.number[c], t) for c, t in self.measured.items() if np.isfinite(t)]
+        if not known:
+            return self.times[where]
+        at, seconds = (np.asarray(column) for column in zip(*known, strict=True))
+        with np.errstate(divide="ignore"):
+            off = np.log(seconds / np.maximum(self.times[at], 1e-30))
+        at, off = at[np.isfinite(off)], off[np.isfinite(off)]
+        apart = (self.rows[where][:, None] != self.rows[at]).sum(axis=2)
+        weights = NEAR ** -apart.astype(np.float64)
+        moved = weights @ (off - (off.mean() if len(off) else 0.0)) / (weights.sum(axis=1) + DOUBT)
+        found: Floats = self.times[where] * np.exp(moved)
+        return found
 
-
-def _mutate(
-    population: Rows,
-    times: Floats,
-    legal: AbstractSet[Candidate],
-    values: Sequence[Rows],
-    rng: np.random.Generator,
-) -> Rows:
-    """The next population: drawn by weight 1/t, each with one gene changed to another of its
-    `values` where that is legal."""
-    weights = 1.0 / np.maximum(times, 1e-30)
-    total = weights.sum()
-    share = weights / total if total > 0 else None
-    drawn = rng.choice(len(population), POPULATION, p=share)
-    children = []
-    for parent in population[drawn]:
-        gene = int(rng.integers(population.shape[1]))
-        child = parent.copy()
-        child[gene] = rng.choice(values[gene])
-        key = tuple(int(v) for v in child)
-        children.append(key if key in legal else tuple(int(v) for v in parent))
-    return np.asarray(children, np.int64)
+    def _breed(self) -> None:
+        """The next population: drawn by weight 1/t, each with one gene changed to another of its
+        values where that is legal."""
+        self.bred = len(self.begun)
+        weights = 1.0 / np.maximum(self._corrected(self.population), 1e-30)
+        total = weights.sum()
+        share = weights / total if total > 0 else None
+        children = []
+        for parent in self.rng.choice(self.population, POPULATION, p=share).tolist():
+            gene = int(self.rng.integers(self.rows.shape[1]))
+            child = self.rows[parent].tolist()
+            child[gene] = int(self.rng.choice(self.values[gene]))
+            children.append(self.number.get(tuple(child), parent))
+        self.population = np.asarray(children, np.int64)
