@@ -120,14 +120,13 @@ def mapped(plan: Plan, tiles: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 
 def predict(device: Device, plan: Plan, tiles: Ints, lowerings: Ints) -> Floats:
     """Seconds by the fitted model."""
-    warps, stages = WARPS[lowerings], STAGES[lowerings]
-    groups = lowerings >= ALIKE
+    warps, groups = WARPS[lowerings], lowerings >= ALIKE
+    late = groups & _late(plan)
+    stages = np.where(late, STAGES.max(), STAGES[lowerings])  # a tile comes while the last is used
     last, maps = (lowerings >= KINDS) & ~groups, TMA[lowerings]
     made = fitted.lowered(plan, tiles, warps, stages, last, device, maps)
     found = fitted.estimate(made, device)
-    if groups.any() and _late(plan):
-        found = np.where(groups, LATE * found + SET_UP, found)
-    return found
+    return np.where(late, LATE * found + SET_UP, found)
 
 
 def _late(plan: Plan) -> bool:

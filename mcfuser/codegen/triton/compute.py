@@ -18,8 +18,8 @@ Body = tuple[Statement, ...]
 
 
 def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
-    """All lines of a group: what stands before the loop, its turns from `start` to `stop`, those
-    on the edge of a domain apart from those inside, and what stands after it."""
+    """All lines of a group: what stands before the loop, its turns from `start` to `stop`, which
+    mask what is no product only on the edge of a domain, and what stands after it."""
     groups = of(frame)
     loop = groups.loop
     body = groups.body
@@ -30,13 +30,11 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
         del frame.at[loop.axis]
         step = frame.schedule.tile(loop.axis)
         start = str(int(start) + step) if start.isdigit() else f"{start} + {step}"
-    bare, limit = _unmasked(frame, loop, body)
-    if bare:
-        inside = f"{loop.axis}_inside"
-        lines.append(f"{TAB}{inside} = tl.minimum({limit}, {stop})")
-        lines += _turns(frame, loop, start, inside, bare)
-        start = f"tl.maximum({start}, {inside})"
+    frame.bare, limit = _unmasked(frame, loop, body)
+    if frame.bare:
+        lines.append(f"{TAB}{loop.axis}_inside = {limit}")
     lines += _turns(frame, loop, start, stop, body)
+    frame.bare = {}
     lines += _landed(frame, body) if groups.late else []
     for name in groups.lanes:
         whole = frame.tile(name)
@@ -96,27 +94,28 @@ def _late(groups: Groups, body: Body) -> tuple[Compute, ...]:
 # --- turns inside a domain
 
 
-def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[Body, str]:
-    """The statements of a turn that lies inside the domain as a whole, and the first position that
-    is no more in such a turn; none where the domain is more than upper bounds by the rows."""
+def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[dict[Statement, Compute], str]:
+    """What statements are in a turn that lies inside the domain as a whole, where that differs, and
+    the first position that is no more in such a turn; none where the domain is more than upper
+    bounds by the rows. A product is begun and waited for in one place, with its mask."""
     domains = {s.operator.domain for s in body if isinstance(s, Compute)} - {None}
     domain = domains.pop() if len(domains) == 1 else None
     if domain is None or loop.lo or not loop.hi:
-        return (), ""
+        return {}, ""
     every = [bounds(c, loop.axis) for c in conjuncts(domain)]
     if any(low or len(high) != 1 for low, high in every):
-        return (), ""
+        return {}, ""
     tile, limit = frame.schedule.tile(loop.axis), ""
     for _, (high,) in every:
         one = f"({edge(frame, high, greatest=False)} + 1) // {tile} * {tile}"
         limit = f"tl.minimum({limit}, {one})" if limit else one
-    return tuple(_bared(s, domain) for s in body), limit
+    dots = frame.layout.dots
+    maps = (s for s in body if isinstance(s, Compute) and s.buffer not in dots)
+    return {s: bare for s in maps if (bare := _bared(s, domain)) != s}, limit
 
 
-def _bared(s: Statement, domain: Expr) -> Statement:
+def _bared(s: Compute, domain: Expr) -> Compute:
     """A statement where the domain holds everywhere."""
-    if not isinstance(s, Compute):
-        return s
     return replace(s, body=_chosen(s.body, domain), domain=None)
 
 

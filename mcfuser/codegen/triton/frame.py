@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
@@ -14,10 +14,10 @@ from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, shape_text
 from mcfuser.expr import Read, index_text
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Compute, Illegal
+from mcfuser.space.statement import Compute, Illegal, Statement
 
-GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "sigmoid", "lanes",
-         "by_lane", "group", "turn", "slot", "phase", "slot_before", "phase_before", "each",
+GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "lanes", "by_lane",
+         "group", "turn", "slot", "phase", "slot_before", "phase_before", "each",
          "TILE", "ROWS", "COLUMNS", "LEFT"}  # fmt: skip
 """What kernels of warp groups call by name."""
 LINE = 100
@@ -66,7 +66,7 @@ class Frame:
     a variable. `fresh` holds the buffers whose next reduction starts anew. Where warps have work
     of their own, it is the place of one of the `groups`: `arrived` holds the tiles that a turn has
     waited for, of this turn or late ones of the one before; `late` what is issued beside the
-    turn's first product.
+    turn's first product; `bare` what statements are in turns inside a domain.
     """
 
     schedule: Schedule
@@ -78,6 +78,7 @@ class Frame:
     groups: Groups | None = None
     arrived: set[tuple[str, bool]] = field(default_factory=set)
     late: tuple[Compute, ...] = ()
+    bare: Mapping[Statement, Compute] = field(default_factory=dict)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,6 @@ HEAD = (
     'put = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global',
 )
 FUNCTIONS = {
-    "tl.sigmoid": ("def sigmoid(x):", "    return 1.0 / (1.0 + gl.exp(-x))"),
     "lanes": (
         "def lanes(x):",
         "    # a row lies in four threads, two neighbours at a time; each adds up what it has",
@@ -54,10 +53,6 @@ def translated(lines: Sequence[str], columns: int) -> list[str]:
     lies = [words.format(columns) for name, words in LIES if mentions(lines, name)]
     if lies and not lies[0].startswith("TILE"):
         lies.insert(0, LIES[0][1].format(columns))
-    used = [f for name, f in FUNCTIONS.items() if mentions(lines, re.escape(name))]
+    used = [f for name, f in FUNCTIONS.items() if mentions(lines, name)]
     called = [line for f in used for line in ("", "", "@gluon.jit", *f)]
-    return [*lies, *called, "", "", *(re.sub(r"\btl\.(sigmoid\b)?", _word, x) for x in lines)]
-
-
-def _word(found: re.Match[str]) -> str:
-    return "sigmoid" if found[1] else "gl."
+    return [*lies, *called, "", "", *(re.sub(r"\btl\.", "gl.", x) for x in lines)]

@@ -33,9 +33,9 @@ from mcfuser.space.statement import (
 
 ROWS = 64
 """Rows of a group: one instruction of a warp group multiplies so many."""
-COUNTS = (2, 3)
+COUNTS = (2, 3, 4)
 """Groups in a block."""
-REGISTERS = {2: 240, 3: 160}
+REGISTERS = {2: 240, 3: 160, 4: 112}
 """Registers of a thread that computes: what the multiprocessor has, less those of the loader."""
 THREADS = 128
 BESIDE = 30
@@ -95,7 +95,7 @@ class Groups:
         found, rest = divmod(self.whole.tile(self.rows), ROWS)
         if rest or found not in COUNTS:
             tile = self.whole.tile(self.rows)
-            raise Illegal(f"{tile} rows are not those of {COUNTS[0]} or {COUNTS[-1]} warp groups")
+            raise Illegal(f"{tile} rows are not those of {COUNTS[0]} to {COUNTS[-1]} warp groups")
         return found
 
     @property
@@ -205,17 +205,21 @@ class Groups:
     @cached_property
     def late(self) -> frozenset[str]:
         """Products of the loop that are issued one turn late: their left operand is computed, and
-        nothing in the turn needs them. Where that is all but the first product, nothing else."""
+        nothing in the turn needs them. Where that is all but the first product, nothing else.
+
+        Raises Illegal where a thread has too few registers for the products alone."""
         dots = [s for s in self.body if isinstance(s, Compute) and s.buffer in self.layout.dots]
+        if (held := self._registers(dots, ())) > REGISTERS[self.count]:
+            raise Illegal(f"a thread of {self.count} warp groups has no {held} registers")
         found = frozenset(s.buffer for s in dots if self._waits(s))
         if len(dots) != len(found) + 1 or dots[0].buffer in found:
             return frozenset()
-        return found if self._registers(dots) <= REGISTERS[self.count] else frozenset()
+        return found if self._registers(dots, dots[1:]) <= REGISTERS[self.count] else frozenset()
 
-    def _registers(self, dots: Sequence[Compute]) -> int:
+    def _registers(self, dots: Sequence[Compute], late: Sequence[Compute]) -> int:
         """Of a thread that holds all these products, and what enters the late ones, at once."""
-        late = [self.layout.dots[s.buffer].left.tensor for s in dots[1:]]
-        tiles = [(s.buffer, 4) for s in dots] + [(n, 2) for n in late]
+        lefts = [self.layout.dots[s.buffer].left.tensor for s in late]
+        tiles = [(s.buffer, 4) for s in dots] + [(n, 2) for n in lefts]
         held = sum(n * math.prod(map(self.layout.width, self.layout.space(b))) for b, n in tiles)
         return held // (4 * THREADS) + BESIDE
 

@@ -22,7 +22,7 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
-from mcfuser.codegen.triton.warpgroup import multiply
+from mcfuser.codegen.triton.warpgroup import multiply, of
 from mcfuser.expr import Call, Cast, Const, Expr
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
@@ -46,6 +46,8 @@ def write(frame: Frame, s: Line) -> list[str]:
             return _assign(frame, s.buffer, frame.full(s.buffer, s.value))
         case Keep():
             return _assign(frame, s.old, frame.tile(s.buffer))
+        case Compute() if s in frame.bare:
+            return _either(frame, s, frame.bare[s])
         case Compute():
             return _compute(frame, s)
         case Repair():
@@ -54,6 +56,15 @@ def write(frame: Frame, s: Line) -> list[str]:
 
 def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
     return assign(frame.depth, frame.tile(buffer), words)
+
+
+def _either(frame: Frame, s: Compute, bare: Compute) -> list[str]:
+    """A statement as it is in a turn inside its domain, or on the edge."""
+    a, pad = of(frame).loop.axis, TAB * frame.depth
+    frame.depth += 1
+    inside, outside = _compute(frame, bare), _compute(frame, s)
+    frame.depth -= 1
+    return [f"{pad}if {frame.start(a)} < {a}_inside:", *inside, f"{pad}else:", *outside]
 
 
 def _repair(frame: Frame, s: Repair) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcfuser.chain import LOWEST
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, call
 from mcfuser.space.statement import Illegal
 
 COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
@@ -87,6 +87,8 @@ def value(e: Expr, scope: Scope) -> Value:
         return cast(value(e.arg, scope), e.dtype)
     if e.op == "add" and (opposite := _negated(e.args[1])) is not None:
         e = Call("sub", (e.args[0], opposite))
+    if e.op == "tanh":
+        return value(_tanh(e.args[0]), scope)
     args = [_short(value(a, scope), scope) for a in e.args]
     return apply(e.op, args, scope)
 
@@ -95,6 +97,19 @@ def _short(v: Value, scope: Scope) -> Value:
     if len(v.text) < _LONG or v.constant:
         return v
     return replace(v, text=scope.name(v.text), strength=ATOM)
+
+
+def _tanh(x: Expr) -> Expr:
+    """By an exponential, for Triton has no tanh; where that overflows, the quotient is 0."""
+    factor = 2 / math.log(2)
+    while isinstance(x, Call) and x.op in ("mul", "div") and isinstance(x.args[1], Const):
+        by = x.args[1].value
+        if x.op == "div" and not by:
+            break
+        factor, x = factor * by if x.op == "mul" else factor / by, x.args[0]
+    return call(
+        "sub", 1.0, call("div", 2.0, call("add", call("exp2", call("mul", x, factor)), 1.0))
+    )
 
 
 def _negated(e: Expr) -> Expr | None:
@@ -181,9 +196,6 @@ def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
     x = cast(parts[0], dtype)
     if op == "floor":
         return Value(f"tl.floor({x.text})", space, dtype)
-    if op == "tanh":
-        # Triton has no tanh of its own; the sigmoid neither overflows nor branches
-        return Value(f"2.0 * tl.sigmoid(2.0 * {x.within(TERM)}) - 1.0", space, dtype, SUM)
     if op not in _FUNCTIONS:
         raise Illegal(f"operator '{op}' has no counterpart in Triton")
     return Value(f"{_FUNCTIONS[op]}({x.text})", space, dtype)

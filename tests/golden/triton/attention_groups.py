@@ -117,41 +117,8 @@ def attention_groups_rows(
     Z += lanes(P)
     U_left = gl.convert_layout(P.to(gl.float16), LEFT)
     turn += 1
-    n_inside = gl.minimum((m_start + 1) // 64 * 64, n_end)
-    for n_start in range(64, n_inside, 64):
-        slot = turn % 2
-        phase = turn // 2 % 2
-        slot_before = (turn - 1) % 2
-        phase_before = (turn - 1) // 2 % 2
-        mbarrier.wait(K_full.index(slot), phase)
-        S = hopper.warpgroup_mma(
-            Q_tile.index(group).reshape([64, 64]),
-            K_tile.index(slot).reshape([64, 64]).permute((1, 0)),
-            gl.zeros((64, 64), gl.float32, TILE),
-            use_acc=False,
-            is_async=True,
-        )
-        mbarrier.wait(V_full.index(slot_before), phase_before)
-        U = hopper.warpgroup_mma(
-            U_left, V_tile.index(slot_before).reshape([64, 64]), U, is_async=True
-        )
-        S = hopper.warpgroup_mma_wait(1, deps=(S,))
-        mbarrier.arrive(K_empty.index(slot), count=1)
-        S_inside = S
-        R_old = R
-        R = gl.maximum(R, gl.max(S_inside, 1) * 0.432808512266689)
-        Z = by_lane(gl.exp2(R_old - R), Z) * Z
-        P_part_1 = (
-            S_inside * 0.432808512266689 - gl.where(R <= -7.363854809961972e+37, 0.0, R)[:, None]
-        )
-        P = gl.exp2(P_part_1)
-        Z += lanes(P)
-        U, U_left = hopper.warpgroup_mma_wait(0, deps=(U, U_left))
-        mbarrier.arrive(V_empty.index(slot_before), count=1)
-        U = gl.exp2(R_old - R)[:, None] * U
-        U_left = gl.convert_layout(P.to(gl.float16), LEFT)
-        turn += 1
-    for n_start in range(gl.maximum(64, n_inside), n_end, 64):
+    n_inside = (m_start + 1) // 64 * 64
+    for n_start in range(64, n_end, 64):
         slot = turn % 2
         phase = turn // 2 % 2
         slot_before = (turn - 1) % 2
@@ -171,7 +138,10 @@ def attention_groups_rows(
         )
         S = hopper.warpgroup_mma_wait(1, deps=(S,))
         mbarrier.arrive(K_empty.index(slot), count=1)
-        S_inside = gl.where(n[None, :] <= m[:, None], S, LOWEST)
+        if n_start < n_inside:
+            S_inside = S
+        else:
+            S_inside = gl.where(n[None, :] <= m[:, None], S, LOWEST)
         R_old = R
         R = gl.maximum(R, gl.max(S_inside, 1) * 0.432808512266689)
         Z = by_lane(gl.exp2(R_old - R), Z) * Z
