@@ -117,9 +117,14 @@ class _Search:
         return max(MEASURED, self.room)
 
     @property
+    def enough(self) -> int:
+        """Candidates in all, once a generation was begun since the last gain."""
+        return max(self.first, self.since) + MEASURED
+
+    @property
     def settled(self) -> bool:
         """A generation was begun in vain."""
-        return self.best is not None and len(self.begun) >= max(self.first, self.since) + MEASURED
+        return self.best is not None and len(self.begun) >= self.enough
 
     def populate(self, ranked: bool) -> None:
         order = np.argsort(self.times, kind="stable")
@@ -133,9 +138,8 @@ class _Search:
             return []
         if len(self.begun) - self.bred >= self.first:
             self._breed()
-        count = max(0, min(free, most - len(self.begun)))
-        if self.best is not None:
-            count = min(count, max(self.first, self.since) + MEASURED - len(self.begun))
+        left = (most if self.best is None else min(most, self.enough)) - len(self.begun)
+        count = min(free, max(0, left))
         chosen = self._some(count) if count else []
         self.begun |= dict.fromkeys(chosen)
         return chosen
