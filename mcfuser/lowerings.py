@@ -75,7 +75,8 @@ def _choose(device: Device, groups: bool, plan: Plan, tiles: Ints) -> tuple[Ints
 
 def _grouped(device: Device, plan: Plan, tiles: Ints, maps: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """The same, of lowerings with groups: where tiles have their rows, and the plan's statements
-    divide so, which one candidate of each number of rows shows."""
+    divide so, which one candidate of each number of rows shows; a few of the others want more
+    registers than a thread has, and say so when they are generated."""
     fits = np.zeros(len(tiles), bool)
     chain = plan.program.chain
     rows = {a for o in chain.operators if (roles := product(o)) for a in roles.rows}

@@ -208,7 +208,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     monkeypatch.setattr(tune_gpu, "SLOWEST", 0.05 if not ever else 2.0)
     bench, failed = Bench(), Counter[str]()
     bench.compilers = Slow(ever)
-    bench.compilers.longest = 5
+    bench.compilers.longest = 30 if ever else 3
     found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
     search = GpuSearch(CHAIN, H200, bench, "kernel", 0, 16, lambda: False, {}, failed,
                        lambda done, total: None)  # fmt: skip

@@ -5,6 +5,7 @@ They are forked from one that has loaded Triton once, which saves each of them o
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -71,11 +72,12 @@ class Compilers:
 
     def outcome(self, pending: Pending, source: Source, arch: str) -> Binary | Illegal:
         """What a compilation made, or why nothing; waits until it has ended. A compiler that
-        crashed took those beside it along, so each is tried again alone."""
-        try:
+        crashed took those beside it along, so each is tried again, and then alone."""
+        with contextlib.suppress(BrokenProcessPool):
             return pending.result()
-        except BrokenProcessPool:
-            return compile_all([source], arch, 1)[0]
+        with contextlib.suppress(BrokenProcessPool):
+            return self.begin(source, arch).result()
+        return compile_all([source], arch, 1)[0]
 
     def compile(
         self, sources: Sequence[Source], arch: str

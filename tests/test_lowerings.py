@@ -1,0 +1,89 @@
+"""Which lowerings candidates are tried under, and what the model says of those with groups."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+import numpy as np
+import pytest
+
+from mcfuser.candidates import Candidates
+from mcfuser.chain import Chain, attention, from_json
+from mcfuser.codegen.triton import generate
+from mcfuser.codegen.triton.groups import COUNTS, ROWS
+from mcfuser.device import CATALOGUE
+from mcfuser.lowerings import ALIKE, LOWERINGS, every, predict
+from mcfuser.space.prune import distinct, parted, prune, space
+from mcfuser.space.statement import Illegal
+
+H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
+HEADS = attention(16, 2048, 2048, 64, 64, "float16")
+PRODUCT = from_json({
+    "name": "product",
+    "axes": {"m": 2048, "n": 1024, "k": 1024},
+    "tensors": {t: {"shape": list(s), "dtype": "float16"} for t, s in
+                {"A": "mk", "B": "kn", "C": "mn"}.items()},
+    "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+})  # fmt: skip
+
+
+def candidates(chain: Chain, device=H200, groups: bool = True) -> Candidates:
+    return every(parted(distinct(prune(space(chain), device)[0]), device), device, groups)
+
+
+@pytest.fixture(scope="module")
+def heads() -> Candidates:
+    return candidates(HEADS)
+
+
+def grouped(found: Candidates) -> np.ndarray:
+    return found.rows[found.rows[:, -1] >= ALIKE]
+
+
+def test_groups_have_their_rows_and_every_depth_of_their_rings(heads) -> None:
+    m = 1 + heads.space.axes.index("m")
+    some = grouped(heads)
+    assert {4} < {n // ROWS for n in some[:, m]} <= {*COUNTS}
+    assert {*some[:, -1]} == {*range(ALIKE, len(LOWERINGS))}
+    made = list[bool]()
+    for row in some:
+        plan, tiles = heads.plan(row)
+        with contextlib.suppress(Illegal):  # too few registers
+            made.append(generate(plan.schedule(tiles), "kernel", LOWERINGS[row[-1]]).gluon)
+    assert all(made) and len(made) > 0.9 * len(some)
+
+
+def test_groups_want_hopper_and_may_be_left_out() -> None:
+    assert not len(grouped(candidates(HEADS, A100)))
+    alone, both = candidates(HEADS, groups=False), candidates(HEADS)
+    assert not len(grouped(alone))
+    others = both.rows[both.rows[:, -1] < ALIKE]
+    assert np.array_equal(np.unique(others, axis=0), np.unique(alone.rows, axis=0))
+
+
+def by_depth(found: Candidates) -> dict[tuple[int, ...], dict[int, float]]:
+    """Predicted seconds by candidate and stages."""
+    rows = grouped(found)
+    times = found.each(rows, partial(predict, H200))
+    made: dict[tuple[int, ...], dict[int, float]] = {}
+    for row, time in zip(rows.tolist(), times, strict=True):
+        made.setdefault(tuple(row[:-1]), {})[LOWERINGS[row[-1]].stages] = float(time)
+    assert any(len(depths) > 1 for depths in made.values())
+    return made
+
+
+def test_where_products_are_late_a_deeper_ring_gains_nothing(heads) -> None:
+    """On an H200 three tiles a ring took as long as two, or 2 % longer."""
+    assert all(len({*depths.values()}) == 1 for depths in by_depth(heads).values())
+
+
+def test_elsewhere_it_may() -> None:
+    made = by_depth(candidates(PRODUCT))
+    assert any(depths.get(3, 1.0) < depths.get(2, 0.0) for depths in made.values())
+
+
+def test_groups_are_expected_to_gain_where_turns_are_many(heads) -> None:
+    times = heads.each(heads.rows, partial(predict, H200))
+    best = heads.rows[int(np.argmin(times))]
+    assert LOWERINGS[best[-1]].groups
