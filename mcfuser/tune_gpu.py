@@ -56,6 +56,11 @@ class Best:
     candidates: int
 
 
+def room(compilers: int) -> int:
+    """Candidates under way at once, beside so many compilers."""
+    return max(MEASURED, compilers + compilers // SPARE)
+
+
 def announce(worker: GpuWorker, chain: Chain, seed: int, offsets: Mapping[str, float]) -> None:
     """Has the inputs made that a search will measure candidates on, and then its finalists."""
     worker.ahead(chain, seed, False, offsets)
@@ -89,10 +94,9 @@ class GpuSearch:
         if not len(self.found):
             return None
         times = self.found.each(self.found.rows, partial(predict, self.device))
-        workers = self.worker.compilers.workers
         search = evolve(
             self.found.rows, times, self.measure, self.seed, self.trials,
-            lambda: self.stop() or self.unusable, max(MEASURED, workers + workers // SPARE), True,
+            lambda: self.stop() or self.unusable, room(self.worker.compilers.workers), True,
             lambda candidate: candidate[1:-1],
         )  # fmt: skip
         for _, pending in self.under_way.values():
