@@ -121,7 +121,7 @@ class GpuSearch:
         return ended | {candidate_of[p]: self._ended(candidate_of[p]) for p in done | given_up}
 
     def _begin(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
-        """Those that no source can be generated of."""
+        """Begins to compile candidates; gives those that no source can be generated of."""
         failed = {}
         for candidate in candidates:
             plan, tiles = self.found.plan(candidate)
@@ -153,9 +153,11 @@ class GpuSearch:
             self.failed[LATE] += 1
             return float("inf")
         binary = self.worker.compilers.outcome(pending, source, self.device.arch)
-        why = str(binary) if isinstance(binary, Illegal) else too_large(binary, self.device)
-        if isinstance(binary, Illegal) or why is not None:
-            self.failed[str(why)] += 1
+        if isinstance(binary, Illegal):
+            self.failed[str(binary)] += 1
+            return float("inf")
+        if (why := too_large(binary, self.device)) is not None:
+            self.failed[why] += 1
             return float("inf")
         kernel = GpuKernel(self.chain, source, binary)
         result = self.worker.measure(self.chain, [[kernel]], self.seed, offsets=self.offsets)[0]

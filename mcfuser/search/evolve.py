@@ -102,7 +102,7 @@ class _Search:
     """How many had been when the population was last changed."""
 
     def __post_init__(self) -> None:
-        legal = map(tuple, reversed(self.rows.tolist()))
+        legal = map(tuple, reversed(self.rows.tolist()))  # of equal rows the first has the number
         last = len(self.rows) - 1
         self.number: dict[Candidate, int] = {c: last - i for i, c in enumerate(legal)}
         self.values = [np.unique(gene) for gene in self.rows.T]
@@ -132,7 +132,7 @@ class _Search:
         self.population = every[:POPULATION]
 
     def choose(self, most: int) -> list[Candidate]:
-        """What to begin now, `most` in all."""
+        """What to begin now, `most` in all; nothing while three quarters of the room are taken."""
         free = self.room - self.under_way
         if self.settled or (self.under_way and 4 * free < self.room):
             return []
