@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.bench.landscape import Landscape, Point, plan_of, read
+from mcfuser.bench.judge import by_plan, columns
+from mcfuser.bench.landscape import Landscape, read
 from mcfuser.model import fitted
-from mcfuser.model.worth import hopeless
 from mcfuser.search.evolve import Candidate, evolve
-from mcfuser.space.plan import Floats, Ints, Plan
-from mcfuser.space.prune import space
+from mcfuser.space.plan import Floats, Ints
 from mcfuser.tune_gpu import room
 
 DATA = Path(__file__).parent / "data" / "h200"
@@ -59,20 +58,13 @@ class Clock:
 
 def rows_of(landscape: Landscape) -> tuple[Ints, Floats, NDArray[np.float64]]:
     """Candidates as rows of numbers, what the fitted model says of them, and what was measured."""
-    whole, device = space(landscape.chain), landscape.device
-    groups: dict[Plan, list[Point]] = {}
-    for p in landscape.points:
-        if not hopeless(p.spills or 0):
-            groups.setdefault(plan_of(whole, p), []).append(p)
     families: dict[object, int] = {}
     rows, times, seconds = list[Ints](), list[Floats](), list[float]()
-    for plan, points in groups.items():
+    for plan, points in by_plan(landscape.chain, landscape.points).items():
         family = families.setdefault((plan.expression, plan.split, plan.parts), len(families))
-        tiles = np.asarray([p.tiles for p in points], np.int64)
-        warps, stages = (np.asarray([getattr(p, n) for p in points]) for n in ("warps", "stages"))
-        last, tma = np.asarray([(p.combine == "last", p.tma) for p in points]).T
-        made = fitted.lowered(plan, tiles, warps, stages, last, device, tma)
-        times.append(fitted.estimate(made, device))
+        tiles, warps, stages, last, tma = columns(points)
+        made = fitted.lowered(plan, tiles, warps, stages, last, landscape.device, tma)
+        times.append(fitted.estimate(made, landscape.device))
         lowering = 100 * warps + 10 * stages + 2 * last + tma
         rows.append(np.column_stack([np.full(len(points), family), tiles, lowering]))
         seconds += [p.seconds or float("inf") for p in points]

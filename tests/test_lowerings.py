@@ -13,9 +13,10 @@ from mcfuser.chain import Chain, attention, from_json
 from mcfuser.codegen.triton import generate
 from mcfuser.codegen.triton.groups import COUNTS, ROWS
 from mcfuser.device import CATALOGUE
+from mcfuser.foresee import pruned
 from mcfuser.lowerings import ALIKE, LOWERINGS, every, predict
-from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
+from mcfuser.tuned import Options
 
 H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
 HEADS = attention(16, 2048, 2048, 64, 64, "float16")
@@ -29,7 +30,7 @@ PRODUCT = from_json({
 
 
 def candidates(chain: Chain, device=H200, groups: bool = True) -> Candidates:
-    return every(parted(distinct(prune(space(chain), device)[0]), device), device, groups)
+    return every(pruned(chain, device, Options())[0], device, groups)
 
 
 @pytest.fixture(scope="module")

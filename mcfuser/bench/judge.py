@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfuser.bench.landscape import Landscape, Point, plan_of
+from mcfuser.chain import Chain
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.model.terms import terms
 from mcfuser.model.worth import hopeless, worth
-from mcfuser.space.plan import Floats, Plan
+from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import space
 
 TOP = 8
@@ -48,28 +50,45 @@ class Known:
 
 
 def known(landscape: Landscape) -> Known:
-    device, every = landscape.device, space(landscape.chain)
-    groups: dict[Plan, list[Point]] = {}
-    for point in landscape.points:
-        if point.seconds is not None and not hopeless(point.spills or 0):
-            groups.setdefault(plan_of(every, point), []).append(point)
+    device = landscape.device
+    right = [p for p in landscape.points if p.seconds is not None]
     parts: list[tuple[Floats, ...]] = []
-    for plan, points in groups.items():
-        tiles = np.asarray([p.tiles for p in points], np.int64)
-        warps = np.asarray([p.warps for p in points])
-        stages = np.asarray([p.stages for p in points])
-        last = np.asarray([p.combine == "last" for p in points])
-        seconds = np.asarray([p.seconds for p in points])
+    for plan, points in by_plan(landscape.chain, right).items():
+        tiles, warps, stages, last, tma = columns(points)
         kept = worth(plan, tiles, warps, stages, device)
+        seconds = np.asarray([p.seconds for p in points])[kept]
         tiles = tiles[kept]
-        tma = np.asarray([p.tma for p in points])
         made = fitted.lowered(plan, tiles, warps[kept], stages[kept], last[kept], device, tma[kept])
         found = terms(made, device)
-        parts.append((fitted.matrix(found, device), found.far, seconds[kept],
+        parts.append((fitted.matrix(found, device), found.far, seconds,
                       analytical.estimate(plan, tiles, device),
                       roofline.estimate(plan, tiles, device)))  # fmt: skip
     events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
     return Known(landscape, fitted.Sample(events, far, seconds), equation, roof)
+
+
+def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
+    """Points of a chain's landscape, but for those that the compiler gave up on."""
+    every = space(chain)
+    groups: dict[Plan, list[Point]] = {}
+    for point in points:
+        if not hopeless(point.spills or 0):
+            groups.setdefault(plan_of(every, point), []).append(point)
+    return groups
+
+
+def columns(
+    points: Sequence[Point],
+) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Points of a plan as models take them: tiles [points, axes], warps, stages, whether the last
+    block combines parts, and whether operands come through maps."""
+    return (
+        np.asarray([p.tiles for p in points], np.int64),
+        np.asarray([p.warps for p in points], np.int64),
+        np.asarray([p.stages for p in points], np.int64),
+        np.asarray([p.combine == "last" for p in points], bool),
+        np.asarray([p.tma for p in points], bool),
+    )
 
 
 def fit(found: Sequence[Known]) -> dict[str, float]:

@@ -145,11 +145,11 @@ class _Search:
         return chosen
 
     def _some(self, count: int) -> list[Candidate]:
-        if self.kin is None or len(self.begun) < self.first:
-            return self._fresh(self.population, count) or self._fresh(self._drawn(), count)
-        at = len(self.begun)
-        near = self._fresh(self._beside(), (at + count) // 2 - at // 2)
         others = self._fresh(self.population, count) or self._fresh(self._drawn(), count)
+        at = len(self.begun)
+        if self.kin is None or at < self.first:
+            return others
+        near = self._fresh(self._beside(), (at + count) // 2 - at // 2)
         return list(dict.fromkeys([*near, *others]))[:count]
 
     def take(self, ended: Mapping[Candidate, float]) -> None:

@@ -1,8 +1,7 @@
 """A kernel whose warps have work of their own, in Gluon: a loader, groups that compute, and the
 kernel that sets up what they share.
 
-The loader walks the loop and fills rings; a group walks it too, and takes from them. Turns that
-lie inside a domain as a whole need no mask and have a loop of their own.
+The loader walks the loop and fills rings; a group walks it too, and takes from them.
 """
 
 from __future__ import annotations
