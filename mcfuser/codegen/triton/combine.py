@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcfuser.chain import LOWEST
 from mcfuser.codegen.triton.frame import TAB, Frame
-from mcfuser.codegen.triton.memory import fetch
+from mcfuser.codegen.triton.memory import fetch, shared
 from mcfuser.codegen.triton.tile import Scope, Value, spread, value
 from mcfuser.expr import Read
 from mcfuser.space.statement import Combine
@@ -20,6 +20,7 @@ def combine(frame: Frame, s: Combine) -> list[str]:
     pad, parts = TAB * frame.depth, frame.schedule.parts
     kind = "tl.static_range" if parts <= UNROLLED else "range"
     head = [
+        *(line for n in (s.buffer, *(r.new for r in s.repairs)) for line in shared(frame, n)),
         f"{pad}{name} = {frame.full(s.buffer, LOWEST if largest else 0.0)}",
         f"{pad}for peer in {kind}({parts}):",
     ]

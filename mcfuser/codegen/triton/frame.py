@@ -43,8 +43,7 @@ def assign(depth: int, name: str, words: str) -> list[str]:
 
 
 def mentions(lines: Sequence[str], name: str) -> bool:
-    pattern = re.compile(rf"\b{name}\b")
-    return any(pattern.search(line) for line in lines)
+    return re.search(rf"\b{name}\b", "\n".join(lines)) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,8 @@ class Frame:
     """The place that is being written.
 
     `at` holds the axes whose turn is settled: a number where it is written out, None where it is
-    a variable. `fresh` holds the buffers whose next reduction starts anew. Where warps have work
+    a variable. `fresh` holds the buffers whose next reduction starts anew, `placed` the names of
+    where the parts of a split share theirs. Where warps have work
     of their own, it is the place of one of the `groups`: `arrived` holds the tiles that a turn has
     waited for, of this turn or late ones of the one before; `late` what is issued beside the
     turn's first product; `bare` what statements are in turns inside a domain.
@@ -75,6 +75,7 @@ class Frame:
     at: dict[str, int | None] = field(default_factory=dict)
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
+    placed: set[str] = field(default_factory=set)
     groups: Groups | None = None
     arrived: set[tuple[str, bool]] = field(default_factory=set)
     late: tuple[Compute, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mcfuser.chain import Tensor
 from mcfuser.codegen.triton.address import Step, address
-from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.tensor_map import dimensions
 from mcfuser.codegen.triton.tile import Value, aligned, both, cast, shape_text
 from mcfuser.codegen.triton.warpgroup import arrived, put
@@ -73,13 +73,36 @@ def share(frame: Frame, s: Share) -> list[str]:
     return _put(frame, s.buffer, frame.layout.workspace(s.buffer), "part")
 
 
+def shared(frame: Frame, name: str) -> list[str]:
+    """Where the parts have put their tiles of a reduction, under a name; nothing if it is known."""
+    at = _place(frame, name)
+    if at in frame.placed:
+        return []
+    frame.placed.add(at)
+    where, *_ = _access(
+        frame, frame.layout.workspace(name), _indices(frame, name), frame.layout.space(name)
+    )
+    return assign(frame.depth, at, where)
+
+
 def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
-    """What a part has shared of a reduction. Past the first level of cache, because in a kernel
+    """What a part has `shared` of a reduction. Past the first level of cache, because in a kernel
     that also shares, other blocks have only just written it."""
-    space = frame.layout.space(name)
-    args = _access(frame, frame.layout.workspace(name), _indices(frame, name), space, part)
-    args += [_nothing(frame.dtype(name))] if len(args) > 1 else []
+    space, tensor = frame.layout.space(name), frame.layout.workspace(name)
+    args = [f"{_place(frame, name)} + {_of_part(tensor, part)}"]
+    if (mask := both(frame.masks(space), space)) is not None:
+        args += [f"mask={aligned(mask, space).text}", _nothing(frame.dtype(name))]
     return call(frame.depth, f"{variable} = tl.load", [*args, 'cache_modifier=".cg"'])
+
+
+def _place(frame: Frame, name: str) -> str:
+    return frame.named("part", f"{frame.tile(name)}_at")
+
+
+def _of_part(tensor: Tensor, part: str) -> str:
+    """Where a part's own tensor begins: each has one, one after the other."""
+    size = math.prod(int(d) for d in tensor.shape)
+    return f"{part} * {size}" if size > 1 else part
 
 
 def _put(frame: Frame, name: str, tensor: Tensor, part: str | None = None) -> list[str]:
@@ -101,15 +124,14 @@ def _access(
     frame: Frame, tensor: Tensor, indices: Sequence[Affine], space: tuple[str, ...],
     part: str | None = None,
 ) -> list[str]:  # fmt: skip
-    """The pointers of a tile, and the mask where it needs one; each part has a tensor of its
-    own, one after the other."""
+    """The pointers of a tile, of a part's own tensor if one is given, and the mask where it needs
+    one."""
     moves, start = address(frame.schedule.chain, tensor, indices)
     fixed = {step.extents: step.number for step in start}
     numbers: list[str] = []
     vectors: list[str] = []
     if part is not None:
-        size = math.prod(int(d) for d in tensor.shape)
-        numbers.append(f"{part} * {size}" if size > 1 else part)
+        numbers.append(_of_part(tensor, part))
     for a in (*(a for a in moves if a not in space), *space):
         position = frame.position(a)
         if position.constant:

@@ -51,19 +51,22 @@ def attention_split_combine(O_ptr, R_parts_ptr, Z_parts_ptr, U_parts_ptr):
     pid = tl.program_id(0)
     b = pid
     h = tl.arange(0, 64)
+    R_at = R_parts_ptr + b
     R = tl.full((), LOWEST, tl.float32)
     for peer in tl.static_range(8):
-        R_part = tl.load(R_parts_ptr + peer * 12 + b, cache_modifier=".cg")
+        R_part = tl.load(R_at + peer * 12, cache_modifier=".cg")
         R = tl.maximum(R, R_part)
+    Z_at = Z_parts_ptr + b
     Z = tl.zeros((), tl.float32)
     for peer in tl.static_range(8):
-        Z_part = tl.load(Z_parts_ptr + peer * 12 + b, cache_modifier=".cg")
-        R_part = tl.load(R_parts_ptr + peer * 12 + b, cache_modifier=".cg")
+        Z_part = tl.load(Z_at + peer * 12, cache_modifier=".cg")
+        R_part = tl.load(R_at + peer * 12, cache_modifier=".cg")
         Z += tl.exp2(R_part - R) * Z_part
+    U_at = U_parts_ptr + b * 64 + h
     U = tl.zeros((64,), tl.float32)
     for peer in tl.static_range(8):
-        U_part = tl.load(U_parts_ptr + peer * 768 + b * 64 + h, cache_modifier=".cg")
-        R_part = tl.load(R_parts_ptr + peer * 12 + b, cache_modifier=".cg")
+        U_part = tl.load(U_at + peer * 768, cache_modifier=".cg")
+        R_part = tl.load(R_at + peer * 12, cache_modifier=".cg")
         U += tl.exp2(R_part - R) * U_part
     O = tl.where(U == 0.0, 0.0, U / Z)
     tl.store(O_ptr + b * 64 + h, O.to(tl.float16))

@@ -50,32 +50,22 @@ def attention_split_last(
     parts_before = tl.atomic_add(ended_ptr + pid, 1, sem="acq_rel")
     if parts_before == 7:
         tl.store(ended_ptr + pid, 0)
+        R_at = R_parts_ptr + b + m
         R = tl.full((16,), LOWEST, tl.float32)
         for peer in tl.static_range(8):
-            R_part = tl.load(
-                R_parts_ptr + peer * 12 + b + m, mask=m_in, other=0.0, cache_modifier=".cg"
-            )
+            R_part = tl.load(R_at + peer * 12, mask=m_in, other=0.0, cache_modifier=".cg")
             R = tl.maximum(R, R_part)
+        Z_at = Z_parts_ptr + b + m
         Z = tl.zeros((16,), tl.float32)
         for peer in tl.static_range(8):
-            Z_part = tl.load(
-                Z_parts_ptr + peer * 12 + b + m, mask=m_in, other=0.0, cache_modifier=".cg"
-            )
-            R_part = tl.load(
-                R_parts_ptr + peer * 12 + b + m, mask=m_in, other=0.0, cache_modifier=".cg"
-            )
+            Z_part = tl.load(Z_at + peer * 12, mask=m_in, other=0.0, cache_modifier=".cg")
+            R_part = tl.load(R_at + peer * 12, mask=m_in, other=0.0, cache_modifier=".cg")
             Z += tl.exp2(R_part - R) * Z_part
+        U_at = U_parts_ptr + b * 64 + m[:, None] * 64 + h[None, :]
         U = tl.zeros((16, 64), tl.float32)
         for peer in tl.static_range(8):
-            U_part = tl.load(
-                U_parts_ptr + peer * 768 + b * 64 + m[:, None] * 64 + h[None, :],
-                mask=m_in[:, None],
-                other=0.0,
-                cache_modifier=".cg",
-            )
-            R_part = tl.load(
-                R_parts_ptr + peer * 12 + b + m, mask=m_in, other=0.0, cache_modifier=".cg"
-            )
+            U_part = tl.load(U_at + peer * 768, mask=m_in[:, None], other=0.0, cache_modifier=".cg")
+            R_part = tl.load(R_at + peer * 12, mask=m_in, other=0.0, cache_modifier=".cg")
             U += tl.exp2(R_part - R)[:, None] * U_part
         O = tl.where(U == 0.0, 0.0, U / Z[:, None])
         tl.store(

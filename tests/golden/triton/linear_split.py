@@ -32,14 +32,10 @@ def linear_split_combine(bias_ptr, Y_ptr, C_parts_ptr):
     m = tl.arange(0, 64)
     m_in = m < 60
     n = n_start + tl.arange(0, 64)
+    C_at = C_parts_ptr + m[:, None] * 256 + n[None, :]
     C = tl.zeros((64, 64), tl.float32)
     for peer in tl.static_range(5):
-        C_part = tl.load(
-            C_parts_ptr + peer * 15360 + m[:, None] * 256 + n[None, :],
-            mask=m_in[:, None],
-            other=0.0,
-            cache_modifier=".cg",
-        )
+        C_part = tl.load(C_at + peer * 15360, mask=m_in[:, None], other=0.0, cache_modifier=".cg")
         C += C_part
     bias = tl.load(bias_ptr + n).to(tl.float32)
     Y = tl.maximum(C + bias[None, :], 0.0)
