@@ -16,6 +16,7 @@ from mcfuser.codegen.triton.tensor_map import mappable
 from mcfuser.codegen.triton.width import widths
 from mcfuser.device import Device
 from mcfuser.model import fitted
+from mcfuser.model import groups as warp_groups
 from mcfuser.model.resources import HOPPER
 from mcfuser.model.worth import worth
 from mcfuser.space.plan import Floats, Ints, Plan, sizes_of
@@ -40,12 +41,6 @@ KINDS = ALIKE // 2
 """Those before that have a kernel to combine parts."""
 PLAIN = KINDS // 2
 """Those before that, besides, load through pointers alone."""
-LATE = 0.8
-"""What a kernel of groups takes of the time of one whose warps all do the same, where a product
-runs beside what else a turn does,"""
-SET_UP = 2e-6
-"""and seconds besides: barriers, registers that warps hand over. On an H200 both together were
-within 12 % for attention with 128 rows a block that takes 9 to 1,100 us."""
 
 
 def every(found: Space, device: Device, groups: bool = True) -> Candidates:
@@ -120,14 +115,15 @@ def mapped(plan: Plan, tiles: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 
 
 def predict(device: Device, plan: Plan, tiles: Ints, lowerings: Ints) -> Floats:
-    """Seconds by the fitted model."""
-    warps, groups = WARPS[lowerings], lowerings >= ALIKE
-    late = groups & _late(plan)
-    stages = np.where(late, STAGES.max(), STAGES[lowerings])  # a tile comes while the last is used
-    last, maps = (lowerings >= KINDS) & ~groups, TMA[lowerings]
-    made = fitted.lowered(plan, tiles, warps, stages, last, device, maps)
-    found = fitted.estimate(made, device)
-    return np.where(late, LATE * found + SET_UP, found)
+    """Seconds by the fitted model; where a product is late, by that of warp groups."""
+    found, late = np.zeros(len(tiles)), (lowerings >= ALIKE) & _late(plan)
+    for which, estimate in ((~late, fitted.estimate), (late, warp_groups.estimate)):
+        if which.any():
+            some = lowerings[which]
+            last, maps = (some >= KINDS) & (some < ALIKE), TMA[some]
+            made = fitted.lowered(plan, tiles[which], WARPS[some], STAGES[some], last, device, maps)
+            found[which] = estimate(made, device)
+    return found
 
 
 def _late(plan: Plan) -> bool:
