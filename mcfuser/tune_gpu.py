@@ -40,6 +40,11 @@ SPARE = 8
 SLOWEST = 0.5
 """How long the search waits for its last compilations, as a multiple of what it has taken."""
 LATE = "it took the compiler longer than its peers"
+COMPILING = 60.0
+"""Seconds, all compilers' together, after which what was measured decides: most searches settle
+before that, and those that do not gain a few percent at most."""
+WAITING = 16.0
+"""The same of whoever waits, however few compilers there are."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ class GpuSearch:
         times = self.found.each(self.found.rows, partial(predict, self.device))
         search = evolve(
             self.found.rows, times, self.measure, self.seed, self.trials,
-            lambda: self.stop() or self.unusable, room(self.worker.compilers.workers), True,
+            lambda: self.stop() or self.unusable or self.spent, room(self.worker.compilers.workers),
+            True,
             lambda candidate: candidate[1:-1],
         )  # fmt: skip
         for _, pending in self.under_way.values():
@@ -107,6 +113,12 @@ class GpuSearch:
     def unusable(self) -> bool:
         """Nothing could be measured, and the GPU is why."""
         return bool(self.results) and all(r.unusable for r in self.results.values())
+
+    @property
+    def spent(self) -> bool:
+        """It has taken as long as a search may."""
+        most = min(WAITING, COMPILING / self.worker.compilers.workers)
+        return time.monotonic() - self.begun > most
 
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Begins to compile candidates, and gives seconds of those that were compiled or failed

@@ -16,6 +16,7 @@ from mcfuser.codegen.triton import Source, generate
 from mcfuser.device import CATALOGUE
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuWorker
+from mcfuser.search.evolve import MEASURED
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import compare, tune
@@ -221,6 +222,14 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     assert failed[LATE] == (0 if ever else len(held))
     measured = [k.source for k in search.kernels.values()]
     assert {s in measured for s in held} == {ever}
+
+
+def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) -> None:
+    long = tune(CHAIN, H200, MemoryCache(), Options(seed=7), worker=bench)
+    monkeypatch.setattr(tune_gpu, "COMPILING", 0.0)
+    short = tune(CHAIN, H200, MemoryCache(), Options(seed=7), worker=bench)
+    assert MEASURED <= short.trials < long.trials
+    assert short.measured is not None
 
 
 def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
