@@ -72,15 +72,16 @@ def _nvidia(
 
 # Seconds an event by term (model.terms), from `mcfuser bench model` over benchmarks/data/h200.
 H200 = (
-    ("launch", 8.79e-07), ("combined", 8.89e-12), ("parts", 2.74e-08), ("second", 8.61e-07),
-    ("ended", 8.35e-07), ("warps", 8.43e-08), ("distinct", 6.39e-12), ("maps", 7.1e-07),
-    ("turn", 1.78e-07), ("arrive", 5.83e-12), ("fill", 6.21e-08), ("load", 9.67e-08),
-    ("issue", 1.23e-08), ("fetch", 2.2e-08), ("mma", 2.91e-09), ("chain", 8.79e-09),
-    ("group", 7.77e-09), ("teams", 4.94e-08), ("across", 1.88e-07), ("reduce", 2.98e-09),
-    ("mask", 2.91e-10), ("spill", 2.44e-09), ("gather", 1.98e-08), ("regather", 3.49e-08),
-    ("far_load", 3.07e-07), ("far_fill", 3.69e-07), ("lines", 2.31e-12), ("exposed", 3.11e-12),
-    ("stored", 6.84e-11), ("cast", 2.99e-11), ("group_all", 4.96e-11), ("operands", 1.35e-09),
-    ("simple_all", 9.9e-13), ("spread", 2.57e-11), ("memory", 1.36),
+    ("launch", 8.47e-07), ("combined", 9.1e-12), ("parts", 2.83e-08), ("second", 8.61e-07),
+    ("ended", 8.46e-07), ("warps", 7.97e-08), ("distinct", 6.02e-12), ("maps", 9.85e-07),
+    ("turn", 1.7e-07), ("arrive", 6.47e-12), ("fill", 6.05e-08), ("load", 9.73e-08),
+    ("issue", 1.01e-08), ("copy", 7.39e-10), ("fetch", 4.97e-08), ("mma", 2.76e-09),
+    ("chain", 7.88e-09), ("group", 6.51e-09), ("teams", 4.91e-08), ("across", 1.9e-07),
+    ("reduce", 2.75e-09), ("mask", 3.46e-10), ("spill", 2.11e-09), ("gather", 1.99e-08),
+    ("regather", 3.43e-08), ("far_load", 2.88e-07), ("far_fill", 3.97e-07), ("lines", 2.6e-12),
+    ("box", 3.02e-13), ("exposed", 5.57e-12), ("stored", 6.23e-11), ("cast", 2.85e-11),
+    ("group_all", 4.72e-11), ("operands", 1.31e-09), ("simple_all", 1.4e-12), ("spread", 2.99e-11),
+    ("memory", 1.37),
 )  # fmt: skip
 
 

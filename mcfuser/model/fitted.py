@@ -102,12 +102,12 @@ def costs(device: Device) -> Mapping[str, float]:
 
 GROUP: Mapping[str, str] = {
     **dict.fromkeys(("launch", *ONCE, "warps"), "launch"),
-    **dict.fromkeys(("maps", "turn", "arrive", "fill", "load", "issue", "fetch", "across"), "turn"),
-    **dict.fromkeys(("gather", "regather", "far_load", "far_fill"), "turn"),
+    **dict.fromkeys(("maps", "turn", "arrive", "fill", "load", "issue", "copy", "fetch"), "turn"),
+    **dict.fromkeys(("across", "gather", "regather", "far_load", "far_fill"), "turn"),
     **dict.fromkeys(("mma", "chain", "operands"), "warp"),
     **dict.fromkeys(("group", "group_all", "teams"), "product 128x128"),
     **dict.fromkeys(("reduce", "mask", "spill", "simple_all", "spread"), "function"),
-    **dict.fromkeys(("lines", "distinct", "exposed", "stored", "cast"), "cache"),
+    **dict.fromkeys(("lines", "box", "distinct", "exposed", "stored", "cast"), "cache"),
     MEMORY: "memory",
 }
 """The reading that tells how a term scales from one device to another."""

@@ -59,10 +59,12 @@ LIMIT = 235.0
 ONCE = ("combined", "parts", "second", "ended")
 """Terms that count once for all blocks: they come after the last of them."""
 WAITS = (
-    "maps", "turn", "arrive", "fill", "load", "issue", "fetch", "mma", "chain", "group", "teams",
-    "across", "reduce", "mask", "spill", "gather", "regather", "far_load", "far_fill",
+    "maps", "turn", "arrive", "fill", "load", "issue", "copy", "fetch", "mma", "chain", "group",
+    "teams", "across", "reduce", "mask", "spill", "gather", "regather", "far_load", "far_fill",
 )  # fmt: skip
-BUSY = ("lines", "exposed", "stored", "cast", "group_all", "operands", "simple_all", "spread")
+BUSY = (
+    "lines", "box", "exposed", "stored", "cast", "group_all", "operands", "simple_all", "spread",
+)  # fmt: skip
 """Terms that keep a unit of the multiprocessor busy."""
 SHARED = ("warps", "distinct")
 """Terms that all multiprocessors share evenly: warps that start, bytes that no other block that
@@ -156,7 +158,7 @@ def _elements(made: Lowered, name: str, outer: tuple[Loop, ...]) -> Floats:
 
 def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far: bool) -> None:
     """A pipelined loop waits for a tile each turn, but as many of them are in flight as there are
-    stages to spare; with one to spare, its arrival is waited for as well."""
+    stages to spare; with one to spare, the arrival of what threads copy is waited for as well."""
     entries = repeats(made.sizes, inner(outer))
     turns = entries * made.sizes.turns(loop)
     some = alone = np.zeros(found.size, bool)
@@ -167,7 +169,7 @@ def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far:
         some, alone = some | ahead, alone | ~ahead
         copies = repeats(made.sizes, tuple(x for x in o if x.kind == "unrolled"))
         nbytes = copies * made.nbytes(s.buffer)
-        found.add("arrive", (ahead & (made.stages == 2)) * turns * nbytes)
+        found.add("arrive", (ahead & ~made.mapped(s) & (made.stages == 2)) * turns * nbytes)
         found.add("exposed", ahead * entries * nbytes)
     found.add("turn", some * turns / np.maximum(made.stages - 1.0, 1.0))
     found.add("fill", some * entries * made.stages)
@@ -177,15 +179,18 @@ def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far:
 
 
 def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: Floats) -> None:
+    """Through a map a tile comes as a box that nobody copies; else threads ask for every vector,
+    and lines of the cache come whole."""
     nbytes = made.nbytes(s.buffer)
     run = np.minimum(run_of(made, s), nbytes)
-    alone = ~made.ahead(s, outer)
-    found.add("lines", times * nbytes * np.maximum(1.0, LINE / run))
+    alone, mapped = ~made.ahead(s, outer), made.mapped(s)
+    found.add("box", mapped * times * nbytes)
+    found.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))
     found.add("exposed", alone * times * nbytes)
     found.add("load", alone * times)
-    issue = np.maximum(1.0, nbytes / (32 * made.warps * np.minimum(VECTOR, run)))
-    mapped = made.mapped(s)
-    found.add("issue", (alone & ~mapped) * times * issue)
+    vectors = np.maximum(1.0, nbytes / (32 * made.warps * np.minimum(VECTOR, run)))
+    found.add("issue", (alone & ~mapped) * times * vectors)
+    found.add("copy", ~(alone | mapped) * times * vectors)
     found.add("fetch", mapped * times)
     if s.buffer not in made.operands:
         found.add("cast", times * nbytes)
@@ -208,7 +213,8 @@ def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -
     found.add("group_all", large * dot.row_tiles * steps * columns * warps)
     found.add("teams", large * (warps > QUARTERS))
     if not loaded and not _follows(chain, left, made):
-        found.add("spread", times * dot.rows / dot.across * dot.depth * warps)
+        each = np.where(made.stages > 1, warps, 1.0)  # from a pipeline's tile; else from each other
+        found.add("spread", times * dot.rows / dot.across * dot.depth * each)
 
 
 def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
