@@ -89,6 +89,8 @@ class GpuSearch:
     begun: float = field(default_factory=time.monotonic)
     ending: float | None = None
     """When it was first waited for a few that are the last."""
+    opening: Sequence[Candidate] = ()
+    """The first generation, the model's favourites: those are waited for."""
     under_way: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
     kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)
@@ -105,8 +107,7 @@ class GpuSearch:
             True,
             lambda candidate: candidate[1:-1],
         )  # fmt: skip
-        for _, pending in self.under_way.values():
-            pending.cancel()
+        self.worker.compilers.abandon()
         return self._best(search)
 
     @property
@@ -116,13 +117,15 @@ class GpuSearch:
 
     @property
     def spent(self) -> bool:
-        """It has taken as long as a search may."""
+        """It has taken as long as a search may, and the first generation has ended."""
         most = min(WAITING, COMPILING / self.worker.compilers.workers)
-        return time.monotonic() - self.begun > most
+        over = time.monotonic() - self.begun > most
+        return over and not any(c in self.under_way for c in self.opening)
 
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Begins to compile candidates, and gives seconds of those that were compiled or failed
         since. Those that take the compiler too long are given up, the `last` ones soon."""
+        self.opening = self.opening or candidates
         ended = self._begin(candidates)
         candidate_of = {pending: c for c, (_, pending) in self.under_way.items()}
         patience = 0.0 if ended else self._patience(last)

@@ -73,3 +73,21 @@ def test_one_that_crashes_costs_those_beside_it_only_time(tmp_path: Path) -> Non
         after = others.outcome(others.begin(right, "sm_90"), right, "sm_90")
     assert "the compiler crashed" in str(first)
     assert isinstance(second, Binary) and isinstance(after, Binary)
+
+
+def test_what_is_abandoned_ends_and_what_comes_next_does_not_wait(tmp_path: Path) -> None:
+    right, gate = source(), tmp_path / "gate"
+    with Compilers(1) as others:
+        others.abandon()  # nothing is under way
+        slow = others.begin(held(right, gate), "sm_90")
+        waits = others.begin(right, "sm_90")
+        others.abandon()
+        found = others.outcome(others.begin(right, "sm_90"), right, "sm_90")
+        assert isinstance(found, Binary)
+        for pending in (slow, waits):
+            assert pending.cancelled() or pending.exception(timeout=30) is not None
+        kept = others.begin(right, "sm_90")
+        assert isinstance(others.outcome(kept, right, "sm_90"), Binary)
+        processes = {*others._pool._processes}
+        others.abandon()  # all has ended: the processes stay
+        assert {*others._pool._processes} == processes

@@ -34,6 +34,7 @@ class Compilers:
     def __init__(self, workers: int, longest: int = LONGEST) -> None:
         self.workers, self.longest = workers, longest
         self._pool: ProcessPoolExecutor | None = None
+        self._under_way = set[Pending]()
 
     def __enter__(self) -> Compilers:
         return self
@@ -56,6 +57,11 @@ class Compilers:
             process.terminate()
         self._pool = None
 
+    def abandon(self) -> None:
+        """Ends what is still compiled, if anything is, lest it slow down what comes next."""
+        if self._under_way:
+            self.stop()
+
     def warm(self) -> None:
         """Starts the process that forks the others, without waiting until it is ready."""
         if self._pool is None:
@@ -65,10 +71,13 @@ class Compilers:
     def begin(self, source: Source, arch: str) -> Pending:
         """Compiles a source while the caller goes on."""
         try:
-            return self._started().submit(_attempt, source, arch, self.longest)
+            pending = self._started().submit(_attempt, source, arch, self.longest)
         except BrokenProcessPool:  # by one before
             self._pool = None
             return self.begin(source, arch)
+        self._under_way.add(pending)
+        pending.add_done_callback(self._under_way.discard)
+        return pending
 
     def outcome(self, pending: Pending, source: Source, arch: str) -> Binary | Illegal:
         """What a compilation made, or why nothing; waits until it has ended. A compiler that
