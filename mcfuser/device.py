@@ -72,15 +72,15 @@ def _nvidia(
 
 # Seconds an event by term (model.terms), from `mcfuser bench model` over benchmarks/data/h200.
 H200 = (
-    ("launch", 8.47e-07), ("combined", 9.1e-12), ("parts", 2.83e-08), ("second", 8.61e-07),
-    ("ended", 8.46e-07), ("warps", 7.97e-08), ("distinct", 6.02e-12), ("maps", 9.85e-07),
-    ("turn", 1.7e-07), ("arrive", 6.47e-12), ("fill", 6.05e-08), ("load", 9.73e-08),
-    ("issue", 1.01e-08), ("copy", 7.39e-10), ("fetch", 4.97e-08), ("mma", 2.76e-09),
-    ("chain", 7.88e-09), ("group", 6.51e-09), ("teams", 4.91e-08), ("across", 1.9e-07),
-    ("reduce", 2.75e-09), ("mask", 3.46e-10), ("spill", 2.11e-09), ("gather", 1.99e-08),
-    ("regather", 3.43e-08), ("far_load", 2.88e-07), ("far_fill", 3.97e-07), ("lines", 2.6e-12),
-    ("box", 3.02e-13), ("exposed", 5.57e-12), ("stored", 6.23e-11), ("cast", 2.85e-11),
-    ("group_all", 4.72e-11), ("operands", 1.31e-09), ("simple_all", 1.4e-12), ("spread", 2.99e-11),
+    ("launch", 7.59e-07), ("combined", 9.07e-12), ("parts", 2.77e-08), ("second", 9.11e-07),
+    ("ended", 9.15e-07), ("warps", 7.51e-08), ("distinct", 5.55e-12), ("maps", 7.76e-07),
+    ("turn", 1.73e-07), ("arrive", 6.66e-12), ("fill", 6.27e-08), ("load", 9.69e-08),
+    ("issue", 9.94e-09), ("copy", 7.76e-10), ("fetch", 5.7e-08), ("mma", 2.79e-09),
+    ("chain", 8.49e-09), ("group", 7.44e-09), ("teams", 5.73e-08), ("across", 1.84e-07),
+    ("reduce", 2.39e-09), ("mask", 1.24e-09), ("spill", 2.21e-09), ("gather", 2e-08),
+    ("regather", 3.4e-08), ("far_load", 3.01e-07), ("far_fill", 4.93e-07), ("lines", 2.57e-12),
+    ("box", 3.84e-13), ("exposed", 6.07e-12), ("stored", 5.8e-11), ("cast", 2.83e-11),
+    ("group_all", 4.54e-11), ("operands", 1.3e-09), ("simple_all", 2.79e-12), ("spread", 2.98e-11),
     ("memory", 1.37),
 )  # fmt: skip
 

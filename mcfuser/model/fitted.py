@@ -80,15 +80,12 @@ def lowered(
 
 
 def matrix(found: Terms, device: Device) -> Floats:
-    """Events [candidates, terms] as they add up in time: the columns of `NAMES`. A multiprocessor
-    is done when the longest of its blocks is."""
-    queue = np.ceil(found.blocks / device.units)
-    waves = np.ceil(queue / found.resident)
-    longer = found.peak - 1
+    """Events [candidates, terms] as they add up in time: the columns of `NAMES`."""
+    queue, waves = found.queue(device.units), found.queue(device.units * found.resident)
     columns = [np.ones(found.size), *(found.of(n) for n in ONCE)]
     columns += [found.of(n) * found.blocks / device.units for n in SHARED]
-    columns += [found.of(n) * (waves + longer) for n in WAITS]
-    columns += [found.of(n) * (queue + longer) for n in BUSY]
+    columns += [found.of(n) * waves for n in WAITS]
+    columns += [found.of(n) * queue for n in BUSY]
     return np.stack(columns, axis=1)
 
 

@@ -91,6 +91,13 @@ class Terms:
     def of(self, name: str) -> Floats:
         return self.events.get(name, np.zeros(self.size))
 
+    def queue(self, places: Floats | int) -> Floats:
+        """Blocks of average length that follow each other in a place, where so many run at a time:
+        those of unequal length start longest first, so that they end together if they can."""
+        share = self.blocks / places
+        found: Floats = np.where(self.peak > 1, np.maximum(share, self.peak), np.ceil(share))
+        return found
+
 
 def terms(made: Lowered, device: Device) -> Terms:
     """All terms of a plan's candidates."""
