@@ -40,7 +40,7 @@ SPARE = 8
 SLOWEST = 0.5
 """How long the search waits for its last compilations, as a multiple of what it has taken."""
 LATE = "it took the compiler longer than its peers"
-COMPILING = 60.0
+COMPILING = 50.0
 """Seconds, all compilers' together, after which what was measured decides: most searches settle
 before that, and those that do not gain a few percent at most."""
 WAITING = 16.0
