@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mcfuser.bench.judge import by_plan, columns
 from mcfuser.bench.landscape import Landscape, read
-from mcfuser.model import fitted
+from mcfuser.lowerings import predict
 from mcfuser.search.evolve import Candidate, evolve
 from mcfuser.space.plan import Floats, Ints
 from mcfuser.tune_gpu import room
@@ -62,11 +62,9 @@ def rows_of(landscape: Landscape) -> tuple[Ints, Floats, NDArray[np.float64]]:
     rows, times, seconds = list[Ints](), list[Floats](), list[float]()
     for plan, points in by_plan(landscape.chain, landscape.points).items():
         family = families.setdefault((plan.expression, plan.split, plan.parts), len(families))
-        tiles, warps, stages, last, tma = columns(points)
-        made = fitted.lowered(plan, tiles, warps, stages, last, landscape.device, tma)
-        times.append(fitted.estimate(made, landscape.device))
-        lowering = 100 * warps + 10 * stages + 2 * last + tma
-        rows.append(np.column_stack([np.full(len(points), family), tiles, lowering]))
+        tiles, lowerings = columns(points)
+        times.append(predict(landscape.device, plan, tiles, lowerings))
+        rows.append(np.column_stack([np.full(len(points), family), tiles, lowerings]))
         seconds += [p.seconds or float("inf") for p in points]
     return np.vstack(rows), np.concatenate(times), np.asarray(seconds)
 

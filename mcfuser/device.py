@@ -72,16 +72,17 @@ def _nvidia(
 
 # Seconds an event by term (model.terms), from `mcfuser bench model` over benchmarks/data/h200.
 H200 = (
-    ("launch", 7.59e-07), ("combined", 9.07e-12), ("parts", 2.77e-08), ("second", 9.11e-07),
-    ("ended", 9.15e-07), ("warps", 7.51e-08), ("distinct", 5.55e-12), ("maps", 7.76e-07),
-    ("turn", 1.73e-07), ("arrive", 6.66e-12), ("fill", 6.27e-08), ("load", 9.69e-08),
-    ("issue", 9.94e-09), ("copy", 7.76e-10), ("fetch", 5.7e-08), ("mma", 2.79e-09),
-    ("chain", 8.49e-09), ("group", 7.44e-09), ("teams", 5.73e-08), ("across", 1.84e-07),
-    ("reduce", 2.39e-09), ("mask", 1.24e-09), ("spill", 2.21e-09), ("gather", 2e-08),
-    ("regather", 3.4e-08), ("far_load", 3.01e-07), ("far_fill", 4.93e-07), ("lines", 2.57e-12),
-    ("box", 3.84e-13), ("exposed", 6.07e-12), ("stored", 5.8e-11), ("cast", 2.83e-11),
-    ("group_all", 4.54e-11), ("operands", 1.3e-09), ("simple_all", 2.79e-12), ("spread", 2.98e-11),
-    ("memory", 1.37),
+    ("launch", 7.57e-07), ("combined", 9.07e-12), ("parts", 2.8e-08), ("second", 9.1e-07),
+    ("ended", 9.15e-07), ("warps", 7.52e-08), ("distinct", 5.51e-12), ("maps", 7.81e-07),
+    ("turn", 1.72e-07), ("arrive", 6.67e-12), ("fill", 6.3e-08), ("load", 9.69e-08),
+    ("issue", 1e-08), ("copy", 8.36e-10), ("fetch", 5.7e-08), ("mma", 2.78e-09), ("chain", 8.5e-09),
+    ("group", 7.46e-09), ("teams", 5.76e-08), ("across", 1.84e-07), ("reduce", 2.4e-09),
+    ("mask", 1.29e-09), ("spill", 2.25e-09), ("gather", 1.99e-08), ("regather", 3.41e-08),
+    ("far_load", 3.02e-07), ("far_fill", 4.96e-07), ("lines", 2.56e-12), ("box", 3.84e-13),
+    ("exposed", 6.06e-12), ("stored", 5.8e-11), ("cast", 2.83e-11), ("group_all", 4.54e-11),
+    ("operands", 1.31e-09), ("simple_all", 2.77e-12), ("spread", 2.99e-11),
+    ("paced_block", 4.04e-06), ("paced_product", 1.92e-11), ("paced_operation", 4.78e-12),
+    ("paced_turn", 1.86e-07), ("memory", 1.37),
 )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from mcfuser.codegen.triton.tensor_map import mappable
 from mcfuser.codegen.triton.width import widths
 from mcfuser.device import Device
 from mcfuser.model import fitted
-from mcfuser.model import groups as warp_groups
 from mcfuser.model.resources import HOPPER
 from mcfuser.model.worth import worth
 from mcfuser.space.plan import Floats, Ints, Plan, sizes_of
@@ -115,15 +114,22 @@ def mapped(plan: Plan, tiles: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 
 
 def predict(device: Device, plan: Plan, tiles: Ints, lowerings: Ints) -> Floats:
-    """Seconds by the fitted model; where a product is late, by that of warp groups."""
-    found, late = np.zeros(len(tiles)), (lowerings >= ALIKE) & _late(plan)
-    for which, estimate in ((~late, fitted.estimate), (late, warp_groups.estimate)):
+    """Seconds by the fitted model."""
+    return fitted.predicted(*counted(device, plan, tiles, lowerings), fitted.costs(device))
+
+
+def counted(device: Device, plan: Plan, tiles: Ints, lowerings: Ints) -> tuple[Floats, Floats]:
+    """What the fitted model counts of candidates, and what memory takes (fitted.counted). Groups
+    keep a pace of their own where a product is late."""
+    events, far = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
+    late = (lowerings >= ALIKE) & _late(plan)
+    for which, groups in ((~late, False), (late, True)):
         if which.any():
             some = lowerings[which]
             last, maps = (some >= KINDS) & (some < ALIKE), TMA[some]
             made = fitted.lowered(plan, tiles[which], WARPS[some], STAGES[some], last, device, maps)
-            found[which] = estimate(made, device)
-    return found
+            events[which], far[which] = fitted.counted(made, device, groups)
+    return events, far
 
 
 def _late(plan: Plan) -> bool:

@@ -12,8 +12,10 @@ from mcfuser.bench.judge import judge, known, pearson, ranks
 from mcfuser.bench.landscape import Landscape, Point, read, whole, write
 from mcfuser.chain import attention, gemm
 from mcfuser.device import CATALOGUE
-from mcfuser.lowerings import predict
+from mcfuser.lowerings import ALIKE, counted, predict
 from mcfuser.model.fitted import MEMORY, NAMES, Sample, costs, fit, predicted
+from mcfuser.model.groups import PACED
+from mcfuser.model.terms import Terms
 from mcfuser.space.plan import blocks
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -74,6 +76,24 @@ def test_every_candidate_has_a_time(chain) -> None:
     assert blocks(plan, found.rows[:1, 1:-1])[0] >= 1
 
 
+def test_groups_have_terms_of_their_own() -> None:
+    chain = attention(16, 512, 512, 64, 64, "float16")
+    alike, grouped = whole(chain, H200), whole(chain, H200, groups=True)
+    assert (alike.rows[:, -1] < ALIKE).all() and (grouped.rows[:, -1] >= ALIKE).all()
+    own = [n in PACED for n in NAMES]
+    for found, wanted in ((alike, np.logical_not(own)), (grouped, np.asarray(own))):
+        plan, tiles = found.plan(found.candidate(0))
+        row, lowering = np.asarray([[*tiles.values()]]), found.rows[:1, -1]
+        events, _ = counted(H200, plan, row, lowering)
+        assert events[0, wanted].any() and not events[0, ~wanted].any()
+
+
+def test_blocks_of_unequal_length_fill_the_gaps_that_others_leave() -> None:
+    found = Terms(3, blocks=np.full(3, 40.0), peak=np.array([1.0, 1.9, 7.0]))
+    assert found.queue(16).tolist() == [3.0, 2.5, 7.0]
+    assert found.queue(np.array([16.0, 32.0, 4.0])).tolist() == [3.0, 1.9, 10.0]
+
+
 def test_twice_the_heads_are_not_faster() -> None:
     one, two = (whole(attention(h, 512, 512, 64, 64, "float16"), H200) for h in (16, 64))
     best = [f.each(f.rows, lambda *a: predict(H200, *a)).min() for f in (one, two)]
@@ -82,7 +102,7 @@ def test_twice_the_heads_are_not_faster() -> None:
 
 def test_what_was_measured_is_ranked() -> None:
     """On landscapes that the fit has not seen."""
-    names = ("G1", "G2", "G4", "S4", "S9", "G10", "L2", "L3", "P1", "P3")
+    names = ("G1", "G2", "G4", "S4", "S9", "G10", "L2", "L3", "P1", "P3", "W2", "W5", "W7")
     found = [known(read(DATA / f"{n}.json")) for n in names]
     verdicts = {(v.landscape, v.model): v for v in judge(found)}
     for k in found:
@@ -104,6 +124,7 @@ def test_a_landscape_survives_its_file(tmp_path) -> None:
     points = (
         Point("mh.nk", (64, 64, 64, 16), 4, 2, "last", "n", 2, 49152, 82, 0, 2.5e-6, 3e-4),
         Point("mh.nk", (64, 64, 64, 16), 4, 1, failed="it says \"no\""),
+        Point("mh.nk", (128, 64, 64, 16), 4, 3, tma=True, groups=True),
     )  # fmt: skip
     chain = gemm(1, 512, 256, 64, 64, "float16")
     one = Landscape("G1", chain, H200, {"sm_mhz": 1980}, points)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mcfuser.bench.workloads import LANDSCAPES, PAPER
+from mcfuser.bench.workloads import GROUPED, LANDSCAPES, PAPER
 from mcfuser.chain import Chain
 from mcfuser.device import Device, device_named
 from mcfuser.errors import InputError
@@ -71,7 +71,7 @@ def model(
     data: Annotated[Path, typer.Option(help="folder of landscapes")] = DATA,
     seed: SeedOption = 0,
     workload: Annotated[
-        list[str] | None, typer.Option(help="G1, S4, D1, L2, P3, N1 ..; repeatable")
+        list[str] | None, typer.Option(help="G1, S4, D1, L2, P3, N1, W1 ..; repeatable")
     ] = None,
     constants: Annotated[
         bool, typer.Option("--constants", help="print the constants fitted to all landscapes")
@@ -121,7 +121,7 @@ def _measure(
         if (why := worker.refused()) is not None:
             raise DeviceError(f"no landscape can be measured: {why}")
         for name, chain in workloads.items():
-            found = landscape.whole(chain, device)
+            found = landscape.whole(chain, device, groups=name in GROUPED)
             chosen = landscape.drawn(found, device, count, seed)
             made = landscape.measure(
                 name, chain, device, chosen, found, worker.compilers, worker, seed

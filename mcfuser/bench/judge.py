@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.bench.landscape import Landscape, Point, plan_of
 from mcfuser.chain import Chain
+from mcfuser.lowerings import STAGES, WARPS, counted
 from mcfuser.model import analytical, fitted, roofline
-from mcfuser.model.terms import terms
 from mcfuser.model.worth import hopeless, worth
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import space
@@ -54,13 +53,10 @@ def known(landscape: Landscape) -> Known:
     right = [p for p in landscape.points if p.seconds is not None]
     parts: list[tuple[Floats, ...]] = []
     for plan, points in by_plan(landscape.chain, right).items():
-        tiles, warps, stages, last, tma = columns(points)
-        kept = worth(plan, tiles, warps, stages, device)
-        seconds = np.asarray([p.seconds for p in points])[kept]
-        tiles = tiles[kept]
-        made = fitted.lowered(plan, tiles, warps[kept], stages[kept], last[kept], device, tma[kept])
-        found = terms(made, device)
-        parts.append((fitted.matrix(found, device), found.far, seconds,
+        tiles, lowerings = columns(points)
+        kept = worth(plan, tiles, WARPS[lowerings], STAGES[lowerings], device)
+        seconds, tiles = np.asarray([p.seconds for p in points])[kept], tiles[kept]
+        parts.append((*counted(device, plan, tiles, lowerings[kept]), seconds,
                       analytical.estimate(plan, tiles, device),
                       roofline.estimate(plan, tiles, device)))  # fmt: skip
     events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
@@ -77,17 +73,11 @@ def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
     return groups
 
 
-def columns(
-    points: Sequence[Point],
-) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Points of a plan as models take them: tiles [points, axes], warps, stages, whether the last
-    block combines parts, and whether operands come through maps."""
+def columns(points: Sequence[Point]) -> tuple[Ints, Ints]:
+    """Points of a plan as models take them: tiles [points, axes], and lowerings by number."""
     return (
         np.asarray([p.tiles for p in points], np.int64),
-        np.asarray([p.warps for p in points], np.int64),
-        np.asarray([p.stages for p in points], np.int64),
-        np.asarray([p.combine == "last" for p in points], bool),
-        np.asarray([p.tma for p in points], bool),
+        np.asarray([p.lowering for p in points], np.int64),
     )
 
 

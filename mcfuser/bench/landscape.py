@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.device import Device, device_named
-from mcfuser.lowerings import LOWERINGS, every, predict
+from mcfuser.lowerings import ALIKE, LOWERINGS, every, predict
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
@@ -28,6 +28,7 @@ BEST = 2
 """The model's best are drawn from so many times as many as are measured in all."""
 NEAR = 3.0
 """Candidates within this factor of the model's first are near it."""
+_NUMBERS = {lowering: number for number, lowering in enumerate(LOWERINGS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Point:
     tiles: tuple[int, ...]
     warps: int
     stages: int
-    combine: str = "kernel"
+    combine: Literal["kernel", "last"] = "kernel"
     split: str | None = None
     parts: int = 1
     shared: int | None = None
@@ -49,6 +50,13 @@ class Point:
     error: float | None = None
     failed: str | None = None
     tma: bool = False
+    groups: bool = False
+
+    @property
+    def lowering(self) -> int:
+        """By its number."""
+        made = triton.Lowering(self.warps, self.stages, self.combine, self.tma, self.groups)
+        return _NUMBERS[made]
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,12 @@ class Landscape:
     points: tuple[Point, ...]
 
 
-def whole(chain: Chain, device: Device) -> Candidates:
-    """All candidates of a chain for a GPU, under every lowering worth a look whose warps all do
-    the same: what the fitted model is a model of."""
+def whole(chain: Chain, device: Device, groups: bool = False) -> Candidates:
+    """All candidates of a chain for a GPU, under every lowering worth a look: those whose warps all
+    do the same, or those with groups that have work of their own."""
     pruned, _ = prune(space(chain), device)
-    return every(parted(distinct(pruned), device), device, groups=False)
+    found = every(parted(distinct(pruned), device), device, groups)
+    return replace(found, rows=found.rows[found.rows[:, -1] >= ALIKE]) if groups else found
 
 
 def compiled(
@@ -102,7 +111,7 @@ def measure(
         lowering = LOWERINGS[candidate[-1]]
         point = Point(
             str(plan.expression), tuple(tiles.values()), lowering.warps, lowering.stages,
-            lowering.combine, plan.split, plan.parts, tma=lowering.tma,
+            lowering.combine, plan.split, plan.parts, tma=lowering.tma, groups=lowering.groups,
         )  # fmt: skip
         if isinstance(made, Illegal) or source is None:
             points.append(replace(point, failed=str(made)))

@@ -51,15 +51,18 @@ def _normed(m: int, n: int, k: int, gated: bool) -> Chain:
     )  # fmt: skip
 
 
-def _grouped(heads: int, groups: int, m: int, n: int, domain: str = "") -> Chain:
-    """Attention of width 128 where `groups` query heads share a key head, inside a domain."""
+def _grouped(heads: int, groups: int, m: int, n: int, domain: str = "", cap: bool = False) -> Chain:
+    """Attention of width 128 where `groups` query heads share a key head, inside a domain, its
+    scores capped softly at 50 or not."""
     inside = f" where {domain}" if domain else ""
+    score = f"S[b, g, m, n] * {128**-0.5!r}"
+    score = f"50.0 * tanh({score} / 50.0)" if cap else score
     return _chain(
-        f"attention:{heads}x{groups},{m},{n}{inside}",
+        f"attention:{heads}x{groups},{m},{n}{inside}{' capped' if cap else ''}",
         {"b": heads, "g": groups, "m": m, "n": n, "k": 128, "h": 128},
         {"Q": "bgmk", "K": "bnk", "V": "bnh"}, {"O": "bgmh"}, "float16",
         ["S[b, g, m, n] = sum[k] Q[b, g, m, k] * K[b, n, k]",
-         f"X[b, g, m, n] = S[b, g, m, n] * {128**-0.5!r}",
+         f"X[b, g, m, n] = {score}",
          f"R[b, g, m] = max[n] X[b, g, m, n]{inside}",
          "P[b, g, m, n] = exp(X[b, g, m, n] - R[b, g, m])",
          f"Z[b, g, m] = sum[n] P[b, g, m, n]{inside}",
@@ -76,6 +79,19 @@ def _chain(
     return from_json({"name": name, "axes": dict(axes), "tensors": tensors, "operators": lines})
 
 
+CAUSAL = "n <= m"
+GROUPED: Mapping[str, Chain] = {
+    "W1": _grouped(32, 1, 512, 512, CAUSAL),
+    "W2": _grouped(32, 1, 2048, 2048, CAUSAL),
+    "W3": _grouped(32, 1, 8192, 8192, CAUSAL),
+    "W4": _grouped(8, 8, 2048, 2048, CAUSAL),
+    "W5": from_text("attention:16,2048,2048,64,64", "float16"),
+    "W6": from_text("attention:16,8192,8192,64,64", "float16"),
+    "W7": _grouped(32, 1, 2048, 2048, f"{CAUSAL} and m < n + 256"),
+    "W8": _grouped(16, 2, 2048, 2048, CAUSAL, cap=True),
+}
+"""Attention whose candidates with warp groups are measured, and no others."""
+
 LANDSCAPES: Mapping[str, Chain] = {
     **{n: from_text(PAPER[n], "float16")
        for n in ("G1", "G2", "G3", "G4", "G6", "G10", "S1", "S4", "S6", "S9")},
@@ -83,9 +99,9 @@ LANDSCAPES: Mapping[str, Chain] = {
     "D2": _grouped(8, 8, 1, 8192),
     "D3": _grouped(32, 1, 1, 4096),
     "L1": from_text("attention:32,1024,1024,128,128", "float16"),
-    "L2": _grouped(32, 1, 2048, 2048, "n <= m"),
-    "L3": _grouped(32, 1, 2048, 2048, "n <= m and m < n + 256"),
-    "L4": _grouped(8, 4, 1024, 1024, "n <= m"),
+    "L2": GROUPED["W2"],
+    "L3": GROUPED["W7"],
+    "L4": _grouped(8, 4, 1024, 1024, CAUSAL),
     "P1": _product(512, 4096, 4096),
     "P2": _product(16, 4096, 4096),
     "P3": _product(512, 4096, 14336),
@@ -93,7 +109,8 @@ LANDSCAPES: Mapping[str, Chain] = {
     "N2": _normed(16, 14336, 4096, gated=True),
     "N3": _normed(32, 4096, 4096, gated=False),
     "N4": _normed(64, 4096, 2048, gated=True),
+    **GROUPED,
 }  # fmt: skip
 """D: decode steps, one query row a head; in D2, 8 heads share their keys. L: longer sequences, all
 of it, causal, a causal window, heads that share keys. P: single products. N: products of rows that
-are normed first."""
+are normed first. W: warp groups."""

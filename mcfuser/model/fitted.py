@@ -4,6 +4,7 @@
 
 Blocks on a multiprocessor queue for its units, and overlap their waits, as many of them as it holds
 at once. Where the tensors outgrow the cache, what is in brackets overlaps with the time of memory.
+Kernels whose warp groups keep a pace of their own have terms of their own (model.groups).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.device import CATALOGUE, Device
+from mcfuser.model.groups import PACED
+from mcfuser.model.groups import matrix as paced
 from mcfuser.model.resources import HOPPER, Lowered
-from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, Terms, terms
+from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, terms
 from mcfuser.space.plan import Floats, Ints, Plan
 
-NAMES = ("launch", *ONCE, *SHARED, *WAITS, *BUSY)
+NAMES = ("launch", *ONCE, *SHARED, *WAITS, *BUSY, *PACED)
 MEMORY = "memory"
 """How many times as long as by its published bandwidth memory takes."""
 POWER = 5.0
@@ -50,12 +53,6 @@ class Sample:
     seconds: Floats
 
 
-def estimate(made: Lowered, device: Device) -> Floats:
-    """Seconds for each candidate."""
-    found = terms(made, device)
-    return predicted(matrix(found, device), found.far, costs(device))
-
-
 def predicted(events: Floats, far: Floats, known: Mapping[str, float]) -> Floats:
     """Seconds from events [candidates, NAMES] and what memory takes."""
     values = np.asarray([known.get(n, 0.0) for n in NAMES])
@@ -79,14 +76,21 @@ def lowered(
     return Lowered(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
 
 
-def matrix(found: Terms, device: Device) -> Floats:
-    """Events [candidates, terms] as they add up in time: the columns of `NAMES`."""
+def counted(made: Lowered, device: Device, groups: bool = False) -> tuple[Floats, Floats]:
+    """Events [candidates, NAMES] as they add up in time, of kernels whose warps all do the same or
+    keep a pace of their own, and what memory takes (Sample)."""
+    found = terms(made, device)
+    if groups:
+        own = paced(made, found, device.units)
+        rest = np.zeros((found.size, len(NAMES) - len(PACED)))
+        return np.hstack([rest, own]), found.far
     queue, waves = found.queue(device.units), found.queue(device.units * found.resident)
     columns = [np.ones(found.size), *(found.of(n) for n in ONCE)]
     columns += [found.of(n) * found.blocks / device.units for n in SHARED]
     columns += [found.of(n) * waves for n in WAITS]
     columns += [found.of(n) * queue for n in BUSY]
-    return np.stack(columns, axis=1)
+    columns += [np.zeros(found.size) for _ in PACED]
+    return np.stack(columns, axis=1), found.far
 
 
 def costs(device: Device) -> Mapping[str, float]:
@@ -101,9 +105,11 @@ GROUP: Mapping[str, str] = {
     **dict.fromkeys(("launch", *ONCE, "warps"), "launch"),
     **dict.fromkeys(("maps", "turn", "arrive", "fill", "load", "issue", "copy", "fetch"), "turn"),
     **dict.fromkeys(("across", "gather", "regather", "far_load", "far_fill"), "turn"),
+    **dict.fromkeys(("paced_block", "paced_turn"), "turn"),
     **dict.fromkeys(("mma", "chain", "operands"), "warp"),
-    **dict.fromkeys(("group", "group_all", "teams"), "product 128x128"),
+    **dict.fromkeys(("group", "group_all", "teams", "paced_product"), "product 128x128"),
     **dict.fromkeys(("reduce", "mask", "spill", "simple_all", "spread"), "function"),
+    "paced_operation": "function",
     **dict.fromkeys(("lines", "box", "distinct", "exposed", "stored", "cast"), "cache"),
     MEMORY: "memory",
 }
