@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,8 +90,64 @@ def test_what_is_abandoned_ends_and_what_comes_next_does_not_wait(tmp_path: Path
         assert isinstance(found, Binary)
         for pending in (slow, waits):
             assert pending.cancelled() or pending.exception(timeout=30) is not None
-        kept = others.begin(right, "sm_90")
-        assert isinstance(others.outcome(kept, right, "sm_90"), Binary)
         processes = {*others._pool._processes}
         others.abandon()  # all has ended: the processes stay
         assert {*others._pool._processes} == processes
+
+
+def test_nothing_is_left_of_what_is_abandoned(tmp_path: Path, monkeypatch) -> None:
+    """What a compiler has started, as it starts ptxas, ends with it; its folder goes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    note = tmp_path / "note"
+    words = (
+        "import subprocess\n"
+        "p = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(note)!r}, 'w').write(str(p.pid))\n"
+        "p.wait()"
+    )
+    with Compilers(1) as others:
+        others.begin(held(source(), tmp_path, words), "sm_90")
+        while not note.exists() or not note.read_text():
+            time.sleep(0.05)
+        assert len([*tmp_path.glob("mcfuser-*/mcfuser-*")]) == 1
+        others.abandon()
+        assert not [*tmp_path.glob("mcfuser-*")]
+        end = time.monotonic() + 10
+        while alive(int(note.read_text())):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """It runs; one that has ended, but that nobody has asked for, does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+LARGE = """
+import sys, time
+from mcfuser.codegen import pool
+
+def large(source, arch, longest):
+    return b"x" * 400_000
+
+pool._attempt = large
+if __name__ == "__main__":
+    with pool.Compilers(4) as compilers:
+        for i in range(30):
+            for _ in range(40):
+                compilers.begin(None, "sm_90")
+            time.sleep(0.004 * (i % 5))
+            compilers.abandon()
+    print("ended")
+"""
+
+
+def test_answers_that_are_cut_short_hold_nothing_up(tmp_path: Path) -> None:
+    """An answer may be longer than a pipe holds, and its sender may be killed in the middle."""
+    script = tmp_path / "large.py"
+    script.write_text(LARGE)
+    told = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (told.returncode, told.stdout) == (0, "ended\n"), told.stderr

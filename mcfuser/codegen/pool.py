@@ -1,6 +1,7 @@
 """Processes that compile kernels side by side, kept for a whole search.
 
-They are forked from one that has loaded Triton once, which saves each of them over a second.
+They are forked from one that has loaded Triton once, which saves each of them over a second. Each
+leads a group of processes, so that ptxas ends with it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
+from multiprocessing.process import BaseProcess
 from types import FrameType, TracebackType
+from typing import Any
 
 from mcfuser.codegen.cubin import Binary, attempt, compile_all
 from mcfuser.codegen.triton import Source
@@ -34,6 +38,7 @@ class Compilers:
     def __init__(self, workers: int, longest: int = LONGEST) -> None:
         self.workers, self.longest = workers, longest
         self._pool: ProcessPoolExecutor | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._under_way = set[Pending]()
 
     def __enter__(self) -> Compilers:
@@ -49,13 +54,20 @@ class Compilers:
 
     def stop(self) -> None:
         """Ends every process, whatever it compiles: nobody waits for it any more."""
-        if self._pool is None:
-            return
-        processes = list((self._pool._processes or {}).values())  # public from Python 3.14 on
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
-        self._pool = None
+        self._under_way.clear()
+        if self._pool is not None:
+            processes = list((self._pool._processes or {}).values())  # public from Python 3.14 on
+            answers: Any = self._pool._result_queue
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            answers._writer.close()  # or the pool waits for the rest of one that is cut short
+            for process in processes:
+                _kill(process)
+            for process in processes:
+                connection.wait([process.sentinel], 1.0)
+            self._pool = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def abandon(self) -> None:
         """Ends what is still compiled, if anything is, lest it slow down what comes next."""
@@ -101,8 +113,27 @@ class Compilers:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(PRELOADED)
-            self._pool = ProcessPoolExecutor(self.workers, context, os.nice, (BEHIND,))
+            self._folder = self._folder or tempfile.TemporaryDirectory(
+                prefix="mcfuser-", ignore_cleanup_errors=True
+            )
+            self._pool = ProcessPoolExecutor(self.workers, context, _ready, (self._folder.name,))
         return self._pool
+
+
+def _ready(folder: str) -> None:
+    """What a compiler does first."""
+    os.setpgrp()
+    os.nice(BEHIND)
+    tempfile.tempdir = folder
+
+
+def _kill(process: BaseProcess) -> None:
+    """Kills a compiler and all that it has started."""
+    assert process.pid is not None
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:  # it leads no group yet, or has ended
+        process.kill()
 
 
 def _attempt(source: Source, arch: str, longest: int) -> Binary | Illegal:

@@ -62,7 +62,9 @@ def _loop(frame: Frame, s: Loop) -> list[str]:
     ends = turns_of(frame, s)
     frame.at[s.axis] = None
     head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
-    lines = _within(frame, lambda: frame.define(s.axis, block(frame, s.body)))
+    frame.depth += 1
+    lines = frame.define(s.axis, block(frame, s.body))
+    frame.depth -= 1
     del frame.at[s.axis]
     return [*head, *lines]
 
@@ -127,16 +129,10 @@ def _guarded(frame: Frame, s: Loop) -> list[str]:
         tests += [] if high.plus(first, -1).natural else [f"{first} <= {high}"]
     if not tests:
         return block(frame, s.body)
-    lines = _within(frame, lambda: block(frame, s.body))
+    frame.depth += 1
+    lines = block(frame, s.body)
+    frame.depth -= 1
     return [f"{TAB * frame.depth}if {' and '.join(tests)}:", *lines]
-
-
-def _within(frame: Frame, make: Callable[[], list[str]]) -> list[str]:
-    """The lines of a block of its own, whose names nothing after it sees."""
-    frame.depth, outside = frame.depth + 1, set(frame.placed)
-    lines = make()
-    frame.depth, frame.placed = frame.depth - 1, outside
-    return lines
 
 
 def edge(frame: Frame, index: Affine, greatest: bool) -> Position:
