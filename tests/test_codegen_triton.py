@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from chains import renamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_agree import agree
@@ -39,6 +40,13 @@ SMALL = {"b": 2, "m": 32, "n": 64, "k": 32, "h": 32, "g": 4}
 def test_expressions_and_tiles(name: str, expression: str, tiles: Mapping[str, int]) -> None:
     chain = chain_named(name, SMALL)
     agree(scheduled(chain, expression, tiles), chain)
+
+
+def test_a_tensor_may_be_called_as_a_tile_of_another() -> None:
+    """A tile that is kept is numbered: E_0, E_1."""
+    chain = renamed(chain_named("gemm", SMALL), {}, {"A": "E_0", "B": "C_at"})
+    source = agree(scheduled(chain, "m.n(k,h)", {"m": 16, "n": 16, "k": 16, "h": 16}), chain)
+    assert "E_0 = " in source.text and "E_0_ = " in source.text
 
 
 RAGGED = {"b": 1, "m": 77, "n": 80, "k": 40, "h": 24, "g": 3}

@@ -62,11 +62,11 @@ class Frame:
     """The place that is being written.
 
     `at` holds the axes whose turn is settled: a number where it is written out, None where it is
-    a variable. `fresh` holds the buffers whose next reduction starts anew, `placed` the names of
-    where the parts of a split share theirs. Where warps have work
-    of their own, it is the place of one of the `groups`: `arrived` holds the tiles that a turn has
-    waited for, of this turn or late ones of the one before; `late` what is issued beside the
-    turn's first product; `bare` what statements are in turns inside a domain.
+    a variable. `fresh` holds the buffers whose next reduction starts anew; `placed` the names of
+    where the parts of a split share theirs, for all that follows: no loop stands around a Combine.
+    Where warps have work of their own, it is the place of one of the `groups`: `arrived` holds the
+    tiles that a turn has waited for, of this turn or late ones of the one before; `late` what is
+    issued beside the turn's first product; `bare` what statements are in turns inside a domain.
     """
 
     schedule: Schedule
@@ -110,7 +110,7 @@ class Frame:
     def tile(self, name: str) -> str:
         """The variable that holds a buffer's tile, numbered where the buffer keeps several."""
         turns = [str(self.at[a]) for a in self.layout.kept(name)]
-        return self.named("tile", "_".join([name, *turns]))
+        return self.named(f"tile of {name}", "_".join([name, *turns]))
 
     # --- axes
 
