@@ -41,10 +41,10 @@ SLOWEST = 0.5
 """How long the search waits for its last compilations, as a multiple of what it has taken."""
 LATE = "it took the compiler longer than its peers"
 COMPILING = 50.0
-"""Seconds, all compilers' together, after which what was measured decides: most searches settle
-before that, and those that do not gain a few percent at most."""
+"""Seconds times compilers that a search may take: most settle before that, and those that do not
+gain a few percent at most."""
 WAITING = 16.0
-"""The same of whoever waits, however few compilers there are."""
+"""Seconds that it may take at most, however few compilers there are."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,14 @@ class GpuSearch:
         if not len(self.found):
             return None
         times = self.found.each(self.found.rows, partial(predict, self.device))
-        search = evolve(
-            self.found.rows, times, self.measure, self.seed, self.trials,
-            lambda: self.stop() or self.unusable or self.spent, room(self.worker.compilers.workers),
-            True,
-            lambda candidate: candidate[1:-1],
-        )  # fmt: skip
-        self.worker.compilers.abandon()
+        try:
+            search = evolve(
+                self.found.rows, times, self.measure, self.seed, self.trials,
+                lambda: self.stop() or self.unusable or self.spent,
+                room(self.worker.compilers.workers), True, lambda candidate: candidate[1:-1],
+            )  # fmt: skip
+        finally:
+            self.worker.compilers.abandon()
         return self._best(search)
 
     @property
@@ -117,10 +118,12 @@ class GpuSearch:
 
     @property
     def spent(self) -> bool:
-        """It has taken as long as a search may, and the first generation has ended."""
-        most = min(WAITING, COMPILING / self.worker.compilers.workers)
-        over = time.monotonic() - self.begun > most
-        return over and not any(c in self.under_way for c in self.opening)
+        """It has taken as long as a search may, the first generation has ended, and something of
+        it is right."""
+        if time.monotonic() - self.begun < min(WAITING, COMPILING / self.worker.compilers.workers):
+            return False
+        opened = not any(c in self.under_way for c in self.opening)
+        return opened and any(r.seconds is not None for r in self.results.values())
 
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Begins to compile candidates, and gives seconds of those that were compiled or failed

@@ -231,6 +231,35 @@ def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) 
     assert short.measured is not None
 
 
+def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
+    """And for no other: of what is begun later, what is slow is left."""
+    monkeypatch.setattr(tune_gpu, "WAITING", 0.0)
+    bench = Bench()
+    bench.compilers = Slow(ever=True)
+    try:
+        found = tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
+    finally:
+        bench.stop()
+    opening = tune_gpu.room(bench.compilers.workers)
+    assert found.trials >= opening > 4 and bench.compilers.held
+
+
+def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
+    monkeypatch.setattr(tune_gpu, "COMPILING", 0.0)
+    bench, wrong = Bench(), Measured(None, None, "its error is 1e+00, more than 1e-02")
+    right = bench._one
+
+    def late(program) -> Measured:
+        return right(program) if len(bench.asked) > 12 else wrong
+
+    bench._one = late
+    try:
+        found = tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
+    finally:
+        bench.stop()
+    assert found.measured is not None and found.trials > 12
+
+
 def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
     told = list[tuple[int, bool, dict[str, float]]]()
     monkeypatch.setattr(GpuWorker, "ahead", lambda self, chain, *given: told.append(given))
