@@ -40,7 +40,7 @@ SPARE = 8
 SLOWEST = 0.5
 """How long the search waits for its last compilations, as a multiple of what it has taken."""
 LATE = "it took the compiler longer than its peers"
-COMPILING = 45.0
+COMPILING = 50.0
 """Seconds times compilers that a search may take: most settle before that, and those that do not
 gain a few percent at most."""
 WAITING = 16.0
@@ -90,7 +90,7 @@ class GpuSearch:
     ending: float | None = None
     """When it was first waited for a few that are the last."""
     opening: Sequence[Candidate] = ()
-    """The model's favourites, which it begins with: those are waited for."""
+    """The first generation, the model's favourites: those are waited for."""
     under_way: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
     kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)
@@ -118,8 +118,8 @@ class GpuSearch:
 
     @property
     def spent(self) -> bool:
-        """It has taken as long as a search may, the model's favourites have ended, and something
-        is right."""
+        """It has taken as long as a search may, the first generation has ended, and something of
+        it is right."""
         if time.monotonic() - self.begun < min(WAITING, COMPILING / self.worker.compilers.workers):
             return False
         opened = not any(c in self.under_way for c in self.opening)
@@ -128,7 +128,7 @@ class GpuSearch:
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Begins to compile candidates, and gives seconds of those that were compiled or failed
         since. Those that take the compiler too long are given up, the `last` ones soon."""
-        self.opening = self.opening or candidates[:MEASURED]
+        self.opening = self.opening or candidates
         ended = self._begin(candidates)
         candidate_of = {pending: c for c, (_, pending) in self.under_way.items()}
         patience = 0.0 if ended else self._patience(last)
