@@ -24,6 +24,9 @@ TILES = (256, 128, 64, 32, 16)
 """The rows where the last tile of these sizes begins are always among the sampled ones."""
 LEAST = 16
 """Positions of an axis that are looked at, at least."""
+COPIED = 16.0
+"""Flops that the reference could do while it makes one element of an input a float64 in its place:
+that takes longer than a row's products with it."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,16 @@ def _dimensions(chain: Chain, name: str) -> tuple[str | None, ...]:
 
 
 def _cost(chain: Chain, counts: Mapping[str, int]) -> float:
-    return sum(
-        2.0 * math.prod(counts.get(a, chain.size(a)) for a in o.related) for o in chain.operators
-    )
+    """Flops, and what else takes as long, at so many positions of some axes."""
+
+    def extent(a: str) -> int:
+        return counts.get(a, chain.size(a))
+
+    done = sum(2.0 * math.prod(map(extent, o.related)) for o in chain.operators)
+    for name in chain.inputs:
+        found = zip(_dimensions(chain, name), chain.shape(name), strict=True)
+        done += COPIED * math.prod(d if a is None else extent(a) for a, d in found)
+    return done
 
 
 def _positions(extent: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

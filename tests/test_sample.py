@@ -62,6 +62,15 @@ def test_what_fits_the_budget_is_whole() -> None:
     assert sample(chain, 1e9, 0).chain == chain
 
 
+def test_one_row_is_thinned_for_the_matrix_that_it_meets() -> None:
+    """Its products are few, but every element of the matrix is copied for them."""
+    chain = gemm(1, 1, 4096, 512, 512)
+    flops = 2.0 * (4096 * 512 + 4096 * 512)
+    part = sample(chain, 4 * flops, seed=0)
+    assert 16 <= len(part.positions["h"]) < 512
+    assert not sample(chain, 20 * flops, seed=0).positions
+
+
 def test_an_axis_read_at_other_positions_is_not_thinned() -> None:
     chain = from_json(
         {
