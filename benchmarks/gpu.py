@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sympy  # noqa: F401  - what a process loads once is no part of tuning a chain
 from gpu_table import table
 from gpu_workloads import SUITES, Workload, workloads
 

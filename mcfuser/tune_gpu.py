@@ -43,10 +43,8 @@ LATE = "it took the compiler longer than its peers"
 COMPILING = 50.0
 """Seconds times compilers that a search may take: most settle before that, and those that do not
 gain a few percent at most."""
-WAITING = 14.0
+WAITING = 16.0
 """Seconds that it may take at most, however few compilers there are."""
-LONGER = 1.35
-"""How many times as long it may take for those that it began with, the model's favourites."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +118,12 @@ class GpuSearch:
 
     @property
     def spent(self) -> bool:
-        """It has taken as long as a search may, and something is right."""
-        most = min(WAITING, COMPILING / self.worker.compilers.workers)
-        if any(c in self.under_way for c in self.opening):
-            most *= LONGER
-        over = time.monotonic() - self.begun > most
-        return over and any(r.seconds is not None for r in self.results.values())
+        """It has taken as long as a search may, the first generation has ended, and something of
+        it is right."""
+        if time.monotonic() - self.begun < min(WAITING, COMPILING / self.worker.compilers.workers):
+            return False
+        opened = not any(c in self.under_way for c in self.opening)
+        return opened and any(r.seconds is not None for r in self.results.values())
 
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Begins to compile candidates, and gives seconds of those that were compiled or failed

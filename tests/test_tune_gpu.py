@@ -231,21 +231,17 @@ def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) 
     assert short.measured is not None
 
 
-@pytest.mark.parametrize("ever", [True, False])
-def test_time_that_is_over_waits_for_the_favourites_a_while(monkeypatch, ever: bool) -> None:
-    monkeypatch.setattr(tune_gpu, "WAITING", 1e-3)
-    monkeypatch.setattr(tune_gpu, "LONGER", 1e6 if ever else 1.0)
+def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
+    """And for no other: of what is begun later, what is slow is left."""
+    monkeypatch.setattr(tune_gpu, "WAITING", 0.0)
     bench = Bench()
-    bench.compilers = Slow(ever)
-    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
-    search = GpuSearch(CHAIN, H200, bench, "kernel", 0, None, lambda: False, {}, Counter(),
-                       lambda done, total: None)  # fmt: skip
+    bench.compilers = Slow(ever=True)
     try:
-        best = search.run(found)
+        found = tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
     finally:
         bench.stop()
-    assert best is not None and bench.compilers.held
-    assert all(c in search.results for c in search.opening) == ever
+    opening = tune_gpu.room(bench.compilers.workers)
+    assert found.trials >= opening > 4 and bench.compilers.held
 
 
 def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
