@@ -125,28 +125,31 @@ def alive(pid: int) -> bool:
 
 
 LARGE = """
-import sys, time
-from mcfuser.codegen import pool
-
 def large(source, arch, longest):
     return b"x" * 400_000
+"""
+ABANDONS = """
+import time
+from large import large
+from mcfuser.codegen import pool
 
 pool._attempt = large
-if __name__ == "__main__":
-    with pool.Compilers(4) as compilers:
-        for i in range(30):
-            for _ in range(40):
-                compilers.begin(None, "sm_90")
-            time.sleep(0.004 * (i % 5))
-            compilers.abandon()
-    print("ended")
+with pool.Compilers(4) as compilers:
+    for i in range(30):
+        for _ in range(40):
+            compilers.begin(None, "sm_90")
+        time.sleep(0.004 * (i % 5))
+        compilers.abandon()
+print("ended")
 """
 
 
 def test_answers_that_are_cut_short_hold_nothing_up(tmp_path: Path) -> None:
-    """An answer may be longer than a pipe holds, and its sender may be killed in the middle."""
-    script = tmp_path / "large.py"
-    script.write_text(LARGE)
+    """An answer may be longer than a pipe holds, and its sender may be killed in the middle. No
+    compiler runs the script, which has no guard against that."""
+    (tmp_path / "large.py").write_text(LARGE)
+    script = tmp_path / "abandons.py"
+    script.write_text(ABANDONS)
     told = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
     )

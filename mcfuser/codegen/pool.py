@@ -10,13 +10,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from mcfuser.codegen.cubin import Binary, attempt, compile_all
@@ -83,7 +84,8 @@ class Compilers:
     def begin(self, source: Source, arch: str) -> Pending:
         """Compiles a source while the caller goes on."""
         try:
-            pending = self._started().submit(_attempt, source, arch, self.longest)
+            with _without_main():
+                pending = self._started().submit(_attempt, source, arch, self.longest)
         except BrokenProcessPool:  # by one before
             self._pool = None
             return self.begin(source, arch)
@@ -118,6 +120,18 @@ class Compilers:
             )
             self._pool = ProcessPoolExecutor(self.workers, context, _ready, (self._folder.name,))
         return self._pool
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that is started meanwhile does not run the script that started this one. Compilers
+    need nothing of it, and what it imports takes each of them longer than to load the rest."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _ready(folder: str) -> None:
