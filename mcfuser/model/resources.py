@@ -79,8 +79,13 @@ class Lowered:
 
     def width(self, axis: str) -> Floats:
         """The next power of two of a tile."""
-        found: Floats = np.exp2(np.ceil(np.log2(self.sizes.of(axis))))
-        return found
+        if axis not in self._widths:
+            self._widths[axis] = np.exp2(np.ceil(np.log2(self.sizes.of(axis))))
+        return self._widths[axis]
+
+    @cached_property
+    def _widths(self) -> dict[str, Floats]:
+        return {}
 
     def copies(self, loop: Loop | None) -> Floats:
         """Buffers for each tile that a loop loads: those in flight, and on Hopper the one that an

@@ -7,7 +7,7 @@ candidates: no object is made for a candidate that nobody looks at.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -96,6 +96,8 @@ class Sizes:
     one: Ints
     split: str | None = None
     parts: int = 1
+    known: dict[tuple[object, ...], Floats] = field(default_factory=dict, compare=False, repr=False)
+    """Shares of loops that were asked for."""
 
     def of(self, axis: str) -> Ints:
         return self.tile.get(axis, self.one)
@@ -115,8 +117,10 @@ class Sizes:
 
     def share(self, loop: Loop) -> Floats:
         """The part of a loop's turns that its bounds admit, from samples of the axes in them."""
-        result: Floats = self.shares(loop).mean(axis=1)
-        return result
+        key = loop.axis, loop.lo, loop.hi
+        if key not in self.known:
+            self.known[key] = self.shares(loop).mean(axis=1)
+        return self.known[key]
 
     def shares(self, loop: Loop) -> Floats:
         """The same for each sample, [candidates, samples]."""
