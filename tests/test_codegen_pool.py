@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -154,3 +155,35 @@ def test_answers_that_are_cut_short_hold_nothing_up(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (told.returncode, told.stdout) == (0, "ended\n"), told.stderr
+
+
+DIES = """
+import os, pickle, sys, time
+from pathlib import Path
+from mcfuser.codegen.pool import Compilers
+
+source = pickle.loads(Path(sys.argv[1]).read_bytes())
+with Compilers(1) as compilers:
+    compilers.begin(source, "sm_90")
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.05)
+    print(*compilers._pool._processes, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    slow = held(source(), tmp_path, f"open({str(note)!r}, 'w').close(); time.sleep(600)")
+    (tmp_path / "source").write_bytes(pickle.dumps(slow))
+    (tmp_path / "dies.py").write_text(DIES)
+    told = subprocess.run(
+        [sys.executable, str(tmp_path / "dies.py"), str(tmp_path / "source"), str(note)],
+        stdout=subprocess.PIPE, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert told.returncode == -9
+    (pid,) = map(int, told.stdout.split())
+    end = time.monotonic() + 10
+    while alive(pid):
+        assert time.monotonic() < end
+        time.sleep(0.05)

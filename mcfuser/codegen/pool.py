@@ -1,7 +1,7 @@
 """Processes that compile kernels side by side, kept for a whole search.
 
 They are forked from one that has loaded Triton once, which saves each of them over a second. Each
-leads a group of processes, so that ptxas ends with it.
+leads a group of processes, so that ptxas ends with it, and ends with whoever asked for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -139,6 +140,16 @@ def _ready(folder: str) -> None:
     os.setpgrp()
     os.nice(BEHIND)
     tempfile.tempdir = folder
+    threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    """Ends this compiler's group after the process that wanted it, however that has ended: a
+    terminal that closes tells its own group alone."""
+    asked = multiprocessing.parent_process()
+    assert asked is not None
+    connection.wait([asked.sentinel])
+    os.kill(0, signal.SIGKILL)
 
 
 def _kill(process: BaseProcess) -> None:
