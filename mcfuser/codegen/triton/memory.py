@@ -89,9 +89,8 @@ def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
     """What a part has `shared` of a reduction. Past the first level of cache, because in a kernel
     that also shares, other blocks have only just written it."""
     space, tensor = frame.layout.space(name), frame.layout.workspace(name)
-    args = [f"{_place(frame, name)} + {_of_part(tensor, part)}"]
-    if (mask := both(frame.masks(space), space)) is not None:
-        args += [f"mask={aligned(mask, space).text}", _nothing(frame.dtype(name))]
+    args = [f"{_place(frame, name)} + {_of_part(tensor, part)}", *_mask(frame, space)]
+    args += [_nothing(frame.dtype(name))] if len(args) > 1 else []
     return call(frame.depth, f"{variable} = tl.load", [*args, 'cache_modifier=".cg"'])
 
 
@@ -142,11 +141,14 @@ def _access(
         along = aligned(position, space).text
         (vectors if position.space else numbers).append(_times(frame, along, moves[a]))
     offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
-    args = [" + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])]
+    where = " + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])
+    return [where, *_mask(frame, space)]
+
+
+def _mask(frame: Frame, space: tuple[str, ...]) -> list[str]:
+    """The argument that says which elements of a tile are inside, where not all of them are."""
     mask = both(frame.masks(space), space)
-    if mask is not None:
-        args.append(f"mask={aligned(mask, space).text}")
-    return args
+    return [f"mask={aligned(mask, space).text}"] if mask is not None else []
 
 
 def _times(frame: Frame, position: str, steps: Sequence[Step]) -> str:
