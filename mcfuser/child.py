@@ -11,20 +11,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Any
+
+ALONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""numpy's threads spin after a product: they spoil timings, and slow down whoever compiles."""
 
 
 class Child:
     """`python -m module arguments..` that reads a JSON line for a request and writes JSON lines.
 
-    `environment` is the child's whole environment, None its parent's own.
+    `more` is what its environment has beside its parent's.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self, module: str, arguments: Sequence[str], more: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self._command = [sys.executable, "-m", module, *arguments]
-        self._environment = environment
+        self._more = more
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
         self._errors: IO[bytes] | None = None
@@ -42,7 +46,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=self._environment,
+            env={**os.environ, **ALONE, **self._more},
         )
 
     def _last(self, code: int) -> str:

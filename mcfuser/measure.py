@@ -6,7 +6,6 @@ crashes, hangs or runs out of memory costs itself and a new child, nothing else.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,8 +78,8 @@ class Worker:
 
     def __init__(self, threads: int, limit: float = 20.0, memory: int = 16 << 30) -> None:
         self.limit = limit
-        environment = _environment(threads)
-        self._child = Child("mcfuser.measure_child", [str(memory)], environment)
+        counts = dict.fromkeys(("TVM_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
+        self._child = Child("mcfuser.measure_child", [str(memory)], counts)
 
     def __enter__(self) -> Worker:
         return self
@@ -143,15 +142,6 @@ def measured(answer: Mapping[str, Any] | str) -> Measured:
         answer["seconds"], answer["error"], answer["failed"], tuple(answer["times"]),
         answer.get("conditions", {}), answer.get("unusable", False),
     )  # fmt: skip
-
-
-def _environment(threads: int) -> dict[str, str]:
-    return {
-        **os.environ,
-        "TVM_NUM_THREADS": str(threads),
-        "OMP_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": "1",  # its threads spin after a product and spoil timings
-    }
 
 
 def request_of(

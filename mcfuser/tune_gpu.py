@@ -90,7 +90,7 @@ class GpuSearch:
     ending: float | None = None
     """When it was first waited for a few that are the last."""
     opening: Sequence[Candidate] = ()
-    """The first generation, the model's favourites: those are waited for."""
+    """The model's favourites, as many as compile at once: those are waited for."""
     under_way: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
     kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class GpuSearch:
         try:
             search = evolve(
                 self.found.rows, times, self.measure, self.seed, self.trials,
-                lambda: self.stop() or self.unusable or self.spent,
+                lambda: self.stop() or self.unusable or self.spent, lambda: self.due,
                 room(self.worker.compilers.workers), True, lambda candidate: candidate[1:-1],
             )  # fmt: skip
         finally:
@@ -117,18 +117,21 @@ class GpuSearch:
         return bool(self.results) and all(r.unusable for r in self.results.values())
 
     @property
-    def spent(self) -> bool:
-        """It has taken as long as a search may, the first generation has ended, and something of
-        it is right."""
+    def due(self) -> bool:
+        """It has taken as long as a search may, and something is right."""
         if time.monotonic() - self.begun < min(WAITING, COMPILING / self.worker.compilers.workers):
             return False
-        opened = not any(c in self.under_way for c in self.opening)
-        return opened and any(r.seconds is not None for r in self.results.values())
+        return any(r.seconds is not None for r in self.results.values())
+
+    @property
+    def spent(self) -> bool:
+        """The same, and the model's favourites have ended."""
+        return self.due and not any(c in self.under_way for c in self.opening)
 
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Begins to compile candidates, and gives seconds of those that were compiled or failed
         since. Those that take the compiler too long are given up, the `last` ones soon."""
-        self.opening = self.opening or candidates
+        self.opening = self.opening or candidates[: max(MEASURED, self.worker.compilers.workers)]
         ended = self._begin(candidates)
         candidate_of = {pending: c for c, (_, pending) in self.under_way.items()}
         patience = 0.0 if ended else self._patience(last)

@@ -89,20 +89,6 @@ def test_a_request_holds_what_a_launch_needs() -> None:
     assert request["whole"] and request["offsets"] == {"A": 10.0} and request["seed"] == 3
 
 
-def test_answers_of_a_child_that_ends_say_so() -> None:
-    child = Child("json.tool", ["--no-such-option"])
-    child.start()
-    (answer,) = child.ask({"a": 1}, 3, 10.0)
-    assert "died" in str(answer)
-    assert not child.alive
-
-
-def test_a_child_that_an_error_ends_is_quoted() -> None:
-    child = Child("timeit", ["raise ImportError('libcuda is too old')"])
-    child.start()
-    assert str(child.line(10.0)).endswith("died with status 1: ImportError: libcuda is too old")
-
-
 def test_a_child_that_cannot_open_the_gpu_refuses_in_one_sentence(monkeypatch) -> None:
     monkeypatch.setattr(GpuWorker, "_refuse_missing", lambda self: False)
     with GpuWorker(H200, cores=1) as worker:
@@ -110,13 +96,6 @@ def test_a_child_that_cannot_open_the_gpu_refuses_in_one_sentence(monkeypatch) -
         found = worker.measure(CHAIN, [[kernel()], [kernel()]], 0)
     why = "no GPU could be opened: the measuring process died with status 1: ImportError: libcuda"
     assert [f.failed for f in found] == [f"{why} is too old"] * 2
-
-
-def test_a_child_that_is_late_is_stopped() -> None:
-    child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"])
-    child.start()
-    assert child.line(0.5) == "it ran longer than 0.5 s"
-    assert not child.alive
 
 
 class TestOnTheGpuSide:

@@ -334,6 +334,19 @@ def test_one_that_takes_long_holds_up_nothing() -> None:
     assert first in bench.running and first not in stopped.measured and stopped.best is not None
 
 
+def test_a_search_that_is_closed_begins_nothing_and_waits_for_what_it_has_begun() -> None:
+    first = search_beside(0, lambda c: 1.0)[1].asked[0][0]
+
+    def turns(c: Candidate) -> float:
+        return 1e6 if c == first else 1.0 + sum(c) % 5
+
+    asked = iter(range(10**6))
+    found, bench = search_beside(0, turns, close=lambda: next(asked) > 1)
+    assert first in found.measured and set(found.measured) == set(bench.all) and not bench.running
+    began = [bool(candidates) for candidates in bench.asked]
+    assert began[0] and not any(began[3:]) and bench.lasts == [False] * 3 + [True] * len(began[3:])
+
+
 def test_a_search_goes_on_from_what_came_late() -> None:
     """The last to end is better than all others: what is next to it is measured as well."""
     cost, rows, late = bowl((5, 5, 5)), grid(6, 6, 6), (5, 5, 0)

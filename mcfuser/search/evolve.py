@@ -54,6 +54,7 @@ def evolve(
     seed: int,
     trials: int | None = None,
     stop: Callable[[], bool] = lambda: False,
+    close: Callable[[], bool] = lambda: False,
     room: int = MEASURED,
     ranked: bool = False,
     kin: Callable[[Candidate], object] | None = None,
@@ -68,16 +69,17 @@ def evolve(
     There is `room` for so many candidates under way at once; new ones are begun when a quarter of
     it is free. The search ends when a generation begun since the best was last better by EPSILON
     has not made it so; at `trials` candidates; when `stop` says so and n have ended; or when
-    nothing is left.
+    nothing is left. Once `close` says so no candidate is begun, and those under way are the last.
     """
     search = _Search(rows, times, room, kin, np.random.default_rng(seed))
     search.populate(ranked)
     most = min(len(search.number), len(rows) if trials is None else trials)
     while not (len(search.measured) >= min(MEASURED, most) and stop()):
-        chosen = [] if search.begun and stop() else search.choose(most)
+        closed = bool(search.begun) and (stop() or close())
+        chosen = [] if closed else search.choose(most)
         if not chosen and not search.under_way:
             break
-        search.take(measure(chosen, search.settled or len(search.begun) >= most))
+        search.take(measure(chosen, closed or search.settled or len(search.begun) >= most))
     return Found(search.best, search.seconds, search.measured, search.settled)
 
 

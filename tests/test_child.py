@@ -1,0 +1,44 @@
+"""Processes that answer line by line, and how each of them may end."""
+
+from __future__ import annotations
+
+from mcfuser.child import Child
+
+
+def test_answers_of_a_child_that_ends_say_so() -> None:
+    child = Child("json.tool", ["--no-such-option"])
+    child.start()
+    (answer,) = child.ask({"a": 1}, 3, 10.0)
+    assert "died" in str(answer)
+    assert not child.alive
+
+
+def test_a_child_that_an_error_ends_is_quoted() -> None:
+    child = Child("timeit", ["raise ImportError('libcuda is too old')"])
+    child.start()
+    assert str(child.line(10.0)).endswith("died with status 1: ImportError: libcuda is too old")
+
+
+def test_a_child_that_is_late_is_stopped() -> None:
+    child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"])
+    child.start()
+    assert child.line(0.5) == "it ran longer than 0.5 s"
+    assert not child.alive
+
+
+def test_products_of_a_child_have_one_thread() -> None:
+    """It has no other: numpy starts those of its products when it is loaded."""
+    told = "import os, numpy; print(len(os.listdir('/proc/self/task')))"
+    child = Child("timeit", ["-n", "1", "-r", "1", told])
+    child.start()
+    assert child.line(30.0) == 1
+    child.stop()
+
+
+def test_a_child_is_told_more_than_its_parent_knows(monkeypatch) -> None:
+    monkeypatch.setenv("MCFUSER_OF_ALL", "1")
+    told = "import os; print(os.environ['MCFUSER_OF_ALL'] + os.environ['MCFUSER_OF_ONE'])"
+    child = Child("timeit", ["-n", "1", "-r", "1", told], {"MCFUSER_OF_ONE": "2"})
+    child.start()
+    assert child.line(30.0) == 12
+    child.stop()
