@@ -235,9 +235,11 @@ class _Tuning:
 
     def _none(self) -> NoCandidate:
         reasons = "; ".join(f"{n} x {why}" for why, n in self.failed.most_common(3))
+        late = "no time was left to measure one"
+        large = "no candidate of its space fits the registers and the shared memory of a block"
         return NoCandidate(
             f"chain '{self.chain.name}' has no kernel for {self.device.name}: "
-            f"{reasons or 'no time was left to measure one'}"
+            f"{reasons or (late if self._late() else large)}"
         )
 
     def _kept(

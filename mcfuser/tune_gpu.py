@@ -117,11 +117,16 @@ class GpuSearch:
         return bool(self.results) and all(r.unusable for r in self.results.values())
 
     @property
+    def right(self) -> bool:
+        """Something that was measured is."""
+        return any(r.seconds is not None for r in self.results.values())
+
+    @property
     def due(self) -> bool:
         """It has taken as long as a search may, and something is right."""
         if time.monotonic() - self.begun < min(WAITING, COMPILING / self.worker.compilers.workers):
             return False
-        return any(r.seconds is not None for r in self.results.values())
+        return self.right
 
     @property
     def spent(self) -> bool:
@@ -157,10 +162,10 @@ class GpuSearch:
         return failed
 
     def _patience(self, last: bool) -> float:
-        """Seconds to wait for a compilation: more than any of them may take, and less where the
-        last ones keep no more than a quarter of the compilers busy."""
+        """Seconds to wait for a compilation: more than any of them may take, and less where
+        something is right and the last ones keep no more than a quarter of the compilers busy."""
         compilers = self.worker.compilers
-        few = last and len(self.under_way) <= max(1, compilers.workers // 4)
+        few = last and self.right and len(self.under_way) <= max(1, compilers.workers // 4)
         self.ending = (self.ending or time.monotonic()) if few else None
         if self.ending is None:
             return 2.0 * compilers.longest

@@ -72,7 +72,7 @@ LAZY = {"sympy": {"algebra"}, "tvm": {"device"}}
 READERS = {
     "service/settings.py": "settings are read from the environment here",
     "mcfuser/cli.py": "the command",
-    "mcfuser/measure.py": "hands its own environment on to the child that measures",
+    "mcfuser/child.py": "hands its own environment on to the child that measures",
     "service/supervisor.py": "hands its own environment on to the worker process",
 }
 

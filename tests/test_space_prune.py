@@ -211,23 +211,29 @@ def test_rule_2_keeps_all_where_it_would_keep_none() -> None:
     [
         (1, [1]),
         (64, [16, 32, 64]),
-        (96, [16, 32, 48, 96]),
-        (40, [40]),
-        (100, [100]),
-        (197, [197]),
-        (200, [16, 200]),
+        (96, [16, 32, 48, 64, 96]),
+        (40, [16, 32, 40]),
+        (100, [16, 32, 64, 100]),
+        (197, [16, 32, 64, 128, 197]),
+        (200, [16, 32, 64, 128, 200]),
+        (577, [16, 32, 64, 128, 256, 512, 577]),
         (768, None),
     ],
 )
 def test_rule_3_allows_no_padding_of_powers_of_two_and_5_percent_of_others(extent, kept) -> None:
+    """And powers of two where they pad no more than the extent does as one tile."""
     c = gemm(1, extent, 16, 16, 16)
     sizes = padding(space(c), A100).options[0]
 
     def waste(t: int) -> float:
         return (ceil(extent / t) * t - extent) / extent
 
-    limit = 0.0 if extent & (extent - 1) == 0 else 0.05
-    assert list(sizes) == [t for t in tile_sizes(extent) if waste(t) <= limit]
+    whole = [2**i for i in range(4, 11)]
+    alone = waste(next(w for w in [1, 2, 4, 8, *whole] if w >= extent))
+    limit = 0.0 if extent in whole else 0.05
+    good = [t for t in tile_sizes(extent) if waste(t) <= limit]
+    powers = [t for t in tile_sizes(extent) if t in whole and waste(t) <= alone]
+    assert list(sizes) == sorted({*good, *powers})
     if kept is not None:
         assert list(sizes) == kept
 

@@ -20,7 +20,7 @@ from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import compare, tune
 from mcfuser.tune_gpu import LATE, GpuSearch, gpu_kernel
-from mcfuser.tuned import MemoryCache, Options, Tuned, realise
+from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned, realise
 
 H200 = CATALOGUE["nvidia/h200"]
 CHAIN = gemm(1, 128, 128, 64, 64, "float16")
@@ -229,6 +229,24 @@ def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) 
     short = tune(CHAIN, H200, MemoryCache(), Options(seed=7), worker=bench)
     assert tune_gpu.room(bench.compilers.workers) <= short.trials < long.trials
     assert short.measured is not None
+
+
+def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None:
+    """However many compilers are idle meanwhile."""
+    monkeypatch.setattr(tune_gpu, "SLOWEST", 0.0)
+    bench = Bench()
+    bench.compilers = Compilers(8)
+    try:
+        found = tune(CHAIN, H200, MemoryCache(), Options(trials=2), worker=bench)
+    finally:
+        bench.stop()
+    assert found.measured is not None and found.failed.get(LATE, 0) <= 1
+
+
+def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
+    monkeypatch.setattr(tune_gpu, "every", lambda found, device: [])
+    with pytest.raises(NoCandidate, match="fits the registers and the shared memory of a block"):
+        tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
 
 
 def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:

@@ -4,12 +4,14 @@ Where the scores hold the lowest number outside the domain, their maximum needs 
 `exp2(score - max)` is zero there, so neither do the sums of it: one selection instead of three. In
 a row that has met no position of the domain, the maximum is still the lowest number, of which the
 difference is nothing; there 0 is subtracted instead, which leaves a weight of zero.
+
+The same holds of lanes past an axis' end, which whoever writes kernels masks so (`softmaxes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mcfuser.algebra.exponent import unbiased
 from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh
@@ -19,37 +21,49 @@ INSIDE = "_inside"
 """The suffix of the scores that hold the lowest number outside the domain."""
 
 
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """A maximum's scores, the maps that are its exponentials, and the sums over these: nothing else
+    needs them. The domain of all reductions is one, or none."""
+
+    scores: Read
+    weights: tuple[str, ...]
+    sums: tuple[str, ...]
+
+
+def softmaxes(chain: Chain) -> Mapping[str, Softmax]:
+    """Those of a chain, by the maximum."""
+    every = ((o.out, _softmax(chain, o)) for o in chain.operators)
+    return {name: found for name, found in every if found is not None}
+
+
 def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
     """The chain with such scores, and the reductions whose domain is in what they read."""
     settled: set[str] = set()
     for o in chain.operators:
         o = chain.operator(o.out)
-        found = _softmax(chain, o)
-        if found is not None:
-            scores, weights, sums = found
-            chain = _masked(chain, o, scores, weights)
-            settled |= {o.out, *sums}
+        if o.domain is not None and (found := _softmax(chain, o)) is not None:
+            chain = _masked(chain, o, found.scores, found.weights)
+            settled |= {o.out, *found.sums}
     return chain, frozenset(settled)
 
 
-def _softmax(chain: Chain, o: Operator) -> tuple[Read, list[str], list[str]] | None:
-    """The scores of which `o` is the maximum, the maps that are its exponentials, and the sums over
-    these; None where something else needs them, or outside the domain."""
-    if o.reduce != "max" or o.domain is None or o.out in chain.outputs:
+def _softmax(chain: Chain, o: Operator) -> Softmax | None:
+    if o.reduce != "max" or o.out in chain.outputs:
         return None
     scores = _scores(o.body)
     if scores is None or scores.tensor in chain.inputs or scores.tensor in chain.outputs:
         return None
     names = tuple(i.plain for i in scores.indices)
     own = chain.operator(scores.tensor).axes
-    if len(set(names)) < len(names) or names != own or not set(axes(o.domain)) <= set(own):
+    domain = set(axes(o.domain)) if o.domain is not None else set()
+    if len(set(names)) < len(names) or names != own or not domain <= set(own):
         return None
-    if not unbiased(chain, scores, o.over):
+    if not unbiased(chain, _bare(chain, scores, o), o.over):
         return None
-    wanted = Call("exp2", (Call("sub", (o.body, read(o.out, *o.axes))),))
     read_by = dict.fromkeys([*chain.readers(scores.tensor), *chain.readers(o.out)])
     weights = [r for r in read_by if r.out != o.out]
-    if any(r.body != wanted or r.domain is not None or r.reduce != "none" for r in weights):
+    if any(not _exponential(r, o) for r in weights):
         return None
     sums: list[str] = []
     for w in weights:
@@ -57,7 +71,27 @@ def _softmax(chain: Chain, o: Operator) -> tuple[Read, list[str], list[str]] | N
         if w.out in chain.outputs or not all(_vanishes(r, w, o) for r in over):
             return None
         sums += [r.out for r in over]
-    return (scores, [w.out for w in weights], sums) if weights else None
+    return Softmax(scores, tuple(w.out for w in weights), tuple(sums)) if weights else None
+
+
+def _bare(chain: Chain, scores: Read, o: Operator) -> Expr:
+    """The scores as they were before the maximum's domain was put in them."""
+    e = chain.operator(scores.tensor).body
+    inside = isinstance(e, Call) and e.op == "select" and e.args[::2] == (o.domain, Const(LOWEST))
+    return e.args[1] if inside and isinstance(e, Call) else scores
+
+
+def _exponential(r: Operator, o: Operator) -> bool:
+    """It is `exp2` of what `o` is the maximum of, less that; or less 0 where that is nothing."""
+    if r.domain is not None or r.reduce != "none":
+        return False
+    if not (isinstance(r.body, Call) and r.body.op == "exp2" and isinstance(r.body.args[0], Call)):
+        return False
+    difference, own = r.body.args[0], read(o.out, *o.axes)
+    if difference.op != "sub" or difference.args[0] != o.body:
+        return False
+    top = difference.args[1]
+    return top == own or (isinstance(top, Call) and top == _top(o, own))
 
 
 def _scores(e: Expr) -> Read | None:
@@ -89,16 +123,12 @@ def _weight(e: Expr, w: Operator) -> bool:
     return bare == read(w.out, *w.axes)
 
 
-def _masked(chain: Chain, o: Operator, scores: Read, weights: list[str]) -> Chain:
+def _masked(chain: Chain, o: Operator, scores: Read, weights: Sequence[str]) -> Chain:
     source = chain.operator(scores.tensor)
     name = fresh(chain, source.out + INSIDE)
-    assert o.domain is not None and isinstance(o.body, Call) and isinstance(o.body.args[1], Const)
+    assert o.domain is not None
     inside = Call("select", (o.domain, scores, Const(LOWEST)))
-    factor = float(o.body.args[1].value)
-    own = read(o.out, *o.axes)
-    nothing = Call("le", (own, Const(0.5 * LOWEST * min(1.0, factor))))  # rounded products, too
-    top = Call("select", (nothing, Const(0.0), own))
-
+    top = _top(o, read(o.out, *o.axes))
     body = replaced(o.body, scores, Read(name, scores.indices))
     operators: list[Operator] = []
     for r in chain.operators:
@@ -111,3 +141,11 @@ def _masked(chain: Chain, o: Operator, scores: Read, weights: list[str]) -> Chai
     shape = chain.tensor(source.out).shape
     tensors = (*chain.tensors, Tensor(name, shape, "float32"))
     return replace(chain, operators=tuple(operators), tensors=tensors)
+
+
+def _top(o: Operator, own: Read) -> Expr:
+    """The maximum, and 0 in a row that has met no position of the domain."""
+    assert isinstance(o.body, Call) and isinstance(o.body.args[1], Const)
+    factor = float(o.body.args[1].value)
+    nothing = Call("le", (own, Const(0.5 * LOWEST * min(1.0, factor))))  # rounded products, too
+    return Call("select", (nothing, Const(0.0), own))

@@ -154,17 +154,31 @@ def _partial_tiles(e: Expression, o: Operator) -> bool:
 
 
 def padding(found: Space, device: Device) -> Space:
-    """Rule 3: no padding along a power of two, at most 5 % along other extents.
+    """Rule 3: no padding along a power of two, at most 5 % along other extents; of a tile that is a
+    power of two, as much as the extent itself has as one tile.
 
     Where no size is that good (never with the extent itself among them), the least padding stays.
     """
     options = []
     for a, sizes in zip(found.axes, found.options, strict=True):
         extent = found.program.chain.size(a)
-        waste = {t: (-(-extent // t) * t - extent) / extent for t in sizes}
-        limit = 0.0 if extent & (extent - 1) == 0 else PADDING
-        options.append(tuple(t for t in sizes if waste[t] <= max(limit, min(waste.values()))))
+        limit = max(0.0 if _whole(extent) else PADDING, min(_waste(extent, t) for t in sizes))
+        alone = _waste(extent, 1 << (extent - 1).bit_length())
+        options.append(tuple(
+            t for t in sizes
+            if _waste(extent, t) <= (max(limit, alone) if _whole(t) and t >= GRANULE else limit)
+        ))  # fmt: skip
     return replace(found, options=tuple(options))
+
+
+def _waste(extent: int, tile: int) -> float:
+    """The padding of an axis as a share of it."""
+    return -(-extent // tile) * tile / extent - 1.0
+
+
+def _whole(size: int) -> bool:
+    """A power of two, which tile compilers do not pad any further."""
+    return size & (size - 1) == 0
 
 
 def fast_memory(found: Space, device: Device) -> Space:

@@ -4,12 +4,13 @@ products for the tensor cores, how wide each axis is, in which order each tile's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import Product, Tensor, product
 from mcfuser.codegen.triton.address import address, wide
+from mcfuser.codegen.triton.softmax import exponentials, masked_scores
 from mcfuser.codegen.triton.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.codegen.triton.tile import HALF
 from mcfuser.codegen.triton.width import widths
@@ -177,7 +178,7 @@ class Layout:
                 return a in self.space(e.tensor)
             if a not in self.space(e.tensor):
                 return False
-            if e.tensor in self._combined:
+            if e.tensor in self._combined or (e.tensor, a) in self._weights:
                 return True
             return e.tensor in self._steady and self.zero_outside(self._steady[e.tensor], a)
         if not isinstance(e, Call):
@@ -198,6 +199,16 @@ class Layout:
         if isinstance(e, Call) and e.op in _KEEP_FINITE:
             return all(self._finite(x, a) for x in e.args)
         return self.zero_outside(e, a)
+
+    @cached_property
+    def scores(self) -> Mapping[str, Read]:
+        """By the maximum, scores that hold the lowest number past the end of its axes."""
+        return masked_scores(self.schedule)
+
+    @cached_property
+    def _weights(self) -> frozenset[tuple[str, str]]:
+        """Their exponentials, which are zero there, each with an axis."""
+        return exponentials(self.schedule, self.scores)
 
     @cached_property
     def _steady(self) -> dict[str, Expr]:

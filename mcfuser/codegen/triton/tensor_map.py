@@ -109,8 +109,10 @@ def mappable(
     fits = np.asarray(np.asarray(width(last)) * BYTES[tensor.dtype] % ALIGNED == 0)
     for n, i in zip(chain.shape(tensor.name), read.indices, strict=True):
         if (a := i.plain) is not None:
-            inside = np.asarray(chain.size(a) % tile(a) == 0) | (n == chain.size(a))
-            fits = fits & inside & (width(a) == tile(a))
+            size, whole = chain.size(a), n == chain.size(a)
+            inside = np.asarray(size % tile(a) == 0) | whole
+            alone = np.asarray(tile(a) >= size) & whole
+            fits = fits & inside & (alone | np.asarray(width(a) == tile(a)))
     long = sum(np.asarray(width(i.plain)) > 1 for *_, i in found if i.plain is not None)
     return np.asarray(fits & (long == 2))
 

@@ -31,12 +31,13 @@ def attention_decode(Q_ptr, K_ptr, V_ptr, O_ptr):
         K = tl.load(K_ptr + b * 4928 + k[:, None] + n[None, :] * 64, mask=n_in[None, :], other=0.0)
         S = tl.dot(Q, K, input_precision="ieee")
         R_old = R
-        R = tl.maximum(R, tl.max(tl.where(n_in[None, :], S, LOWEST), 1) * 0.18033688011112042)
+        S = tl.where(n_in[None, :], S, LOWEST)
+        R = tl.maximum(R, tl.max(S, 1) * 0.18033688011112042)
         Z = tl.exp2(R_old - R) * Z
         U = tl.exp2(R_old - R)[:, None] * U
         P = tl.exp2(S * 0.18033688011112042 - R[:, None])
-        Z += tl.sum(tl.where(n_in[None, :], P, 0.0), 1)
+        Z += tl.sum(P, 1)
         V = tl.load(V_ptr + b * 4928 + n[:, None] * 64 + h[None, :], mask=n_in[:, None], other=0.0)
-        U = tl.dot(tl.where(n_in[None, :], P, 0.0), V, U, input_precision="ieee")
+        U = tl.dot(P, V, U, input_precision="ieee")
     O = tl.where(U == 0.0, 0.0, U / Z[:, None])
     tl.store(O_ptr + b * 64 + m[:, None] * 64 + h[None, :], O, mask=m_in[:, None])

@@ -42,18 +42,19 @@ def attention_run_time(Q_ptr, K_ptr, V_ptr, O_ptr, b_size, m_size, n_size):
         X = 5.0 * (1.0 - 2.0 / (tl.exp2(S * 0.5770780163555853) + 1.0)) - (0.1 * n)[None, :]
         X_inside = tl.where(n[None, :] <= m[:, None], X, LOWEST)
         R_old = R
-        R = tl.maximum(R, tl.max(tl.where(n_in[None, :], X_inside, LOWEST), 1) * 1.4426950408889634)
+        X_inside = tl.where(n_in[None, :], X_inside, LOWEST)
+        R = tl.maximum(R, tl.max(X_inside, 1) * 1.4426950408889634)
         Z = tl.exp2(R_old - R) * Z
         U = tl.exp2(R_old - R)[:, None] * U
         P_part_1 = (
             X_inside * 1.4426950408889634 - tl.where(R <= -1.7014117331926443e+38, 0.0, R)[:, None]
         )
         P = tl.exp2(P_part_1)
-        Z += tl.sum(tl.where(n_in[None, :], P, 0.0), 1)
+        Z += tl.sum(P, 1)
         V = tl.load(
             V_ptr + b * (64 * n_size) + n[:, None] * 64 + h[None, :], mask=n_in[:, None], other=0.0
         )
-        U = tl.dot(tl.where(n_in[None, :], P, 0.0), V.to(tl.float32), U, input_precision="ieee")
+        U = tl.dot(P, V.to(tl.float32), U, input_precision="ieee")
     O = tl.where(U == 0.0, 0.0, U / Z[:, None])
     tl.store(
         O_ptr + b * (64 * m_size) + m[:, None] * 64 + h[None, :],
