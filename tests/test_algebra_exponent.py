@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mcfuser.algebra.exponent import LOG2E, base_two
-from mcfuser.algebra.masks import masked_once
+from mcfuser.algebra.masks import masked_once, softmaxes
 from mcfuser.chain import LOWEST, Chain, attention, from_json
 from mcfuser.expr import Call, walk
 from mcfuser.space.program import program
@@ -157,6 +157,35 @@ def test_masks_that_others_need_stay(c: Chain) -> None:
     ready = base_two(c)
     assert masked_once(ready) == (ready, frozenset())
     same(c, program(c).chain)
+
+
+@pytest.mark.parametrize(("where", "scores"), [("", "S"), ("n <= m", "S_inside")])
+def test_a_softmax_is_known_by_its_maximum(where: str, scores: str) -> None:
+    """Before its domain is in its scores, and after."""
+    c = base_two(softmax("S[m, n] * 0.125", where))
+    assert {n: (s.scores.tensor, s.weights, s.sums) for n, s in softmaxes(c).items()} == {
+        "R": ("S", ("P",), ("Z", "U"))
+    }
+    (found,) = softmaxes(program(c).chain).values()
+    assert (found.scores.tensor, found.weights, found.sums) == (scores, ("P",), ("Z", "U"))
+
+
+@pytest.mark.parametrize("where", ["", "n <= m"])
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        ("S[m, n] * 0.125 + M[m, n]", ""),
+        ("select(n < 9, S[m, n] * 0.125, -3.4028234663852886e38)", ""),
+        ("S[m, n] * 0.125", "T[m] = sum[n] P[m, n] * log(P[m, n])"),
+        ("S[m, n] * 0.125", "T[m] = sum[n] X[m, n]"),
+    ],
+    ids=["mask", "selected", "entropy", "scores"],
+)
+def test_what_others_need_or_a_mask_may_be_in_is_no_softmax(x: str, more: str, where: str) -> None:
+    """Lanes past an axis' end would count in it."""
+    lines = (more,) if more else ()
+    c = program(softmax(x, where, *lines, outputs=("O", "T") if more else ("O",))).chain
+    assert not softmaxes(c)
 
 
 @pytest.mark.parametrize("x", ["S[m, n] * 0.125", "S[m, n] * 3.0", "40.0 * tanh(S[m, n])"])

@@ -72,6 +72,10 @@ GOLDENS = {
     "softmax": Golden("softmax", "bm.n", "b=1 m=1 n=128"),
     "norm_product": Golden("norm_product", "mn.k", "m=32 n=64 k=32"),
     "attention_groups": Golden("causal", "mh.nk", "m=128 n=64 k=64 h=64", lowering=GROUPS),
+    "attention_groups_ragged": Golden(
+        "attention", "mh.nk", "m=128 n=64 k=80 h=80",
+        extents={"m": 577, "n": 577, "k": 80, "h": 80}, lowering=GROUPS,
+    ),
     "gated_groups": Golden(
         "gated", "mn.k", "m=192 n=64 k=64", "bfloat16", {"k": 512}, lowering=GROUPS
     ),

@@ -214,6 +214,10 @@ def agree(case: Case) -> Source:
         Case("attention", "mh.nk", "m=192 n=64 b=1", "m=192 n=32", 1),
         Case("attention", "mh.nk", "m=300 n=96 h=48", "m=192 n=32 h=16"),
         Case("attention", "mh.nk", "m=300 n=96 b=1", "m=256 n=32", 3),
+        Case("attention", "mh.nk", "m=197 n=197 k=24 h=40", "m=128 n=64 k=24 h=40", 3),
+        Case("causal", "mh.nk", "m=197 n=197 k=40 h=24", "m=128 n=64 k=40 h=24"),
+        Case("window", "mh.nk", "m=197 n=197", "m=128 n=32"),
+        Case("cap", "mh.nk", "m=128 n=100", "m=128 n=32"),
         Case("causal", "mh.nk", "m=512 n=300", "m=256 n=64", 4, "bfloat16"),
         Case("causal", "mh.nk", "m=300 n=300", "m=192 n=64"),
         Case("causal", "mh.nk", "m=200 n=256 h=64", "m=128 n=32", 3, "bfloat16"),
@@ -287,6 +291,15 @@ def test_turns_inside_a_domain_have_no_mask() -> None:
     either = f"if n_start < n_inside:\n            {bare}\n        else:\n            {masked}"
     assert text.count(either) == 1
     assert text.count("    for n_start in") == 2  # one of them loads
+
+
+def test_scores_past_the_end_are_masked_in_the_last_turn_and_nothing_else_is() -> None:
+    text = replace(CAUSAL, chain="attention", extents="m=197 n=197", tiles="m=128 n=64").source.text
+    once = "if n_start > 133:\n{0}    S = gl.where(n_in[None, :], S, LOWEST)\n"
+    assert once.format("    ") in text and once.format(" " * 8) in text
+    assert text.count("n_in[None, :]") == 2
+    causal = replace(CAUSAL, extents="m=197 n=197").source.text
+    assert "n_in[" not in causal, "n <= m ends there"
 
 
 # --- whoever goes first -----------------------------------------------------------------------

@@ -111,7 +111,7 @@ def mappable(
         if (a := i.plain) is not None:
             size, whole = chain.size(a), n == chain.size(a)
             inside = np.asarray(size % tile(a) == 0) | whole
-            alone = np.asarray(tile(a) >= size) & whole
+            alone = np.asarray(tile(a) >= size) & whole & (n > 1)  # else the map lacks it
             fits = fits & inside & (alone | np.asarray(width(a) == tile(a)))
     long = sum(np.asarray(width(i.plain)) > 1 for *_, i in found if i.plain is not None)
     return np.asarray(fits & (long == 2))
