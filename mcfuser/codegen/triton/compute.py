@@ -25,11 +25,12 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     body = groups.body
     lines = [*block(frame, before), f"{TAB}turn = 0"]
     if groups.late:  # the first turn has no late products beside it
-        frame.at[loop.axis] = None
-        lines += [f"{TAB}{frame.start(loop.axis)} = {start}", *_turn(frame, body, first=True)]
+        step, known = frame.schedule.tile(loop.axis), start.isdigit()
+        frame.at[loop.axis] = int(start) // step if known else None
+        lines += [] if known else [f"{TAB}{frame.start(loop.axis)} = {start}"]
+        lines += _turn(frame, body, first=True)
         del frame.at[loop.axis]
-        step = frame.schedule.tile(loop.axis)
-        start = str(int(start) + step) if start.isdigit() else f"{start} + {step}"
+        start = str(int(start) + step) if known else f"{start} + {step}"
     frame.bare, limit = _unmasked(frame, loop, body)
     if frame.bare:
         lines.append(f"{TAB}{loop.axis}_inside = {limit}")

@@ -94,10 +94,9 @@ def attention_groups_rows(
     Z = lanes(gl.zeros((64, 64), gl.float32, TILE))
     U = gl.zeros((64, 64), gl.float32, TILE)
     turn = 0
-    n_start = 0
     slot = turn % 2
     phase = turn // 2 % 2
-    n = n_start + gl.arange(0, 64, COLUMNS)
+    n = gl.arange(0, 64, COLUMNS)
     mbarrier.wait(K_full.index(slot), phase)
     S = hopper.warpgroup_mma(
         Q_tile.index(group).reshape([64, 64]),

@@ -89,11 +89,8 @@ def attention_groups_ragged_rows(
     Z = lanes(gl.zeros((64, 64), gl.float32, TILE))
     U = gl.zeros((64, 128), gl.float32, TILE)
     turn = 0
-    n_start = 0
     slot = turn % 2
     phase = turn // 2 % 2
-    n = n_start + gl.arange(0, 64, COLUMNS)
-    n_in = n < 577
     mbarrier.wait(K_full.index(slot), phase)
     S = hopper.warpgroup_mma(
         Q_tile.index(group).reshape([64, 128]),
@@ -105,8 +102,6 @@ def attention_groups_ragged_rows(
     S = hopper.warpgroup_mma_wait(0, deps=(S,))
     mbarrier.arrive(K_empty.index(slot), count=1)
     R_old = R
-    if n_start > 513:
-        S = gl.where(n_in[None, :], S, LOWEST)
     R = gl.maximum(R, gl.max(S, 1) * 0.16129820911147805)
     Z = by_lane(gl.exp2(R_old - R), Z) * Z
     P = gl.exp2(S * 0.16129820911147805 - R[:, None])
