@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,35 +47,42 @@ class Workload:
 
 def _tables() -> list[Workload]:
     """Tables II and III of the paper."""
-    made = [Workload(n, "G", "gemm", from_text(w, "float16")) for n, w in GEMM.items()]
-    for name, words in ATTENTION.items():
-        heads, rows, keys, depth, width = (int(x) for x in words.partition(":")[2].split(","))
-        known = Attention(heads, rows, keys, depth=depth, width=width)
-        made.append(Workload(name, "S", "attention", from_text(words, "float16"), known))
-    return made
+    made = [_gemm(n, "G", w) for n, w in GEMM.items()]
+    return made + [_plain(name, "S", words) for name, words in ATTENTION.items()]
+
+
+def _gemm(name: str, group: str, words: str) -> Workload:
+    return Workload(name, group, "gemm", from_text(words, "float16"))
+
+
+def _plain(name: str, group: str, words: str) -> Workload:
+    """Attention without a mask, every head with keys of its own."""
+    heads, rows, keys, depth, width = (int(x) for x in words.partition(":")[2].split(","))
+    known = Attention(heads, rows, keys, depth=depth, width=width)
+    return Workload(name, group, "attention", from_text(words, "float16"), known)
 
 
 # --- norms at the sizes of Llama ------------------------------------------------------------
 
-HIDDEN, INNER, ROWS = 4096, 14336, (1, 16, 512)
+ROWS = (1, 16, 512)
 EPSILON = 1e-5
 
 
-def _norms() -> list[Workload]:
+def _norms(hidden: int = 4096, inner: int = 14336, rows: Sequence[int] = ROWS) -> list[Workload]:
     """In bfloat16, as such models run: products of two projections overflow float16."""
     norm = ["Q[m] = sum[k] X[m, k] * X[m, k]",
-            f"N[m, k] = X[m, k] / sqrt(Q[m] / {HIDDEN}.0 + {EPSILON}) * g[k]"]  # fmt: skip
+            f"N[m, k] = X[m, k] / sqrt(Q[m] / {hidden}.0 + {EPSILON}) * g[k]"]  # fmt: skip
     gate = [f"{out}[m, n] = sum[k] bfloat16(N[m, k]) * {w}[k, n]" for out, w in ("GW", "UV")]
     gated = [*norm, *gate, "Y[m, n] = G[m, n] / (1.0 + exp(-G[m, n])) * U[m, n]"]
     plain = [*norm, "Y[m, n] = sum[k] bfloat16(N[m, k]) * W[k, n]"]
     made = []
-    for m in ROWS:
+    for m in rows:
         shapes = {"X": "mk", "g": "k", "W": "kn"}
         made.append(Workload(f"norm-projection {m}", "norms", "projection", _chain(
-            f"norm_projection_{m}", {"m": m, "n": HIDDEN, "k": HIDDEN}, shapes, "Y", "mn", plain,
+            f"norm_projection_{m}", {"m": m, "n": hidden, "k": hidden}, shapes, "Y", "mn", plain,
             "bfloat16")))  # fmt: skip
         made.append(Workload(f"norm-swiglu {m}", "norms", "swiglu", _chain(
-            f"norm_swiglu_{m}", {"m": m, "n": INNER, "k": HIDDEN}, shapes | {"V": "kn"}, "Y", "mn",
+            f"norm_swiglu_{m}", {"m": m, "n": inner, "k": hidden}, shapes | {"V": "kn"}, "Y", "mn",
             gated, "bfloat16")))  # fmt: skip
     return made
 
@@ -139,7 +146,44 @@ def _chain(
     return from_json({"name": name, "axes": dict(axes), "tensors": tensors, "operators": lines})
 
 
-SUITES = {"tables": _tables, "norms": _norms, "neptune": _neptune}
+# --- sizes that models have and the papers' tables do not ------------------------------------
+
+PRODUCTS = {
+    "12 x 197": "gemm:12,197,197,64,64", "4 x 577": "gemm:4,577,577,64,64",
+    "1000": "gemm:1,1000,1000,200,72", "300 x 700": "gemm:1,300,700,100,50",
+    "16 x 384": "gemm:16,384,384,96,96", "768 x 3072": "gemm:1,768,3072,128,128",
+}  # fmt: skip
+PLAIN = {
+    "ViT-B": "attention:12,197,197,64,64", "8 x ViT-B": "attention:96,197,197,64,64",
+    "ViT-L": "attention:16,257,257,64,64", "CLIP-L": "attention:16,577,577,64,64",
+    "DINOv2-B": "attention:12,1370,1370,64,64", "Swin": "attention:192,49,49,32,32",
+    "BERT-B 384": "attention:12,384,384,64,64", "Whisper-L": "attention:20,1500,1500,64,64",
+    "SAM-H": "attention:16,4096,4096,80,80", "UNet 1024": "attention:16,1024,1024,80,80",
+    "UNet 4096": "attention:8,4096,4096,40,40", "UNet text": "attention:8,4096,77,40,40",
+}  # fmt: skip
+SHARED = Attention(32, 0, 0, 4, causal=True)
+WIDE = Attention(16, 0, 0, 2, depth=256, width=256, causal=True, cap=50.0)
+MASKED = {
+    "CLIP text": Attention(12, 77, 77, depth=64, width=64, causal=True),
+    "shared 333": replace(SHARED, rows=333, keys=333),
+    "shared 1000": replace(SHARED, rows=1000, keys=1000),
+    "shared decode 777": replace(SHARED, rows=1, keys=777),
+    "shared decode 4097": replace(SHARED, rows=1, keys=4097),
+    "window 1111": replace(SHARED, rows=1111, keys=1111, window=1024),
+    "wide 1024": replace(WIDE, rows=1024, keys=1024),
+    "wide decode 4096": replace(WIDE, rows=1, keys=4096),
+}
+
+
+def _shapes() -> list[Workload]:
+    """Extents that are prime or no power of two, heads of 32 to 256, few rows of narrow norms."""
+    made = [_gemm(n, "products", w) for n, w in PRODUCTS.items()]
+    made += [_plain(n, "attention", w) for n, w in PLAIN.items()]
+    made += [replace(_of(n, a), group="masked attention") for n, a in MASKED.items()]
+    return made + _norms(2048, 5632, (4, 100))
+
+
+SUITES = {"tables": _tables, "norms": _norms, "neptune": _neptune, "shapes": _shapes}
 
 
 def workloads(suite: str) -> dict[str, Workload]:

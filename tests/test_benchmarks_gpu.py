@@ -82,3 +82,16 @@ def test_suites_hold_what_the_papers_measure() -> None:
     assert decode.chain.shape("Q") == (8, 8, 1, 128)
     windowed = workloads("neptune")["window 512"].chain.operator("R")
     assert windowed.domain is not None and "n + 256" in str(windowed)
+
+
+def test_shapes_are_what_the_papers_leave_out() -> None:
+    found = workloads("shapes")
+    assert len(found) == 30 and {w.group for w in found.values()} == {
+        "products", "attention", "masked attention", "norms",
+    }  # fmt: skip
+    known = {tuple(w.chain.size(a.name) for a in w.chain.axes) for s in ("tables", "neptune")
+             for w in workloads(s).values()}  # fmt: skip
+    new = [tuple(w.chain.size(a.name) for a in w.chain.axes) for w in found.values()]
+    assert not known & set(new)
+    norm = found["norm-projection 100"].chain
+    assert (norm.shape("X"), "2048.0" in str(norm)) == ((100, 2048), True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mcfuser.candidates import Candidates
-from mcfuser.chain import Chain, attention, from_json
+from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.triton import generate
 from mcfuser.codegen.triton.groups import COUNTS, ROWS
 from mcfuser.device import CATALOGUE
@@ -88,3 +88,24 @@ def test_groups_are_expected_to_gain_where_turns_are_many(heads) -> None:
     times = heads.each(heads.rows, partial(predict, H200))
     best = heads.rows[int(np.argmin(times))]
     assert LOWERINGS[best[-1]].groups
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=["h200", "a100"])
+@pytest.mark.parametrize(
+    "chain",
+    [attention(12, 197, 197, 64, 64, "float16"), gemm(12, 197, 197, 64, 64, "float16")],
+    ids=["attention", "gemm"],
+)
+def test_prime_extents_have_candidates_with_several_blocks(chain: Chain, device) -> None:
+    """As one tile, 197 positions fit in no registers."""
+    found = candidates(chain, device)
+    at = found.space.axes.index("m") + 1
+    assert len(found) > 1000 and {16, 32, 64} <= {*found.rows[:, at].tolist()}
+
+
+def test_narrow_heads_have_groups() -> None:
+    """Of 80, which tensor maps pad to 128."""
+    found = candidates(attention(16, 1024, 1024, 80, 80, "float16"))
+    some = found.rows[found.rows[:, -1] >= ALIKE]
+    both = some[:, [found.space.axes.index(a) + 1 for a in "kh"]]
+    assert (both == 80).all(axis=1).any()
