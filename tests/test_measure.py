@@ -107,12 +107,12 @@ def test_what_hangs_is_ended() -> None:
     hang = altered(
         "for t in T.parallel(", "for forever in range(10000000000):\n          for t in range("
     )
-    with Worker(2, limit=4.0) as worker:
+    with Worker(2, limit=8.0) as worker:
         begun = time.monotonic()
         found = worker.measure(CHAIN, [hang, [kernel()]], 0)
-        assert "longer than 4 s" in str(found[0].failed)
+        assert "longer than 8 s" in str(found[0].failed)
         assert found[1].failed is None
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 40
 
 
 def test_what_wants_too_much_memory_is_told(worker: Worker) -> None:
