@@ -236,7 +236,7 @@ class _Tuning:
     def _none(self) -> NoCandidate:
         reasons = "; ".join(f"{n} x {why}" for why, n in self.failed.most_common(3))
         late = "no time was left to measure one"
-        large = "no candidate of its space fits the registers and the shared memory of a block"
+        large = "no tiles of its space suit a block, its registers and its shared memory"
         return NoCandidate(
             f"chain '{self.chain.name}' has no kernel for {self.device.name}: "
             f"{reasons or (late if self._late() else large)}"

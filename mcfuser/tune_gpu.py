@@ -90,7 +90,8 @@ class GpuSearch:
     ending: float | None = None
     """When it was first waited for a few that are the last."""
     opening: Sequence[Candidate] = ()
-    """The model's favourites, as many as compile at once: those are waited for."""
+    """The model's favourites, as many as compile at once: those are waited for, as patiently as
+    for the last."""
     under_way: dict[Candidate, tuple[triton.Source, Pending]] = field(default_factory=dict)
     kernels: dict[Candidate, GpuKernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)

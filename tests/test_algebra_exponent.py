@@ -176,10 +176,11 @@ def test_a_softmax_is_known_by_its_maximum(where: str, scores: str) -> None:
     [
         ("S[m, n] * 0.125 + M[m, n]", ""),
         ("select(n < 9, S[m, n] * 0.125, -3.4028234663852886e38)", ""),
+        ("select(n < 9, S[m, n] * 0.125, -inf)", ""),
         ("S[m, n] * 0.125", "T[m] = sum[n] P[m, n] * log(P[m, n])"),
         ("S[m, n] * 0.125", "T[m] = sum[n] X[m, n]"),
     ],
-    ids=["mask", "selected", "entropy", "scores"],
+    ids=["mask", "selected", "infinite", "entropy", "scores"],
 )
 def test_what_others_need_or_a_mask_may_be_in_is_no_softmax(x: str, more: str, where: str) -> None:
     """Lanes past an axis' end would count in it."""

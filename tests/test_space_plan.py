@@ -10,6 +10,7 @@ import pytest
 from chains import LINES, chain, inputs, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton_cases import chain_named
 
 from mcfuser.algebra.dependence import dependences
 from mcfuser.chain import BYTES, Chain, attention, flops, from_json, gemm, to_json
@@ -250,6 +251,14 @@ def test_a_program_is_hoisted_folded_and_rolled() -> None:
     of = program(named("softmax_in_place", dict.fromkeys("mnkh", 8)))
     assert {d.moving for d in dependences(of.chain)} == {"R"}
     assert {(t, m) for t, m, _ in of.repairs} == {("Z", "R"), ("O_sum", "R")}
+
+
+def test_a_sum_over_less_than_its_maximum_is_not_rolled() -> None:
+    """The maximum over m and n moves in every turn of m inside one of n: what it was when a tile
+    of U was last visited is gone."""
+    of = program(chain_named("joint", dict.fromkeys("bmnkh", 8)))
+    rolled = {o.out: of.rolled(o, "n") for o in of.chain.operators if o.out in ("Z", "U")}
+    assert rolled == {"Z": True, "U": False}
 
 
 def test_axes_of_one_batch_are_no_loop() -> None:

@@ -245,7 +245,7 @@ def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None
 
 def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
     monkeypatch.setattr(tune_gpu, "every", lambda found, device: [])
-    with pytest.raises(NoCandidate, match="fits the registers and the shared memory of a block"):
+    with pytest.raises(NoCandidate, match="no tiles of its space suit a block"):
         tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
 
 

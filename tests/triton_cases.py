@@ -51,6 +51,28 @@ LINES: Mapping[str, tuple[dict[str, str], list[str]]] = {
             "O[b, m, h] = U[b, m, h] / (Z[b, m] + 0.001)",
         ],
     ),
+    "joint": (
+        {"Q": "bmk", "K": "bnk", "V": "bnh"},
+        [
+            "S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]",
+            "R[b] = max[m, n] S[b, m, n]",
+            "P[b, m, n] = exp(S[b, m, n] - R[b])",
+            "Z[b] = sum[m, n] P[b, m, n]",
+            "U[b, m, h] = sum[n] P[b, m, n] * V[b, n, h]",
+            "O[b, m, h] = U[b, m, h] / Z[b]",
+        ],
+    ),
+    "diagonal": (
+        {"Q": "bmk", "K": "bnk"},
+        [
+            "S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]",
+            "X[b, m, n] = S[b, m, n] * 0.3 - 20.0",
+            "R[b] = max[m, n] X[b, m, n] where n == m",
+            "P[b, m, n] = exp(X[b, m, n] - R[b])",
+            "Z[b] = sum[m, n] P[b, m, n] where n == m",
+            "L[b] = Z[b] * 1.0",
+        ],
+    ),
     "mlp": (
         {"A": "bmk", "B": "kn", "D": "nh", "e": "n", "f": "h", "G": "bmh"},
         [

@@ -10,12 +10,14 @@ The same holds of lanes past an axis' end, which whoever writes kernels masks so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.exponent import unbiased
 from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh
-from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, read, replaced
+from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, read, replaced, walk
 
 INSIDE = "_inside"
 """The suffix of the scores that hold the lowest number outside the domain."""
@@ -23,8 +25,8 @@ INSIDE = "_inside"
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """A maximum's scores, the maps that are its exponentials, and the sums over these: nothing else
-    needs them. The domain of all reductions is one, or none."""
+    """A maximum's scores, the maps that are its exponentials, and the sums over these, of whatever
+    axes: nothing else needs them. The domain of all reductions is one, or none."""
 
     scores: Read
     weights: tuple[str, ...]
@@ -32,9 +34,10 @@ class Softmax:
 
 
 def softmaxes(chain: Chain) -> Mapping[str, Softmax]:
-    """Those of a chain, by the maximum."""
+    """Those of a chain, by the maximum, in whose rows the lowest number would count for nothing:
+    not where scores are infinite on purpose, and a row may hold nothing else."""
     every = ((o.out, _softmax(chain, o)) for o in chain.operators)
-    return {name: found for name, found in every if found is not None}
+    return {n: one for n, one in every if one is not None and not _infinite(chain, one.scores)}
 
 
 def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
@@ -92,6 +95,12 @@ def _exponential(r: Operator, o: Operator) -> bool:
         return False
     top = difference.args[1]
     return top == own or (isinstance(top, Call) and top == _top(o, own))
+
+
+def _infinite(chain: Chain, scores: Read) -> bool:
+    """Infinity is written in the scores."""
+    every = walk(through_maps(chain, scores))
+    return any(isinstance(e, Const) and math.isinf(e.value) for e in every)
 
 
 def _scores(e: Expr) -> Read | None:

@@ -55,7 +55,9 @@ class Program:
             refused = any(
                 isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
             )
-            return bool(moving) and not refused
+            # what moves along a loop inside this one as well is not where its last turn left it
+            wider = any(set(self.chain.operator(m).over) - set(o.over) for m in moving)
+            return bool(moving) and not refused and not wider
         escapes = o.out in self.chain.outputs or o.reduce != "none"
         return not escapes and all(self.rolled(c, loop) for c in self.chain.readers(o.out))
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from mcfuser.chain import Product, Tensor, product
 from mcfuser.codegen.triton.address import address, wide
-from mcfuser.codegen.triton.softmax import exponentials, masked_scores
+from mcfuser.codegen.triton.softmax import Masked, masked
 from mcfuser.codegen.triton.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.codegen.triton.tile import HALF
 from mcfuser.codegen.triton.width import widths
@@ -178,7 +178,9 @@ class Layout:
                 return a in self.space(e.tensor)
             if a not in self.space(e.tensor):
                 return False
-            if e.tensor in self._combined or (e.tensor, a) in self._weights:
+            if e.tensor in self._combined:
+                return True
+            if any(e.tensor in one.weights and a in one.over for one in self.masked.values()):
                 return True
             return e.tensor in self._steady and self.zero_outside(self._steady[e.tensor], a)
         if not isinstance(e, Call):
@@ -201,14 +203,10 @@ class Layout:
         return self.zero_outside(e, a)
 
     @cached_property
-    def scores(self) -> Mapping[str, Read]:
-        """By the maximum, scores that hold the lowest number past the end of its axes."""
-        return masked_scores(self.schedule)
-
-    @cached_property
-    def _weights(self) -> frozenset[tuple[str, str]]:
-        """Their exponentials, which are zero there, each with an axis."""
-        return exponentials(self.schedule, self.scores)
+    def masked(self) -> Mapping[str, Masked]:
+        """By the maximum, scores that hold the lowest number past the end of its axes; their
+        exponentials are zero there."""
+        return masked(self.schedule)
 
     @cached_property
     def _steady(self) -> dict[str, Expr]:

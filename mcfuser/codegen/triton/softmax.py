@@ -3,56 +3,59 @@ nothing after it needs a mask of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mcfuser.algebra.masks import softmaxes
 from mcfuser.chain import LOWEST, Chain
-from mcfuser.expr import Affine, Call, Const, Read, reads
+from mcfuser.expr import Affine, Call, Const, Expr, reads
 from mcfuser.space.bounds import bounds
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Compute, Loop, statements
+from mcfuser.space.statement import Compute, statements
 
 
-def masked_scores(schedule: Schedule) -> dict[str, Read]:
-    """The scores' buffers by the maximum: where all that needs them turns with it, so that nothing
-    computes them anew in between."""
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Scores that are masked where their maximum is taken, over these axes, and its exponentials,
+    all as buffers."""
+
+    scores: str
+    over: tuple[str, ...]
+    weights: frozenset[str]
+
+
+def masked(schedule: Schedule) -> dict[str, Masked]:
+    """By the maximum: where all that needs the scores turns with it, so that nothing computes them
+    anew in between."""
     every = [(s, outer) for s, outer in statements(schedule.body) if isinstance(s, Compute)]
-    around: dict[str, list[tuple[Loop, ...]]] = {}
-    for s, outer in every:
-        around.setdefault(s.operator.out, []).append(outer)
     found = {}
     for name, one in softmaxes(schedule.chain).items():
-        places = [p for n in (one.scores.tensor, *one.weights) for p in around.get(n, ())]
-        alone = [(s, outer) for s, outer in every if s.operator.out == name]
-        if len(alone) != 1 or any(p[: len(alone[0][1])] != alone[0][1] for p in places):
+        tops = [(s, outer) for s, outer in every if s.operator.out == name]
+        if len(tops) != 1:
             continue
-        (scores,) = reads(alone[0][0].body)
-        if schedule.buffer(scores.tensor).dtype == "float32":
-            found[name] = scores
+        (top, around), weights = tops[0], set(one.weights)
+        beside = [p for s, p in every if s.operator.out in {one.scores.tensor, *weights}]
+        (scores,) = reads(top.body)
+        single = schedule.buffer(scores.tensor).dtype == "float32"
+        if single and all(p[: len(around)] == around for p in beside):
+            buffers = frozenset(s.buffer for s, _ in every if s.operator.out in weights)
+            found[name] = Masked(scores.tensor, top.operator.over, buffers)
     return found
 
 
-def exponentials(schedule: Schedule, scores: Mapping[str, Read]) -> frozenset[tuple[str, str]]:
-    """Buffers of the exponentials of such scores, each with an axis of the maximum."""
-    chain, known = schedule.chain, softmaxes(schedule.chain)
-    names = {w: chain.operator(top).over for top in scores for w in known[top].weights}
-    every = (s for s, _ in statements(schedule.body) if isinstance(s, Compute))
-    return frozenset((s.buffer, a) for s in every for a in names.get(s.operator.out, ()))
-
-
-def ends(schedule: Schedule, scores: Read, a: str) -> bool:
+def ends(schedule: Schedule, one: Masked, a: str) -> bool:
     """The scores hold the lowest number past the end of an axis as they are: a domain ends there,
     as `n <= m` does, for every row that is one."""
-    chain = schedule.chain
     made = [s.body for s, _ in statements(schedule.body)
-            if isinstance(s, Compute) and s.buffer == scores.tensor]  # fmt: skip
-    for e in made:
-        if not (isinstance(e, Call) and e.op == "select" and e.args[2] == Const(LOWEST)):
-            return False
-        _, high = bounds(e.args[0], a)
-        if not any(_inside(chain, index, a) for index in high):
-            return False
-    return bool(made)
+            if isinstance(s, Compute) and s.buffer == one.scores]  # fmt: skip
+    return bool(made) and all(_ends(schedule.chain, e, one.over, a) for e in made)
+
+
+def _ends(chain: Chain, e: Expr, over: Sequence[str], a: str) -> bool:
+    if not (isinstance(e, Call) and e.op == "select" and e.args[2] == Const(LOWEST)):
+        return False
+    rows = (index for index in bounds(e.args[0], a)[1] if not {*index.axes} & {*over})
+    return any(_inside(chain, index, a) for index in rows)
 
 
 def _inside(chain: Chain, index: Affine, a: str) -> bool:

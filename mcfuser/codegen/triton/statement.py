@@ -10,7 +10,7 @@ from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.groups import factor
 from mcfuser.codegen.triton.memory import load, share, store
-from mcfuser.codegen.triton.softmax import ends
+from mcfuser.codegen.triton.softmax import Masked, ends
 from mcfuser.codegen.triton.tile import (
     HALF,
     Value,
@@ -24,7 +24,7 @@ from mcfuser.codegen.triton.tile import (
     value,
 )
 from mcfuser.codegen.triton.warpgroup import multiply, of
-from mcfuser.expr import Call, Cast, Const, Expr, Read
+from mcfuser.expr import Call, Cast, Const, Expr
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
 LONG = 24
@@ -100,8 +100,8 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
         body = cast(body, frame.dtype(s.buffer))
         return lines + _assign(frame, s.buffer, spread(body, kept, frame.layout.width).text)
     outside = over
-    if s.operator.out in frame.layout.scores:
-        lines += _ended(frame, frame.layout.scores[s.operator.out], over)
+    if (one := frame.layout.masked.get(s.operator.out)) is not None:
+        lines += _ended(frame, one, over)
         outside = ()
     elif s.operator.reduce != "max":
         outside = tuple(a for a in over if not frame.layout.zero_outside(s.body, a))
@@ -113,22 +113,22 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     return lines + _reduce(frame, s, body, kept, times)
 
 
-def _ended(frame: Frame, scores: Read, over: Sequence[str]) -> list[str]:
+def _ended(frame: Frame, one: Masked, over: Sequence[str]) -> list[str]:
     """The scores hold the lowest number past the end of these axes, which groups, that wait for
     nothing in a turn, look at only in turns that reach it."""
     layout, chain, tile = frame.layout, frame.schedule.chain, frame.schedule.tile
     filled = {a for a in over if layout.width(a) == tile(a)}  # no turn has lanes of the next one
-    reached = [a for a in over if a not in filled or not ends(frame.schedule, scores, a)]
-    space, name = layout.space(scores.tensor), frame.tile(scores.tensor)
+    reached = [a for a in over if a not in filled or not ends(frame.schedule, one, a)]
+    space, name = layout.space(one.scores), frame.tile(one.scores)
     mask = both(frame.masks(reached), space)
     if mask is None:
         return []
-    masked = f"tl.where({aligned(mask, space).text}, {name}, LOWEST)"
+    words = f"tl.where({aligned(mask, space).text}, {name}, LOWEST)"
     (a, *more) = reached
     if frame.groups is None or more or a not in filled or frame.at[a] is not None:
-        return assign(frame.depth, name, masked)
+        return assign(frame.depth, name, words)
     test = f"{TAB * frame.depth}if {frame.start(a)} > {chain.size(a) - tile(a)}:"
-    return [test, *assign(frame.depth + 1, name, masked)]
+    return [test, *assign(frame.depth + 1, name, words)]
 
 
 def _factor(s: Compute) -> tuple[Expr, str]:
