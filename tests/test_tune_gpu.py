@@ -53,6 +53,12 @@ class Bench(GpuWorker):
         return Measured(1e-6 * registers, 1e-4, None, (), {"sm_mhz": 1980})
 
 
+def tuned(worker: GpuWorker, **options) -> Tuned:
+    """The chain, tuned by a worker that is not needed any more."""
+    with worker:
+        return tune(CHAIN, H200, MemoryCache(), Options(**options), worker=worker)
+
+
 @pytest.fixture(scope="module")
 def bench():
     made = Bench()
@@ -143,20 +149,14 @@ class Full(Bench):
 
 def test_on_a_full_gpu_the_model_chooses_and_says_why() -> None:
     full = Full(0)
-    try:
-        found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=full)
-    finally:
-        full.stop()
+    found = tuned(full, trials=8)
     assert found.measured is None and found.predicted > 0 and found.binary
     assert found.failed[Full.WHY] == len(full.asked) <= 8, "one generation, and no more"
 
 
 def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> None:
     full = Full(8)
-    try:
-        found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=full)
-    finally:
-        full.stop()
+    found = tuned(full, trials=8)
     assert found.measured == 1e-6
     assert found.failed[f"as a finalist, {Full.WHY}"] >= 1
 
@@ -175,10 +175,7 @@ class Crashing(Compilers):
 def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
     crashing = Bench()
     crashing.compilers = Crashing(2)
-    try:
-        found = tune(CHAIN, H200, MemoryCache(), Options(trials=16), worker=crashing)
-    finally:
-        crashing.stop()
+    found = tuned(crashing, trials=16)
     assert found.measured is not None
     assert found.failed["the compiler crashed"] >= 1
 
@@ -236,10 +233,7 @@ def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None
     monkeypatch.setattr(tune_gpu, "SLOWEST", 0.0)
     bench = Bench()
     bench.compilers = Compilers(8)
-    try:
-        found = tune(CHAIN, H200, MemoryCache(), Options(trials=2), worker=bench)
-    finally:
-        bench.stop()
+    found = tuned(bench, trials=2)
     assert found.measured is not None and found.failed.get(LATE, 0) <= 1
 
 
@@ -254,10 +248,7 @@ def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
     monkeypatch.setattr(tune_gpu, "WAITING", 0.0)
     bench = Bench()
     bench.compilers = Slow(ever=True)
-    try:
-        found = tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
-    finally:
-        bench.stop()
+    found = tuned(bench)
     opening = tune_gpu.room(bench.compilers.workers)
     assert found.trials == opening > 4 and bench.compilers.held
 
@@ -271,10 +262,7 @@ def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
         return right(program) if len(bench.asked) > 12 else wrong
 
     bench._one = late
-    try:
-        found = tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
-    finally:
-        bench.stop()
+    found = tuned(bench)
     assert found.measured is not None and found.trials > 12
 
 

@@ -66,7 +66,9 @@ def _softmax(chain: Chain, o: Operator) -> Softmax | None:
         return None
     read_by = dict.fromkeys([*chain.readers(scores.tensor), *chain.readers(o.out)])
     weights = [r for r in read_by if r.out != o.out]
-    if any(not _exponential(r, o) for r in weights):
+    top = read(o.out, *o.axes)
+    wanted = [_exponential(o.body, t) for t in (top, _top(o, top))]
+    if any(r.body not in wanted or r.domain is not None or r.reduce != "none" for r in weights):
         return None
     sums: list[str] = []
     for w in weights:
@@ -77,24 +79,21 @@ def _softmax(chain: Chain, o: Operator) -> Softmax | None:
     return Softmax(scores, tuple(w.out for w in weights), tuple(sums)) if weights else None
 
 
+def selected(e: Expr) -> tuple[Expr, Expr] | None:
+    """A domain, and what the expression is inside it, where it is the lowest number outside."""
+    if isinstance(e, Call) and e.op == "select" and e.args[2] == Const(LOWEST):
+        return e.args[0], e.args[1]
+    return None
+
+
 def _bare(chain: Chain, scores: Read, o: Operator) -> Expr:
     """The scores as they were before the maximum's domain was put in them."""
-    e = chain.operator(scores.tensor).body
-    inside = isinstance(e, Call) and e.op == "select" and e.args[::2] == (o.domain, Const(LOWEST))
-    return e.args[1] if inside and isinstance(e, Call) else scores
+    found = selected(chain.operator(scores.tensor).body)
+    return found[1] if found is not None and found[0] == o.domain else scores
 
 
-def _exponential(r: Operator, o: Operator) -> bool:
-    """It is `exp2` of what `o` is the maximum of, less that; or less 0 where that is nothing."""
-    if r.domain is not None or r.reduce != "none":
-        return False
-    if not (isinstance(r.body, Call) and r.body.op == "exp2" and isinstance(r.body.args[0], Call)):
-        return False
-    difference, own = r.body.args[0], read(o.out, *o.axes)
-    if difference.op != "sub" or difference.args[0] != o.body:
-        return False
-    top = difference.args[1]
-    return top == own or (isinstance(top, Call) and top == _top(o, own))
+def _exponential(score: Expr, top: Expr) -> Expr:
+    return Call("exp2", (Call("sub", (score, top)),))
 
 
 def _infinite(chain: Chain, scores: Read) -> bool:
@@ -145,7 +144,7 @@ def _masked(chain: Chain, o: Operator, scores: Read, weights: Sequence[str]) -> 
             operators.append(Operator(name, source.axes, inside))
             r = replace(r, body=body)
         elif r.out in weights:
-            r = replace(r, body=Call("exp2", (Call("sub", (body, top)),)))
+            r = replace(r, body=_exponential(body, top))
         operators.append(r)
     shape = chain.tensor(source.out).shape
     tensors = (*chain.tensors, Tensor(name, shape, "float32"))

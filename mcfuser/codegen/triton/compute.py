@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcfuser.chain import LOWEST
+from mcfuser.algebra.masks import selected
 from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.groups import Groups
 from mcfuser.codegen.triton.loop import block, edge
 from mcfuser.codegen.triton.statement import sides
 from mcfuser.codegen.triton.warpgroup import begin_late, counted, end_late, left_name, of, operand
-from mcfuser.expr import Call, Cast, Const, Expr, conjuncts
+from mcfuser.expr import Call, Cast, Expr, conjuncts
 from mcfuser.space.bounds import bounds
 from mcfuser.space.statement import Compute, Loop, Repair, Statement
 
@@ -126,6 +126,6 @@ def _chosen(e: Expr, domain: Expr) -> Expr:
         return Cast(_chosen(e.arg, domain), e.dtype)
     if not isinstance(e, Call):
         return e
-    if e.op == "select" and e.args[0] == domain and e.args[2] == Const(LOWEST):
-        return _chosen(e.args[1], domain)
+    if (found := selected(e)) is not None and found[0] == domain:
+        return _chosen(found[1], domain)
     return Call(e.op, tuple(_chosen(x, domain) for x in e.args))

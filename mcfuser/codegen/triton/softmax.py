@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcfuser.algebra.masks import softmaxes
-from mcfuser.chain import LOWEST, Chain
-from mcfuser.expr import Affine, Call, Const, Expr, reads
+from mcfuser.algebra.masks import selected, softmaxes
+from mcfuser.expr import Affine, Expr, reads
 from mcfuser.space.bounds import bounds
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, statements
@@ -48,19 +47,18 @@ def ends(schedule: Schedule, one: Masked, a: str) -> bool:
     as `n <= m` does, for every row that is one."""
     made = [s.body for s, _ in statements(schedule.body)
             if isinstance(s, Compute) and s.buffer == one.scores]  # fmt: skip
-    return bool(made) and all(_ends(schedule.chain, e, one.over, a) for e in made)
+    return bool(made) and all(_ends(schedule, e, one.over, a) for e in made)
 
 
-def _ends(chain: Chain, e: Expr, over: Sequence[str], a: str) -> bool:
-    if not (isinstance(e, Call) and e.op == "select" and e.args[2] == Const(LOWEST)):
+def _ends(schedule: Schedule, e: Expr, over: Sequence[str], a: str) -> bool:
+    if (found := selected(e)) is None:
         return False
-    rows = (index for index in bounds(e.args[0], a)[1] if not {*index.axes} & {*over})
-    return any(_inside(chain, index, a) for index in rows)
+    rows = (index for index in bounds(found[0], a)[1] if not {*index.axes} & {*over})
+    return any(_inside(schedule, index, a) for index in rows)
 
 
-def _inside(chain: Chain, index: Affine, a: str) -> bool:
+def _inside(schedule: Schedule, index: Affine, a: str) -> bool:
     """No position of the chain's axes puts the index past the end of an axis."""
-    if not all(isinstance(chain.extent(x), int) for x in (a, *index.axes)):
-        return False
-    most = index.offset + sum(max(c, 0) * (chain.size(x) - 1) for x, c in index.terms)
-    return most < chain.size(a)
+    chain = schedule.chain
+    known = all(isinstance(chain.extent(x), int) for x in (a, *index.axes))
+    return known and schedule.reach(index, {})[1] < chain.size(a)
