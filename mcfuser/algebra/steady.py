@@ -127,6 +127,8 @@ def _exponent(e: Expr) -> Linear | None:
         return scaled(inner, float(power.value))
     if e.op == "neg":
         return _exponent(e.args[0])
+    if e.op == "select" and Const(0.0) in e.args[1:]:
+        return _exponent(e.args[2] if e.args[1] == Const(0.0) else e.args[1])
     if e.op in ("mul", "div"):
         one, two = (_exponent(a) for a in e.args)
         if one is None or two is None:
@@ -136,25 +138,29 @@ def _exponent(e: Expr) -> Linear | None:
 
 
 def _at_least_one(chain: Chain, o: Operator) -> bool:
-    """A sum of `exp(x - r)`, r the maximum of the same x over the same positions: the first step
-    that it takes has a 1 in it, as its maximum has a position."""
+    """A sum of a positive number times `exp(k * (x - r))`, r the maximum of the same x over the same
+    positions: the first step that it takes has that number in it, as its maximum has a position."""
     body = bare(through_maps(chain, o.body))
-    while isinstance(body, Cast):
-        body = body.arg
-    if not isinstance(body, Call) or body.op not in ("exp", "exp2"):
-        return False
-    form = linear(body.args[0])
-    for r in reads(body):
+    form = _exponent(body) if _exponential(body) else None
+    for r in reads(body) if form else ():
         top = chain.operator(r.tensor) if r.tensor not in chain.inputs else None
-        if top is None or top.reduce != "max":
+        if form is None or top is None or top.reduce != "max" or form.get(r, 0.0) >= 0:
             continue
         same = set(top.over) == set(o.over)
         same = same and set(conjuncts(top.domain)) == set(conjuncts(o.domain))
-        left = added({a: c for a, c in form.items() if a != r}, linear(_whole(chain, top)), -1.0)
-        if same and form.get(r) == -1.0 and not set(left) - {ONE}:
+        rest = {atom: c for atom, c in form.items() if atom != r}
+        if same and not set(added(rest, _maxima(chain, top)[0], form[r])) - {ONE}:
             return True
     return False
 
 
-def _whole(chain: Chain, top: Operator) -> Expr:
-    return bare(through_maps(chain, top.body))
+def _exponential(e: Expr) -> bool:
+    """A product of exponentials and positive numbers."""
+    if isinstance(e, Cast):
+        return _exponential(e.arg)
+    if isinstance(e, Call):
+        power = e.op == "pow" and isinstance(e.args[0], Const)
+        return e.op in ("exp", "exp2") or (
+            (e.op in ("mul", "div") or power) and all(map(_exponential, e.args[: 2 - power]))
+        )
+    return isinstance(e, Const) and e.value > 0
