@@ -13,9 +13,9 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from mcfuser.algebra.hoist import shifted
-from mcfuser.chain import Chain, flops, to_json
+from mcfuser.chain import Chain, fixed, flops, run_time, to_json
 from mcfuser.child import Child
-from mcfuser.codegen.tensorir import Source
+from mcfuser.codegen.tensorir import Source, shaped
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest norm-wise relative error against float64, by the type that the chain stores."""
@@ -108,10 +108,14 @@ class Worker:
         together: bool = False,
         deadline: float | None = None,
         offsets: Mapping[str, float] = MappingProxyType({}),
+        varied: bool = False,
+        extents: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Measured]:
         """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
-        of deviation one, around zero or, by name, around `offsets`.
+        of deviation one, around zero or, by name, around `offsets`; with `varied`, of different
+        signs and scales (mcfuser.inputs).
 
+        Extents that are known at run time only are those given, or at their upper bounds.
         `together` times them in turns, for a comparison that drift does not touch. Past the
         `deadline` (time.monotonic) what is left fails with that reason.
         """
@@ -121,8 +125,8 @@ class Worker:
                 results += [Measured(None, None, "no time left")] * (len(programs) - len(results))
                 break
             part = programs[len(results) :][: len(programs) if together else BATCH]
-            encoded = [[_kernel(k) for k in p] for p in part]
-            request = request_of(chain, encoded, seed, together, offsets)
+            encoded = [[_kernel(k, extents) for k in p] for p in part]
+            request = request_of(at(chain, extents), encoded, seed, together, offsets, varied)
             for answer in self._ask(request, len(part), self.limit + flops(chain) / SLOWEST):
                 results.append(answer)
         return results
@@ -146,7 +150,7 @@ def measured(answer: Mapping[str, Any] | str) -> Measured:
 
 def request_of(
     chain: Chain, programs: Sequence[Sequence[Mapping[str, Any]]], seed: int, together: bool,
-    offsets: Mapping[str, float],
+    offsets: Mapping[str, float], varied: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """What a measuring child is asked, of programs as it reads them."""
     return {
@@ -155,11 +159,31 @@ def request_of(
         "seed": seed,
         "tolerance": tolerance(chain),
         "together": together,
+        "varied": varied,
         "programs": programs,
     }
 
 
-def _kernel(k: Kernel) -> dict[str, Any]:
+def at(chain: Chain, extents: Mapping[str, int]) -> Chain:
+    """The chain with these extents, and the upper bound of every other one."""
+    found = {a: extents.get(a, bounds.high) for a, bounds in run_time(chain).items()}
+    return fixed(chain, found) if found else chain
+
+
+def smaller(chain: Chain) -> tuple[Mapping[str, int], ...]:
+    """Extents at which a kernel is checked besides those that it is timed at: the least, and some
+    between."""
+    bounds = run_time(chain)
+    if not bounds:
+        return ()
+    least = {a: b.low for a, b in bounds.items()}
+    between = {a: (b.low + b.high + 1) // 2 for a, b in bounds.items()}
+    return (least, between) if least != between else (least,)
+
+
+def _kernel(k: Kernel, extents: Mapping[str, int]) -> dict[str, Any]:
     packed = {n: [p.depth, p.columns, p.width] for n, p in k.source.packed}
-    return {"chain": to_json(k.chain), "text": k.source.text, "name": k.source.name,
-            "packed": packed}  # fmt: skip
+    there = at(k.chain, extents)
+    return {"chain": to_json(there), "text": k.source.text, "name": k.source.name,
+            "packed": packed, "scalars": [there.size(a) for a in k.source.scalars],
+            "shaped": shaped(k.chain)}  # fmt: skip

@@ -21,50 +21,61 @@ from typing import Any, BinaryIO
 import numpy as np
 import tvm
 
+from mcfuser.case import Case
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.cpu import compile_function, pack
 from mcfuser.codegen.tensorir import Panels, flat_size
 from mcfuser.lease import lease
-from mcfuser.space.reference import evaluate, logical
+from mcfuser.space.reference import logical
 
 ROUND = 2e-3
 """Seconds that one timed round of calls should last at least, so that the clock's step is small."""
 ROUNDS = 7
+KEPT = 2
+"""Cases kept: what candidates of a chain are checked on, and its finalists."""
 FEW_ROUNDS = 3
 """For programs of which one call lasts longer than LONG seconds."""
 LONG = 0.1
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    cases: dict[str, Case] = {}
     for line in requests:
-        for answer in _serve(json.loads(line)):
+        for answer in _serve(json.loads(line), cases):
             answers.write(json.dumps(answer).encode() + b"\n")
             answers.flush()
 
 
-def _serve(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    chain = from_json(request["chain"])
-    rng = np.random.default_rng(request["seed"])
-    offsets = request.get("offsets", {})
-    data = {n: _random(rng, chain, n, offsets.get(n, 0.0)) for n in chain.inputs}
-    known = {n: logical(chain, n, a) for n, a in data.items()}
-    expected = evaluate(chain, known)
+def _serve(request: Mapping[str, Any], cases: dict[str, Case]) -> Iterator[dict[str, Any]]:
+    case = _case(request, cases)
+    data = case.made.data
     with lease("cpu", exclusive=False), ThreadPoolExecutor(os.cpu_count()) as pool:
         built = list(pool.map(_build, request["programs"]))
-    programs: list[Any] = [p if isinstance(p, str) else _bind(chain, p, data) for p in built]
+    programs: list[Any] = [p if isinstance(p, str) else _bind(case.chain, p, data) for p in built]
     with lease("cpu", exclusive=True):
         if request["together"]:
-            yield from _together(chain, programs, expected, request["tolerance"])
+            yield from _together(case, programs)
             return
         for program in programs:
-            error = _check(chain, program, expected, request["tolerance"])
+            error = _check(case, program)
             yield _answer(error, _interleaved([program[0]])[0] if isinstance(error, float) else ())
 
 
-def _together(
-    chain: Chain, programs: Sequence[Any], expected: Mapping[str, Any], limit: float
-) -> Iterator[dict[str, Any]]:
-    errors = [_check(chain, p, expected, limit) for p in programs]
+def _case(request: Mapping[str, Any], cases: dict[str, Case]) -> Case:
+    """The request's case, one of those known or a new one instead of the oldest."""
+    key = json.dumps([request[k] for k in ("chain", "seed", "offsets", "varied")])
+    if key not in cases:
+        while len(cases) >= KEPT:
+            del cases[next(iter(cases))]
+        chain = from_json(request["chain"])
+        cases[key] = Case(
+            chain, request["seed"], request["offsets"], request["tolerance"], request["varied"]
+        )
+    return cases[key]
+
+
+def _together(case: Case, programs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    errors = [_check(case, p) for p in programs]
     right = [p[0] for p, e in zip(programs, errors, strict=True) if not isinstance(e, str)]
     times = iter(_interleaved(right))
     for error in errors:
@@ -80,13 +91,6 @@ def _answer(error: float | str, times: Sequence[float]) -> dict[str, Any]:
         "failed": None,
         "times": list(times),
     }
-
-
-def _random(rng: np.random.Generator, chain: Chain, name: str, offset: float) -> Any:
-    dtype, size = chain.tensor(name).dtype, flat_size(chain, name)
-    if dtype in ("int32", "int64", "bool"):
-        return rng.integers(0, 2, size).astype(dtype)
-    return (rng.standard_normal(size) + offset).astype(dtype)
 
 
 def _build(program: Sequence[Mapping[str, Any]]) -> Any:
@@ -109,12 +113,13 @@ def _bind(chain: Chain, built: Any, data: Mapping[str, Any]) -> Any:
                 arguments.append(tvm.runtime.tensor(pack(logical(chain, name, data[name]), panels)))
                 continue
             if name not in tensors:
-                tensors[name] = tvm.runtime.tensor(data[name])
+                tensors[name] = tvm.runtime.tensor(_shaped(part, kernel, name, data[name]))
             arguments.append(tensors[name])
+        arguments += kernel["scalars"]
         for name in part.outputs:
             dtype = part.tensor(name).dtype
             empty = np.full(flat_size(part, name), np.nan if "float" in dtype else 0, dtype)
-            tensors[name] = tvm.runtime.tensor(empty)
+            tensors[name] = tvm.runtime.tensor(_shaped(part, kernel, name, empty))
             arguments.append(tensors[name])
         calls.append((function, arguments))
 
@@ -125,7 +130,12 @@ def _bind(chain: Chain, built: Any, data: Mapping[str, Any]) -> Any:
     return run, {n: tensors[n] for n in chain.outputs}
 
 
-def _check(chain: Chain, program: Any, expected: Mapping[str, Any], limit: float) -> float | str:
+def _shaped(part: Chain, kernel: Mapping[str, Any], name: str, flat: Any) -> Any:
+    """An array as the kernel takes it."""
+    return flat.reshape(part.shape(name)) if name in kernel["shaped"] else flat
+
+
+def _check(case: Case, program: Any) -> float | str:
     """The norm-wise relative error, the largest over the outputs; or what is wrong."""
     if isinstance(program, str):
         return program
@@ -133,12 +143,11 @@ def _check(chain: Chain, program: Any, expected: Mapping[str, Any], limit: float
     run()
     worst = 0.0
     for name, tensor in outputs.items():
-        found = logical(chain, name, tensor.numpy()).astype(np.float64)
-        if not np.isfinite(found).all():
-            return f"output '{name}' is not finite"
-        norm = np.linalg.norm(expected[name]) or 1.0
-        worst = max(worst, float(np.linalg.norm(found - expected[name]) / norm))
-    return worst if worst <= limit else f"its error is {worst:.1e}, more than {limit:.0e}"
+        error = case.error(name, logical(case.chain, name, tensor.numpy()))
+        if isinstance(error, str):
+            return error
+        worst = max(worst, error)
+    return worst
 
 
 def _interleaved(runs: Sequence[Callable[[], None]]) -> list[list[float]]:

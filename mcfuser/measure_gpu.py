@@ -18,7 +18,7 @@ from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.codegen.triton import Source, TensorMap
 from mcfuser.device import Device
-from mcfuser.measure import Measured, measured, request_of
+from mcfuser.measure import Measured, at, measured, request_of
 
 START = 30.0
 """Seconds that the process may take until it has the GPU."""
@@ -102,11 +102,14 @@ class GpuWorker:
             )
         return self._refused is not None
 
-    def ahead(self, chain: Chain, seed: int, together: bool, offsets: Mapping[str, float]) -> None:
+    def ahead(
+        self, chain: Chain, seed: int, together: bool, offsets: Mapping[str, float],
+        varied: bool = False,
+    ) -> None:  # fmt: skip
         """Says what will be measured: inputs and what is expected are made meanwhile."""
         self.warm()
         if self._child.alive:
-            request = _request(chain, (), seed, together, offsets) | {"ahead": True}
+            request = _request(chain, (), seed, together, offsets, varied) | {"ahead": True}
             list(self._child.ask(request, 0, self.limit))
 
     def measure(
@@ -117,10 +120,14 @@ class GpuWorker:
         together: bool = False,
         deadline: float | None = None,
         offsets: Mapping[str, float] = MappingProxyType({}),
+        varied: bool = False,
+        extents: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Measured]:
         """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
-        of deviation one, around zero or, by name, around `offsets`.
+        of deviation one, around zero or, by name, around `offsets`; with `varied`, of different
+        signs and scales (mcfuser.inputs).
 
+        Extents that are known at run time only are those given, or at their upper bounds.
         `together` checks whole tensors and times the programs in turns, for a comparison that
         drift does not touch. Past the `deadline` (time.monotonic) what is left fails so.
         """
@@ -134,8 +141,9 @@ class GpuWorker:
                 break
             part = programs[len(found) :]
             for answer in self._child.ask(
-                _request(chain, part, seed, together, offsets), len(part), self.limit
-            ):
+                _request(chain, part, seed, together, offsets, varied, extents), len(part),
+                self.limit,
+            ):  # fmt: skip
                 found.append(measured(answer))
                 if isinstance(answer, dict) and answer["over"]:
                     self._child.stop()
@@ -152,17 +160,19 @@ def _installed(name: str) -> bool:
 
 def _request(
     chain: Chain, programs: Sequence[GpuProgram], seed: int, together: bool,
-    offsets: Mapping[str, float],
+    offsets: Mapping[str, float], varied: bool,
+    extents: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:  # fmt: skip
-    encoded = [[_kernel(k) for k in p] for p in programs]
-    made = request_of(chain, encoded, seed, together, offsets)
+    encoded = [[_kernel(k, extents) for k in p] for p in programs]
+    made = request_of(at(chain, extents), encoded, seed, together, offsets, varied)
     return made | {"whole": together, "ahead": False}
 
 
-def _kernel(k: GpuKernel) -> Mapping[str, Any]:
-    sizes = {a.name: k.chain.size(a.name) for a in k.chain.axes}
+def _kernel(k: GpuKernel, extents: Mapping[str, int]) -> Mapping[str, Any]:
+    there = at(k.chain, extents)
+    sizes = {a.name: there.size(a.name) for a in there.axes}
     return {
-        "chain": to_json(k.chain),
+        "chain": to_json(there),
         "cubin": base64.b64encode(k.binary.cubin).decode(),
         "threads": k.binary.threads,
         "shared": k.binary.shared,

@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser import gpu as gpus
+from mcfuser.case import Case
 from mcfuser.chain import BYTES, from_json
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.device import device_named
 from mcfuser.gpu import Gpu, Launch, Unusable
 from mcfuser.gpu_time import REPLAYS, conditions, timed
 from mcfuser.lease import lease
-from mcfuser.problem import Problem
+from mcfuser.problem import BUDGET, WHOLE, Problem
 
 Array = NDArray[Any]
 
@@ -69,12 +70,17 @@ def serve(gpu: Gpu, requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _problem(gpu: Gpu, request: Mapping[str, Any], problems: dict[str, Problem]) -> Problem:
     """The request's problem, one of those known or a new one instead of the oldest."""
-    key = json.dumps([request[k] for k in ("chain", "seed", "whole", "offsets")])
+    key = json.dumps([request[k] for k in ("chain", "seed", "whole", "offsets", "varied")])
     if key not in problems:
         while len(problems) >= KEPT:
             del problems[next(iter(problems))]
         chain = from_json(request["chain"])
-        problems[key] = Problem(gpu, chain, request["seed"], request["whole"], request["offsets"])
+        budget = WHOLE if request["whole"] else BUDGET
+        case = Case(
+            chain, request["seed"], request["offsets"], request["tolerance"], request["varied"],
+            budget,
+        )  # fmt: skip
+        problems[key] = Problem(gpu, case)
     return problems[key]
 
 
@@ -84,7 +90,7 @@ def _answers(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str,
             yield from _together(problem, request)
             return
         for kernels in request["programs"]:
-            made = _checked(problem, kernels, request["tolerance"])
+            made = _checked(problem, kernels)
             yield made if isinstance(made, dict) else _timed(problem.gpu, [made], REPLAYS)[0]
 
 
@@ -92,7 +98,7 @@ def _together(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str
     """Answers of programs that are timed in turns; after a fault, those before it are told so."""
     made = []
     for kernels in request["programs"]:
-        made.append(_checked(problem, kernels, request["tolerance"]))
+        made.append(_checked(problem, kernels))
         last = made[-1]
         if isinstance(last, dict) and last["over"]:
             yield from (_failed(m["failed"] if isinstance(m, dict) else "a program timed beside "
@@ -105,7 +111,7 @@ def _together(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def _checked(
-    problem: Problem, kernels: Sequence[Mapping[str, Any]], limit: float
+    problem: Problem, kernels: Sequence[Mapping[str, Any]]
 ) -> tuple[Program, float] | dict[str, Any]:
     """The program with the error found, or the answer that says why not."""
     try:
@@ -114,7 +120,7 @@ def _checked(
         for buffer in program.written:
             gpus.poison(problem.gpu, buffer)
         gpus.run(problem.gpu, program.launches)
-        error = problem.error(program.outputs, limit)
+        error = problem.error(program.outputs)
     except Unusable as reason:
         return _unusable(reason)
     except Exception as reason:  # whatever the driver says of a kernel is this program's failure

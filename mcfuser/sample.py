@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Axis, Chain, Operator, Tensor, sources
-from mcfuser.expr import Call, Expr, Index, Read, axis, reads, rewrite, walk
+from mcfuser.expr import Expr, Index, Read, axis, rewrite
 
 Array = NDArray[Any]
 
@@ -82,17 +82,6 @@ def thinned(chain: Chain) -> tuple[str, ...]:
             refused |= {a for i, known in zip(r.indices, found, strict=True)
                         if (a := i.plain) is not None and known != a}  # fmt: skip
     return tuple(a.name for a in chain.axes if a.name not in refused)
-
-
-def divisors(chain: Chain) -> frozenset[str]:
-    """Inputs by which something is divided, or of which a root or logarithm is taken: a part of a
-    chain reads its sums so, and random values around zero would make it overflow."""
-    found: set[str] = set()
-    for o in chain.operators:
-        for e in walk(o.body):
-            if isinstance(e, Call) and e.op in ("div", "log", "sqrt"):
-                found |= {r.tensor for r in reads(e.args[-1])}
-    return frozenset(found & set(chain.inputs))
 
 
 def _dimensions(chain: Chain, name: str) -> tuple[str | None, ...]:

@@ -19,7 +19,7 @@ from mcfuser.codegen import cubin, tensorir
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.foresee import pruned
-from mcfuser.measure import Kernel, Measured, Worker, offsets
+from mcfuser.measure import Kernel, Measured, Worker, offsets, smaller
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.model import roofline
 from mcfuser.search.evolve import Found, evolve
@@ -225,7 +225,7 @@ class _Tuning:
         return {c: seconds.get(c) or float("inf") for c in candidates}
 
     def _tuned(self, search: Found) -> Tuned:
-        ranked = search.ranked(FINALISTS)
+        ranked = search.ranked(len(search.measured))
         if not ranked:
             raise self._none()
         best, result = self._final(ranked)
@@ -274,17 +274,32 @@ class _Tuning:
         )
 
     def _final(self, ranked: Sequence[Candidate]) -> tuple[Candidate, Measured]:
-        """The best of the finalists, timed in turns on other data, none of it far from zero."""
-        first = ranked[0]
-        if (len(ranked) == 1 and not self.offsets) or time.monotonic() > self.deadline:
-            return first, self.done[first]
+        """The fastest of the first finalists that are right on other inputs, of varied signs and
+        scales and none of it far from zero; timed in turns."""
+        while ranked:
+            if self._late():
+                return ranked[0], self.done[ranked[0]]
+            some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
+            timed = self._again(some)
+            if timed:
+                return min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+        raise self._none()
+
+    def _again(self, some: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
         assert isinstance(self.worker, Worker)
-        programs = [[self._kernel(c)] for c in ranked]
-        results = self.worker.measure(self.chain, programs, self.options.seed + 1, together=True)
-        timed = [(c, r) for c, r in zip(ranked, results, strict=True) if r.seconds is not None]
-        if not timed:
-            return first, self.done[first]
-        return min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+        programs = [[self._kernel(c)] for c in some]
+        seed, wrong = self.options.seed + 1, set[Candidate]()
+        for extents in smaller(self.chain):
+            found = self.worker.measure(self.chain, programs, seed, extents=extents)
+            wrong |= self._wrong(some, found)
+        found = self.worker.measure(self.chain, programs, seed, together=True, varied=True)
+        wrong |= self._wrong(some, found)
+        return [(c, r) for c, r in zip(some, found, strict=True) if c not in wrong]
+
+    def _wrong(self, some: Sequence[Candidate], found: Sequence[Measured]) -> set[Candidate]:
+        """Those that failed; why is counted."""
+        self.failed.update(f"as a finalist, {r.failed}" for r in found if r.failed is not None)
+        return {c for c, r in zip(some, found, strict=True) if r.failed is not None}
 
 
 def _versions() -> Iterator[tuple[str, str]]:

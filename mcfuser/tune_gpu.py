@@ -23,7 +23,7 @@ from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Pending
 from mcfuser.device import Device
 from mcfuser.lowerings import LOWERINGS, every, predict
-from mcfuser.measure import Measured
+from mcfuser.measure import Measured, smaller
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
 from mcfuser.model.worth import hopeless
 from mcfuser.search.evolve import MEASURED, Found, evolve
@@ -69,7 +69,7 @@ def room(compilers: int) -> int:
 def announce(worker: GpuWorker, chain: Chain, seed: int, offsets: Mapping[str, float]) -> None:
     """Has the inputs made that a search will measure candidates on, and then its finalists."""
     worker.ahead(chain, seed, False, offsets)
-    worker.ahead(chain, seed + 1, True, {})
+    worker.ahead(chain, seed + 1, True, {}, varied=True)
 
 
 @dataclass
@@ -195,17 +195,12 @@ class GpuSearch:
         return result.seconds or float("inf")
 
     def _best(self, search: Found) -> Best | None:
-        ranked = search.ranked(FINALISTS)
-        if not ranked:
-            return None
-        programs = [[self.kernels[c]] for c in ranked]
-        again = self.worker.measure(self.chain, programs, self.seed + 1, together=True)
-        for r in again:
-            if r.failed is not None:
-                self.failed[f"as a finalist, {r.failed}"] += 1
-        if all(r.unusable for r in again):  # the first figures stand
-            again = [self.results[c] for c in ranked]
-        timed = [(c, r) for c, r in zip(ranked, again, strict=True) if r.seconds is not None]
+        """The fastest of the first finalists that are right on other inputs as well."""
+        ranked = search.ranked(len(search.measured))
+        timed = list[tuple[Candidate, Measured]]()
+        while ranked and not timed:
+            some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
+            timed = self._again(some)
         if not timed:
             return None
         best, result = min(timed, key=lambda pair: pair[1].seconds or float("inf"))
@@ -215,6 +210,26 @@ class GpuSearch:
             plan, tiles, LOWERINGS[best[-1]], self.kernels[best], result, float(predicted[0]),
             len(search.measured), len(self.found),
         )  # fmt: skip
+
+    def _again(self, ranked: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
+        """Finalists that are right, timed in turns; the first figures stand where the GPU cannot
+        be measured on any more."""
+        programs = [[self.kernels[c]] for c in ranked]
+        smalls = [
+            self.worker.measure(self.chain, programs, self.seed + 1, extents=extents)
+            for extents in smaller(self.chain)
+        ]
+        again = self.worker.measure(self.chain, programs, self.seed + 1, together=True, varied=True)
+        again = [
+            next((r for r in (*others, last) if r.failed is not None and not r.unusable), last)
+            for *others, last in zip(*smalls, again, strict=True)
+        ]
+        for r in again:
+            if r.failed is not None:
+                self.failed[f"as a finalist, {r.failed}"] += 1
+        if all(r.unusable for r in again):
+            again = [self.results[c] for c in ranked]
+        return [(c, r) for c, r in zip(ranked, again, strict=True) if r.seconds is not None]
 
 
 def too_large(binary: Binary, device: Device) -> str | None:

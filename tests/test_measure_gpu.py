@@ -81,7 +81,7 @@ def test_without_a_driver_every_program_is_refused_in_one_sentence() -> None:
 
 def test_a_request_holds_what_a_launch_needs() -> None:
     one = kernel()
-    request = json.loads(json.dumps(_request(CHAIN, [[one]], 3, True, {"A": 10.0})))
+    request = json.loads(json.dumps(_request(CHAIN, [[one]], 3, True, {"A": 10.0}, False)))
     (made,) = request["programs"][0]
     assert made["launches"][0]["arguments"] == ["A", "B", "D", "E"]
     assert made["launches"][0]["blocks"] == list(one.source.grid)
@@ -176,12 +176,14 @@ class TestOnTheGpuSide:
 
     def test_a_full_gpu_is_no_fault_of_the_program(self, monkeypatch) -> None:
         from mcfuser import gpu as gpus
+        from mcfuser.case import Case
         from mcfuser.measure_gpu_child import _checked
         from mcfuser.problem import Problem
 
         crowd(monkeypatch, 0, 143771)
-        problem = Problem(gpus.Gpu(Crowded("NVIDIA H200"), None, {}), CHAIN, 0, True, {})
-        answer = _checked(problem, _request(CHAIN, [[kernel()]], 0, True, {})["programs"][0], 1e-2)
+        problem = Problem(gpus.Gpu(Crowded("NVIDIA H200"), None, {}), Case(CHAIN, 0, {}, 1e-2))
+        request = _request(CHAIN, [[kernel()]], 0, True, {}, False)
+        answer = _checked(problem, request["programs"][0])
         found = measured(answer)
         assert found.unusable and not answer["over"]
         assert found.failed.startswith("NVIDIA H200 has 0 of its 143771 MiB left")
@@ -191,13 +193,16 @@ class TestOnTheGpuSide:
 
         prepared = list[tuple[int, bool]]()
 
+        def of(problem: child.Problem) -> tuple[int, bool]:
+            return problem.case.seed, problem.case.budget == child.WHOLE
+
         def prepare(problem: child.Problem) -> None:
-            prepared.append((problem.seed, problem.whole))
-            problem.__dict__["buffers"] = problem.seed
+            prepared.append(of(problem))
+            problem.__dict__["buffers"] = problem.case.seed
 
         def answers(problem: child.Problem, request: object) -> list[dict[str, object]]:
-            held = {p.seed for p in known if "buffers" in p.__dict__}
-            return [{"seed": problem.seed, "held": sorted(held), "over": False}]
+            held = {p.case.seed for p in known if "buffers" in p.__dict__}
+            return [{"seed": problem.case.seed, "held": sorted(held), "over": False}]
 
         known = list[child.Problem]()
         made = child.Problem
@@ -206,7 +211,7 @@ class TestOnTheGpuSide:
         )
         monkeypatch.setattr(made, "prepare", prepare)
         monkeypatch.setattr(child, "_answers", answers)
-        asked = [_request(CHAIN, (), seed, seed == 1, {}) for seed in (0, 1, 2)]
+        asked = [_request(CHAIN, (), seed, seed == 1, {}, seed == 1) for seed in (0, 1, 2)]
         ahead = [request | {"ahead": True} for request in asked[:2]]
         lines = [*ahead, asked[0], asked[1], asked[2], asked[0]]
         told = io.BytesIO()
@@ -214,7 +219,7 @@ class TestOnTheGpuSide:
         found = [json.loads(line) for line in told.getvalue().splitlines()]
         assert [x["seed"] for x in found] == [0, 1, 2, 0]
         assert prepared == [(0, False), (1, True)]
-        assert [(p.seed, p.whole) for p in known] == [(0, False), (1, True), (2, False), (0, False)]
+        assert [of(p) for p in known] == [(0, False), (1, True), (2, False), (0, False)]
         assert all(x["held"] in ([], [x["seed"]]) for x in found[1:])
 
 
@@ -225,7 +230,7 @@ def test_tensor_maps_travel_with_a_request() -> None:
     schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
     source = generate(schedule, "kernel", Lowering(tma=True))
     program = [GpuKernel(CHAIN, source, one.binary)]
-    request = json.loads(json.dumps(_request(CHAIN, [program], 0, False, {})))
+    request = json.loads(json.dumps(_request(CHAIN, [program], 0, False, {}, False)))
     (launch,) = request["programs"][0][0]["launches"]
     assert launch["arguments"] == ["E"]
     for told, m in zip(launch["maps"], source.launches[0].maps, strict=True):

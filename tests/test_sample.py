@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import attention, from_json, gemm
-from mcfuser.sample import divisors, sample, thinned
+from mcfuser.sample import sample, thinned
 from mcfuser.space.reference import evaluate
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "chains"
@@ -80,14 +80,3 @@ def test_an_axis_read_at_other_positions_is_not_thinned() -> None:
         }
     )
     assert thinned(chain) == ("h",)
-
-
-def test_what_divides_is_known() -> None:
-    chain = from_json(
-        {
-            "axes": {"m": 8, "h": 8},
-            "tensors": {"U": {"shape": ["m", "h"]}, "Z": {"shape": ["m"]}},
-            "operators": ["O[m, h] = U[m, h] / Z[m]"],
-        }
-    )
-    assert divisors(chain) == {"Z"}

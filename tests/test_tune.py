@@ -91,5 +91,5 @@ def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
             "D[m, n] = log(-1.0 - C[m, n] * C[m, n])",
         ],
     }
-    with pytest.raises(NoCandidate, match="is not finite"):
+    with pytest.raises(NoCandidate, match="the chain is not defined on the inputs that were drawn"):
         tune(from_json(document), CPU, MemoryCache(), Options(trials=2))

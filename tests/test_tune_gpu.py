@@ -33,7 +33,7 @@ class Bench(GpuWorker):
         super().__init__(H200, cores=2)
         self.compilers = Compilers(2)
         self.asked: list[tuple[int, bool]] = []
-        self.on: list[tuple[int, bool, dict[str, float]]] = []
+        self.on: list[tuple[int, bool, dict[str, float], bool]] = []
 
     def warm(self) -> None:
         pass
@@ -41,9 +41,12 @@ class Bench(GpuWorker):
     def refused(self) -> str | None:
         return None
 
-    def measure(self, chain, programs, seed, together=False, deadline=None, offsets=()):
+    def measure(
+        self, chain, programs, seed, together=False, deadline=None, offsets=(), varied=False,
+        extents=(),
+    ):  # fmt: skip
         self.asked.append((len(programs), together))
-        self.on.append((seed, together, dict(offsets)))
+        self.on.append((seed, together, dict(offsets), varied))
         return [self._one(p) for p in programs]
 
     def _one(self, program) -> Measured:
@@ -267,8 +270,12 @@ def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
 
 
 def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
-    told = list[tuple[int, bool, dict[str, float]]]()
-    monkeypatch.setattr(GpuWorker, "ahead", lambda self, chain, *given: told.append(given))
+    told = list[tuple[int, bool, dict[str, float], bool]]()
+
+    def ahead(self, chain, seed, together, offsets, varied=False) -> None:
+        told.append((seed, together, offsets, varied))
+
+    monkeypatch.setattr(GpuWorker, "ahead", ahead)
     before = len(bench.on)
     tune(CHAIN, H200, MemoryCache(), Options(trials=8, seed=5), worker=bench)
     assert told == [on for i, on in enumerate(bench.on) if i >= before and on not in bench.on[:i]]

@@ -3,7 +3,7 @@
 from mcfuser.chain.cut import Cut, between, cut, finest, parts
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
-from mcfuser.chain.part import fixed, fresh, inline, subchain, without_dead
+from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, without_dead
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
 from mcfuser.chain.values import (
     BYTES,
@@ -54,7 +54,7 @@ __all__ = [
     "parse_operator",
     "parts",
     "product",
-    "products",
+    "products", "run_time",
     "sources",
     "subchain",
     "to_json",

@@ -31,6 +31,11 @@ def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
     return replace(chain, axes=tuple(axes))
 
 
+def run_time(chain: Chain) -> dict[str, Bounds]:
+    """The extents that are known at run time only, by axis."""
+    return {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
+
+
 def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
     """The chain of some of a chain's operators; what they read and do not write is input."""
     operators = tuple(o for o in chain.operators if o.out in outs)

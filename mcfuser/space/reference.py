@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain, Operator, Product, lowest, product
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, reads, walk
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, reads
 
 Array = NDArray[Any]
 
@@ -156,11 +156,10 @@ def sums_behind(chain: Chain, e: Expr) -> bool:
 
 def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     dtype = chain.tensor(o.out).dtype
-    roles = product(o)
-    if roles is not None and dtype not in WHOLE and not _rounds(o.body):
-        side = _masked_side(o, roles)
-        if side is not None and (o.domain is None or _bounded(o, roles, side, known)):
-            return _contract(chain, o, roles, known, side)
+    if (side := bounded_product(chain, o, known)) is not None:
+        roles = product(o)
+        assert roles is not None
+        return contract(chain, o, roles, known, side)
     shape = tuple(chain.size(a) for a in o.related)
     body = np.broadcast_to(as_dtype(_over(chain, o, known, o.body), dtype), shape)
     if o.domain is not None:
@@ -175,15 +174,17 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
     return np.asarray(np.maximum(body.max(axis=reduced), np.asarray(lowest(dtype), body.dtype)))
 
 
-def _rounds(e: Expr) -> bool:
-    """A cast in it changes the value."""
-    return any(isinstance(x, Cast) and x.dtype in DISCRETE for x in walk(e))
-
-
-def _bounded(o: Operator, roles: Product, side: Read, known: Mapping[str, Array]) -> bool:
-    """What the domain does not mask may be multiplied by zero."""
+def bounded_product(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Read | None:
+    """The operand that the domain masks, of a matrix product of reals whose other operand may be
+    multiplied by zero; None where the operator is no such product."""
+    roles = product(o)
+    if roles is None or chain.tensor(o.out).dtype in WHOLE:
+        return None
+    side = _masked_side(o, roles)
+    if side is None or o.domain is None:
+        return side
     other = roles.right if side == roles.left else roles.left
-    return bool(np.isfinite(known[other.tensor]).all())
+    return side if np.isfinite(known[other.tensor]).all() else None
 
 
 def _over(chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr) -> Any:
@@ -197,7 +198,7 @@ def _over(chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr) -> Any
             return np.where(args[0] == 0, 0.0, found)
         return found
     return value(
-        e, lambda r: gather(chain, r, o.related, known), lambda a: _range(chain, a, o.related)
+        e, lambda r: gather(chain, r, o.related, known), lambda a: positions(chain, a, o.related)
     )
 
 
@@ -207,15 +208,16 @@ def _masked_side(o: Operator, roles: Product) -> Read | None:
     return next((r for r in (roles.left, roles.right) if over <= set(axes(r))), None)
 
 
-def _contract(
+def contract(
     chain: Chain, o: Operator, roles: Product, known: Mapping[str, Array], side: Read
 ) -> Array:
     """A product of two matrices for each batch position: einsum takes no BLAS for batches. The
-    domain masks one `side`."""
+    domain masks one `side`. In float64, but for tensors that are float32 here."""
 
     def operand(r: Read, groups: Sequence[Sequence[str]]) -> Array:
         order = [a for g in groups for a in g]
-        full = gather(chain, r, o.related, known).astype(np.float64)
+        full = gather(chain, r, o.related, known)
+        full = full if full.dtype == np.float32 else full.astype(np.float64)
         if o.domain is not None and r == side:
             full = np.where(np.asarray(_over(chain, o, known, o.domain)) != 0, full, 0.0)
         full = full.transpose([o.related.index(a) for a in order]
@@ -232,14 +234,18 @@ def _contract(
 def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array]) -> Array:
     """A read over an iteration space: extent 1 along the axes that it does not depend on."""
     at = tuple(
-        sum((c * _range(chain, a, space) for a, c in i.terms), np.full((1,) * len(space), i.offset))
+        sum(
+            (c * positions(chain, a, space) for a, c in i.terms),
+            np.full((1,) * len(space), i.offset),
+        )
         for i in r.indices
     )
     found: Array = known[r.tensor][at] if at else known[r.tensor].reshape((1,) * len(space))
     return found
 
 
-def _range(chain: Chain, a: str, space: Sequence[str]) -> Array:
+def positions(chain: Chain, a: str, space: Sequence[str]) -> Array:
+    """The positions of an axis, along its dimension of an iteration space."""
     shape = [1] * len(space)
     shape[space.index(a)] = chain.size(a)
     return np.arange(chain.size(a)).reshape(shape)

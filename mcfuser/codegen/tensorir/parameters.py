@@ -57,6 +57,13 @@ def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Pa
     return Parameters(", ".join(signature), tuple(lines), scalars)
 
 
+def shaped(chain: Chain) -> list[str]:
+    """The parameters whose arrays have their tensor's shape, which shows a run-time extent: by
+    themselves arrays are flat."""
+    names = (*chain.inputs, *chain.outputs)
+    return [n for n in names if len(_dims(chain, n, {}, {})) == len(chain.tensor(n).shape) != 1]
+
+
 def _dims(chain: Chain, name: str, packed: Mapping[str, Panels], shapes: Shapes) -> tuple[str, ...]:
     """The text of each extent of a parameter: a number or a variable."""
     tensor = chain.tensor(name)

@@ -1,0 +1,244 @@
+"""How far rounding may move each element of a chain's results: what a check allows, and no more.
+
+Next to every value goes the sum of the magnitudes that were rounded on the way to it, each times
+what an error there is worth in the end (a running error analysis, to first order). An element that
+is off by more than a tolerance times that is wrong, however small it is beside its neighbours; one
+that cancelled is given what its terms were given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.chain import WHOLE, Chain, Operator, lowest, product
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
+from mcfuser.space.reference import (
+    applied,
+    as_dtype,
+    bounded_product,
+    contract,
+    gather,
+    positions,
+    sums_behind,
+    typed,
+)
+
+Array = NDArray[Any]
+NARROWEST = {"float16": 2.0**-24, "bfloat16": 0.0}
+"""The least numbers of narrow types: what is smaller is lost."""
+WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A chain with the values of its tensors, their errors, and the unit of these."""
+
+    chain: Chain
+    values: dict[str, Array]
+    errors: dict[str, Array]
+    unit: float
+
+
+def allowed(
+    chain: Chain, inputs: Mapping[str, Array], results: Mapping[str, Array], unit: float
+) -> dict[str, Array]:
+    """For each result the error that its elements may have, in multiples of `unit`: the relative
+    error of one rounding. `inputs` are as the chain indexes them, `results` those of the reference.
+    """
+    values = typed(chain, inputs)
+    known = _Known(chain, values, {n: np.zeros(()) for n in values}, unit)
+    with np.errstate(all="ignore"):
+        for o in chain.operators:
+            dtype = chain.tensor(o.out).dtype
+            found = as_dtype(results[o.out], dtype)
+            error = _operator(known, o)
+            if dtype not in DISCRETE:
+                error = error + _stored(found, dtype, unit)
+            values[o.out], known.errors[o.out] = found, _some(error, found)
+    return {o.out: np.broadcast_to(known.errors[o.out], results[o.out].shape)
+            for o in chain.operators}  # fmt: skip
+
+
+def _some(error: Array, value: Array) -> Array:
+    """No error where there is nothing to err about: the product of nothing and what overflowed."""
+    return np.where(np.isnan(error), np.where(value == 0, 0.0, np.inf), error)
+
+
+def _stored(x: Array, dtype: str, unit: float) -> Array:
+    """What storing a value may change of it."""
+    error = np.abs(x) + NARROWEST.get(dtype, 0.0) / unit
+    return np.where(np.abs(x) > WIDEST.get(dtype, math.inf), np.inf, error)
+
+
+def _operator(known: _Known, o: Operator) -> Array:
+    chain, dtype = known.chain, known.chain.tensor(o.out).dtype
+    if (side := bounded_product(chain, o, known.values)) is not None:
+        return _product(known, o, side)
+    shape = tuple(chain.size(a) for a in o.related)
+    value, error = (np.broadcast_to(x, shape) for x in _at(known, o, o.body))
+    if dtype in DISCRETE:
+        value, error = (np.broadcast_to(x, shape) for x in _step(value, error, dtype, known.unit))
+    inside = np.ones((), bool)
+    if o.domain is not None:
+        inside = as_dtype(_at(known, o, o.domain)[0], "bool")
+    reduced = tuple(range(len(o.axes), len(shape)))
+    if o.reduce == "none":
+        return np.where(inside, error, 0.0)
+    if o.reduce == "sum":
+        each = error if dtype in WHOLE else error + np.abs(value)
+        each = np.where(value == 0, np.where(np.isnan(error), 0.0, error), each)
+        return np.asarray(np.where(inside, each, 0.0).sum(axis=reduced))
+    bottom = float(lowest(dtype))
+    value, error = np.where(inside, value, bottom), np.where(inside, error, 0.0)
+    top = value.max(axis=reduced, keepdims=True)
+    near = value + known.unit * error >= top - known.unit * np.where(value == top, error, 0.0).max(
+        axis=reduced, keepdims=True
+    )
+    return np.asarray(np.where(near, error, 0.0).max(axis=reduced))
+
+
+def _product(known: _Known, o: Operator, side: Read) -> Array:
+    """|A| times the error of B, the error of A times |B|, and the products themselves."""
+    roles = product(o)
+    assert roles is not None
+    a, b = roles.left.tensor, roles.right.tensor
+
+    def part(left: Array, right: Array) -> Array:
+        narrow = {n: _single(x) for n, x in ((a, left), (b, right))}
+        return contract(known.chain, o, roles, known.values | narrow, side)
+
+    size = {n: np.abs(known.values[n].astype(np.float64)) for n in (a, b)}
+    error = {n: np.broadcast_to(known.errors[n], size[n].shape) for n in (a, b)}
+    if a == b:
+        return part(size[a] + 2 * error[a], size[a] + 2 * error[a])
+    total = part(size[a] + error[a], size[b])
+    return total + part(size[a], error[b]) if error[b].any() else total
+
+
+def _single(x: Array) -> Array:
+    """In float32, which is enough for an error; infinities as the largest that can be squared."""
+    return np.nan_to_num(np.minimum(x, 1e18), nan=1e18).astype(np.float32)
+
+
+# --- expressions: values with their errors
+
+
+def _at(known: _Known, o: Operator, e: Expr) -> tuple[Array, Array]:
+    """A value over an operator's iteration space, and its error in units of a rounding."""
+    nothing = np.zeros(())
+    if isinstance(e, Const):
+        return np.asarray(e.value), nothing
+    if isinstance(e, Index):
+        return positions(known.chain, e.axis, o.related), nothing
+    if isinstance(e, Read):
+        value = gather(known.chain, e, o.related, known.values)
+        error = known.errors[e.tensor]
+        return value, gather(known.chain, e, o.related, known.errors) if error.ndim else error
+    if isinstance(e, Cast):
+        value, error = _at(known, o, e.arg)
+        if e.dtype in DISCRETE:
+            return _step(value, error, e.dtype, known.unit)
+        value = as_dtype(value, e.dtype)
+        return value, error + _stored(value, e.dtype, known.unit)
+    args = [_at(known, o, a) for a in e.args]
+    value = applied(e.op, [np.asarray(v) for v, _ in args])
+    if e.op == "div" and sums_behind(known.chain, e.args[1]):
+        value = np.where(args[0][0] == 0, 0.0, value)
+    error = _error(e, value, args, known.unit)
+    return value, np.where(np.isnan(error), np.where(value == 0, 0.0, np.inf), error)
+
+
+def _step(x: Array, error: Array, dtype: str, unit: float) -> tuple[Array, Array]:
+    """What a cast to a whole number or a condition may make of a value that is not exact."""
+    value = as_dtype(x, dtype)
+    if dtype == "bool":
+        doubt = (np.abs(x) <= unit * error) & (error > 0)
+    else:
+        low, high = np.trunc(x - unit * error), np.trunc(x + unit * error)
+        doubt = low != high
+    return value, np.where(doubt, (1.0 + unit * error) / unit, 0.0)
+
+
+Pair = tuple[Array, Array]
+
+
+def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
+    """The error of an operation's result, from those of its arguments."""
+    if e.op in ("lt", "le", "eq", "ne"):
+        (a, da), (b, db) = args
+        doubt = (np.abs(a - b * 1.0) <= unit * (da + db)) & (da + db > 0)
+        return np.where(doubt, 1.0 / unit, 0.0)
+    if e.op == "floor":
+        (a, da), *_ = args
+        doubt = np.floor(a - unit * da) != np.floor(a + unit * da)
+        return np.where(doubt, (1.0 + unit * da) / unit, 0.0)
+    if e.op in ("and", "or", "not"):
+        return np.asarray(sum(d for _, d in args), np.float64)
+    if e.op == "select":
+        (_, dc), (a, da), (b, db) = args
+        chosen = np.where(as_dtype(args[0][0], "bool"), da, db)
+        other = np.where(a * 1.0 == b, 0.0, np.abs(a * 1.0 - b)) / unit + da + db
+        return np.where(dc > 0, other, chosen)
+    whole = all(v.dtype.kind in "bi" for v, _ in args)
+    if e.op in ("add", "sub", "mul", "neg", "abs", "max", "min") and whole:
+        return np.asarray(_of_numbers(e.op, args))
+    return np.asarray(_of_numbers(e.op, args) + _rounded(e.op, value, args))
+
+
+def _of_numbers(op: str, args: Sequence[Pair]) -> Any:
+    """What the arguments' errors become, to first order."""
+    (a, da), (b, db) = (*args, args[0])[:2]
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    match op:
+        case "add" | "sub":
+            return da + db
+        case "mul":
+            return np.abs(a) * db + np.abs(b) * da
+        case "div":
+            return (da + np.abs(a / b) * db) / np.abs(b)
+        case "neg" | "abs" | "tanh" | "erf":
+            return da
+        case "max" | "min":
+            return np.maximum(da, db)
+        case "exp":
+            return np.exp(a) * da
+        case "exp2":
+            return np.exp2(a) * da
+        case "log":
+            return da / np.abs(a)
+        case "sqrt":
+            return np.where(da > 0, da / (2 * np.sqrt(a)), 0.0)
+        case "pow":
+            size = np.float_power(np.abs(a), b)
+            first = np.where(da > 0, np.abs(b) * size * da / np.abs(a), 0.0)
+            return first + np.where(db > 0, size * np.abs(np.log(np.abs(a))) * db, 0.0)
+        case _:
+            raise KeyError(op)
+
+
+def _rounded(op: str, value: Array, args: Sequence[Pair]) -> Any:
+    """What rounding adds; an exponential's argument is multiplied by a number that is rounded, and
+    small results of some functions come out of larger ones."""
+    size = np.abs(np.asarray(value, np.float64))
+    a = np.abs(np.asarray(args[0][0], np.float64))
+    match op:
+        case "add" | "sub":
+            return a + np.abs(np.asarray(args[1][0], np.float64))
+        case "exp" | "exp2":
+            return np.asarray(np.where(size == 0, 0.0, size * (1 + a)))
+        case "pow":
+            b = np.abs(np.asarray(args[1][0], np.float64))
+            turns = np.where(size == 0, 0.0, b * np.abs(np.log(a)))
+            return size * (1 + np.where(np.isnan(turns), 0.0, turns))
+        case "tanh" | "erf" | "log":
+            return size + 1
+        case "max" | "min" | "neg" | "abs":
+            return np.zeros(())
+        case _:
+            return size
