@@ -207,6 +207,13 @@ def test_masks_that_others_need_stay(c: Chain) -> None:
     same(c, program(c).chain)
 
 
+def test_scores_that_are_a_result_are_masked_beside_it() -> None:
+    c = softmax("S[m, n] * 0.125", "n <= m", outputs=("O", "S"))
+    ready = program(c)
+    assert ready.settled == {"R", "Z", "U"}
+    same(c, ready.chain)
+
+
 @pytest.mark.parametrize(("where", "scores"), [("", "S"), ("n <= m", "S_inside")])
 def test_a_softmax_is_known_by_its_maximum(where: str, scores: str) -> None:
     """Before its domain is in its scores, and after."""
