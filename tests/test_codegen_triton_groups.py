@@ -263,7 +263,6 @@ def agree(case: Case) -> Source:
         Case("lower", "mh.nk", "m=256 n=256 h=64", "m=128 n=64 h=64"),
         Case("again", "mh.nk", "m=200 n=128", "m=128 n=32"),
         Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", late=False),
-        Case("below", "mh.nk", "m=128 n=128 b=1", "m=128 n=32", late=False),
         Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", late=False),
         Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, late=False),
         Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, late=False),
@@ -299,6 +298,14 @@ def test_products_that_do_not_fit_in_registers_are_not_late() -> None:
     assert not Groups(case.schedule, 2).late
     assert Groups(replace(case, tiles="m=128 n=128 h=128").schedule, 2).late
     agree(case)
+
+
+def test_a_product_whose_sum_its_own_turn_reads_is_not_late() -> None:
+    """Triton has no layout for the maximum's tile of m, n and h, but that is not why."""
+    case = Case("below", "mh.nk", "m=128 n=128 b=1", "m=128 n=32")
+    assert not Groups(case.schedule, 2).late
+    for seed in range(SEEDS):
+        assert wrong(case.plain, case.source, seed) < 1
 
 
 def test_heads_in_groups_that_share_the_cache_agree(monkeypatch: pytest.MonkeyPatch) -> None:
