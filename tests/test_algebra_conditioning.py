@@ -73,6 +73,13 @@ def test_so_it_is_however_the_mean_is_written(mean: str, residual: bool) -> None
     assert result(c, data(c, 1e4, 1), True, "mn.k") < 1e-5
 
 
+def test_so_it_is_with_a_reciprocal_that_was_rounded() -> None:
+    """Exporters write a mean as a product with 1 / 300 in float32, which is not 1 / 300."""
+    c = layer_norm(300, f"X[m, k] * {float(np.float32(1 / 300))!r}")
+    assert dependences(program(c).chain) == ()
+    assert result(c, data(c, 1e4, 2), True, "mn.k") < 1e-5
+
+
 def test_without_shifts_the_axis_is_walked_again() -> None:
     c = layer_norm(64)
     assert dependences(program(c, shifts=False).chain) != ()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from chains import chain
 
 from mcfuser.algebra.exponent import LOG2E, base_two
 from mcfuser.algebra.masks import masked_once, softmaxes
@@ -125,6 +127,52 @@ def test_what_stays_to_base_e(c: Chain) -> None:
     assert base_two(c) == c
 
 
+def test_a_maximum_in_whole_numbers_stays_to_base_e() -> None:
+    """Taken to base two, it would be rounded elsewhere."""
+    c = softmax("S[m, n] * 0.125")
+    tensors = tuple(replace(t, dtype="int32") if t.name == "R" else t for t in c.tensors)
+    whole = replace(c, tensors=tensors)
+    assert base_two(whole) == whole
+
+
+@pytest.mark.parametrize(
+    "exponential",
+    ["exp(X[m, n] - R[m])", "exp2(X[m, n] * 0.5 - R[m])"],
+    ids=["to base e", "to base two as written"],
+)
+@pytest.mark.parametrize("scores", ["M[m, n] * a[m]", "S[m, n] * 0.125 + M[m, n]"])
+def test_a_row_of_nothing_but_the_lowest_number_is_the_mean_of_its_values(
+    exponential: str, scores: str
+) -> None:
+    """A mask may put it there; the row is not empty for that, and its weights are all alike."""
+    inside = " where n <= m"
+    top = "X[m, n] * 0.5" if "0.5" in exponential else "X[m, n]"
+    lines = ["S[m, n] = sum[k] Q[m, k] * K[n, k]", f"X[m, n] = {scores}",
+             f"R[m] = max[n] {top}{inside}", f"P[m, n] = {exponential}",
+             f"Z[m] = sum[n] P[m, n]{inside}", f"U[m, h] = sum[n] P[m, n] * V[n, h]{inside}",
+             "O[m, h] = U[m, h] / Z[m]"]  # fmt: skip
+    lines = lines[0 if "S[" in scores else 1 :]
+    c = chain({"m": 6, "n": 8, "k": 4, "h": 3}, SHAPES, lines)
+    x = values(c)
+    x["M"][4], x["a"] = LOWEST, np.ones(6)
+    found = evaluate(program(c).chain, x)["O"]
+    np.testing.assert_allclose(found[4], x["V"][:5].mean(axis=0))
+    np.testing.assert_allclose(found, evaluate(c, x)["O"], rtol=1e-12)
+
+
+def test_a_domain_along_an_axis_that_the_scores_lack_stays_where_it_is() -> None:
+    """Rows of several lengths share their scores, which cannot hold the lowest number for each."""
+    inside = " where n <= m + b"
+    lines = ["S[m, n] = sum[k] Q[m, k] * K[n, k]", f"R[b, m] = max[n] S[m, n] * 0.5{inside}",
+             "P[b, m, n] = exp(S[m, n] * 0.5 - R[b, m])", f"Z[b, m] = sum[n] P[b, m, n]{inside}",
+             f"U[b, m, h] = sum[n] P[b, m, n] * V[n, h]{inside}",
+             "O[b, m, h] = U[b, m, h] / Z[b, m]"]  # fmt: skip
+    c = chain({"b": 2, "m": 6, "n": 8, "k": 4, "h": 3}, SHAPES, lines)
+    ready = program(c)
+    assert not ready.settled
+    same(c, ready.chain)
+
+
 def test_masks_are_taken_once() -> None:
     c = base_two(softmax("S[m, n] * 0.125", "n <= m"))
     found, settled = masked_once(c)
@@ -157,6 +205,13 @@ def test_masks_that_others_need_stay(c: Chain) -> None:
     ready = base_two(c)
     assert masked_once(ready) == (ready, frozenset())
     same(c, program(c).chain)
+
+
+def test_scores_that_are_a_result_are_masked_beside_it() -> None:
+    c = softmax("S[m, n] * 0.125", "n <= m", outputs=("O", "S"))
+    ready = program(c)
+    assert ready.settled == {"R", "Z", "U"}
+    same(c, ready.chain)
 
 
 @pytest.mark.parametrize(("where", "scores"), [("", "S"), ("n <= m", "S_inside")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from chains import LINES, chain, extents, inputs, named
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from mcfuser.algebra.dependence import dependences
 from mcfuser.algebra.hoist import hoist, shifted
-from mcfuser.chain import Chain, products
+from mcfuser.algebra.pivot import centred
+from mcfuser.chain import Chain, fixed, products
+from mcfuser.expr import reads
 from mcfuser.space.reference import evaluate
 
 AXES = {"m": 4, "n": 6, "h": 3}
@@ -255,3 +259,98 @@ def test_a_sum_over_two_axes_of_what_has_one_is_counted_along_the_other() -> Non
              "T[m] = sum[n, h] X[m, n] - Z[m] + 0.0 * V[n, h]"]  # fmt: skip
     moved = same(chain(AXES, {"X": "mn", "V": "nh"}, lines, outputs=["O", "T"]))
     assert dependences(moved) == ()
+
+
+# --- what must not leave the sum, or must not be taken for what it resembles -----------------
+
+
+def test_a_factor_stays_where_the_domain_shields_it() -> None:
+    """The row of zeros has no position, so its sum is 0, though the factor is infinite."""
+    lines = ["Z[m] = sum[n] X[m, n]", "O[m] = sum[n] X[m, n] * (1.0 / Z[m]) where Z[m] != 0.0"]
+    c = chain(AXES, {"X": "mn"}, lines)
+    x = inputs(c)
+    x["X"][1] = 0.0
+    found = evaluate(hoist(c), x)["O"]
+    assert found[1] == 0.0
+    np.testing.assert_allclose(found, evaluate(c, x)["O"])
+
+
+def test_an_equal_sum_within_a_domain_is_another_sum() -> None:
+    lines = ["T[m] = sum[n] X[m, n] where n <= m", "R[m] = max[n] X[m, n]",
+             "O[m] = sum[n] X[m, n] / R[m]"]  # fmt: skip
+    moved = same(chain(AXES, {"X": "mn"}, lines, outputs=["T", "O"]))
+    assert {d.target for d in dependences(moved)} == set()
+
+
+def test_an_equal_sum_that_is_kept_in_whole_numbers_is_not_read_instead() -> None:
+    lines = ["T[m] = sum[n] X[m, n]", "R[m] = max[n] X[m, n]", "O[m] = sum[n] X[m, n] / R[m]"]
+    c = chain(AXES, {"X": "mn"}, lines, outputs=["T", "O"])
+    assert [r.tensor for r in reads(same(c).operator("O").body)] == ["T", "R"]
+    tensors = tuple(replace(t, dtype="int32") if t.name == "T" else t for t in c.tensors)
+    moved = hoist(replace(c, tensors=tensors))
+    assert [r.tensor for r in reads(moved.operator("O").body)] == ["O_sum", "R"]
+    assert moved.tensor("O_sum").dtype == "float32"
+
+
+def test_a_chain_whose_shifts_all_stay_comes_back() -> None:
+    """No map from a pivot is left behind where no sum is the simpler for it."""
+    lines = ["A[m] = sum[n] X[m, n] / 6.0", "Y[m, n] = X[m, n] - A[m]"]
+    c = chain(AXES, {"X": "mn"}, lines)
+    assert hoist(c) is c
+
+
+def test_a_map_with_a_domain_is_not_taken_apart() -> None:
+    lines = ["Z[m] = sum[n] X[m, n]", "W[m, n] = X[m, n] / Z[m] where n <= m",
+             "O[m, h] = sum[n] W[m, n] * V[n, h]"]  # fmt: skip
+    same(chain(AXES, {"X": "mn", "V": "nh"}, lines))
+
+
+@pytest.mark.parametrize("power", ["2.0", "3.0", "0.5", "-1.0"])
+def test_a_power_is_no_product_but_for_a_square(power: str) -> None:
+    lines = ["Z[m] = sum[n] X[m, n] * X[m, n]",
+             f"O[m] = sum[n] pow(exp(X[m, n]) / (Z[m] + 1.0), {power})"]  # fmt: skip
+    moved = same(chain(AXES, {"X": "mn"}, lines))
+    assert (dependences(moved) == ()) == (power == "2.0")
+
+
+def test_a_divisor_that_is_a_scaled_map_stays() -> None:
+    """What is left of the divisor would be a map that the chain does not have."""
+    lines = ["Z[m] = sum[n] X[m, n] * X[m, n]", "W[m, n] = exp(X[m, n]) * Z[m]",
+             "O[m, h] = sum[n] V[n, h] / W[m, n]"]  # fmt: skip
+    same(chain(AXES, {"X": "mn", "V": "nh"}, lines))
+
+
+def test_a_sum_within_a_domain_is_no_mean() -> None:
+    """Its values less the pivot, summed over every position, would be another number."""
+    lines = ["A[m] = sum[n] X[m, n] / 6.0 where n <= m",
+             "Q[m] = sum[n] (X[m, n] - A[m]) * (X[m, n] - A[m])"]  # fmt: skip
+    same(chain(AXES, {"X": "mn"}, lines))
+
+
+@pytest.mark.parametrize("n", [1, 4, 6])
+def test_a_sum_of_as_many_as_are_known_at_run_time_is_no_mean(n: int) -> None:
+    """A sixth of the sum is the mean at the upper bound alone."""
+    lines = ["A[m] = sum[n] X[m, n] / 6.0", "Q[m] = sum[n] (X[m, n] - A[m]) * (X[m, n] - A[m])"]
+    c = chain(AXES | {"n": [1, 6]}, {"X": "mn"}, lines)
+    here, moved = fixed(c, {"n": n}), fixed(hoist(c), {"n": n})
+    x = inputs(here)
+    np.testing.assert_allclose(evaluate(moved, x)["Q"], evaluate(here, x)["Q"])
+
+
+@pytest.mark.parametrize("extent", [48, 49, 93, 107])
+def test_a_mean_is_one_whatever_its_extent(extent: int) -> None:
+    """49 * (1 / 49) is not 1 in floating point: nothing of the pivot may be left for that."""
+    lines = [f"A[m] = sum[n] X[m, n] * {1 / extent!r}", "D[m, n] = X[m, n] - A[m]",
+             "Q[m] = sum[n] D[m, n] * D[m, n]", "Y[m, n] = D[m, n] / sqrt(Q[m] + 0.5)"]  # fmt: skip
+    moved = same(chain(AXES | {"n": extent}, {"X": "mn"}, lines))
+    assert str(moved.operator("D")) == f"D[m, n] = X_shift[m, n] - A_shift[m] * {1 / extent!r}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_the_mean_of_rounded_values_is_not_the_mean_of_the_values(dtype: str) -> None:
+    """Their difference does not vanish where the values are large against what they differ by."""
+    lines = [f"A[m] = sum[n] {dtype}(X[m, n]) / 6.0", "O[m] = sum[n] X[m, n] - A[m]"]
+    c = chain(AXES, {"X": "mn"}, lines)
+    assert centred(c) == c
+    wide = chain(AXES, {"X": "mn"}, [line.replace(dtype, "float32") for line in lines])
+    assert centred(wide) != wide

@@ -117,6 +117,8 @@ GUARDED = [
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / (2.0 * Z[m])"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / (Z[m] + 1.0)"),
     ("Z[m] = sum[n] M[m, n] * M[m, n]", "M[m, n] / sqrt(Z[m] / 40.0)"),
+    ("Z[m] = sum[n] M[m, n]", "M[m, n] / abs(Z[m])"),
+    ("Z[m] = sum[n] M[m, n]", "M[m, n] / exp(Z[m])"),
 ]
 LEFT = [
     ("Z[m] = max[n] M[m, n]", "M[m, n] / Z[m]"),
@@ -136,6 +138,14 @@ def test_quotients_by_sums_that_may_vanish_are_guarded(first: str, body: str) ->
     assert (found == c.operator("Y")) == ((first, body) in LEFT)
     if (first, body) in GUARDED:
         assert bare(found.body) == c.operator("Y").body
+
+
+def test_an_exponential_that_rounds_to_zero_divides_nothing_to_nothing() -> None:
+    lines = ["Z[m] = sum[n] exp(M[m, n])", "Y[m, n] = select(n < 3, M[m, n], 0.0) / exp(-Z[m])"]
+    c = chain(AXES, SHAPES, lines)
+    found = evaluate(c, {"M": np.full((6, 40), 5.0)})["Y"]
+    assert np.isposinf(found[:, :3]).all()
+    assert not found[:, 3:].any()
 
 
 @settings(max_examples=40, deadline=None)

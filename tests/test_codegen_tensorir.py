@@ -210,6 +210,39 @@ def test_one_row_reads_its_keys_where_they_lie() -> None:
     assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-6
 
 
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "s[n] = sum[k] B[k, n]",
+        "s[n] = B[0, n] * 1.0",
+        "s[n] = B[n, 3] * 1.0",
+        "s[n] = sum[k] B[k, n] where 0.0 < B[n, k]",
+        "s[n] = n * 0.1 where 0.0 < B[2, n]",
+    ],
+)
+def test_a_constant_that_something_else_reads_as_well_stays_as_it_lies(
+    other: str, constant: bool
+) -> None:
+    """What reads it wherever, in a body or a domain, finds no panels there."""
+    document = {
+        "axes": {"m": 20, "n": 80, "k": 80},
+        "tensors": {
+            "A": {"shape": ["m", "k"]},
+            "B": {"shape": ["k", "n"], "constant": constant},
+        },
+        "operators": [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            other,
+            "Y[m, n] = C[m, n] - s[n]",
+        ],
+    }
+    chain = from_json(document)
+    schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 80, "k": 8})
+    inputs = random_inputs(chain, 0)
+    assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-6
+
+
 def test_extents_that_no_shape_shows_are_arguments() -> None:
     """Columns of views that are transposed: neither array has a dimension of m elements."""
     document = {

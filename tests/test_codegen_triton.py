@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from triton_agree import agree
 from triton_cases import LINES, chain_named, deep, scheduled
 
-from mcfuser.chain import attention, from_json, gemm
+from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.triton import Lowering, generate
 from mcfuser.space.expression import bind, bindable, tilings
 from mcfuser.space.statement import Illegal
@@ -176,6 +176,59 @@ def test_what_does_not_vary_along_an_axis_is_not_zero_outside_it() -> None:
     """The mean is a sum of what is zero outside; a deviation from it is not."""
     chain = chain_named("layernorm", {"m": 32, "n": 200})
     agree(scheduled(chain, "m.n", {"m": 16, "n": 48}), chain)
+
+
+def test_a_product_with_what_is_infinite_outside_is_not_zero_there() -> None:
+    """The lanes past the end hold zeros, and 0 * log(0) is no number."""
+    shapes = {t: {"shape": ["m", "n"]} for t in "XY"}
+    lines = ["T[m] = sum[n] X[m, n] * log(abs(Y[m, n]))"]
+    chain = from_json({"axes": {"m": 20, "n": 80}, "tensors": shapes, "operators": lines})
+    agree(scheduled(chain, "m.n", {"m": 16, "n": 48}), chain)
+
+
+def softmax_of(domain: str, extents: Mapping[str, int], scores: str = "S[m, n] * 0.3") -> Chain:
+    """The sum of a softmax's weights and their scores, over what is in a domain."""
+    inside = f" where {domain}" if domain else ""
+    shapes = {t: {"shape": shape} for t, shape in {"Q": ["m", "k"], "K": ["n", "k"]}.items()}
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        f"R[m] = max[n] {scores}{inside}",
+        f"P[m, n] = exp({scores} - R[m])",
+        f"Z[m] = sum[n] P[m, n]{inside}",
+    ]
+    document = {"axes": dict(extents), "tensors": shapes, "operators": lines}
+    return from_json({**document, "outputs": ["S", "Z"]})
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize("n", [36, 37, 48])
+def test_a_domain_that_reaches_past_the_end_does_not_mask_there(n: int, more: int) -> None:
+    """Of as many rows, the last may take positions that n does not have."""
+    chain = softmax_of(f"n <= m + {more}", {"m": n, "n": n, "k": 16})
+    agree(scheduled(chain, "m.nk", {"m": 16, "n": 16, "k": 16}), chain)
+
+
+def test_neither_of_two_axes_that_bound_each_other_is_masked_by_that() -> None:
+    """Lanes past both ends lie on the diagonal, too."""
+    chain = chain_named("diagonal", {"b": 2, "m": 37, "n": 37, "k": 16})
+    agree(scheduled(chain, "b.mnk", {"b": 1, "m": 16, "n": 16, "k": 16}), chain)
+
+
+@pytest.mark.parametrize("domain", ["", "n <= m"])
+def test_scores_that_are_a_result_are_stored_as_they_are(domain: str) -> None:
+    chain = softmax_of(domain, {"m": 37, "n": 37, "k": 16})
+    agree(scheduled(chain, "m.nk", {"m": 16, "n": 16, "k": 16}), chain)
+
+
+@pytest.mark.parametrize("factor", ["0.5", "2.0", "-0.5", "0.0"])
+@pytest.mark.parametrize("domain", ["", " where n < m"])
+def test_a_maximum_of_multiples(factor: str, domain: str) -> None:
+    """A positive factor may wait for the maximum, but row 0 of the domain has the lowest number,
+    which is multiplied by nothing."""
+    shapes = {"X": {"shape": ["m", "n"]}}
+    lines = [f"R[m] = max[n] X[m, n] * {factor}{domain}"]
+    chain = from_json({"axes": {"m": 37, "n": 40}, "tensors": shapes, "operators": lines})
+    agree(scheduled(chain, "m.n", {"m": 16, "n": 16}), chain)
 
 
 def test_an_operand_is_loaded_in_the_order_of_its_product() -> None:

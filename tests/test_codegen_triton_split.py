@@ -12,12 +12,12 @@ import pytest
 from triton_agree import agree
 from triton_cases import chain_named, scheduled
 
-from mcfuser.chain import Chain, attention, gemm
+from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.cubin import compile_source
 from mcfuser.codegen.triton import Launch, Lowering, Workspace, generate
 from mcfuser.expr import rename
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Illegal, Init, Loop
+from mcfuser.space.statement import Combine, Illegal, Init, Loop, statements
 
 VARIANTS = ("kernel", "last")
 SIZES = {"b": 2, "m": 20, "n": 90, "k": 40, "h": 24, "g": 2}
@@ -47,6 +47,29 @@ def test_parts_are_combined(
     chain = chain_named(name, SIZES)
     schedule = placed(chain, expression, split, parts)
     agree(schedule, chain, lowering=Lowering(combine=combine))
+
+
+@pytest.mark.parametrize("combine", VARIANTS)
+@pytest.mark.parametrize("weight", ["exp(S[m, n] - R[m])", "exp(S[m, n] - R[m] - log(Z[m]))"])
+def test_what_is_combined_enters_a_product_without_a_mask(weight: str, combine: str) -> None:
+    """Past the end of h parts have shared nothing, and what repairs it leaves it nothing."""
+    shapes = {"Q": ["m", "k"], "K": ["n", "k"], "V": ["n", "h"], "W": ["h", "i"]}
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        "R[m] = max[n] S[m, n]",
+        "Z[m] = sum[n] exp(S[m, n] - R[m])",
+        f"P[m, n] = {weight}",
+        "U[m, h] = sum[n] P[m, n] * V[n, h]",
+        "Y[m, i] = sum[h] U[m, h] * W[h, i]",
+    ]
+    document = {"axes": {"m": 20, "n": 90, "k": 16, "h": 24, "i": 16}, "operators": lines}
+    tensors = {t: {"shape": shape} for t, shape in shapes.items()}
+    chain = from_json({**document, "tensors": tensors})
+    tiles = {"m": 16, "n": 16, "k": 16, "h": 24, "i": 16}
+    schedule = scheduled(chain, "mi.nkh", tiles, "n", 3)
+    assert any(isinstance(s, Combine) and s.repairs for s, _ in statements(schedule.body))
+    text = agree(schedule, chain, lowering=Lowering(combine=combine)).text
+    assert "tl.where(h_in" not in text
 
 
 @pytest.mark.parametrize("combine", VARIANTS)

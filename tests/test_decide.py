@@ -103,6 +103,16 @@ def test_pieces_are_given_up_once_those_tuned_take_longer_than_the_whole() -> No
     assert made.kept is not None and made.kept.cut == (7,) and made.fused_seconds == 5e-6
 
 
+def test_pieces_that_are_slower_by_no_more_than_noise_are_timed_beside_the_whole() -> None:
+    """Alone the first one took longer than the whole chain; in turns all of them are faster."""
+    close = {(2, "X"): 5.2e-6, (4, "P"): 1e-7, (2, "O"): 1e-7}
+    bench = Bench(WHOLE | close, in_turns=[5.6e-6, 5.4e-6])
+    made = bench.decide(SMALL)
+    assert [len(p) for p in bench.asked] == [7, 2, 4, 2]
+    assert made.kept is not None and made.kept.cut == (2, 3, 2)
+    assert made.unfused_seconds == 5.4e-6
+
+
 def test_a_cut_between_is_tuned_where_the_model_expects_it_to_win() -> None:
     middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
     bench = Bench(WHOLE | PARTS | middle)
@@ -152,6 +162,9 @@ def test_without_the_device_the_words_say_so() -> None:
         ((1.05, 1.02, 1.0), 3),
         ((float("nan"), 1.0, 1.03), 2),
         ((1.0, float("nan"), float("inf")), 1),
+        ((1.0, 1.03, float("nan")), 1),
+        ((0.0, 1.0, 1.03), 2),
+        ((1.0, 0.0, 1.03), 1),
     ],
 )
 def test_the_fastest_of_what_is_faster_than_unfused(times, kept: int) -> None:

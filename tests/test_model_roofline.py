@@ -103,6 +103,17 @@ def test_one_block_more_than_the_units_is_a_second_wave() -> None:
     assert two - LAUNCH["cuda"] == pytest.approx(2 * (one - LAUNCH["cuda"]))
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_combining_the_parts_of_a_split_is_a_second_launch(parts: int) -> None:
+    """All that is left on a device on which nothing else takes time."""
+    free = replace(A100, bandwidth=1e30, peak=tuple((d, 1e30) for d, _ in A100.peak))
+    whole = Plan(program(gemm(1, 64, 512, 64, 64)), parse("mh.nk"), frozenset("hk"))
+    tiles = np.asarray([[64, 16, 64, 64]], np.int64)
+    assert estimate(whole, tiles, free)[0] == pytest.approx(LAUNCH["cuda"])
+    split = replace(whole, split="n", parts=parts)
+    assert estimate(split, tiles, free)[0] == pytest.approx(2 * LAUNCH["cuda"])
+
+
 @pytest.mark.parametrize(
     ("constant", "strides", "slow"),
     [(False, [1, 64], True), (True, [1, 64], False), (False, [64, 1], False), (False, None, False)],
@@ -119,3 +130,15 @@ def test_a_right_operand_that_lies_by_rows_of_the_sum_is_packed(constant, stride
     extra = touched(plan, tiles, CPU)[0] - touched(plain, tiles, CPU)[0]
     expected = 4 * (GATHER * 4 * 64 * 32 / CPU.bandwidth + TURN) if slow else 0.0
     assert extra == pytest.approx(expected, abs=1e-18)
+
+
+@pytest.mark.parametrize(("rows", "packed"), [(1, False), (2, True), (16, True)])
+def test_one_row_reads_the_right_operand_where_it_lies(rows: int, packed: bool) -> None:
+    """A decode step uses each key once: packing would cost more than the product."""
+    document = to_json(LINEAR)
+    document["tensors"]["B"] = {"shape": ["k", "n"], "strides": [1, 64]}  # type: ignore[index]
+    tiles = np.asarray([[rows, 32, 64]], np.int64)
+    across = Plan(program(from_json(document)), parse("mn.k"), frozenset("k"))
+    along = Plan(program(LINEAR), parse("mn.k"), frozenset("k"))
+    extra = touched(across, tiles, CPU)[0] - touched(along, tiles, CPU)[0]
+    assert (extra > 0) == packed

@@ -190,6 +190,30 @@ def test_what_the_estimate_was_off_by_moves_it() -> None:
     assert {c[0] for c in bench.asked[1]} == {0, 2}
 
 
+@pytest.mark.parametrize("unit", [2.0**-10, 2.0**10])
+def test_what_the_estimate_is_off_by_everywhere_changes_nothing(unit: float) -> None:
+    """Estimates that are all a thousand times the seconds choose the same candidates."""
+
+    def estimate(c: Candidate) -> float:
+        return 10.0 + c[0] + 1.7 * c[1] + 2.9 * abs(c[2] - 3)
+
+    def asked(factor: float) -> list[list[Candidate]]:
+        bench = Bench(lambda c: estimate(c) * (1.3 if c[2] == 3 else 1.0))
+        evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), estimate) * factor, bench, 0, trials=40)
+        return bench.asked
+
+    assert asked(unit) == asked(1.0)
+
+
+def test_a_candidate_with_no_legal_neighbour_stays_in_the_population() -> None:
+    """No two of these have a gene in common: the second generation is of the first population."""
+    rows = np.repeat(np.arange(20000, dtype=np.int64)[:, None], 3, axis=1)
+    bench = Bench(lambda c: 1.0 + 1e-6 * c[0])
+    evolve(rows, 1.0 + 1e-6 * rows[:, 0], bench, 0, trials=2 * MEASURED, ranked=True)
+    assert len(bench.all) == 2 * MEASURED
+    assert max(c[0] for c in bench.all) < POPULATION
+
+
 def test_a_failed_first_generation_is_not_the_end() -> None:
     """Where the estimate's favourites all fail, the next generation measures others."""
     cost = bowl((0, 0, 0))

@@ -14,7 +14,7 @@ from mcfuser.expr import Affine, index_text, parse
 from mcfuser.space.bounds import bounds
 from mcfuser.space.expression import parse as expression
 from mcfuser.space.interpret import interpret
-from mcfuser.space.plan import Plan
+from mcfuser.space.plan import Plan, traffic
 from mcfuser.space.program import program
 from mcfuser.space.statement import loops
 
@@ -31,6 +31,9 @@ def words(found: Sequence[Affine]) -> list[str]:
         ("m >= n", [], ["m"]),
         ("n <= m and m - n < 5", ["m - 4"], ["m"]),
         ("not n > 2 * m + 1", [], ["2*m + 1"]),
+        ("not n >= m", [], ["m - 1"]),
+        ("not n <= m", ["m + 1"], []),
+        ("not n < m", ["m"], []),
         ("n == 3", ["3"], ["3"]),
         ("n - m + k <= 0 and n + m < 7", [], ["m - 1*k", "-1*m + 6"]),
         ("n <= 8", [], ["8"]),
@@ -86,6 +89,16 @@ CAUSAL = [
 
 def test_a_causal_loop_ends_at_the_diagonal() -> None:
     assert turns("mh.nk", CAUSAL) == {"n": ([], ["m"])}
+
+
+def test_a_loop_around_the_diagonal_takes_every_turn() -> None:
+    """Inside a turn of n stand all of m, so a share of the turns would be too low an estimate."""
+    assert turns("nm", ["R[m] = max[n] X[m, n] where n <= m"]) == {}
+    c = chain({"m": 16, "n": 16}, {"X": "mn"}, ["R[m] = max[n] X[m, n] where n <= m"])
+    plan = Plan(program(c), expression("nm"), frozenset())
+    _, counted = interpret(plan.schedule({"m": 4, "n": 4}), inputs(c))
+    moved = sum(counted.loaded.values()) + sum(counted.stored.values())
+    assert traffic(plan, np.asarray([[4, 4]])) == [4 * moved]
 
 
 def test_every_reduction_of_the_loop_must_agree() -> None:

@@ -233,6 +233,16 @@ def test_running_values_are_kept_before_they_move_and_repaired_after() -> None:
     assert {b.name for b in buffers if b.name.endswith(OLD)} == {"R_old"}
 
 
+def test_repairs_follow_what_moved_in_the_order_of_the_chain() -> None:
+    """Kernels read as their chain does, and equal candidates stay equal text."""
+    for name, targets in (("attention", "ZU"), ("softmax_in_place", ["Z", "O_sum"])):
+        _, body = place(PROGRAMS[name], parse("m.n(k,h)"), "kh")
+        inside = [s for s, outer in flat(body) if "n" in outer]
+        at = next(i for i, s in enumerate(inside) if isinstance(s, Compute) and s.buffer == "R")
+        after = inside[at + 1 : at + 3]
+        assert [s.buffer for s in after if isinstance(s, Repair)] == [*targets]
+
+
 def test_a_dead_loop_needs_no_repair() -> None:
     _, body = place(PROGRAMS["attention"], parse("m.n(k,h)"), "nkh")
     assert not [s for s, _ in flat(body) if isinstance(s, (Keep, Repair))]
@@ -418,6 +428,15 @@ def test_what_cannot_be_split_says_why(name, expression, axis, reason) -> None:
     of = GEMM if name == "gemm" else PROGRAMS[name]
     with pytest.raises(Illegal, match=reason):
         place(of, parse(expression), (), split=axis)
+
+
+def test_what_parts_compute_for_themselves_is_not_read_after_them() -> None:
+    """T is made anew in every part; what runs once they have ended finds none of theirs."""
+    lines = ["T[m] = tanh(w[m])", "E[m] = sum[n] X[m, n] * T[m]", "Y[m] = E[m] + T[m]"]
+    of = program(chain({"m": 8, "n": 8}, {"X": "mn", "w": "m"}, lines))
+    assert text("nm", of=of) == "nm(L_w,C_T,L_X,C_E),m(C_Y,S_Y)"
+    with pytest.raises(Illegal, match="'T' is needed outside the parts of 'n'"):
+        place(of, parse("nm"), (), split="n")
 
 
 def test_a_result_that_all_parts_know_only_together_is_not_used_in_one() -> None:

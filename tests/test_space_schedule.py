@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
-from chains import LINES, named
+from chains import LINES, chain, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +92,22 @@ def test_a_tiles_extent_is_the_span_of_its_index(terms, offset, whole) -> None:
     s = Schedule(RAGGED.chain, RAGGED.expression, RAGGED.tiles,
                  (Buffer("X", "A", (dim, dim), "float16", "shared", None),), ())  # fmt: skip
     assert s.bytes_of("X") == 2 * prod(s.shape("X"))
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 20])
+@pytest.mark.parametrize("tiles", [(4, 4), (5, 3), (3, 8)])
+def test_a_window_takes_the_turns_that_hold_a_position_and_no_others(
+    width: int, tiles: tuple[int, int]
+) -> None:
+    lines = [f"R[m] = max[n] X[m, n] where n <= m and m - n < {width}"]
+    s = scheduled(
+        chain({"m": 16, "n": 16}, {"X": "mn"}, lines), "m.n", dict(zip("mn", tiles, strict=True))
+    )
+    loop = next(x for x in loops(s.body) if x.axis == "n")
+    for start in range(0, 16, s.tile("m")):
+        rows = range(start, min(start + s.tile("m"), 16))
+        needed = {n // s.tile("n") for m in rows for n in range(16) if n <= m and m - n < width}
+        assert set(s.turns(loop, {"m": start})) == needed
 
 
 def test_statements_come_with_the_loops_around_them() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 
 import pytest
 
 from mcfuser.chain import attention, from_json, gemm, to_json
 from mcfuser.device import CATALOGUE, device_named
-from mcfuser.measure import Worker
+from mcfuser.measure import Measured, Worker
 from mcfuser.tune import kernel_of, tune
 from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned, tuned_key
 
@@ -80,6 +81,31 @@ def test_a_gpu_that_is_not_at_hand_gets_a_cubin_chosen_by_the_model(chain) -> No
     assert found.resources["shared"] <= H200.fast
     assert found.resources["spills"] == 0
     assert "@triton.jit" in found.source
+
+
+@dataclass
+class Bench(Worker):
+    """Measures by arithmetic: the first candidate is the fastest alone, and in turns the `best` of
+    the finalists, or none, has seconds."""
+
+    best: int | None = None
+    alone: list[float] = field(default_factory=list)
+
+    def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+        if not together:
+            found = [1e-3 + 1e-5 * (len(self.alone) + i) for i in range(len(programs))]
+            self.alone += found
+            return [Measured(s, 1e-7, None) for s in found]
+        failed = Measured(None, None, "it crashed")
+        return [Measured(2e-3, 2e-7, None) if i == self.best else failed
+                for i in range(len(programs))]  # fmt: skip
+
+
+@pytest.mark.parametrize("best", [0, 2, None])
+def test_a_finalist_that_fails_in_turns_is_not_kept(best: int | None) -> None:
+    """Where all of them fail there, what the search found of the fastest stands."""
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Bench(best))
+    assert (found.measured, found.error) == ((1e-3, 1e-7) if best is None else (2e-3, 2e-7))
 
 
 def test_where_every_candidate_fails_the_reasons_are_counted() -> None:

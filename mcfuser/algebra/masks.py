@@ -26,7 +26,8 @@ INSIDE = "_inside"
 @dataclass(frozen=True, slots=True)
 class Softmax:
     """A maximum's scores, the maps that are its exponentials, and the sums over these, of whatever
-    axes: nothing else needs them. The domain of all reductions is one, or none."""
+    axes: nothing else reads them, though the scores may be a result of the chain. The domain of all
+    reductions is one, or none."""
 
     scores: Read
     weights: tuple[str, ...]
@@ -55,7 +56,7 @@ def _softmax(chain: Chain, o: Operator) -> Softmax | None:
     if o.reduce != "max" or o.out in chain.outputs:
         return None
     scores = _scores(o.body)
-    if scores is None or scores.tensor in chain.inputs or scores.tensor in chain.outputs:
+    if scores is None or scores.tensor in chain.inputs:
         return None
     names = tuple(i.plain for i in scores.indices)
     own = chain.operator(scores.tensor).axes

@@ -22,7 +22,6 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Dim,
-    Finalize,
     Illegal,
     Init,
     Keep,
@@ -155,8 +154,7 @@ class _Placing:
         body = rewrite(o.body, leaf)
         inside = o.domain if o.out not in self.program.settled else None
         domain = rewrite(inside, leaf) if inside is not None else None
-        kind = Finalize if self._final(o, loops) else Compute
-        compute = kind(o, o.out, body, domain)
+        compute = Compute(o, o.out, body, domain)
         nests[-1].items.append(compute)
         self.sites[o.out] = Site(loops, nests, compute)
         if o.reduce != "none":
@@ -167,13 +165,6 @@ class _Placing:
                 self._repair(roll, moving, a)
         if o.out in self.chain.outputs and not (self.split in o.over and self.split in loops):
             self._store(o, loops)
-
-    def _final(self, o: Operator, loops: Sequence[str]) -> bool:
-        """A map to be stored whose reductions have all ended."""
-        if o.reduce != "none" or o.out not in self.chain.outputs:
-            return False
-        over = {a for p in self.program.ancestors[o.out] for a in self.chain.operator(p).over}
-        return bool(over) and not over & set(loops)
 
     def _first_over(self, o: Operator, loops: Sequence[str]) -> int:
         """How many loops surround the whole reduction."""

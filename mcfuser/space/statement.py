@@ -91,11 +91,6 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Finalize(Compute):
-    """A map from reductions that have ended to a result that is stored: once for its tile."""
-
-
-@dataclass(frozen=True, slots=True)
 class Keep:
     """old = buffer, before a moving reduction takes its next step."""
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mcfuser.chain import WHOLE, Bounds, Product, product
+from mcfuser.chain import WHOLE, Bounds, Product, product, sources
 from mcfuser.codegen.tensorir.source import Lowering, Panels, strides_of
 from mcfuser.expr import Read, axes, reads
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Compute, Illegal, Repair, plain_index, statements
+from mcfuser.space.statement import Compute, Illegal, plain_index, statements
 
 STACK = 1024
 """Bytes from which on TVM takes a local array from the heap, where it is no register."""
@@ -68,14 +68,15 @@ class Products:
 def products_of(schedule: Schedule, lowering: Lowering) -> Products:
     """Every product of a schedule; raises Illegal where no micro-tile fits the tiles."""
     found = {s.buffer: _operands(schedule, lowering, s) for s in _computes(schedule)}
-    readers: Counter[str] = Counter()
-    for s, _ in statements(schedule.body):
-        if isinstance(s, (Compute, Repair)):
-            readers.update(r.tensor for r in reads(s.body if isinstance(s, Compute) else s.h))
+    chain, tensors = (
+        schedule.chain,
+        {o.right: schedule.buffer(o.right).tensor for o in found.values()},
+    )
+    readers = Counter(r.tensor for o in chain.operators for r in sources(o))
     right = {
-        o.right: _kind(schedule, o, readers[o.right] == 1)
+        o.right: _kind(schedule, o, readers[tensors[o.right]] == 1)
         for o in found.values()
-        if schedule.buffer(o.right).tensor in schedule.chain.inputs
+        if tensors[o.right] in chain.inputs
     }
     return Products(found, right, _units(found))
 

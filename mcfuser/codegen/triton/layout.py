@@ -223,9 +223,10 @@ class Layout:
 
     @cached_property
     def _combined(self) -> frozenset[str]:
-        """Sums over what parts have shared, which is loaded as zero outside."""
+        """Sums over what parts have shared, which is loaded as zero outside: a repair of a sum
+        leaves zero where it is (algebra.roll)."""
         every = (s for s, _ in statements(self.schedule.body) if isinstance(s, Combine))
-        return frozenset(s.buffer for s in every if s.operator.reduce == "sum" and not s.repairs)
+        return frozenset(s.buffer for s in every if s.operator.reduce == "sum")
 
     # --- loops
 
