@@ -15,6 +15,7 @@ SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top)
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 GENERATED = SPACE | {"child", "codegen", "lease", "measure", "measure_child", "measure_gpu"}
+CHECKED = {"agree", "case", "inputs", "rounding", "sample"}
 CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
 TUNED = CHOSEN | {"foresee", "tune", "tune_gpu", "tune_predicted", "tuned"}
 COMPILED = TUNED | {"decide", "graph", "install", "compile"}
@@ -34,19 +35,23 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "lease": (VALUES, set()),
     "child": (VALUES, set()),
     "sample": (SPACE, {"numpy"}),
+    "inputs": (VALUES, {"numpy"}),
+    "rounding": (SPACE, {"numpy"}),
+    "agree": (VALUES, {"numpy"}),
+    "case": (SPACE | CHECKED | {"codegen"}, {"numpy"}),
     "candidates": (SPACE, {"numpy"}),
     "lowerings": (CHOSEN, {"numpy"}),
     "gpu": (VALUES, {"numpy", "cuda"}),
     "gpu_time": (VALUES | {"gpu"}, {"cuda"}),
     "measure_gpu": (GENERATED, set()),
-    "problem": (GENERATED | {"gpu", "sample"}, {"numpy"}),
-    "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "problem"}, {"numpy"}),
+    "problem": (GENERATED | {"gpu", "case"}, {"numpy"}),
+    "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "case", "problem"}, {"numpy"}),
     "probe_gpu": (GENERATED, set()),
     "tune_gpu": (TUNED, {"numpy"}),
     "tune_predicted": (TUNED, {"numpy"}),
     "bench": (TUNED, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
-    "measure_child": (GENERATED, {"numpy", "tvm", "cuda"}),
+    "measure_child": (GENERATED | {"case"}, {"numpy", "tvm", "cuda"}),
     "tuned": (SPACE, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED, {"numpy"}),

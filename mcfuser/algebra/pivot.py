@@ -48,9 +48,11 @@ def centred(chain: Chain) -> Chain:
 
 
 def pivot(chain: Chain, e: Expr, over: Sequence[str]) -> Expr | None:
-    """The value at position 0 of some axes, or None where it has to be computed first."""
+    """The value at position 0 of some axes, or None where it has to be computed first, or where
+    it is no data: positions need no pivot."""
     whole = through_maps(chain, e)
-    if any(r.tensor not in chain.inputs for r in reads(whole)):
+    found = reads(whole)
+    if not found or any(r.tensor not in chain.inputs for r in found):
         return None
     return at(whole, {a: Affine(()) for a in over})
 

@@ -86,9 +86,11 @@ def _parse(tokens: list[str]) -> tuple[Expression, list[str]]:
 
 
 def loop_axes(chain: Chain) -> tuple[str, ...]:
-    """The axes with a cross-tile loop: all but the batch axes, which only ever bind."""
+    """The axes with a cross-tile loop: all that operators use but the batch axes, which only ever
+    bind."""
     batch = set(batch_axes(chain))
-    return tuple(a.name for a in chain.axes if a.name not in batch)
+    used = {a for o in chain.operators for a in o.related}
+    return tuple(a.name for a in chain.axes if a.name in used and a.name not in batch)
 
 
 def deep(chain: Chain) -> tuple[Expression, ...]:
@@ -137,7 +139,8 @@ def _groupings(
             edges = (0, *cuts, len(operators))
             groups = [operators[i:j] for i, j in pairwise(edges)]
             private = [tuple(a for a in rest if _uses(g, a)) for g in groups]
-            if all(private) and sum(len(p) for p in private) == len(rest):
+            once = all(sum(a in p for p in private) == 1 for a in rest)
+            if all(private) and once:
                 yield tuple(zip(groups, private, strict=True))
 
 

@@ -46,12 +46,27 @@ def place(
     `split` names the loop whose turns go to parts that are combined afterwards; raises Illegal
     where what a part leaves behind cannot be combined.
     """
-    placing = _Placing(program, expression, frozenset(dead), move, split)
-    for operator in program.chain.operators:
-        placing.add(operator)
+    apart = frozenset[str]()
+    while True:
+        placing = _Placing(program, expression, frozenset(dead), move, split, apart)
+        try:
+            for operator in program.chain.operators:
+                placing.add(operator)
+        except _Stale as stale:
+            apart |= {stale.map}
+            continue
+        break
     placing.combine()
     body = freeze(placing.root, set(program.batch) | set(expression.grid))
     return placing.buffers(), bounded(body)
+
+
+class _Stale(Exception):
+    """A map stands in a loop in which what it reads still moves, and is read outside of it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.map = name
 
 
 class _Placing:
@@ -64,7 +79,10 @@ class _Placing:
         dead: frozenset[str],
         move: bool,
         split: str | None,
+        apart: frozenset[str],
     ) -> None:
+        self.apart = apart
+        self.moved: dict[str, list[Nest]] = {}
         self.program, self.expression, self.dead, self.move = program, expression, dead, move
         self.split = split
         self.chain = program.chain
@@ -124,8 +142,13 @@ class _Placing:
                     p for p in needs
                     if loop in self.chain.operator(p).over and item in self.sites[p].nests
                 ]  # fmt: skip
-                rolled = not moving or self.program.rolled(o, loop)
-                return item if rolled and all(self._lasts(o, p) for p in moving) else None
+                if moving and (o.out in self.apart or not self.program.rolled(o, loop)):
+                    return None
+                if not all(self._lasts(o, p) for p in moving):
+                    return None
+                if moving and o.reduce == "none":
+                    self.moved.setdefault(o.out, []).append(item)
+                return item
             if needs & computed(item):
                 return None
         return None
@@ -146,6 +169,9 @@ class _Placing:
     def add(self, o: Operator) -> None:
         loops = self.loops(o)
         nests = self.nests(o, loops)
+        for r in sources(o):
+            if any(n not in nests for n in self.moved.get(r.tensor, ())):
+                raise _Stale(r.tensor)
         names = {r: self._load(o, r, loops, nests) for r in sources(o)}
 
         def leaf(node: Expr) -> Expr:
