@@ -252,7 +252,17 @@ def parse(source: str) -> Expr:
         tree = ast.parse(source.strip(), mode="eval").body
     except SyntaxError as error:
         raise ChainError(f"'{source}' is not an expression: {error.msg}") from None
-    return _parse(tree)
+    except (RecursionError, MemoryError, ValueError):
+        raise ChainError(_too_deep(source)) from None
+    try:
+        return _parse(tree)
+    except RecursionError:
+        raise ChainError(_too_deep(source)) from None
+
+
+def _too_deep(source: str) -> str:
+    begins = source if len(source) <= 60 else f"{source[:60]}.."
+    return f"'{begins}' is no expression that can be read: too many operations inside one another"
 
 
 def _parse(node: ast.expr) -> Expr:

@@ -6,6 +6,7 @@ from functools import partial
 
 from mcfuser.chain import Chain
 from mcfuser.device import Device
+from mcfuser.errors import ChainError
 from mcfuser.lowerings import every, predict
 from mcfuser.model import roofline
 from mcfuser.space.prune import Space, distinct, parted, prune, space
@@ -23,7 +24,10 @@ def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[
 def foreseen(chain: Chain, device: Device, options: Options, measured: bool = True) -> float:
     """Seconds; infinity where no candidate is legal. Some candidates are only for where they can be
     `measured`."""
-    found, _ = pruned(chain, device, options)
+    try:
+        found, _ = pruned(chain, device, options)
+    except ChainError:
+        return float("inf")  # one kernel cannot compute it
     if device.kind == "cpu":
         times = [roofline.estimate(plan, tiles, device) for plan, tiles in found.tables or ()]
         return min((float(t.min()) for t in times if len(t)), default=float("inf"))

@@ -17,6 +17,7 @@ from mcfuser.candidates import Candidate, Candidates, candidates
 from mcfuser.chain import Chain
 from mcfuser.codegen import cubin, tensorir
 from mcfuser.device import Device
+from mcfuser.errors import ChainError
 from mcfuser.foresee import pruned
 from mcfuser.measure import Kernel, Measured, Worker, offsets
 from mcfuser.measure_gpu import GpuWorker
@@ -73,6 +74,8 @@ def tune(
                 return known
         try:
             found = _Tuning(key, chain, device, options, progress, worker, deadline).run()
+        except ChainError as error:
+            raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
         except NoCandidate:
             if not options.shifts or not shifted(chain):
                 raise

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import OLD, Refusal, Roll, _solve, rolls
-from mcfuser.chain import Chain
+from mcfuser.chain import LOWEST, Chain
 from mcfuser.expr import Read, reads
 from mcfuser.space.reference import value
 
@@ -136,12 +136,11 @@ def test_a_repair_reads_its_operands_where_the_chain_has_them() -> None:
 
 OTHERS = {
     "a maximum of what is shifted": ("max", "X[m, n] - R[m]"),
-    "a maximum of what is scaled up": ("max", "X[m, n] * exp(-R[m])"),
-    "a maximum of a logarithm": ("max", "log(X[m, n]) - log(R[m])"),
-    "a sum of what is divided": ("sum", "exp(X[m, n]) / R[m]"),
-    "a sum scaled by a power": ("sum", "X[m, n] * pow(R[m], 2.0)"),
-    "a sum scaled by a root": ("sum", "X[m, n] / sqrt(R[m] + 1.0)"),
-    "a sum with two unknowns": ("sum", "(X[m, n] + M[m, n]) * tanh(X[m, n]) / R[m]"),
+    "a maximum of what is scaled down": ("max", "exp(X[m, n] - R[m]) * M[m, n]"),
+    "a maximum of what grows": ("max", "M[m, n] / exp(X[m, n] - R[m])"),
+    "a sum of what grows": ("sum", "exp(R[m] - X[m, n])"),
+    "a sum of squares of what grows": ("sum", "pow(exp(R[m] - X[m, n]), 2.0) * M[m, n]"),
+    "a sum with two unknowns": ("sum", "(X[m, n] + M[m, n]) * tanh(X[m, n]) * exp(X[m, n] - R[m])"),
 }
 
 
@@ -162,6 +161,51 @@ def test_three_reductions_in_a_row(seed) -> None:
     c = chain(AXES, SHAPES, lines)
     for target, moving in [("Z", "R"), ("O", "R"), ("O", "Z")]:
         check(c, the_roll(c, target, moving), seed)
+
+
+def test_a_maximum_may_be_shifted_by_a_running_sum() -> None:
+    lines = ["R[m] = sum[n] X[m, n]", "T[m] = max[n] 2.0 * X[m, n] - 0.5 * R[m]"]
+    c = chain(AXES, SHAPES, lines)
+    check(c, the_roll(c, "T", "R"), 0)
+
+
+UNSTEADY = {
+    "a maximum of another value": ("R[m] = max[n] M[m, n]", "sum", "exp(X[m, n] - R[m])"),
+    "the other sign": ("R[m] = max[n] X[m, n]", "sum", "exp(X[m, n] + R[m])"),
+    "another multiple": ("R[m] = max[n] X[m, n]", "sum", "exp(2.0 * X[m, n] - R[m])"),
+    "a term that varies": ("R[m] = max[n] X[m, n]", "sum", "exp(X[m, n] - R[m] + M[m, n])"),
+    "a maximum of another scale": ("R[m] = max[n] X[m, n]", "max", "X[m, n] * exp(-R[m])"),
+    "a maximum shifted by another": ("R[m] = max[n] M[m, n]", "max", "X[m, n] - R[m]"),
+    "a logarithm of a maximum": ("R[m] = max[n] X[m, n]", "max", "log(X[m, n]) - log(R[m])"),
+    "a divisor that is a maximum": ("R[m] = max[n] X[m, n]", "sum", "exp(X[m, n]) / R[m]"),
+    "a root of a maximum": ("R[m] = max[n] X[m, n]", "sum", "X[m, n] / sqrt(R[m] + 1.0)"),
+    "an exponent that is a sum": ("R[m] = sum[n] X[m, n]", "sum", "exp(X[m, n] - R[m])"),
+    "a divisor that is a sum": ("R[m] = sum[n] X[m, n]", "sum", "exp(X[m, n]) / R[m]"),
+}
+
+
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_what_may_overflow_or_vanish_on_the_way_is_refused(name: str) -> None:
+    """A repair exists over the reals, but not for what has become infinite, or zero, meanwhile."""
+    first, reduce, body = UNSTEADY[name]
+    (refusal,) = rolls(chain(AXES, SHAPES, [first, f"T[m] = {reduce}[n] {body}"]))
+    assert isinstance(refusal, Refusal)
+    assert "while 'R' moves" in refusal.reason or "while it moves" in refusal.reason
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_a_repair_keeps_what_has_nothing_in_it_yet(reduce: str, name: str) -> None:
+    """The identity stays the identity, whatever the first maximum is."""
+    kind, body = OTHERS[name]
+    if kind != reduce:
+        return
+    c = chain(AXES, SHAPES, ["R[m] = max[n] X[m, n]", f"T[m] = {kind}[n] {body}"])
+    roll, identity = the_roll(c, "T", "R"), 0.0 if kind == "sum" else LOWEST
+    for new in (-1e4, -1.0, 0.0, 3.0, 1e4):
+        known = {"T": np.float64(identity), "R" + OLD: np.float64(LOWEST), "R": np.float64(new)}
+        with np.errstate(all="ignore"):
+            assert value(roll.h, lambda r, k=known: k[r.tensor], lambda a: None) == identity
 
 
 # --- refused --------------------------------------------------------------------------------

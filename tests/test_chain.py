@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,9 @@ def decorated(draw: st.DrawFn) -> Chain:
     tensors = []
     for t in c.tensors:
         strides = tuple(draw(st.integers(0, 99)) for _ in t.shape) if draw(st.booleans()) else None
+        if strides is not None and t.name not in c.inputs:  # no two elements of an output meet
+            sizes = c.shape(t.name)
+            strides = tuple(2 * math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
         tensors.append(
             replace(t, dtype=draw(dtypes), constant=draw(st.booleans()), strides=strides,
                     offset=draw(st.integers(0, 50)))
@@ -310,7 +314,8 @@ BAD = {
     ),
     "output of no operator": ({"outputs": ["A"]}, "output 'A' is written by no operator"),
     "not a line": (lines("C = A"), "'C = A' is not an operator: write out[m, n] = sum[k] "),
-    "unknown reducer": (lines("C[m] = min[k] A[m, k]"), "'min[k] A[m, k]' is not an expression"),
+    "unknown reducer": (lines("C[m] = all[k] A[m, k]"), "'all[k] A[m, k]' is not an expression"),
+    "a minimum": (lines("C[m] = min[k] A[m, k]"), "reduces by min; write the maximum of what is"),
     "no axes": ({"axes": None}, "the chain document is not of the documented form: an object was"),
     "extent in words": (
         {"axes": {"m": "4"}},

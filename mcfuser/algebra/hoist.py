@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.algebra.linear import NOTHING
 from mcfuser.algebra.pivot import centred, pivots
+from mcfuser.algebra.quotient import parts
 from mcfuser.algebra.settled import settled
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
-from mcfuser.chain import Chain, Operator, Tensor, fresh, product, sources
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, call, read
+from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, call, children, read
 
 
 def hoist(chain: Chain, shifts: bool = True) -> Chain:
@@ -55,11 +56,11 @@ def _hoisted(chain: Chain, shifts: bool) -> tuple[Chain, bool]:
         if o.reduce != "sum" or not needs or _waits_to_sum(chain, o):
             continue
         if shifts and (moved := _multiplied_out(chain, o)) is not None:
-            chain, any_shift = _without_dead(moved), True
+            chain, any_shift = without_dead(moved), True
             continue
         (factored,) = terms(Summand(chain, o, False), o.body)
         if factored.outer and factored.inner != ONE:
-            chain = _without_dead(_split(chain, o, factored))
+            chain = without_dead(_split(chain, o, factored))
     return chain, any_shift
 
 
@@ -69,12 +70,26 @@ def _waits_to_sum(chain: Chain, o: Operator) -> bool:
 
 
 def _split(chain: Chain, o: Operator, factored: Term) -> Chain:
-    """The sum under a new name, and a map that applies what was moved out of it."""
+    """The sum under a new name, and a map that applies what was moved out of it. A sum over nothing
+    is zero whatever that is: where it may be infinite, or no number, the map says so."""
     adding = _Adding(chain, o)
-    result: Expr = adding.sum(factored, o.axes, o.over)
+    total = adding.sum(factored, o.axes, o.over)
+    result: Expr = total
     for wrap in factored.outer:
         result = wrap(result)
+    if o.domain is not None and not _finite(result):
+        result = Call("select", (Call("eq", (total, Const(0.0))), Const(0.0), result))
     return adding.done(result)
+
+
+def _finite(e: Expr) -> bool:
+    """The value is finite where what it reads is: nothing in it divides, but a quotient that is 0
+    where its numerator is, and nothing in it has a pole or overflows."""
+    if (found := parts(e)) is not None:
+        return all(_finite(x) for x in found)
+    if isinstance(e, Call) and e.op in ("div", "log", "pow", "exp", "exp2", "sqrt"):
+        return False
+    return all(_finite(x) for x in children(e))
 
 
 def _multiplied_out(chain: Chain, o: Operator) -> Chain | None:
@@ -213,14 +228,3 @@ def _written(total: dict[Expr, float]) -> Expr:
         part = Const(size) if e == ONE else e if size == 1.0 else Call("mul", (e, Const(size)))
         result = part if result is None else Call("sub" if c < 0 else "add", (result, part))
     return result if result is not None else Const(0.0)
-
-
-def _without_dead(chain: Chain) -> Chain:
-    """The chain without operators that nothing reads any more."""
-    used = {r.tensor for o in chain.operators for r in sources(o)} | set(chain.outputs)
-    dead = {o.out for o in chain.operators if o.out not in used}
-    if not dead:
-        return chain
-    operators = tuple(o for o in chain.operators if o.out not in dead)
-    tensors = tuple(t for t in chain.tensors if t.name not in dead)
-    return _without_dead(replace(chain, operators=operators, tensors=tensors))

@@ -22,7 +22,14 @@ def guarded(chain: Chain) -> Chain:
     A divisor that cannot be zero (`1 + exp(x)`, the root of a sum of squares and a constant) needs
     no guard, nor does a quotient that the chain guards itself.
     """
-    operators = tuple(replace(o, body=_guard(o.body, frozenset(), chain)) for o in chain.operators)
+
+    def done(e: Expr | None) -> Expr | None:
+        return None if e is None else _guard(e, frozenset(), chain)
+
+    operators = tuple(
+        replace(o, body=_guard(o.body, frozenset(), chain), domain=done(o.domain))
+        for o in chain.operators
+    )
     return chain if operators == chain.operators else replace(chain, operators=operators)
 
 

@@ -3,7 +3,9 @@
 For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must turn what was
 accumulated with r into what r' would have given: `h(g(r, c), r, r') = g(r', c)`. Where g can be
 solved for one of the c, `h(t, r, r') = g(r', c(r, t))` (Neptune, Theorem 4.3); h must also commute
-with the reducer (Theorem 4.2). Nothing here knows what softmax is.
+with the reducer (Theorem 4.2). Over floating-point numbers that is not enough: what was accumulated
+must not have overflowed, nor be lost, while r was far from its last value (algebra.steady). Nothing
+here knows what softmax is.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.steady import Step, step_of, unsteady
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
@@ -65,6 +68,7 @@ class _Solution:
     inverse: str
     h: Expr | None
     reason: str = ""
+    step: Step | None = None
 
 
 def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
@@ -90,6 +94,8 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     solution = _solve(text(skeleton), target.reduce)
     if solution.h is None:
         return _refuse(d, solution.reason)
+    if (why := unsteady(chain, target, body, moving, solution.step)) is not None:
+        return _refuse(d, why)
     names: Mapping[str, Expr] = {
         "t": read(d.target, *target.axes),
         "r": Read(d.moving + OLD, found[0].indices),
@@ -157,21 +163,23 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
             continue
         if not _commutes(h, t, symbols["x"], symbols["y"], reduce):
             continue
-        return _Solution(g_text, f"{c} = {inverse}", _kept(from_sympy(h), reduce))
+        step = step_of(h, t, r, s)
+        return _Solution(g_text, f"{c} = {inverse}", _kept(from_sympy(h), reduce, step), step=step)
     return _Solution(
         g_text, "", None,
         f"no h with h(g(r, c), r, r') = g(r', c) commutes with {reduce} for g = {g_text}",
     )  # fmt: skip
 
 
-def _kept(h: Expr, reduce: Reducer) -> Expr:
-    """h, which keeps what has nothing in it yet: a row that is masked so far has a sum of zero and
-    the lowest maximum, whose logarithm or quotient would not be numbers."""
-    if not any(isinstance(n, Call) and n.op in ("div", "pow", "log") for n in walk(h)):
+def _kept(h: Expr, reduce: Reducer, step: Step | None) -> Expr:
+    """h, which keeps the reducer's identity: what has nothing in it yet. The lowest number times a
+    factor would be a value among others, and a factor that grows from r = lowest is infinite, of
+    which zero times is no number. A factor that only shrinks leaves zero what it is."""
+    if reduce == "max":
+        return Call("select", (Call("le", (Index("t"), Const(LOWEST))), Index("t"), h))
+    if step is not None and step.kind == "exponential" and step.rate > 0:
         return h
-    if reduce == "sum":
-        return Call("select", (Call("eq", (Index("t"), Const(0.0))), Const(0.0), h))
-    return Call("select", (Call("le", (Index("t"), Const(LOWEST))), Index("t"), h))
+    return Call("select", (Call("eq", (Index("t"), Const(0.0))), Const(0.0), h))
 
 
 def _invert(g: Any, c: Any, t: Any) -> Any | None:

@@ -3,11 +3,12 @@
 from mcfuser.chain.cut import Cut, between, cut, finest, parts
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
-from mcfuser.chain.part import fixed, fresh, inline, subchain
+from mcfuser.chain.part import fixed, fresh, inline, subchain, without_dead
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
 from mcfuser.chain.values import (
     BYTES,
     LOWEST,
+    WHOLE,
     Axis,
     Bounds,
     Chain,
@@ -17,12 +18,13 @@ from mcfuser.chain.values import (
     Tensor,
     canonical,
     largest,
+    lowest,
     sources,
 )
 
 __all__ = [
-    "BYTES", "LOWEST", "Axis", "Bounds", "Chain", "Cut", "Extent", "Operator", "Product", "Reducer",
+    "BYTES", "LOWEST", "WHOLE", "Axis", "Bounds", "Chain", "Cut", "Extent", "Operator", "Product", "Reducer",
     "Tensor", "attention", "batch_axes", "between", "canonical", "cut", "finest", "fixed", "flops",
     "fresh", "from_json", "from_text", "gemm", "inline", "largest", "nbytes", "parse_operator",
-    "parts", "product", "products", "sources", "subchain", "to_json",
+    "lowest", "parts", "product", "products", "sources", "subchain", "to_json", "without_dead",
 ]  # fmt: skip

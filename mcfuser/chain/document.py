@@ -11,7 +11,7 @@ from mcfuser.expr import parse
 
 _LINE = re.compile(
     r"\s*(?P<out>\w+)\[(?P<axes>[^\]]*)\]\s*=\s*"
-    r"(?:(?P<reduce>sum|max)\[(?P<over>[^\]]*)\]\s+)?(?P<body>.*?)(?:\s+where\s+(?P<domain>.*))?\s*"
+    r"(?:(?P<reduce>sum|max|min)\[(?P<over>[^\]]*)\]\s+)?(?P<body>.*?)(?:\s+where\s+(?P<domain>.*))?\s*"
 )
 
 
@@ -20,6 +20,11 @@ def parse_operator(line: str) -> Operator:
     found = _LINE.fullmatch(line)
     if found is None:
         raise ChainError(f"'{line}' is not an operator: write out[m, n] = sum[k] A[m, k] * B[k, n]")
+    if found["reduce"] == "min":
+        raise ChainError(
+            f"'{line}' reduces by min; write the maximum of what is negated, and negate that: "
+            f"min[n] X[m, n] is -T[m] of T[m] = max[n] -X[m, n]"
+        )
     reducer: Reducer = "none"
     if found["reduce"]:
         reducer = "sum" if found["reduce"] == "sum" else "max"
@@ -99,8 +104,8 @@ def _dict(value: object) -> Mapping[str, object]:
 
 
 def _extent(value: object) -> Extent:
-    if isinstance(value, list) and len(value) == 2:
-        return Bounds(int(value[0]), int(value[1]))
+    if isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value):
+        return Bounds(value[0], value[1])
     if type(value) is not int:
         raise TypeError(f"an extent is a whole number or [low, high], not {value!r}")
     return value

@@ -76,3 +76,14 @@ def inline(chain: Chain, out: str) -> Chain:
     )
     tensors = tuple(t for t in chain.tensors if t.name != out)
     return replace(chain, operators=operators, tensors=tensors)
+
+
+def without_dead(chain: Chain) -> Chain:
+    """The chain without operators that nothing reads any more."""
+    used = {r.tensor for o in chain.operators for r in sources(o)} | set(chain.outputs)
+    dead = {o.out for o in chain.operators if o.out not in used}
+    if not dead:
+        return chain
+    operators = tuple(o for o in chain.operators if o.out not in dead)
+    tensors = tuple(t for t in chain.tensors if t.name not in dead)
+    return without_dead(replace(chain, operators=operators, tensors=tensors))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mcfuser.chain.values import BYTES, Chain, Operator
+from mcfuser.chain.values import BYTES, WHOLE, Chain, Operator
 from mcfuser.expr import Call, Cast, Expr, Read, axes
 
 
@@ -26,7 +26,7 @@ class Product:
 
 
 def product(operator: Operator) -> Product | None:
-    """The roles of a sum over a product of two reads (casts allowed), or None.
+    """The roles of a sum over a product of two reads (casts to float types allowed), or None.
 
     The left operand is the one whose own axes come first in the output.
     """
@@ -57,7 +57,8 @@ def product(operator: Operator) -> Product | None:
 
 
 def _bare(e: Expr) -> Expr:
-    while isinstance(e, Cast):
+    """The expression without casts that say a precision; one to whole numbers changes the value."""
+    while isinstance(e, Cast) and e.dtype not in ("bool", *WHOLE):
         e = e.arg
     return e
 

@@ -15,13 +15,21 @@ from functools import cached_property
 from typing import Literal
 
 from mcfuser.errors import ChainError
-from mcfuser.expr import DTYPES, Expr, Read, axes, reads, rename, text
+from mcfuser.expr import DTYPES, Const, Expr, Read, axes, children, reads, rename, text, walk
 
 Reducer = Literal["none", "sum", "max"]
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
                             "int32": 4, "int64": 8, "bool": 1}  # fmt: skip
 LOWEST = -3.4028234663852886e38
 """Where a maximum starts, its identity: finite, so that differences of maxima are never NaN."""
+WHOLE = ("int32", "int64")
+"""The dtypes of whole numbers."""
+LONGEST = 2**31 - 1
+"""The largest extent: kernels count positions in 32 bits."""
+DEEPEST = 150
+"""The most operations inside one another, maps written into what reads them."""
+LONGEST_BODY = 20_000
+"""The most operations of an operator, maps written into what reads them."""
 _AXIS = re.compile(r"[a-z][0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -35,6 +43,11 @@ class Bounds:
 
 
 Extent = int | Bounds
+
+
+def lowest(dtype: str) -> float:
+    """Where a maximum of that dtype starts."""
+    return {"int32": -(2**31), "int64": -(2**63)}.get(dtype, LOWEST)
 
 
 def largest(extent: Extent) -> int:
@@ -173,6 +186,10 @@ class Chain:
 
 
 def _check(chain: Chain) -> None:
+    if not chain.name.isprintable():
+        raise ChainError(
+            f"the chain's name {chain.name!r} must be one line of printable characters"
+        )
     if not chain.operators:
         raise ChainError(f"chain '{chain.name}' has no operator")
     _unique(chain, "axis", [a.name for a in chain.axes])
@@ -184,15 +201,20 @@ def _check(chain: Chain) -> None:
         low = a.extent.low if isinstance(a.extent, Bounds) else a.extent
         if low < 1 or largest(a.extent) < low:
             raise ChainError(f"axis '{a.name}' has extent {a.extent}; it must be at least 1")
+        if largest(a.extent) > LONGEST:
+            raise ChainError(f"axis '{a.name}' has extent {a.extent}; it must be at most {LONGEST}")
     for t in chain.tensors:
         _check_tensor(chain, t)
+    _check_sizes(chain)
     known = set(chain.inputs)
     for o in chain.operators:
         _check_operator(chain, o, known)
         known.add(o.out)
+    _unique(chain, "output", list(chain.outputs))
     for out in chain.outputs:
         if out not in chain._writers:
             raise ChainError(f"output '{out}' is written by no operator")
+        _check_apart(chain, chain.tensor(out))
 
 
 def _unique(chain: Chain, kind: str, names: list[str]) -> None:
@@ -215,6 +237,59 @@ def _check_tensor(chain: Chain, t: Tensor) -> None:
         raise ChainError(
             f"tensor '{t.name}' has {len(t.shape)} dimensions, {len(t.strides)} strides"
         )
+    if t.offset < 0 or any(s < 0 for s in t.strides or ()):
+        raise ChainError(
+            f"tensor '{t.name}' has offset {t.offset} and strides {t.strides}; none may be negative: "
+            f"reverse an axis in the index, as in A[{max(0, _first(chain, t) - 1)} - m]"
+        )
+
+
+def _first(chain: Chain, t: Tensor) -> int:
+    return chain.shape(t.name)[0] if t.shape else 1
+
+
+def _check_apart(chain: Chain, t: Tensor) -> None:
+    """Each element of an output has a place of its own."""
+    reach = 0
+    for stride, n in sorted(zip(t.strides or (), chain.shape(t.name), strict=bool(t.strides))):
+        if n > 1 and stride <= reach:
+            raise ChainError(
+                f"output '{t.name}' has strides {t.strides}, by which two of its elements share a "
+                f"place; only inputs may repeat elements"
+            )
+        reach += stride * (n - 1)
+
+
+def _check_sizes(chain: Chain) -> None:
+    """No expression, maps written into their readers, is deeper or longer than what walks it may
+    follow."""
+    deep, long = dict[str, int](), dict[str, int]()
+    for o in chain.operators:
+        found = [_size(e, deep, long) for e in (o.body, o.domain) if e is not None]
+        depth, count = max(d for d, _ in found), sum(n for _, n in found)
+        if depth > DEEPEST or count > LONGEST_BODY:
+            raise ChainError(
+                f"operator '{o.out}' has {count} operations, {depth} inside one another, with the "
+                f"maps that it reads; at most {LONGEST_BODY} and {DEEPEST} are taken: sum over an "
+                f"axis, or make some of it a chain of its own"
+            )
+        deep[o.out], long[o.out] = (depth, count) if o.reduce == "none" else (0, 0)
+
+
+def _size(e: Expr, deep: Mapping[str, int], long: Mapping[str, int]) -> tuple[int, int]:
+    """How many operations stand inside one another, and how many there are; without recursion, for
+    the expression may be very deep."""
+    depth, count, left = 0, 0, [(e, 0)]
+    while left:
+        node, above = left.pop()
+        count += 1
+        if isinstance(node, Read):
+            depth = max(depth, above + deep.get(node.tensor, 0))
+            count += long.get(node.tensor, 0)
+        inner = children(node)
+        depth = max(depth, above + bool(inner))
+        left += [(child, above + 1) for child in inner]
+    return depth, count
 
 
 def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
@@ -234,6 +309,12 @@ def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
     for a in o.over:
         if a not in axes(o.body) and (o.domain is None or a not in axes(o.domain)):
             raise ChainError(f"{where} reduces over axis '{a}', which its inputs lack")
+    if o.reduce != "none" and chain.tensor(o.out).dtype == "bool":
+        raise ChainError(f"{where} reduces into a bool; give '{o.out}' the dtype int32")
+    for e in (o.body, o.domain):
+        for node in walk(e) if e is not None else ():
+            if isinstance(node, Const) and isinstance(node.value, int) and abs(node.value) >= 2**63:
+                raise ChainError(f"{where} has the whole number {node.value}; 64 bits hold less")
     shape = chain.tensor(o.out).shape
     if shape != o.axes:
         raise ChainError(f"{where} keeps axes {o.axes}, but its tensor has dimensions {shape}")

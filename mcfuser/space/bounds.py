@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -66,7 +67,8 @@ def _affine(e: Expr) -> Affine | None:
     if isinstance(e, Index):
         return Affine(((e.axis, 1),))
     if isinstance(e, Const):
-        return Affine((), int(e.value)) if e.value == int(e.value) else None
+        whole = math.isfinite(e.value) and e.value == int(e.value)
+        return Affine((), int(e.value)) if whole else None
     if not isinstance(e, Call) or e.op not in ("add", "sub", "mul", "neg"):
         return None
     parts = [_affine(x) for x in e.args]

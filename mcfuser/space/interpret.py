@@ -6,16 +6,16 @@ by the arrays it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import LOWEST
-from mcfuser.expr import Affine, Call, Expr, Read, walk
-from mcfuser.space.reference import value
+from mcfuser.chain import WHOLE, lowest
+from mcfuser.expr import Affine, Call, Cast, Const, Expr, Index, Read, walk
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
@@ -32,6 +32,18 @@ from mcfuser.space.statement import (
 )
 
 Array = NDArray[Any]
+
+_UNARY: Mapping[str, Callable[[Any], Any]] = {
+    "neg": np.negative, "abs": np.absolute, "exp": np.exp, "exp2": np.exp2, "log": np.log,
+    "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor, "not": lambda x: x == 0,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+}  # fmt: skip
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+    "min": np.minimum, "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal,
+    "ne": np.not_equal, "and": lambda x, y: (x != 0) & (y != 0),
+    "or": lambda x, y: (x != 0) | (y != 0),
+}  # fmt: skip
 
 
 @dataclass
@@ -127,6 +139,34 @@ def _forget(run: _Run) -> None:
         tile[...] = np.nan
 
 
+# --- expressions: every tile is float64, a condition in it 0 or 1
+
+
+def _value(e: Expr, read: Callable[[Read], Array], index: Callable[[str], Array]) -> Any:
+    if isinstance(e, Const):
+        return np.float64(e.value)
+    if isinstance(e, Index):
+        return np.asarray(index(e.axis), np.float64)
+    if isinstance(e, Read):
+        return read(e)
+    if isinstance(e, Cast):
+        return _held_as(_value(e.arg, read, index), e.dtype)
+    x, *more = (np.asarray(_value(a, read, index), np.float64) for a in e.args)
+    if e.op == "select":
+        return np.where(x != 0, *more)
+    return _UNARY[e.op](x) if not more else _BINARY[e.op](x, *more)
+
+
+def _held_as(x: Any, dtype: str) -> Any:
+    """What a variable of that dtype holds: precision aside, which is float64's."""
+    if dtype == "bool":
+        return np.not_equal(x, 0)
+    return np.trunc(x) if dtype in WHOLE else x
+
+
+# --- statements
+
+
 def _load(run: _Run, s: Load) -> None:
     source, tile = run.inputs[s.read.tensor], run.buffers[s.buffer]
     lows = [_low(run, i) for i in s.read.indices]
@@ -172,7 +212,7 @@ def _over(run: _Run, e: Expr, space: Sequence[str]) -> Array:
         return found
 
     shape = tuple(run.schedule.tile(a) for a in space)
-    found = value(e, read, lambda a: along(a, run.positions(a)))
+    found = _value(e, read, lambda a: along(a, run.positions(a)))
     return np.broadcast_to(np.asarray(found), shape)
 
 
@@ -189,10 +229,11 @@ def _valid(run: _Run, s: Compute) -> Array:
 
 def _compute(run: _Run, s: Compute) -> None:
     o, target = s.operator, run.buffers[s.buffer]
-    body = _over(run, s.body, o.related)
+    dtype = run.schedule.chain.tensor(o.out).dtype
+    body = np.asarray(_held_as(_over(run, s.body, o.related), dtype), np.float64)
     where = _region(run, s.buffer)
     if o.reduce != "none" or s.domain is not None:
-        body = np.where(_valid(run, s), body, LOWEST if o.reduce == "max" else 0.0)
+        body = np.where(_valid(run, s), body, lowest(dtype) if o.reduce == "max" else 0.0)
     reduced = tuple(range(len(o.axes), len(o.related)))
     if o.reduce == "none":
         target[where] = body
@@ -246,7 +287,7 @@ def _repaired(run: _Run, s: Repair, given: Mapping[str, Array]) -> Array:
         order = sorted(range(len(names)), key=lambda i: axes.index(names[i]))
         return tile.transpose(order).reshape(shape)
 
-    return np.asarray(value(s.h, read, lambda a: run.positions(a)))
+    return np.asarray(_value(s.h, read, lambda a: run.positions(a)))
 
 
 def _calls(e: Expr) -> int:
@@ -272,7 +313,8 @@ def _share(run: _Run, s: Share) -> None:
 
 def _combine(run: _Run, s: Combine) -> None:
     target, where = run.buffers[s.buffer], _region(run, s.buffer)
-    target[where] = LOWEST if s.operator.reduce == "max" else 0.0
+    dtype = run.schedule.chain.tensor(s.operator.out).dtype
+    target[where] = lowest(dtype) if s.operator.reduce == "max" else 0.0
     real = _held(run, s.buffer)
     for part in range(run.schedule.parts):
         found = _gather(run, s.buffer, part)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.roll import OLD, Roll
-from mcfuser.chain import LOWEST, Operator, sources
+from mcfuser.chain import Operator, lowest, sources
 from mcfuser.expr import Expr, Read, axis, rewrite
 from mcfuser.space.bounds import bounded
 from mcfuser.space.expression import Expression
@@ -121,14 +121,26 @@ class _Placing:
         needs = self.program.ancestors[o.out]
         for item in reversed(node.items):
             if isinstance(item, Nest) and item.axis == loop:
-                moving = any(
-                    loop in self.chain.operator(p).over and item in self.sites[p].nests
-                    for p in needs
-                )
-                return item if not moving or self.program.rolled(o, loop) else None
+                moving = [
+                    p for p in needs
+                    if loop in self.chain.operator(p).over and item in self.sites[p].nests
+                ]  # fmt: skip
+                rolled = not moving or self.program.rolled(o, loop)
+                return item if rolled and all(self._lasts(o, p) for p in moving) else None
             if needs & computed(item):
                 return None
         return None
+
+    def _lasts(self, o: Operator, moving: str) -> bool:
+        """A moving reduction does not start anew inside a loop that a reduction which needs it
+        accumulates over: the repairs of one know nothing of what the other was before."""
+        if o.reduce == "none":
+            return all(self._lasts(c, moving) for c in self.chain.readers(o.out))
+        if not set(o.over) & set(self.chain.operator(moving).over):
+            return True
+        start = self._first_over(self.chain.operator(moving), self.sites[moving].loops)
+        around = set(self.sites[moving].loops[:start])
+        return not around & set(o.over)
 
     # --- statements
 
@@ -148,7 +160,7 @@ class _Placing:
         nests[-1].items.append(compute)
         self.sites[o.out] = Site(loops, nests, compute)
         if o.reduce != "none":
-            value = 0.0 if o.reduce == "sum" else LOWEST
+            value = 0.0 if o.reduce == "sum" else lowest(self.chain.tensor(o.out).dtype)
             self._before(o.out, self._first_over(o, loops), Init(o.out, value))
         for (target, moving, a), roll in self.program.repairs.items():
             if target == o.out:
@@ -191,8 +203,11 @@ class _Placing:
         used = {a for i in r.indices for a in i.axes}
         depth = max((i + 1 for i, a in enumerate(loops) if a in used), default=0)
         depth = max(depth, self.block(loops)) if self.move else len(loops)
+        inner = nests[depth + 1] if depth < len(loops) else None
         for name, (known, nest, _) in self.loaded.items():
             if known == r and nest in nests[: depth + 1]:
+                at = nests.index(nest)
+                self._earlier(nest, Load(name, r), nests[at + 1] if at + 1 < len(nests) else None)
                 return name
         name = r.tensor
         while name in self.loaded:
@@ -201,10 +216,16 @@ class _Placing:
         owner = loops[depth - 1].removesuffix(SPLIT) if depth else None
         self.loaded[name] = (r, nests[depth], owner)
         items = nests[depth].items
-        inner = depth < len(loops) and nests[depth + 1] in items
-        position = items.index(nests[depth + 1]) if inner else len(items)
-        items.insert(position, Load(name, r))
+        items.insert(items.index(inner) if inner is not None else len(items), Load(name, r))
         return name
+
+    def _earlier(self, nest: Nest, load: Load, user: Nest | None) -> None:
+        """Puts a load before another nest that needs its tile, where it stands after it: an
+        operator may join a loop that came before the one that the tile was loaded for."""
+        items = nest.items
+        if user is not None and items.index(load) > items.index(user):
+            items.remove(load)
+            items.insert(items.index(user), load)
 
     def _repair(self, roll: Roll, moving: str, a: str) -> None:
         site, target = self.sites[moving], self.sites[roll.target]

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from mcfuser.algebra.absorb import absorb
 from mcfuser.algebra.copies import without_copies
+from mcfuser.algebra.elsewhere import made_in_place
 from mcfuser.algebra.exponent import base_two
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
@@ -63,10 +64,12 @@ class Program:
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:
-    """The chain made ready for placement: copies dropped, quotients guarded, maxima joined and
-    taken to base two, sums hoisted (with `shifts`, shifts as well as factors), maps folded, repairs
-    derived, masks taken once."""
-    joined = base_two(absorb(guarded(without_copies(chain))))
+    """The chain made ready for placement: copies dropped, maps that are read elsewhere written into
+    their readers, quotients guarded, maxima joined and taken to base two, sums hoisted (with
+    `shifts`, shifts as well as factors), maps folded, repairs derived, masks taken once.
+
+    Raises ChainError where a reduction is read elsewhere than where it is made."""
+    joined = base_two(absorb(guarded(made_in_place(without_copies(chain)))))
     ready = fold(hoist(joined, shifts))
     masked, settled = masked_once(ready)
     return Program(masked, rolls(ready), settled)

@@ -24,6 +24,8 @@ from mcfuser.space.program import Program, program
 
 GRANULE = 16
 """Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
+LARGEST = 1 << 16
+"""The largest tile that is not the whole extent: a row of so many numbers fills a block's memory."""
 PADDING = 0.05
 """Rule 3's limit on the share of padding, where the extent is not a power of two."""
 SLACK = 1.2
@@ -70,9 +72,10 @@ class Space:
 
 
 def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
-    """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them; before them, the
-    `small` ones below it."""
-    return (*(n for n in small if n < extent), *range(GRANULE, extent, GRANULE), extent)
+    """Multiples of 16 below the extent, and the extent: ceil(extent / 16) of them, fewer where that
+    is above LARGEST; before them, the `small` ones below it."""
+    multiples = range(GRANULE, min(extent, LARGEST + 1), GRANULE)
+    return (*(n for n in small if n < extent), *multiples, extent)
 
 
 def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:

@@ -1,4 +1,9 @@
-"""The plain meaning of a chain: every operator over whole tensors, in float64, casts ignored."""
+"""The plain meaning of a chain: every operator over whole tensors, none of it shared with what runs
+a schedule.
+
+Reals are float64, whole numbers int64, conditions bools. A cast to a whole number truncates, one to
+bool compares with zero; one to a float type says a precision, and changes no value here.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.algebra.quotient import guarded
-from mcfuser.chain import LOWEST, Chain, Operator, Product, product
-from mcfuser.expr import Cast, Const, Expr, Index, Read, axes
+from mcfuser.chain import WHOLE, Chain, Operator, Product, lowest, product
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, reads, walk
 
 Array = NDArray[Any]
 
-_OPS: Mapping[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
-    "min": np.minimum, "pow": np.power, "neg": np.negative, "abs": np.abs, "exp": np.exp,
-    "exp2": np.exp2, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor,
-    "erf": np.vectorize(math.erf, otypes=[np.float64]), "lt": np.less, "le": np.less_equal,
-    "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or,
-    "not": np.logical_not, "select": np.where,
+_REAL: Mapping[str, Callable[[Any], Any]] = {
+    "exp": np.exp, "exp2": np.exp2, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
 }  # fmt: skip
 
 
@@ -34,8 +34,78 @@ def value(e: Expr, read: Callable[[Read], Any], index: Callable[[str], Any]) -> 
     if isinstance(e, Read):
         return read(e)
     if isinstance(e, Cast):
-        return value(e.arg, read, index)
-    return _OPS[e.op](*(value(a, read, index) for a in e.args))
+        return as_dtype(value(e.arg, read, index), e.dtype)
+    return applied(e.op, [np.asarray(value(a, read, index)) for a in e.args])
+
+
+def as_dtype(x: Any, dtype: str) -> Array:
+    """Values as a result of that dtype holds them, but for the precision of reals."""
+    found = np.asarray(x)
+    if dtype == "bool":
+        return found != 0
+    if dtype in WHOLE:
+        return np.trunc(found).astype(np.int64)
+    return found.astype(np.float64)
+
+
+def applied(op: str, args: Sequence[Array]) -> Array:
+    """An operator of the expression language, element by element."""
+    if op == "select":
+        return np.where(args[0] != 0, _number(args[1]), _number(args[2]))
+    if op in ("and", "or", "not"):
+        held = [a != 0 for a in args]
+        return ~held[0] if op == "not" else held[0] & held[1] if op == "and" else held[0] | held[1]
+    x, *rest = (_number(a) for a in args)
+    if op in _REAL:
+        return np.asarray(_REAL[op](x.astype(np.float64)))
+    if not rest:
+        return _of_one(op, x)
+    return _of_two(op, x, rest[0])
+
+
+def _number(x: Array) -> Array:
+    """A condition counts as 0 or 1."""
+    return x.astype(np.int64) if x.dtype == np.bool_ else x
+
+
+def _of_one(op: str, x: Array) -> Array:
+    match op:
+        case "neg":
+            return -x
+        case "abs":
+            return np.abs(x)
+        case "floor":
+            return x if x.dtype == np.int64 else np.floor(x)
+        case _:
+            raise KeyError(op)
+
+
+def _of_two(op: str, x: Array, y: Array) -> Array:
+    match op:
+        case "add":
+            return np.asarray(x + y)
+        case "sub":
+            return np.asarray(x - y)
+        case "mul":
+            return np.asarray(x * y)
+        case "div":
+            return np.asarray(np.true_divide(x, y))
+        case "pow":
+            return np.asarray(np.float_power(x, y))
+        case "max":
+            return np.asarray(np.maximum(x, y))
+        case "min":
+            return np.asarray(np.minimum(x, y))
+        case "lt":
+            return np.asarray(x < y)
+        case "le":
+            return np.asarray(x <= y)
+        case "eq":
+            return np.asarray(x == y)
+        case "ne":
+            return np.asarray(x != y)
+        case _:
+            raise KeyError(op)
 
 
 def logical(chain: Chain, name: str, array: Array) -> Array:
@@ -53,38 +123,77 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
 def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Every operator's result, float64, from the chain's inputs as the chain indexes them.
 
-    A quotient by a sum of the chain is 0 where its numerator is (algebra.quotient).
+    A quotient whose divisor reads a sum of the chain, directly or through maps, is 0 where its
+    numerator is.
     """
-    chain = guarded(chain)
-    known = {n: np.asarray(a, np.float64) for n, a in inputs.items()}
+    known = typed(chain, inputs)
     with np.errstate(all="ignore"):
         for operator in chain.operators:
             known[operator.out] = _run(chain, operator, known)
-    return {o.out: known[o.out] for o in chain.operators}
+    return {o.out: known[o.out].astype(np.float64) for o in chain.operators}
+
+
+def typed(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs as the reference computes with them."""
+    return {n: as_dtype(a, chain.tensor(n).dtype) for n, a in inputs.items()}
+
+
+def sums_behind(chain: Chain, e: Expr) -> bool:
+    """The expression reads a sum of the chain, directly or through maps."""
+    for r in reads(e):
+        if r.tensor in chain.inputs:
+            continue
+        source = chain.operator(r.tensor)
+        if source.reduce == "sum":
+            return True
+        behind = (source.body, source.domain) if source.reduce == "none" else ()
+        if any(sums_behind(chain, x) for x in behind if x is not None):
+            return True
+    return False
 
 
 def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
+    dtype = chain.tensor(o.out).dtype
     roles = product(o)
-    if roles is not None and (side := _masked_side(o, roles)) is not None:
-        return _contract(chain, o, roles, known, side)
-
-    def over_space(e: Expr) -> Any:
-        return _over(chain, o, known, e)
-
+    if roles is not None and dtype not in WHOLE and not _rounds(o.body):
+        side = _masked_side(o, roles)
+        if side is not None and (o.domain is None or _bounded(o, roles, side, known)):
+            return _contract(chain, o, roles, known, side)
     shape = tuple(chain.size(a) for a in o.related)
-    body = np.broadcast_to(np.asarray(over_space(o.body), np.float64), shape)
+    body = np.broadcast_to(as_dtype(_over(chain, o, known, o.body), dtype), shape)
     if o.domain is not None:
-        body = np.where(over_space(o.domain), body, LOWEST if o.reduce == "max" else 0.0)
+        outside = lowest(dtype) if o.reduce == "max" else 0
+        inside = as_dtype(_over(chain, o, known, o.domain), "bool")
+        body = np.where(inside, body, np.asarray(outside).astype(body.dtype))
     reduced = tuple(range(len(o.axes), len(shape)))
     if o.reduce == "none":
         return np.array(body)
     if o.reduce == "sum":
-        return np.array(body.sum(axis=reduced))
-    return np.asarray(np.maximum(body.max(axis=reduced), LOWEST))
+        return np.asarray(body.sum(axis=reduced))
+    return np.asarray(np.maximum(body.max(axis=reduced), np.asarray(lowest(dtype), body.dtype)))
+
+
+def _rounds(e: Expr) -> bool:
+    """A cast in it changes the value."""
+    return any(isinstance(x, Cast) and x.dtype in ("bool", *WHOLE) for x in walk(e))
+
+
+def _bounded(o: Operator, roles: Product, side: Read, known: Mapping[str, Array]) -> bool:
+    """What the domain does not mask may be multiplied by zero."""
+    other = roles.right if side == roles.left else roles.left
+    return bool(np.isfinite(known[other.tensor]).all())
 
 
 def _over(chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr) -> Any:
     """An expression over an operator's iteration space."""
+    if isinstance(e, Cast):
+        return as_dtype(_over(chain, o, known, e.arg), e.dtype)
+    if isinstance(e, Call):
+        args = [np.asarray(_over(chain, o, known, a)) for a in e.args]
+        found = applied(e.op, args)
+        if e.op == "div" and sums_behind(chain, e.args[1]):
+            return np.where(args[0] == 0, 0.0, found)
+        return found
     return value(
         e, lambda r: gather(chain, r, o.related, known), lambda a: _range(chain, a, o.related)
     )
@@ -104,9 +213,9 @@ def _contract(
 
     def operand(r: Read, groups: Sequence[Sequence[str]]) -> Array:
         order = [a for g in groups for a in g]
-        full = gather(chain, r, o.related, known)
+        full = gather(chain, r, o.related, known).astype(np.float64)
         if o.domain is not None and r == side:
-            full = np.where(_over(chain, o, known, o.domain), full, 0.0)
+            full = np.where(np.asarray(_over(chain, o, known, o.domain)) != 0, full, 0.0)
         full = full.transpose([o.related.index(a) for a in order]
                 + [i for i, a in enumerate(o.related) if a not in order])  # fmt: skip
         return full.reshape([math.prod(chain.size(a) for a in g) for g in groups])

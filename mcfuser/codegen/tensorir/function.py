@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import reduce
 
+from mcfuser.chain import WHOLE
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.operands import products_of
 from mcfuser.codegen.tensorir.parameters import Shapes, parameters
@@ -27,7 +28,7 @@ from mcfuser.codegen.tensorir.scratch import scratch, workspace
 from mcfuser.codegen.tensorir.source import Lowering, Source
 from mcfuser.codegen.tensorir.turns import turns
 from mcfuser.codegen.tensorir.writer import Writer
-from mcfuser.expr import Call, Const, read
+from mcfuser.expr import Call, Cast, Const, read
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
@@ -176,6 +177,9 @@ def _compute(w: Writer, s: Compute) -> None:
     elif s.operator.reduce != "none":
         reduction(w, s)
     else:
-        outside = Const(0.0)
-        body = s.body if s.domain is None else Call("select", (s.domain, s.body, outside))
+        dtype = w.schedule.chain.tensor(s.operator.out).dtype
+        body = Cast(s.body, dtype) if dtype in ("bool", *WHOLE) else s.body
+        outside = Const(False if dtype == "bool" else 0 if dtype in WHOLE else 0.0)
+        if s.domain is not None:
+            body = Call("select", (s.domain, body, outside))
         assign(w, s.operator.axes, body, s.buffer)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mcfuser.chain import Bounds, Product, product
+from mcfuser.chain import WHOLE, Bounds, Product, product
 from mcfuser.codegen.tensorir.source import Lowering, Panels, strides_of
 from mcfuser.expr import Read, axes, reads
 from mcfuser.space.schedule import Schedule
@@ -82,8 +82,15 @@ def products_of(schedule: Schedule, lowering: Lowering) -> Products:
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:
     for s, _ in statements(schedule.body):
-        if isinstance(s, Compute) and product(s.operator) is not None and not _dots(schedule, s):
-            yield s
+        if isinstance(s, Compute) and product(s.operator) is not None:
+            if not _dots(schedule, s) and _real(schedule, s):
+                yield s
+
+
+def _real(schedule: Schedule, s: Compute) -> bool:
+    """Nothing whole is multiplied or summed: micro-tiles are float32."""
+    names = (s.operator.out, *(schedule.buffer(r.tensor).tensor for r in reads(s.body)))
+    return all(schedule.chain.tensor(n).dtype not in WHOLE for n in names)
 
 
 def _dots(schedule: Schedule, s: Compute) -> bool:

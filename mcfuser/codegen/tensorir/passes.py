@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcfuser.chain import LOWEST
+from mcfuser.chain import WHOLE, lowest
 from mcfuser.codegen.tensorir.integer import plus, times
 from mcfuser.codegen.tensorir.scalar import literal
 from mcfuser.codegen.tensorir.writer import PARTS, At, Writer
-from mcfuser.expr import Call, Const, Expr, Index, Read, axis, read, reads, rewrite
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axis, read, reads, rewrite
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -27,7 +27,7 @@ def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
 
 def fill(w: Writer, s: Init) -> None:
     """A tile set to one value, padding too; of a whole one, the part where the loops stand."""
-    lanes = w.lowering.lanes
+    lanes, number = w.lowering.lanes, literal(s.value, w.held(s.buffer))
     counts, starts = [], []
     for dim in w.schedule.buffer(s.buffer).dims:
         a = plain_index(dim.index)
@@ -35,17 +35,17 @@ def fill(w: Writer, s: Init) -> None:
         counts.append(w.schedule.tile(a) if turning else w.extent(dim))
         starts.append(w.start(a) if turning else "0")
     if not counts:
-        w.put(f"{s.buffer}_tile[0] = {literal(s.value)}")
+        w.put(f"{s.buffer}_tile[0] = {number}")
         return
     with w.nest([(f"i{i}", str(n)) for i, n in enumerate(counts[:-1])]) as at:
         where = "".join(f"{plus(start, a)}, " for start, a in zip(starts, at, strict=False))
         if counts[-1] % lanes == 0:
             with w.nest([("j0", str(counts[-1] // lanes))]) as (j0,), w.vector("j", lanes):
                 place = plus(starts[-1], plus(times(j0, lanes), "j"))
-                w.put(f"{s.buffer}_tile[{where}{place}] = {literal(s.value)}")
+                w.put(f"{s.buffer}_tile[{where}{place}] = {number}")
         else:
             with w.block(f"for j in range({counts[-1]}):"):
-                w.put(f"{s.buffer}_tile[{where}{plus(starts[-1], 'j')}] = {literal(s.value)}")
+                w.put(f"{s.buffer}_tile[{where}{plus(starts[-1], 'j')}] = {number}")
 
 
 def assign(w: Writer, names: Sequence[str], body: Expr, target: str) -> None:
@@ -72,7 +72,8 @@ def combine(w: Writer, s: Combine) -> None:
     found: Expr = read(s.buffer + PARTS, *names)
     for r in s.repairs:
         found = _repaired(r, found)
-    fill(w, Init(s.buffer, LOWEST if s.operator.reduce == "max" else 0.0))
+    largest = s.operator.reduce == "max"
+    fill(w, Init(s.buffer, lowest(_dtype(w, s.operator.out)) if largest else 0.0))
     step = "max" if s.operator.reduce == "max" else "add"
     with w.block(f"for part in range({w.schedule.parts}):"):
         assign(w, names, Call(step, (read(s.buffer, *names), found)), s.buffer)
@@ -89,6 +90,10 @@ def _repaired(r: Repair, value: Expr) -> Expr:
     return rewrite(r.h, leaf)
 
 
+def _dtype(w: Writer, tensor: str) -> str:
+    return w.schedule.chain.tensor(tensor).dtype
+
+
 def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool) -> None:
     indices = tuple(axis(a) for a in names)
     with w.over(names[:-1]) as at:
@@ -96,13 +101,13 @@ def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool
 
         def write(last: At, lane: str) -> None:
             here = {**at, **last}
-            value = w.scalar(here, known).text(body)
+            value = w.scalar(here, known).typed(body)
             if output:
-                dtype = w.schedule.chain.tensor(target).dtype
-                value = value if dtype == "float32" else f'T.Cast("{dtype}", {value})'
-                w.put(f"{w.address(target, indices, here)} = {value}")
+                found = value.stored(_dtype(w, target))
+                w.put(f"{w.address(target, indices, here)} = {found}")
             else:
-                w.put(f"{w.element(Read(target, indices), here)} = {value}")
+                found = value.stored(w.held(target))
+                w.put(f"{w.element(Read(target, indices), here)} = {found}")
 
         if names:
             w.lanes(names[-1], write)
@@ -112,12 +117,14 @@ def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool
 
 def reduction(w: Writer, s: Compute) -> None:
     """A sum or maximum of a tile into what was accumulated before."""
-    identity = LOWEST if s.operator.reduce == "max" else 0.0
-    body = s.body
+    dtype = _dtype(w, s.operator.out)
+    identity = lowest(dtype) if s.operator.reduce == "max" else 0.0
+    body = s.body if dtype not in WHOLE else Cast(s.body, dtype)
     if s.domain is not None:
-        body = Call("select", (s.domain, body, Const(identity)))
+        number = int(identity) if dtype in WHOLE else identity
+        body = Call("select", (s.domain, body, Const(number)))
     last = _contiguous(w, body)
-    if last in s.operator.over:
+    if last in s.operator.over and dtype not in WHOLE:
         _across(w, s, body, identity, last)
     else:
         _along(w, s, body)
@@ -168,7 +175,8 @@ def _along(w: Writer, s: Compute, body: Expr) -> None:
         def write(last: At, lane: str) -> None:
             here = {**at, **last}
             place = w.element(read(s.buffer, *o.axes), here)
-            w.put(f"{place} = {_reduced(o.reduce, place, w.scalar(here, known).text(body))}")
+            value = w.scalar(here, known).typed(body).to(w.held(s.buffer)).text
+            w.put(f"{place} = {_reduced(o.reduce, place, value)}")
 
         if o.axes:
             w.lanes(o.axes[-1], write)

@@ -6,6 +6,7 @@ exp, erf and tanh are polynomials: the C library's are called lane by lane, ten 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,13 +27,46 @@ _TANH = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(x)/x in x^2, 5e-8
 _INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=",
                              "eq": "==", "ne": "!="}  # fmt: skip
 _CALLS: Mapping[str, str] = {"max": "T.max", "min": "T.min", "abs": "T.abs", "log": "T.log",
-                             "sqrt": "T.sqrt", "floor": "T.floor", "and": "T.And", "or": "T.Or",
-                             "not": "T.Not", "select": "T.Select"}  # fmt: skip
+                             "sqrt": "T.sqrt", "floor": "T.floor"}  # fmt: skip
+_LOGIC: Mapping[str, str] = {"and": "T.And", "or": "T.Or", "not": "T.Not"}
+_RANK = ("bool", "int32", "int64", "float32")
+"""The dtypes that are computed in, from narrow to wide."""
+_NUMBER = re.compile(r"T\.int(?:32|64)\((-?\d+)\)")
 
 
-def literal(value: float) -> str:
-    if isinstance(value, bool):
-        return f"T.bool({value})"
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The text of a value, and its dtype: one of those that are computed in."""
+
+    text: str
+    dtype: str
+
+    def to(self, dtype: str) -> Typed:
+        """The value in another dtype that is computed in: a real becomes whole by truncation."""
+        if self.dtype == dtype:
+            return self
+        if (number := _NUMBER.fullmatch(self.text)) is not None and dtype == "float32":
+            return Typed(literal(int(number[1])), dtype)
+        if dtype == "bool":
+            return Typed(f"({self.text} != {literal(0, self.dtype)})", dtype)
+        return Typed(f'T.Cast("{dtype}", {self.text})', dtype)
+
+    def stored(self, dtype: str) -> str:
+        """The text as a tensor of any dtype holds the value."""
+        return self.text if self.dtype == dtype else f'T.Cast("{dtype}", {self.text})'
+
+
+def computed_in(dtype: str) -> str:
+    """The dtype in which values that are stored so are computed."""
+    return dtype if dtype in _RANK else "float32"
+
+
+def literal(value: float, dtype: str = "float32") -> str:
+    """A constant of a dtype that is computed in."""
+    if dtype == "bool":
+        return f"T.bool({bool(value)})"
+    if dtype != "float32":
+        return f"T.{dtype}({int(value)})"
     if math.isinf(value):
         return f'T.float32("{"-" if value < 0 else ""}inf")'
     return f"T.float32({float(value)!r})"
@@ -42,30 +76,33 @@ def literal(value: float) -> str:
 class Scalar:
     """Writes expressions at one place of the program.
 
-    `put` takes the lines that must come before, `read` and `index` give the text of reads and
-    axis positions, `known` the text of subexpressions that are computed already, `fresh` numbers
-    the names of intermediate values.
+    `put` takes the lines that must come before, `read` and `index` give reads and axis positions,
+    `known` the text of subexpressions that are computed already, as float32, `fresh` numbers the
+    names of intermediate values.
     """
 
     put: Callable[[str], None]
-    read: Callable[[Read], str]
-    index: Callable[[str], str]
+    read: Callable[[Read], Typed]
+    index: Callable[[str], Typed]
     known: Mapping[Expr, str] = field(default_factory=dict)
     fresh: Iterator[int] = field(default_factory=count)
 
     def text(self, e: Expr) -> str:
+        """The value as float32."""
+        return self.typed(e).to("float32").text
+
+    def typed(self, e: Expr) -> Typed:
+        """The value in the dtype that it has: whole where all that it is made of is."""
         if e in self.known:
-            return self.known[e]
+            return Typed(self.known[e], "float32")
         if isinstance(e, Const):
-            return literal(e.value)
+            return _constant(e.value)
         if isinstance(e, Index):
             return self.index(e.axis)
         if isinstance(e, Read):
             return self.read(e)
         if isinstance(e, Cast):
-            inner = self.text(e.arg)
-            half = e.dtype in ("float16", "bfloat16")  # float32 holds every value of theirs
-            return inner if half else f'T.Cast("{e.dtype}", {inner})'
+            return self.typed(e.arg).to(computed_in(e.dtype))
         return self._call(e)
 
     def let(self, value: str, dtype: str = "float32") -> str:
@@ -73,25 +110,37 @@ class Scalar:
         self.put(f"{name}: T.let[T.{dtype}] = {value}")
         return name
 
-    def _call(self, e: Call) -> str:
-        args = [self.text(a) for a in e.args]
-        if e.op in _INFIX:
-            return f"({args[0]} {_INFIX[e.op]} {args[1]})"
-        if e.op == "neg":
-            return f"(T.float32(0) - {args[0]})"
-        if e.op == "pow":
-            return self._pow(e, args)
-        if e.op == "exp":
-            return self.exp(args[0])
-        if e.op == "exp2":
-            return self.exp2(args[0])
-        if e.op == "tanh":
-            return self._tanh(args[0])
-        if e.op == "erf":
-            return self._erf(args[0])
-        if e.op in ("max", "min") and isinstance(e.args[1], Const):
-            args.reverse()  # of two, the second is kept where a comparison fails: NaN stays
-        return f"{_CALLS[e.op]}({', '.join(args)})"
+    def _call(self, e: Call) -> Typed:
+        args = [self.typed(a) for a in e.args]
+        if e.op in _LOGIC:
+            words = ", ".join(a.to("bool").text for a in args)
+            return Typed(f"{_LOGIC[e.op]}({words})", "bool")
+        if e.op == "select":
+            x, y = _alike(args[1:])
+            return Typed(f"T.Select({args[0].to('bool').text}, {x.text}, {y.text})", x.dtype)
+        if e.op in _WHOLE:
+            return _arithmetic(e, _alike(args, least="int32"))
+        if e.op == "floor" and args[0].dtype != "float32":
+            return args[0]
+        return Typed(self._real(e, [a.to("float32").text for a in args]), "float32")
+
+    def _real(self, e: Call, args: Sequence[str]) -> str:
+        """Of float32, float32."""
+        match e.op:
+            case "div":
+                return f"({args[0]} / {args[1]})"
+            case "pow":
+                return self._pow(e, args)
+            case "exp":
+                return self.exp(args[0])
+            case "exp2":
+                return self.exp2(args[0])
+            case "tanh":
+                return self._tanh(args[0])
+            case "erf":
+                return self._erf(args[0])
+            case _:
+                return f"{_CALLS[e.op]}({args[0]})"
 
     def _pow(self, e: Call, args: Sequence[str]) -> str:
         power = e.args[1].value if isinstance(e.args[1], Const) else None
@@ -142,6 +191,39 @@ class Scalar:
         near = f"{x} * {_horner(_ERF_NEAR, self.let(f'{x} * {x}'))}"
         signed = f"T.Select({x} < T.float32(0), T.float32(0) - {far}, {far})"
         return self.let(f"T.Select({size} < T.float32(1), {near}, {signed})")
+
+
+_WHOLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "lt", "le", "eq", "ne")
+"""What is whole of whole numbers, or a condition on them."""
+
+
+def _constant(value: float | int | bool) -> Typed:
+    if isinstance(value, bool):
+        dtype = "bool"
+    elif isinstance(value, int):
+        dtype = "int32" if -(2**31) <= value < 2**31 else "int64"
+    else:
+        dtype = "float32"
+    return Typed(literal(value, dtype), dtype)
+
+
+def _alike(args: Sequence[Typed], least: str = "bool") -> list[Typed]:
+    """All in the widest of their dtypes; constants as such."""
+    dtype = max((least, *(a.dtype for a in args)), key=_RANK.index)
+    return [a.to(dtype) for a in args]
+
+
+def _arithmetic(e: Call, args: Sequence[Typed]) -> Typed:
+    dtype, words = args[0].dtype, [a.text for a in args]
+    if e.op in ("lt", "le", "eq", "ne"):
+        return Typed(f"({words[0]} {_INFIX[e.op]} {words[1]})", "bool")
+    if e.op in _INFIX:
+        return Typed(f"({words[0]} {_INFIX[e.op]} {words[1]})", dtype)
+    if e.op == "neg":
+        return Typed(f"({literal(0, dtype)} - {words[0]})", dtype)
+    if e.op in ("max", "min") and isinstance(e.args[1], Const):
+        words.reverse()  # of two, the second is kept where a comparison fails: NaN stays
+    return Typed(f"{_CALLS[e.op]}({', '.join(words)})", dtype)
 
 
 def _horner(coefficients: Sequence[float], x: str) -> str:

@@ -23,7 +23,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
         elif b.name in written and b.name not in w.direct:
-            _allocate(w, f"{b.name}_tile", _tile_shape(w, b.name))
+            _allocate(w, f"{b.name}_tile", _tile_shape(w, b.name), w.held(b.name))
     computes = [s for s in inside if isinstance(s, Compute) and s.buffer in w.products.operands]
     operands = [w.products.operands[s.buffer] for s in computes]
     for s, o in zip(computes, operands, strict=True):
@@ -41,11 +41,14 @@ def workspace(w: Writer, body: Sequence[Statement], turns: str) -> None:
     """What every part of a split leaves behind, for each of so many turns of the grid."""
     for s in body:
         if isinstance(s, Share):
-            _allocate(w, f"{s.buffer}_parts", [turns, w.schedule.parts, *_tile_shape(w, s.buffer)])
+            extents = [turns, w.schedule.parts, *_tile_shape(w, s.buffer)]
+            _allocate(w, f"{s.buffer}_parts", extents, w.held(s.buffer))
 
 
-def _allocate(w: Writer, name: str, extents: Sequence[int | str]) -> None:
-    w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "float32")')
+def _allocate(
+    w: Writer, name: str, extents: Sequence[int | str], dtype: str = "float32"
+) -> None:
+    w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "{dtype}")')
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count as numbers
 
-from mcfuser.chain import Bounds
+from mcfuser.chain import WHOLE, Bounds
 from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.operands import Products
-from mcfuser.codegen.tensorir.scalar import Scalar
+from mcfuser.codegen.tensorir.scalar import Scalar, Typed, computed_in
 from mcfuser.codegen.tensorir.source import Lowering
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
 from mcfuser.space.schedule import Schedule
@@ -159,13 +159,28 @@ class Writer:
         here = at.get(a, "0")
         return plus(self.start(a), here) if dim.whole and a in self.loops else here
 
+    def typed(self, r: Read, at: At) -> Typed:
+        """An element in the dtype that it is computed in."""
+        text, stored = self.element(r, at), self.stored(r.tensor)
+        found = computed_in(stored)
+        return Typed(text if found == stored else f'T.Cast("{found}", {text})', found)
+
     def value(self, r: Read, at: At) -> str:
         """An element as float32."""
-        text = self.element(r, at)
-        tensor = self.schedule.buffer(r.tensor.removesuffix(PARTS)).tensor
-        stored = self.schedule.chain.tensor(tensor).dtype
-        loaded = tensor in self.schedule.chain.inputs
-        return f'T.Cast("float32", {text})' if loaded and stored in WIDENED else text
+        return self.typed(r, at).to("float32").text
+
+    def stored(self, name: str) -> str:
+        """The dtype of the memory that a tile's elements are read from."""
+        name = name.removesuffix(PARTS)
+        tensor = self.schedule.buffer(name).tensor
+        if tensor in self.schedule.chain.inputs or name in self.direct:
+            return self.schedule.chain.tensor(tensor).dtype
+        return self.held(name)
+
+    def held(self, name: str) -> str:
+        """The dtype of a computed tile in scratch: conditions are 0 or 1 there."""
+        dtype = self.schedule.buffer(name.removesuffix(PARTS)).dtype
+        return dtype if dtype in WHOLE else "float32"
 
     def extent(self, dim: Dim) -> int:
         """Scratch positions of a computed tile's dimension: whole micro-tiles."""
@@ -177,10 +192,11 @@ class Writer:
     # --- expressions
 
     def scalar(self, at: At, known: Mapping[Expr, str]) -> Scalar:
-        def position(a: str) -> str:
-            return f'T.Cast("float32", {plus(self.start(a), at.get(a, "0"))})'
+        def position(a: str) -> Typed:
+            text = plus(self.start(a), at.get(a, "0"))
+            return Typed(f"T.int32({text})" if text.isdigit() else f"({text})", "int32")
 
-        return Scalar(self.put, lambda r: self.value(r, at), position, known, self.fresh)
+        return Scalar(self.put, lambda r: self.typed(r, at), position, known, self.fresh)
 
     def invariant(self, body: Expr, last: str, at: At) -> dict[Expr, str]:
         """Costly parts that do not vary along the last axis, computed once before its loop."""
@@ -199,5 +215,3 @@ class Writer:
         find(body)
         return known
 
-
-WIDENED = ("float16", "bfloat16", "float64")

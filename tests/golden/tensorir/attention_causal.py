@@ -72,7 +72,7 @@ def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float3
                             x7: T.let[T.float32] = T.float32(1) - T.float32(2) / (x6 + T.float32(1))
                             x8: T.let[T.float32] = x0 * x0
                             x9: T.let[T.float32] = T.Select(T.abs(x0) < T.float32(0.3), x0 * (T.float32(1.0) + x8 * (T.float32(-0.3333333333333333) + x8 * (T.float32(0.13333333333333333) + x8 * (T.float32(-0.05396825396825397) + x8 * T.float32(0.021869488536155203))))), x7)
-                            X_tile[0, m_i, n_v * 16 + n_l] = ((T.float32(5.0) * x9) - (T.float32(0.1) * T.Cast("float32", n_t * 32 + n_v * 16 + n_l)))
+                            X_tile[0, m_i, n_v * 16 + n_l] = ((T.float32(5.0) * x9) - (T.float32(0.1) * T.Cast("float32", (n_t * 32 + n_v * 16 + n_l))))
                 for m_v in range(2):
                     for m_l in T.vectorized(16):
                         R_old_tile[0, m_v * 16 + m_l] = R_tile[0, m_v * 16 + m_l]
@@ -81,7 +81,7 @@ def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float3
                         lane[l] = T.float32(-3.4028234663852886e+38)
                     for n_v in range(2):
                         for n_l in T.vectorized(16):
-                            lane[n_l] = T.max(lane[n_l], T.Select((T.Cast("float32", n_t * 32 + n_v * 16 + n_l) <= T.Cast("float32", m_t * 32 + m_i)), X_tile[0, m_i, n_v * 16 + n_l], T.float32(-3.4028234663852886e+38)))
+                            lane[n_l] = T.max(lane[n_l], T.Select(((n_t * 32 + n_v * 16 + n_l) <= (m_t * 32 + m_i)), X_tile[0, m_i, n_v * 16 + n_l], T.float32(-3.4028234663852886e+38)))
                     for l in T.vectorized(8):
                         lane[l] = T.max(lane[l], lane[l + 8])
                     for l in T.vectorized(4):
@@ -124,7 +124,7 @@ def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float3
                         lane[l] = T.float32(0.0)
                     for n_v in range(2):
                         for n_l in T.vectorized(16):
-                            lane[n_l] = lane[n_l] + T.Select((T.Cast("float32", n_t * 32 + n_v * 16 + n_l) <= T.Cast("float32", m_t * 32 + m_i)), P_tile[0, m_i, n_v * 16 + n_l], T.float32(0.0))
+                            lane[n_l] = lane[n_l] + T.Select(((n_t * 32 + n_v * 16 + n_l) <= (m_t * 32 + m_i)), P_tile[0, m_i, n_v * 16 + n_l], T.float32(0.0))
                     for l in T.vectorized(8):
                         lane[l] = lane[l] + lane[l + 8]
                     for l in T.vectorized(4):
@@ -135,7 +135,7 @@ def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float3
                 for m_i in range(32):
                     for n_v in range(2):
                         for n_l in T.vectorized(16):
-                            U_masked[0, m_i, n_v * 16 + n_l] = T.Select((T.Cast("float32", n_t * 32 + n_v * 16 + n_l) <= T.Cast("float32", m_t * 32 + m_i)), P_tile[0, m_i, n_v * 16 + n_l], T.float32(0.0))
+                            U_masked[0, m_i, n_v * 16 + n_l] = T.Select(((n_t * 32 + n_v * 16 + n_l) <= (m_t * 32 + m_i)), P_tile[0, m_i, n_v * 16 + n_l], T.float32(0.0))
                 for i0 in range(4):
                     for i in T.unroll(8):
                         for j in T.vectorized(16):

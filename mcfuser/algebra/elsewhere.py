@@ -1,0 +1,52 @@
+"""Results that are read elsewhere than where they are made: a map is computed again there.
+
+A tile of a result holds the positions of its own axes. What an operator reads of it at `m + 1`, at
+`0`, or along another axis may lie in another tile, or in another block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcfuser.chain import Chain, Operator, without_dead
+from mcfuser.errors import ChainError
+from mcfuser.expr import Call, Const, Expr, Index, Read, at, index_text, read, rewrite
+
+
+def made_in_place(chain: Chain) -> Chain:
+    """The chain in which every result is read at its own axes alone.
+
+    A map that is read elsewhere is written into the operator that reads it. Raises ChainError where
+    that is a reduction: as a kernel of its own it leaves its result in memory, where it can be read
+    anywhere.
+    """
+    operators: list[Operator] = []
+    for o in chain.operators:
+        body = _in_place(chain, o, o.body)
+        domain = _in_place(chain, o, o.domain) if o.domain is not None else None
+        operators.append(o if (body, domain) == (o.body, o.domain)
+                         else replace(o, body=body, domain=domain))  # fmt: skip
+    if tuple(operators) == chain.operators:
+        return chain
+    return without_dead(replace(chain, operators=tuple(operators)))
+
+
+def _in_place(chain: Chain, o: Operator, e: Expr) -> Expr:
+    def leaf(node: Read | Index) -> Expr:
+        if not isinstance(node, Read) or node.tensor in chain.inputs:
+            return node
+        source = chain.operator(node.tensor)
+        if node == read(source.out, *source.axes):
+            return node
+        if source.reduce != "none":
+            where = ", ".join(index_text(i) for i in node.indices)
+            raise ChainError(
+                f"operator '{o.out}' reads '{source.out}' at [{where}], but a kernel has it only "
+                f"at [{', '.join(source.axes)}]; '{source.out}' needs a kernel of its own"
+            )
+        body = source.body
+        if source.domain is not None:
+            body = Call("select", (source.domain, body, Const(0.0)))
+        return rewrite(at(body, dict(zip(source.axes, node.indices, strict=True))), leaf)
+
+    return rewrite(e, leaf)
