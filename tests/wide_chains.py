@@ -9,6 +9,7 @@ name of an input says what it may hold, so that `values` can draw it:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -579,7 +580,7 @@ def _attempt(rng: Random) -> Case | None:
     for name in outputs:
         _store(d, name)
     document = {
-        "name": "wide", "axes": dict(d.extents), "tensors": d.tensors, "operators": d.lines,
+        "name": "wide", "axes": _axes(d), "tensors": d.tensors, "operators": d.lines,
         "outputs": outputs,
     }  # fmt: skip
     try:
@@ -588,7 +589,7 @@ def _attempt(rng: Random) -> Case | None:
         return None
     if any(np.prod([chain.size(a) for a in o.related]) > PLACES for o in chain.operators):
         return None
-    return _at_run_time(d, document) or Case(chain)
+    return _at_run_time(d, chain, document) or Case(chain)
 
 
 def _extents(d: _Draft) -> dict[str, int]:
@@ -598,6 +599,13 @@ def _extents(d: _Draft) -> dict[str, int]:
     if len(names) < 4 and d.chance(0.15):
         extents[d.pick(names)] = d.rng.randrange(10, 21)
     return extents
+
+
+def _axes(d: _Draft) -> dict[str, object]:
+    """The axes that something uses, with their extents; now and then the others, too."""
+    text = " ".join([*d.lines, str(d.tensors)])
+    used = {a: n for a, n in d.extents.items() if re.search(rf"\b{a}\b", text)}
+    return dict(d.extents) if d.chance(0.05) else dict(used)
 
 
 def _outputs(d: _Draft) -> list[str]:
@@ -621,24 +629,24 @@ def _store(d: _Draft, name: str) -> None:
         _lay_out(d, name, zero=False)
 
 
-def _at_run_time(d: _Draft, document: dict[str, object]) -> Case | None:
+def _at_run_time(d: _Draft, chain: Chain, document: dict[str, object]) -> Case | None:
     """The chain with one extent known at run time only; none where it would not fit another."""
     if not d.chance(0.1):
         return None
-    name = d.pick(list(d.extents))
+    name = d.pick([a.name for a in chain.axes])
     high = d.extents[name]
     low = d.rng.randrange(1, high + 1)
-    axes_ = {**d.extents, name: [low, high]}
+    axes = {a.name: [low, high] if a.name == name else a.extent for a in chain.axes}
     tensors = {
         t: {k: v for k, v in x.items() if k not in ("strides", "offset")}
         for t, x in d.tensors.items()
     }
-    chain = from_json({**document, "axes": axes_, "tensors": tensors})
+    bounded = from_json({**document, "axes": axes, "tensors": tensors})
     try:
-        fixed(chain, {name: low})
+        fixed(bounded, {name: low})
     except ChainError:
         return None
-    return Case(chain, {name: d.rng.randrange(low, high + 1)})
+    return Case(bounded, {name: d.rng.randrange(low, high + 1)})
 
 
 def wide() -> st.SearchStrategy[Case]:
