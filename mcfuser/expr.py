@@ -21,6 +21,8 @@ ARITY: Mapping[str, int] = {
 }  # fmt: skip
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+DISCRETE = ("int32", "int64", "bool")
+"""A cast to one of these is a step: it changes the value, not its precision alone."""
 
 
 @dataclass(frozen=True, slots=True)

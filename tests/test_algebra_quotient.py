@@ -147,9 +147,9 @@ def test_guarding_twice_is_guarding_once(name: str) -> None:
 
 def test_a_maximum_repaired_for_a_row_that_was_masked_so_far() -> None:
     """The logarithm of a sum of nothing must not touch a maximum of nothing."""
-    lines = ["R[m] = max[n] M[m, n] where n < L[m] and 8 <= n",
-             "Z[m] = sum[n] exp(M[m, n] - R[m]) where n < L[m] and 8 <= n",
-             "T[m] = max[n] M[m, n] - R[m] - log(Z[m]) where n < L[m] and 8 <= n and 20 <= n"]  # fmt: skip
+    where = "where n < L[m] and 8 <= n"
+    lines = [f"R[m] = max[n] M[m, n] {where}", f"Z[m] = sum[n] exp(M[m, n] - R[m]) {where}",
+             f"T[m] = max[n] M[m, n] - R[m] - log(Z[m]) {where} and 20 <= n"]  # fmt: skip
     c = chain(AXES, SHAPES, lines)
     x = inputs(c)
     x["L"][:] = 40

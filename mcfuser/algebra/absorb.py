@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.chain import Chain, Operator
-from mcfuser.expr import Call, Cast, Expr, Read, read, reads, replaced
+from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads, replaced
 
 
 def absorb(chain: Chain) -> Chain:
@@ -33,19 +33,27 @@ def _joined(chain: Chain, o: Operator) -> tuple[Operator, Expr] | None:
     body = _bare(o.body)
     if o.reduce != "none" or o.domain is not None or not isinstance(body, Call) or body.op != "max":
         return None
+    if chain.tensor(o.out).dtype in DISCRETE:
+        return None
     for one, other in (body.args, body.args[::-1]):
         one = _bare(through_maps(chain, one))
         if not isinstance(one, Read) or one.tensor in chain.inputs:
             continue
         source = chain.operator(one.tensor)
         plain = source.axes == o.axes and one == read(source.out, *source.axes)
-        if source.reduce == "max" and plain and all(r.tensor in chain.inputs for r in reads(other)):
+        real = chain.tensor(source.out).dtype not in DISCRETE
+        if (
+            source.reduce == "max"
+            and real
+            and plain
+            and all(r.tensor in chain.inputs for r in reads(other))
+        ):
             return source, other
     return None
 
 
 def _bare(e: Expr) -> Expr:
-    return _bare(e.arg) if isinstance(e, Cast) else e
+    return _bare(e.arg) if isinstance(e, Cast) and e.dtype not in DISCRETE else e
 
 
 def _absorbed(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:

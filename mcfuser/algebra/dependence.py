@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcfuser.chain import Chain
-from mcfuser.expr import Call, Const, Expr, Index, Read, at, reads, rewrite
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, at, reads, rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +18,28 @@ class Dependence:
 
 
 def through_maps(chain: Chain, e: Expr) -> Expr:
-    """An expression with every map that it reads written out, down to reductions; a map with a
-    domain is zero outside it."""
+    """An expression with every map that it reads written out, down to reductions."""
 
     def leaf(node: Read | Index) -> Expr:
         if not isinstance(node, Read) or node.tensor in chain.inputs:
             return node
-        source = chain.operator(node.tensor)
-        if source.reduce != "none":
+        if chain.operator(node.tensor).reduce != "none":
             return node
-        body = source.body
-        if source.domain is not None:
-            body = Call("select", (source.domain, body, Const(0.0)))
-        return rewrite(at(body, dict(zip(source.axes, node.indices, strict=True))), leaf)
+        return rewrite(written_out(chain, node), leaf)
 
     return rewrite(e, leaf)
+
+
+def written_out(chain: Chain, r: Read) -> Expr:
+    """What a map computes where it is read: zero outside its domain, whole or a condition where its
+    tensor is."""
+    source = chain.operator(r.tensor)
+    body, dtype = source.body, chain.tensor(source.out).dtype
+    if dtype in DISCRETE:
+        body = Cast(body, dtype)
+    if source.domain is not None:
+        body = Call("select", (source.domain, body, Const(0 if dtype in DISCRETE else 0.0)))
+    return at(body, dict(zip(source.axes, r.indices, strict=True)))
 
 
 def dependences(chain: Chain) -> tuple[Dependence, ...]:

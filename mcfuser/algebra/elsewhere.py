@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mcfuser.algebra.dependence import written_out
 from mcfuser.chain import Chain, Operator, without_dead
 from mcfuser.errors import ChainError
-from mcfuser.expr import Call, Const, Expr, Index, Read, at, index_text, read, rewrite
+from mcfuser.expr import Expr, Index, Read, index_text, read, rewrite
 
 
 def made_in_place(chain: Chain) -> Chain:
@@ -44,9 +45,6 @@ def _in_place(chain: Chain, o: Operator, e: Expr) -> Expr:
                 f"operator '{o.out}' reads '{source.out}' at [{where}], but a kernel has it only "
                 f"at [{', '.join(source.axes)}]; '{source.out}' needs a kernel of its own"
             )
-        body = source.body
-        if source.domain is not None:
-            body = Call("select", (source.domain, body, Const(0.0)))
-        return rewrite(at(body, dict(zip(source.axes, node.indices, strict=True))), leaf)
+        return rewrite(written_out(chain, node), leaf)
 
     return rewrite(e, leaf)

@@ -18,7 +18,7 @@ from mcfuser.algebra.quotient import parts
 from mcfuser.algebra.settled import settled
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
 from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, call, children, read
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, call, children, read
 
 
 def hoist(chain: Chain, shifts: bool = True) -> Chain:
@@ -53,7 +53,8 @@ def _hoisted(chain: Chain, shifts: bool) -> tuple[Chain, bool]:
     any_shift = False
     for o in chain.operators:
         needs = any(d.target == o.out for d in dependences(chain))
-        if o.reduce != "sum" or not needs or _waits_to_sum(chain, o):
+        steps = chain.tensor(o.out).dtype in DISCRETE
+        if o.reduce != "sum" or not needs or steps or _waits_to_sum(chain, o):
             continue
         if shifts and (moved := _multiplied_out(chain, o)) is not None:
             chain, any_shift = without_dead(moved), True

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import Linear, added, linear, scaled, written
 from mcfuser.chain import Chain, Operator, Tensor, fresh
-from mcfuser.expr import Affine, Call, Cast, Expr, at, axes, read, reads, replaced
+from mcfuser.expr import DISCRETE, Affine, Call, Cast, Expr, at, axes, read, reads, replaced
 
 CLOSE = 1e-3
 """A difference is centred if what it keeps of the pivot is at most this much of it: a reciprocal of
@@ -80,7 +80,7 @@ def _varies(e: Expr, over: Sequence[str]) -> bool:
 
 
 def _mean(chain: Chain, o: Operator) -> _Mean | None:
-    if o.reduce != "sum" or o.domain is not None:
+    if o.reduce != "sum" or o.domain is not None or chain.tensor(o.out).dtype in DISCRETE:
         return None
     if not all(isinstance(chain.extent(a), int) for a in o.over):
         return None

@@ -98,8 +98,12 @@ def _sign(e: Expr, chain: Chain) -> int:
     """2 where the value is surely above zero, 1 where it is surely not below, else 0."""
     if isinstance(e, Const):
         return 2 if e.value > 0 else int(e.value == 0)
-    if isinstance(e, Cast):
-        return _sign(e.arg, chain)
+    if isinstance(e, Cast):  # a small value is zero in a narrower type
+        return (
+            _sign(e.arg, chain)
+            if e.dtype in ("float32", "float64")
+            else min(1, _sign(e.arg, chain))
+        )
     if isinstance(e, Read) and e.tensor not in chain.inputs:
         o = chain.operator(e.tensor)
         return min(1, _sign(through_maps(chain, o.body), chain)) if o.reduce == "sum" else 0

@@ -22,6 +22,7 @@ from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
 from mcfuser.expr import (
+    DISCRETE,
     Call,
     Cast,
     Const,
@@ -81,6 +82,9 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     body = bare(through_maps(chain, target.body))
     if target.domain is not None and _reads(through_maps(chain, target.domain), d.moving):
         return _refuse(d, f"the domain of '{d.target}' depends on '{d.moving}'")
+    for name in (d.target, d.moving):
+        if (dtype := chain.tensor(name).dtype) in DISCRETE:
+            return _refuse(d, f"'{name}' is of {dtype}, in which nothing can be repaired")
     found = [r for r in reads(body) if r.tensor == d.moving]
     moved = any(i.plain not in target.axes for i in found[0].indices)
     if moved or len(found) > 1:
@@ -131,7 +135,7 @@ def _abstract(e: Expr, moving: str) -> tuple[Expr, dict[Expr, str]]:
         if free and any(isinstance(n, (Read, Index)) for n in walk(node)):
             return Index(symbols.setdefault(node, f"c{len(symbols)}"))
         if isinstance(node, Cast):
-            return go(node.arg)
+            return go(node.arg) if node.dtype not in DISCRETE else Cast(go(node.arg), node.dtype)
         assert isinstance(node, Call)
         return Call(node.op, tuple(go(a) for a in node.args))
 

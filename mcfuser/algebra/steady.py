@@ -23,13 +23,15 @@ from mcfuser.algebra.quotient import bare
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, reads
 
+Kind = Literal["exponential", "shift", "ratio", "logarithm"]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What a repair does when r becomes s: the target times `exp(rate * (r - s))`, plus
     `rate * (r - s)`, times `(r / s) ** rate`, or plus `rate * log(r / s)`."""
 
-    kind: Literal["exponential", "shift", "ratio", "logarithm"]
+    kind: Kind
     rate: float
 
 
@@ -47,14 +49,13 @@ def step_of(h: Any, t: Any, r: Any, s: Any) -> Step | None:
 
 
 def _moves(
-    by: Any, r: Any, s: Any,
-    linear_kind: Literal["shift", "exponential"], log_kind: Literal["logarithm", "ratio"],
+    by: Any, r: Any, s: Any, by_rate: Kind, by_logarithm: Kind
 ) -> Step | None:  # fmt: skip
-    """The step whose shift, or logarithm of a factor, is `rate * (r - s)` or `rate * log(r / s)`."""
+    """The step whose shift, or factor's logarithm, is `rate * (r - s)` or `rate * log(r / s)`."""
     import sympy as sp
 
     rates = [(sp.simplify(sp.diff(by, x)), x, sign) for x, sign in ((r, 1), (s, -1))]
-    for kind, power in ((linear_kind, 0), (log_kind, 1)):
+    for kind, power in ((by_rate, 0), (by_logarithm, 1)):
         found = {sp.simplify(sign * rate * x**power) for rate, x, sign in rates}
         if len(found) == 1 and (rate := found.pop()).is_number:
             return Step(kind, float(rate))
@@ -138,8 +139,8 @@ def _exponent(e: Expr) -> Linear | None:
 
 
 def _at_least_one(chain: Chain, o: Operator) -> bool:
-    """A sum of a positive number times `exp(k * (x - r))`, r the maximum of the same x over the same
-    positions: the first step that it takes has that number in it, as its maximum has a position."""
+    """A sum of a positive number times `exp(k * (x - r))`, r the maximum of the same x over the
+    same positions: the first step that it takes has that number in it, where its maximum is."""
     body = bare(through_maps(chain, o.body))
     form = _exponent(body) if _exponential(body) else None
     for r in reads(body) if form else ():

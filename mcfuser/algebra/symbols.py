@@ -7,7 +7,7 @@ from typing import Any
 
 from mcfuser.algebra.linear import signed
 from mcfuser.errors import ChainError
-from mcfuser.expr import Call, Const, Expr, Index
+from mcfuser.expr import Call, Cast, Const, Expr, Index
 
 _UNARY: Mapping[str, str] = {
     "exp": "exp",
@@ -30,6 +30,8 @@ def to_sympy(e: Expr, symbols: Mapping[str, Any]) -> Any:
         return symbols[e.axis]
     if isinstance(e, Const):
         return sp.nsimplify(e.value)
+    if isinstance(e, Cast):
+        raise ChainError(f"'{e.dtype}' of the moving value cannot be inverted")
     assert isinstance(e, Call)
     args = [to_sympy(a, symbols) for a in e.args]
     if e.op in _UNARY:

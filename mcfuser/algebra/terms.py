@@ -11,7 +11,7 @@ from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import signed
 from mcfuser.algebra.pivot import is_centred, pivot
 from mcfuser.chain import Chain, Operator, Tensor, fresh
-from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, read, reads
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, axes, read, reads
 
 Wrap = Callable[[Expr], Expr]
 ONE = Const(1.0)
@@ -70,7 +70,7 @@ def terms(at: Summand, e: Expr) -> tuple[Term, ...]:
         return (Term(e),)
     if at.moves(e):
         return (Term(ONE, (_times(e),)),)
-    if isinstance(e, Cast):
+    if isinstance(e, Cast) and e.dtype not in DISCRETE:
         inside = terms(at, e.arg)
         return tuple(
             t if t.inner == ONE else replace(t, inner=Cast(t.inner, e.dtype)) for t in inside
@@ -86,6 +86,8 @@ def _of_map(at: Summand, e: Read) -> tuple[Term, ...]:
     """The terms of the map that is read, each read back at the same place."""
     source = at.chain.operator(e.tensor)
     if source.reduce != "none" or source.domain is not None or e != read(e.tensor, *source.axes):
+        return (Term(e),)
+    if at.chain.tensor(source.out).dtype in DISCRETE:
         return (Term(e),)
     inside = terms(at, source.body)
     if not any(t.outer for t in inside):

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from mcfuser.chain.part import fresh, subchain
 from mcfuser.chain.roles import product
 from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
-from mcfuser.expr import Call, Cast, Expr, Read, read, reads
+from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads
 
 Cut = tuple[int, ...]
 """How many operators each piece has, in the chain's order."""
@@ -79,6 +79,8 @@ def _rounded(chain: Chain, out: str, group: list[str], later: Sequence[str]) -> 
     if out in chain.outputs or len(dtypes) != 1 or WIDE in dtypes:
         return chain
     dtype = dtypes.pop()
+    if dtype in DISCRETE or wide.dtype in DISCRETE:
+        return chain
     if BYTES[dtype] >= BYTES[wide.dtype]:
         return chain
     inside = [chain.operator(o) for o in group]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mcfuser.chain.values import BYTES, WHOLE, Chain, Operator
-from mcfuser.expr import Call, Cast, Expr, Read, axes
+from mcfuser.chain.values import BYTES, Chain, Operator
+from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def product(operator: Operator) -> Product | None:
 
 def _bare(e: Expr) -> Expr:
     """The expression without casts that say a precision; one to whole numbers changes the value."""
-    while isinstance(e, Cast) and e.dtype not in ("bool", *WHOLE):
+    while isinstance(e, Cast) and e.dtype not in DISCRETE:
         e = e.arg
     return e
 

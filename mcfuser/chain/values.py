@@ -239,8 +239,8 @@ def _check_tensor(chain: Chain, t: Tensor) -> None:
         )
     if t.offset < 0 or any(s < 0 for s in t.strides or ()):
         raise ChainError(
-            f"tensor '{t.name}' has offset {t.offset} and strides {t.strides}; none may be negative: "
-            f"reverse an axis in the index, as in A[{max(0, _first(chain, t) - 1)} - m]"
+            f"tensor '{t.name}' has offset {t.offset} and strides {t.strides}; none may be "
+            f"negative: an index may run backwards, as in A[{_first(chain, t) - 1} - m]"
         )
 
 

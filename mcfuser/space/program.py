@@ -15,6 +15,7 @@ from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
+from mcfuser.algebra.whole import exact
 from mcfuser.chain import Chain, Operator, batch_axes, sources
 
 
@@ -69,7 +70,8 @@ def program(chain: Chain, shifts: bool = True) -> Program:
     `shifts`, shifts as well as factors), maps folded, repairs derived, masks taken once.
 
     Raises ChainError where a reduction is read elsewhere than where it is made."""
-    joined = base_two(absorb(guarded(made_in_place(without_copies(chain)))))
+    plain = exact(made_in_place(without_copies(chain)))
+    joined = base_two(absorb(guarded(plain)))
     ready = fold(hoist(joined, shifts))
     masked, settled = masked_once(ready)
     return Program(masked, rolls(ready), settled)

@@ -25,7 +25,7 @@ from mcfuser.space.program import Program, program
 GRANULE = 16
 """Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
 LARGEST = 1 << 16
-"""The largest tile that is not the whole extent: a row of so many numbers fills a block's memory."""
+"""The largest tile that is not a whole extent: a row of so many numbers fills a block's memory."""
 PADDING = 0.05
 """Rule 3's limit on the share of padding, where the extent is not a power of two."""
 SLACK = 1.2

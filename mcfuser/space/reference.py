@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain, Operator, Product, lowest, product
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, reads, walk
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, reads, walk
 
 Array = NDArray[Any]
 
@@ -42,10 +42,10 @@ def as_dtype(x: Any, dtype: str) -> Array:
     """Values as a result of that dtype holds them, but for the precision of reals."""
     found = np.asarray(x)
     if dtype == "bool":
-        return found != 0
+        return np.asarray(np.not_equal(found, 0))
     if dtype in WHOLE:
-        return np.trunc(found).astype(np.int64)
-    return found.astype(np.float64)
+        return np.asarray(np.trunc(found), np.int64)
+    return np.asarray(found, np.float64)
 
 
 def applied(op: str, args: Sequence[Array]) -> Array:
@@ -53,8 +53,10 @@ def applied(op: str, args: Sequence[Array]) -> Array:
     if op == "select":
         return np.where(args[0] != 0, _number(args[1]), _number(args[2]))
     if op in ("and", "or", "not"):
-        held = [a != 0 for a in args]
-        return ~held[0] if op == "not" else held[0] & held[1] if op == "and" else held[0] | held[1]
+        held = [np.not_equal(a, 0) for a in args]
+        if op == "not":
+            return np.asarray(np.logical_not(held[0]))
+        return np.asarray((np.logical_and if op == "and" else np.logical_or)(*held))
     x, *rest = (_number(a) for a in args)
     if op in _REAL:
         return np.asarray(_REAL[op](x.astype(np.float64)))
@@ -175,7 +177,7 @@ def _run(chain: Chain, o: Operator, known: Mapping[str, Array]) -> Array:
 
 def _rounds(e: Expr) -> bool:
     """A cast in it changes the value."""
-    return any(isinstance(x, Cast) and x.dtype in ("bool", *WHOLE) for x in walk(e))
+    return any(isinstance(x, Cast) and x.dtype in DISCRETE for x in walk(e))
 
 
 def _bounded(o: Operator, roles: Product, side: Read, known: Mapping[str, Array]) -> bool:

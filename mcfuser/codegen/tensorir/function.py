@@ -28,7 +28,7 @@ from mcfuser.codegen.tensorir.scratch import scratch, workspace
 from mcfuser.codegen.tensorir.source import Lowering, Source
 from mcfuser.codegen.tensorir.turns import turns
 from mcfuser.codegen.tensorir.writer import Writer
-from mcfuser.expr import Call, Cast, Const, read
+from mcfuser.expr import DISCRETE, Call, Cast, Const, read
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
@@ -178,7 +178,7 @@ def _compute(w: Writer, s: Compute) -> None:
         reduction(w, s)
     else:
         dtype = w.schedule.chain.tensor(s.operator.out).dtype
-        body = Cast(s.body, dtype) if dtype in ("bool", *WHOLE) else s.body
+        body = Cast(s.body, dtype) if dtype in DISCRETE else s.body
         outside = Const(False if dtype == "bool" else 0 if dtype in WHOLE else 0.0)
         if s.domain is not None:
             body = Call("select", (s.domain, body, outside))

@@ -82,9 +82,9 @@ def products_of(schedule: Schedule, lowering: Lowering) -> Products:
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:
     for s, _ in statements(schedule.body):
-        if isinstance(s, Compute) and product(s.operator) is not None:
-            if not _dots(schedule, s) and _real(schedule, s):
-                yield s
+        multiplies = isinstance(s, Compute) and product(s.operator) is not None
+        if isinstance(s, Compute) and multiplies and not _dots(schedule, s) and _real(schedule, s):
+            yield s
 
 
 def _real(schedule: Schedule, s: Compute) -> bool:

@@ -41,13 +41,11 @@ def workspace(w: Writer, body: Sequence[Statement], turns: str) -> None:
     """What every part of a split leaves behind, for each of so many turns of the grid."""
     for s in body:
         if isinstance(s, Share):
-            extents = [turns, w.schedule.parts, *_tile_shape(w, s.buffer)]
+            extents: list[int | str] = [turns, w.schedule.parts, *_tile_shape(w, s.buffer)]
             _allocate(w, f"{s.buffer}_parts", extents, w.held(s.buffer))
 
 
-def _allocate(
-    w: Writer, name: str, extents: Sequence[int | str], dtype: str = "float32"
-) -> None:
+def _allocate(w: Writer, name: str, extents: Sequence[int | str], dtype: str = "float32") -> None:
     w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "{dtype}")')
 
 

@@ -214,4 +214,3 @@ class Writer:
 
         find(body)
         return known
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcfuser.chain import LOWEST
+from mcfuser.chain import lowest
 from mcfuser.codegen.triton.frame import TAB, Frame
 from mcfuser.codegen.triton.memory import fetch, shared
 from mcfuser.codegen.triton.tile import Scope, Value, spread, value
@@ -21,7 +21,7 @@ def combine(frame: Frame, s: Combine) -> list[str]:
     kind = "tl.static_range" if parts <= UNROLLED else "range"
     head = [
         *(line for n in (s.buffer, *(r.new for r in s.repairs)) for line in shared(frame, n)),
-        f"{pad}{name} = {frame.full(s.buffer, LOWEST if largest else 0.0)}",
+        f"{pad}{name} = {frame.full(s.buffer, _identity(frame, s) if largest else 0.0)}",
         f"{pad}for peer in {kind}({parts}):",
     ]
     frame.depth += 1
@@ -33,6 +33,10 @@ def combine(frame: Frame, s: Combine) -> list[str]:
     )
     frame.depth -= 1
     return [*head, *lines]
+
+
+def _identity(frame: Frame, s: Combine) -> float:
+    return lowest(frame.schedule.chain.tensor(s.operator.out).dtype)
 
 
 def _repaired(frame: Frame, s: Combine) -> tuple[list[str], Value]:

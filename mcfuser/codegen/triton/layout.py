@@ -67,6 +67,8 @@ class Layout:
             return None
         if any(self.operand_dtype(e) not in (*HALF, "float32") for e in _factors(s.body)):
             return None
+        if self.schedule.buffer(s.buffer).dtype != "float32":
+            return None
         batch = {a for a in roles.batch if self.schedule.tile(a) > 1}
         if s.domain is not None:
             masked = {a for a in axes(s.domain) if self.schedule.tile(a) > 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mcfuser.chain import Product
+from mcfuser.chain import Product, lowest
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.groups import factor
@@ -24,7 +24,7 @@ from mcfuser.codegen.triton.tile import (
     value,
 )
 from mcfuser.codegen.triton.warpgroup import multiply, of
-from mcfuser.expr import Call, Cast, Const, Expr
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
 LONG = 24
@@ -91,13 +91,16 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     kept = frame.layout.space(s.buffer)
     over = frame.layout.extending(s.operator.over)
     scope = frame.scope(s.buffer, kept + over, lines)
-    inner, times = _factor(s)
+    dtype = frame.dtype(s.buffer)
+    inner, times = _factor(s) if dtype not in DISCRETE else (s.body, "")
     body = value(inner, scope)
     body = cast(body, "float32") if body.dtype in HALF else body
+    body = cast(body, dtype) if dtype in DISCRETE else body
     if s.operator.reduce == "none":
         if s.domain is not None:
-            body = apply("select", (value(s.domain, scope), body, literal(0.0)), scope)
-        body = cast(body, frame.dtype(s.buffer))
+            nothing = cast(literal(0), dtype) if dtype in DISCRETE else literal(0.0)
+            body = apply("select", (value(s.domain, scope), body, nothing), scope)
+        body = cast(body, dtype)
         return lines + _assign(frame, s.buffer, spread(body, kept, frame.layout.width).text)
     outside = over
     if (one := frame.layout.masked.get(s.operator.out)) is not None:
@@ -109,7 +112,7 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     if s.domain is not None:
         conditions.append(cast(value(s.domain, scope), "bool"))
     body = _masked(frame, s, body, conditions, kept + over, lines)
-    body = spread(cast(body, frame.dtype(s.buffer)), kept + over, frame.layout.width)
+    body = spread(cast(body, dtype), kept + over, frame.layout.width)
     return lines + _reduce(frame, s, body, kept, times)
 
 
@@ -168,6 +171,8 @@ def _masked(
     if mask is None:
         return body
     identity = "LOWEST" if s.operator.reduce == "max" else "0.0"
+    if (dtype := frame.dtype(s.buffer)) in DISCRETE:
+        identity = repr(int(lowest(dtype))) if s.operator.reduce == "max" else "0"
     space = tuple(a for a in order if a in mask.space or a in body.space)
     inside = aligned(mask, space).text
     if len(inside) > LONG:

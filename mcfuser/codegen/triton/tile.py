@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcfuser.chain import LOWEST
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, call
+from mcfuser.codegen.triton.power import power
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, call
 from mcfuser.space.statement import Illegal
 
 COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
@@ -89,6 +90,8 @@ def value(e: Expr, scope: Scope) -> Value:
         e = Call("sub", (e.args[0], opposite))
     if e.op == "tanh":
         return value(_tanh(e.args[0]), scope)
+    if e.op == "pow" and (other := power(e)) is not None:
+        return value(other, scope)
     args = [_short(value(a, scope), scope) for a in e.args]
     return apply(e.op, args, scope)
 
@@ -123,15 +126,39 @@ def cast(v: Value, dtype: str) -> Value:
     if v.dtype == dtype:
         return v
     if v.constant:
-        return replace(v, dtype=dtype)
+        return _constant(v, dtype)
     if dtype == "bool":
         return Value(f"{v.within(SUM)} != 0", v.space, "bool", COMPARE)
     return Value(f"{v.within(ATOM)}.to(tl.{dtype})", v.space, dtype)
 
 
+def _constant(v: Value, dtype: str) -> Value:
+    """A constant of another dtype; what is no plain number becomes one where the kernel runs."""
+    try:
+        number = float(v.text)
+    except ValueError:
+        if dtype in DISCRETE:
+            return Value(f"tl.full((), {v.text}, tl.{v.dtype}).to(tl.{dtype})", (), dtype)
+        return replace(v, dtype=dtype)
+    if dtype == "bool":
+        return literal(bool(number))
+    if dtype in DISCRETE and v.dtype not in DISCRETE:
+        return replace(literal(int(number)), dtype=dtype)
+    return replace(v, dtype=dtype)
+
+
 def widen(v: Value) -> Value:
     """The value in a dtype that is computed in."""
     return cast(v, "float32") if v.dtype in HALF else v
+
+
+def _counted(v: Value) -> Value:
+    """The value as a number: a condition counts as 0 or 1."""
+    if v.dtype != "bool":
+        return v
+    if v.constant:
+        return literal(int(v.text == "True"))
+    return Value(f"{v.within(ATOM)}.to(tl.int32)", v.space, "int32")
 
 
 def aligned(v: Value, space: Sequence[str]) -> Value:
@@ -179,6 +206,7 @@ def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
     parts = [cast(v, "bool") if logic else widen(v) for v in args]
     if op == "select":
         return _select(cast(args[0], "bool"), parts[1], parts[2], space)
+    parts = parts if logic else [_counted(v) for v in parts]
     parts = [aligned(v, space) for v in parts]
     dtype = max((v.dtype for v in parts), key=_RANK.index)
     if op in _INFIX:
@@ -218,21 +246,16 @@ def _select(condition: Value, a: Value, b: Value, space: tuple[str, ...]) -> Val
 
 
 def _power(base: Value, exponent: Value, scope: Scope) -> Value:
-    base = widen(base)
-    if not exponent.constant:
-        raise Illegal("a power with an exponent that varies has no counterpart in Triton")
-    number = float(exponent.text)
+    """One of the powers that need no more than a product, a root or a quotient (power.py)."""
+    base, number = cast(widen(base), "float32"), float(exponent.text)
     if number in _POWERS:
         name = base.text if base.text.isidentifier() else scope.name(base.text)
         return Value(_POWERS[number].format(name), base.space, base.dtype, TERM)
-    base = cast(base, "float32")
     if number == 0.5:
         return Value(f"tl.sqrt({base.text})", base.space, "float32")
     if number == -0.5:
         return Value(f"tl.rsqrt({base.text})", base.space, "float32")
-    if number == -1.0:
-        return Value(f"1.0 / {base.within(UNARY)}", base.space, "float32", TERM)
-    raise Illegal(f"a power of {number} has no counterpart in Triton")
+    return Value(f"1.0 / {base.within(UNARY)}", base.space, "float32", TERM)
 
 
 def both(conditions: Sequence[Value], order: Sequence[str]) -> Value | None:
