@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "tune_predicted": (TUNED, {"numpy"}),
     "bench": (TUNED, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
-    "measure_child": (GENERATED | {"case"}, {"numpy", "tvm", "cuda"}),
+    "measure_child": (GENERATED | {"case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
     "tuned": (SPACE, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED, {"numpy"}),

@@ -161,7 +161,7 @@ def _held_as(x: Any, dtype: str) -> Any:
     """What a variable of that dtype holds: precision aside, which is float64's."""
     if dtype == "bool":
         return np.not_equal(x, 0)
-    return np.trunc(x) if dtype in WHOLE else x
+    return np.trunc(x) + 0.0 if dtype in WHOLE else x  # there is one zero among whole numbers
 
 
 # --- statements
