@@ -18,7 +18,7 @@ from mcfuser.codegen.tensorir import flat_size
 from mcfuser.inputs import Kind, Range, Style, drawn, kinds, positives, style
 from mcfuser.rounding import allowed
 from mcfuser.sample import Sample, sample
-from mcfuser.space.reference import evaluate, logical
+from mcfuser.space.reference import evaluate, logical, typed
 
 Array = NDArray[Any]
 
@@ -80,6 +80,7 @@ class Case:
         taken = self.sample.inputs(known)
         inputs = {n: decode(a, self.chain.tensor(n).dtype) if n in data else a
                   for n, a in taken.items()}  # fmt: skip
+        inputs = typed(self.sample.chain, inputs)  # once for both that need them so
         results = evaluate(self.sample.chain, inputs)
         return Made(data, results, allowed(self.sample.chain, inputs, results, self.unit))
 

@@ -18,9 +18,9 @@ from mcfuser.space.reference import logical
 
 Array = NDArray[Any]
 
-BUDGET = 3e8
+BUDGET = 2e8
 """Flops of the reference that candidates are checked against: some tenths of a second."""
-WHOLE = 8e9
+WHOLE = 4e9
 """The same for finalists: whole tensors, but for the longest sequences."""
 
 

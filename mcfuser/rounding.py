@@ -110,20 +110,25 @@ def _product(known: _Known, o: Operator, side: Read) -> Array:
     a, b = roles.left.tensor, roles.right.tensor
 
     def part(left: Array, right: Array) -> Array:
-        narrow = {n: _single(x) for n, x in ((a, left), (b, right))}
-        return contract(known.chain, o, roles, known.values | narrow, side)
+        return contract(known.chain, o, roles, known.values | {a: left, b: right}, side)
 
-    size = {n: np.abs(known.values[n].astype(np.float64)) for n in (a, b)}
-    error = {n: np.broadcast_to(known.errors[n], size[n].shape) for n in (a, b)}
+    size = {n: _single(known.values[n]) for n in (a, b)}
+    error = {n: _single(known.errors[n]) for n in (a, b)}
     if a == b:
         return part(size[a] + 2 * error[a], size[a] + 2 * error[a])
-    total = part(size[a] + error[a], size[b])
-    return total + part(size[a], error[b]) if error[b].any() else total
+    total = part(size[a] + error[a] if error[a].any() else size[a], size[b])
+    if not error[b].any():
+        return total
+    return total + part(size[a], np.broadcast_to(error[b], size[b].shape))
 
 
 def _single(x: Array) -> Array:
-    """In float32, which is enough for an error; infinities as the largest that can be squared."""
-    return np.nan_to_num(np.minimum(x, 1e18), nan=1e18).astype(np.float32)
+    """Sizes in float32, which is enough for an error; what is infinite or no number as the largest
+    that can be squared."""
+    found = x.astype(np.float32)
+    np.abs(found, out=found)
+    np.fmin(found, np.float32(1e18), out=found)
+    return found
 
 
 # --- expressions: values with their errors

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.chain import Chain, Operator
-from mcfuser.expr import Call, Cast, Const, Expr, Read, read, reads, replaced, walk
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, read, reads, replaced, walk
 
 LOG2E = math.log2(math.e)
 NEAR_LOWEST = 1e37
@@ -44,12 +44,38 @@ def _argument(chain: Chain, o: Operator) -> Expr | None:
     for x in bodies:
         wanted = Call("exp", (Call("sub", (x, own)),))
         used = any(e == wanted for r in chain.operators for e in walk(r.body))
+        used = used and all(_smooth(chain, r, own, wanted) for r in chain.operators)
         alone = o.domain is None or all(
             _only_in(r.body, own, wanted) for r in chain.readers(o.out)
         )  # of an empty row others read the lowest number, not a multiple of it
         if used and alone and unbiased(chain, x, o.over):
             return x
     return None
+
+
+def _smooth(chain: Chain, r: Operator, own: Read, wanted: Expr) -> bool:
+    """The operator has the same value, but for rounding, where the maximum is rounded otherwise: it
+    compares it with nothing, directly or through maps, and makes no whole number of it."""
+    steps = ("eq", "ne", "lt", "le", "floor", "and", "or", "not")
+    wanted = through_maps(chain, wanted)
+
+    def holds(e: Expr, below: bool) -> bool:
+        if e == wanted and not below:
+            return True
+        if isinstance(e, Read):
+            return not below or e.tensor != own.tensor
+        if isinstance(e, Cast):
+            return holds(e.arg, below or e.dtype in DISCRETE)
+        if not isinstance(e, Call):
+            return True
+        if e.op == "select":
+            return holds(e.args[0], True) and all(holds(a, below) for a in e.args[1:])
+        return all(holds(a, below or e.op in steps) for a in e.args)
+
+    body = through_maps(chain, r.body)
+    domain = through_maps(chain, r.domain) if r.domain is not None else None
+    stored = chain.tensor(r.out).dtype in DISCRETE
+    return holds(body, stored) and (domain is None or holds(domain, True))
 
 
 def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:

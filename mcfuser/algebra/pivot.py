@@ -22,6 +22,11 @@ CLOSE = 1e-3
 the extent that was rounded to float32 leaves 1e-7."""
 
 
+REPEATED = 4
+"""Differences of one mean that an operator may have: what is taken apart must not be taken apart
+again, however it looks then."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Mean:
     """A sum of constant multiples of what varies along `over`, by the form of its body."""
@@ -34,17 +39,19 @@ class _Mean:
         return self.operator.over
 
 
-def centred(chain: Chain) -> Chain:
-    """The chain whose differences of values and their means are taken from a pivot.
+def centred(chain: Chain, done: Sequence[tuple[str, str]] = ()) -> Chain:
+    """The chain whose differences of values and their means are taken from a pivot: of an operator
+    and a mean so many as are likely to be written, REPEATED; `done` are those that were.
 
     Exact over the reals. Only values that are inputs, or maps of inputs, have a pivot.
     """
     means = [m for o in chain.operators if (m := _mean(chain, o)) is not None]
     for mean in means:
         for o in chain.operators:
-            found = _difference(chain, o, mean)
+            pair = o.out, mean.operator.out
+            found = _difference(chain, o, mean) if done.count(pair) < REPEATED else None
             if found is not None:
-                return centred(_apart(chain, o, mean, *found))
+                return centred(_apart(chain, o, mean, *found), (*done, pair))
     return chain
 
 
@@ -86,6 +93,8 @@ def _mean(chain: Chain, o: Operator) -> _Mean | None:
     if o.reduce != "sum" or o.domain is not None or chain.tensor(o.out).dtype in DISCRETE:
         return None
     if not all(isinstance(chain.extent(a), int) for a in o.over):
+        return None
+    if all(chain.size(a) == 1 for a in o.over):
         return None
     form = linear(o.body)
     varying = [a for a in form if _varies(a, o.over)]

@@ -143,9 +143,13 @@ def _type(found: Found, chain: Chain, tensor: str) -> relax.TensorType:
 # --- building -------------------------------------------------------------------------------
 
 
+TILES_APART = {"tirx.disable_storage_rewrite": True}
+"""Every tile of a kernel has memory of its own (codegen.cpu.tiles_apart)."""
+
+
 def _build(module: tvm.IRModule, device: Device) -> relax.VMExecutable:
     target = cpu_target(device)
-    with target:
+    with target, tvm.transform.PassContext(config=TILES_APART):
         lowered = tvm.transform.Sequential(list(_passes()))(module)
         return tvm.compile(lowered, target=target, relax_pipeline=None)
 

@@ -232,7 +232,15 @@ def contract(
 
 
 def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Array]) -> Array:
-    """A read over an iteration space: extent 1 along the axes that it does not depend on."""
+    """A read over an iteration space: extent 1 along the axes that it does not depend on. A view of
+    the tensor where it is read at axes as they are, each in a dimension of its own."""
+    names = [i.plain for i in r.indices]
+    if names and None not in names and len({*names}) == len(names):
+        sizes = [chain.size(a) for a in names if a is not None]
+        part = known[r.tensor][tuple(slice(n) for n in sizes)]
+        order = sorted(range(len(names)), key=lambda i: space.index(names[i] or ""))
+        shape = [chain.size(a) if a in names else 1 for a in space]
+        return np.asarray(part.transpose(order).reshape(shape))
     at = tuple(
         sum(
             (c * positions(chain, a, space) for a, c in i.terms),
