@@ -7,7 +7,7 @@ product narrower than 16 or of two dtypes is an assertion, and what no block sto
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
@@ -93,7 +93,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, cache_modifier: 
 
 def store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     at, inside = _addresses(pointer, mask)
-    value = pointer.memory.dtype.type(value) if isinstance(value, int) else value
+    value = pointer.memory.dtype.type(value) if isinstance(value, (int, float)) else value
     assert np.shape(value) == at.shape, f"{np.shape(value)} is stored at {at.shape} addresses"
     assert np.asarray(value).dtype == pointer.memory.dtype
     pointer.memory[at[inside]] = np.asarray(value)[inside]
@@ -129,8 +129,19 @@ def dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
 
 def where(condition: Any, a: Any, b: Any) -> Tile:
     assert np.asarray(condition).dtype == np.bool_
-    dtype = next((x.dtype for x in (a, b) if isinstance(x, np.ndarray)), np.float32)
+    numbers = np.int32 if all(isinstance(x, int) for x in (a, b)) else np.float32
+    dtype = next((x.dtype for x in (a, b) if isinstance(x, np.ndarray)), numbers)
     return tile(np.where(condition, a, b).astype(dtype))
+
+
+def total(x: Any, axis: int) -> Tile:
+    """The sum along an axis, in the type of what is added."""
+    return tile(np.sum(np.asarray(x), axis, np.asarray(x).dtype))
+
+
+def positions(*bounds: Any) -> Iterator[Tile]:
+    """What a loop counts: whole numbers of 32 bits."""
+    return (tile(np.int32(i)) for i in range(*map(int, bounds)))
 
 
 def _on(function: Any) -> Any:
@@ -150,7 +161,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         load=load, store=store, dot=dot, where=where, atomic_add=atomic_add,
         maximum=lambda a, b: tile(np.maximum(a, b)), minimum=lambda a, b: tile(np.minimum(a, b)),
         max=lambda x, axis: tile(np.max(np.asarray(x), axis)),
-        sum=lambda x, axis: tile(np.sum(np.asarray(x), axis)),
+        sum=total,
         exp=_on(np.exp), exp2=_on(np.exp2), log=_on(np.log), sqrt=_on(np.sqrt), abs=_on(np.abs),
         floor=_on(np.floor), erf=_on(np.vectorize(math.erf, otypes=[np.float32])),
         rsqrt=_on(lambda x: 1 / np.sqrt(x)),
@@ -188,7 +199,9 @@ def run(
             numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
             x, y, _ = launch.blocks(sizes)
             for place in product(range(x), range(y)):
-                space: dict[str, Any] = {"triton": triton, "tl": language(place)}
+                space: dict[str, Any] = {
+                    "triton": triton, "tl": language(place), "range": positions,
+                }  # fmt: skip
                 exec(code, space)
                 space[launch.name](*arguments, *maps, *numbers)
     assert all(not beside[w.name].any() for w in source.workspace if w.zero)
