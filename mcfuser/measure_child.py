@@ -18,13 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
+import ml_dtypes
 import numpy as np
 import tvm
 
-from mcfuser.case import Case
+from mcfuser.case import Case, stored_room
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.cpu import compile_function, pack
-from mcfuser.codegen.tensorir import Panels, flat_size
+from mcfuser.codegen.tensorir import Panels
 from mcfuser.lease import lease
 from mcfuser.space.reference import logical
 
@@ -117,8 +118,8 @@ def _bind(chain: Chain, built: Any, data: Mapping[str, Any]) -> Any:
             arguments.append(tensors[name])
         arguments += kernel["scalars"]
         for name in part.outputs:
-            dtype = part.tensor(name).dtype
-            empty = np.full(flat_size(part, name), np.nan if "float" in dtype else 0, dtype)
+            empty = stored_room(part, name)
+            empty.view(np.uint8)[:] = 0xFF  # not a number
             tensors[name] = tvm.runtime.tensor(_shaped(part, kernel, name, empty))
             arguments.append(tensors[name])
         calls.append((function, arguments))
@@ -132,6 +133,8 @@ def _bind(chain: Chain, built: Any, data: Mapping[str, Any]) -> Any:
 
 def _shaped(part: Chain, kernel: Mapping[str, Any], name: str, flat: Any) -> Any:
     """An array as the kernel takes it."""
+    if part.tensor(name).dtype == "bfloat16":
+        flat = flat.view(ml_dtypes.bfloat16)
     return flat.reshape(part.shape(name)) if name in kernel["shaped"] else flat
 
 
@@ -143,7 +146,9 @@ def _check(case: Case, program: Any) -> float | str:
     run()
     worst = 0.0
     for name, tensor in outputs.items():
-        error = case.error(name, logical(case.chain, name, tensor.numpy()))
+        found = tensor.numpy().reshape(-1)
+        found = found.view(np.uint16) if found.dtype == ml_dtypes.bfloat16 else found
+        error = case.error(name, logical(case.chain, name, found))
         if isinstance(error, str):
             return error
         worst = max(worst, error)

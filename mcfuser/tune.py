@@ -169,7 +169,8 @@ class _Tuning:
             best = search.run(self.found)
         if best is None and (why is not None or search.unusable):
             best = predicted(
-                self.chain, self.device, self.found, worker.compilers, name, self.failed,
+                self.chain, self.device, self.found, worker.compilers, name, self.options.shifts,
+                self.failed,
                 self._late, lambda done, total: self.progress("compile", done, total),
             )  # fmt: skip
         if best is None:

@@ -17,20 +17,24 @@ from mcfuser.device import Device
 from mcfuser.lowerings import KINDS, LOWERINGS, every, predict
 from mcfuser.measure import Measured
 from mcfuser.measure_gpu import GpuKernel
+from mcfuser.proof import disproof
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune_gpu import Best, too_large
 
+SEED = 0
+"""Of the inputs on which schedules are interpreted."""
 ATTEMPTS = 32
 """Candidates compiled before a chain is given up."""
 
 
 def predicted(
-    chain: Chain, device: Device, space: Space, compilers: Compilers, name: str,
+    chain: Chain, device: Device, space: Space, compilers: Compilers, name: str, shifts: bool,
     failed: Counter[str], stop: Callable[[], bool], tell: Callable[[int, int], None],
 ) -> Best | None:  # fmt: skip
-    """The best by the model among those that compile, fit the device and do not spill; None where
-    none of the first ATTEMPTS does. `failed` counts reasons.
+    """The best by the model among those that compile, fit the device, do not spill, and whose
+    schedule is right on a small chain (mcfuser.proof); None where none of the first ATTEMPTS does.
+    `failed` counts reasons.
 
     The parts of a split are combined by a second kernel: one that waits for the last block is
     used only where it was checked.
@@ -45,7 +49,7 @@ def predicted(
             break
         tell(first, len(order))
         some = [tuple(int(v) for v in rows[i]) for i in order[first : first + together]]
-        made = _compiled(chain, device, found, compilers, some, name, failed)
+        made = _compiled(chain, device, found, compilers, some, name, shifts, failed)
         if made is not None:
             candidate, kernel = made
             plan, tiles = found.plan(candidate)
@@ -58,7 +62,7 @@ def predicted(
 
 def _compiled(
     chain: Chain, device: Device, found: Candidates, compilers: Compilers,
-    some: Sequence[Candidate], name: str, failed: Counter[str],
+    some: Sequence[Candidate], name: str, shifts: bool, failed: Counter[str],
 ) -> tuple[Candidate, GpuKernel] | None:  # fmt: skip
     """The first of some candidates that is fit for use."""
     written: list[tuple[Candidate, triton.Source]] = []
@@ -77,7 +81,11 @@ def _compiled(
         if isinstance(binary, Illegal) or (why := _unfit(binary, device)) is not None:
             failed[str(binary) if isinstance(binary, Illegal) else str(why)] += 1
         elif best is None:
-            best = candidate, GpuKernel(chain, source, binary)
+            plan, tiles = found.plan(candidate)
+            if (why := disproof(chain, plan, tiles, shifts, SEED)) is not None:
+                failed[why] += 1
+            else:
+                best = candidate, GpuKernel(chain, source, binary)
     return best
 
 

@@ -93,7 +93,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None, cache_modifier: 
 
 def store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     at, inside = _addresses(pointer, mask)
-    value = pointer.memory.dtype.type(value) if isinstance(value, (int, float)) else value
+    value = pointer.memory.dtype.type(value) if isinstance(value, int) else value
     assert np.shape(value) == at.shape, f"{np.shape(value)} is stored at {at.shape} addresses"
     assert np.asarray(value).dtype == pointer.memory.dtype
     pointer.memory[at[inside]] = np.asarray(value)[inside]
@@ -129,19 +129,9 @@ def dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
 
 def where(condition: Any, a: Any, b: Any) -> Tile:
     assert np.asarray(condition).dtype == np.bool_
-    numbers = np.int32 if all(isinstance(x, int) for x in (a, b)) else np.float32
-    dtype = next((x.dtype for x in (a, b) if isinstance(x, np.ndarray)), numbers)
+    plain = np.float32 if any(isinstance(x, float) for x in (a, b)) else np.int32
+    dtype = next((x.dtype for x in (a, b) if isinstance(x, np.ndarray)), plain)
     return tile(np.where(condition, a, b).astype(dtype))
-
-
-def total(x: Any, axis: int) -> Tile:
-    """The sum along an axis, in the type of what is added."""
-    return tile(np.sum(np.asarray(x), axis, np.asarray(x).dtype))
-
-
-def positions(*bounds: Any) -> Iterator[Tile]:
-    """What a loop counts: whole numbers of 32 bits."""
-    return (tile(np.int32(i)) for i in range(*map(int, bounds)))
 
 
 def _on(function: Any) -> Any:
@@ -161,7 +151,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         load=load, store=store, dot=dot, where=where, atomic_add=atomic_add,
         maximum=lambda a, b: tile(np.maximum(a, b)), minimum=lambda a, b: tile(np.minimum(a, b)),
         max=lambda x, axis: tile(np.max(np.asarray(x), axis)),
-        sum=total,
+        sum=lambda x, axis: tile(np.sum(np.asarray(x), axis, dtype=np.asarray(x).dtype)),
         exp=_on(np.exp), exp2=_on(np.exp2), log=_on(np.log), sqrt=_on(np.sqrt), abs=_on(np.abs),
         floor=_on(np.floor), erf=_on(np.vectorize(math.erf, otypes=[np.float32])),
         rsqrt=_on(lambda x: 1 / np.sqrt(x)),
@@ -169,6 +159,11 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         reshape=lambda x, shape: tile(np.reshape(x, shape)),
         broadcast_to=lambda x, shape: tile(np.broadcast_to(x, shape)),
     )  # fmt: skip
+
+
+def turns(*ends: Any) -> Iterator[Tile]:
+    """Python's range in a kernel, whose numbers are tiles there."""
+    return (tile(np.int32(i)) for i in range(*map(int, ends)))
 
 
 def workspaces(source: Source) -> dict[str, np.ndarray]:
@@ -199,9 +194,7 @@ def run(
             numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
             x, y, _ = launch.blocks(sizes)
             for place in product(range(x), range(y)):
-                space: dict[str, Any] = {
-                    "triton": triton, "tl": language(place), "range": positions,
-                }  # fmt: skip
+                space: dict[str, Any] = {"triton": triton, "tl": language(place), "range": turns}
                 exec(code, space)
                 space[launch.name](*arguments, *maps, *numbers)
     assert all(not beside[w.name].any() for w in source.workspace if w.zero)

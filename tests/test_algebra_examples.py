@@ -80,7 +80,11 @@ def agrees(c: Chain, schedules: Iterator[Schedule], seed: int) -> None:
         for name in c.outputs:
             scale = np.abs(expected[name]).max() + 1e-30
             np.testing.assert_allclose(
-                found[name] / scale, expected[name] / scale, atol=1e-9, err_msg=str(schedule)
+                found[name] / scale,
+                expected[name] / scale,
+                rtol=0,
+                atol=1e-9,
+                err_msg=str(schedule),
             )
 
 

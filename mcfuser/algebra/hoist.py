@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.algebra.linear import NOTHING
 from mcfuser.algebra.pivot import centred, pivots
-from mcfuser.algebra.quotient import parts
+from mcfuser.algebra.quotient import finite
 from mcfuser.algebra.settled import settled
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
 from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, call, children, read
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, call, read
 
 
 def hoist(chain: Chain, shifts: bool = True) -> Chain:
@@ -51,7 +51,10 @@ def shifted(chain: Chain) -> tuple[str, ...]:
 def _hoisted(chain: Chain, shifts: bool) -> tuple[Chain, bool]:
     """The chain hoisted, and whether a shift was."""
     any_shift = False
-    for o in chain.operators:
+    for name in [o.out for o in chain.operators]:
+        if not any(o.out == name for o in chain.operators):
+            continue  # nothing reads it since what did was rewritten
+        o = chain.operator(name)
         needs = any(d.target == o.out for d in dependences(chain))
         steps = chain.tensor(o.out).dtype in DISCRETE
         if o.reduce != "sum" or not needs or steps or _waits_to_sum(chain, o):
@@ -78,19 +81,9 @@ def _split(chain: Chain, o: Operator, factored: Term) -> Chain:
     result: Expr = total
     for wrap in factored.outer:
         result = wrap(result)
-    if o.domain is not None and not _finite(result):
+    if o.domain is not None and not finite(adding.chain, result):
         result = Call("select", (Call("eq", (total, Const(0.0))), Const(0.0), result))
     return adding.done(result)
-
-
-def _finite(e: Expr) -> bool:
-    """The value is finite where what it reads is: nothing in it divides, but a quotient that is 0
-    where its numerator is, and nothing in it has a pole or overflows."""
-    if (found := parts(e)) is not None:
-        return all(_finite(x) for x in found)
-    if isinstance(e, Call) and e.op in ("div", "log", "pow", "exp", "exp2", "sqrt"):
-        return False
-    return all(_finite(x) for x in children(e))
 
 
 def _multiplied_out(chain: Chain, o: Operator) -> Chain | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import Linear, added, linear, scaled, written
+from mcfuser.algebra.quotient import finite
 from mcfuser.chain import Chain, Operator, Tensor, fresh
 from mcfuser.expr import DISCRETE, Affine, Call, Cast, Expr, at, axes, read, reads, replaced
 
@@ -49,10 +50,10 @@ def centred(chain: Chain) -> Chain:
 
 def pivot(chain: Chain, e: Expr, over: Sequence[str]) -> Expr | None:
     """The value at position 0 of some axes, or None where it has to be computed first, or where
-    it is no data: positions need no pivot."""
+    it is no data: positions need no pivot, and infinities have none."""
     whole = through_maps(chain, e)
     found = reads(whole)
-    if not found or any(r.tensor not in chain.inputs for r in found):
+    if not found or any(r.tensor not in chain.inputs for r in found) or not finite(chain, whole):
         return None
     return at(whole, {a: Affine(()) for a in over})
 
@@ -134,7 +135,7 @@ def _apart(
 ) -> Chain:  # fmt: skip
     """The chain in which `e` = form + alpha * mean is computed from values less their pivots."""
     m, count = mean.operator, _count(chain, mean)
-    shifts = {a: _shift(chain, a, mean) for a in mean.form if _varies(a, m.over)}
+    shifts = _shifts(chain, mean)
     first = next(iter(shifts))
     unit = mean.form[first]
     body: Linear = {read(s.out, *s.axes): mean.form[a] / unit for a, s in shifts.items()}
@@ -160,6 +161,20 @@ def _apart(
     known = {t.name for t in chain.tensors}
     tensors = tuple(Tensor(x.out, x.axes) for x in new.values() if x.out not in known)
     return replace(chain, operators=tuple(operators), tensors=chain.tensors + tensors)
+
+
+def _shifts(chain: Chain, mean: _Mean) -> dict[Expr, Operator]:
+    """By what varies in a mean, the map that takes the pivot from it."""
+    found: dict[Expr, Operator] = {}
+    for atom in mean.form:
+        if _varies(atom, mean.over):
+            o = found[atom] = _shift(chain, atom, mean)
+            if o not in chain.operators:  # the next one takes another name
+                more = (*chain.tensors, Tensor(o.out, o.axes))
+                before = chain.operators.index(mean.operator)
+                operators = (*chain.operators[:before], o, *chain.operators[before:])
+                chain = replace(chain, tensors=more, operators=operators)
+    return found
 
 
 def _shift(chain: Chain, atom: Expr, mean: _Mean) -> Operator:

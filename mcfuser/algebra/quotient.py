@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.chain import Chain
-from mcfuser.expr import Call, Cast, Const, Expr, Read, reads
+from mcfuser.expr import Call, Cast, Const, Expr, Read, children, reads
 
 ZERO = Const(0.0)
 
@@ -55,6 +55,23 @@ def bare(e: Expr) -> Expr:
     if isinstance(e, Cast):
         return Cast(bare(e.arg), e.dtype)
     return Call(e.op, tuple(bare(a) for a in e.args)) if isinstance(e, Call) else e
+
+
+def finite(chain: Chain, e: Expr) -> bool:
+    """The value is finite where inputs and reductions are: nothing in it, maps written out, has a
+    pole or overflows, and nothing divides but a quotient that is 0 where its numerator is."""
+
+    def holds(x: Expr) -> bool:
+        if (found := parts(x)) is not None:
+            return all(holds(a) for a in found)
+        if isinstance(x, Call) and x.op in ("div", "log", "pow", "exp", "exp2", "sqrt"):
+            last, sign = x.args[-1], _sign(x.args[-1], chain)
+            known = isinstance(last, Const) and last.value != 0
+            divides = x.op == "div" and (known or sign == 2)
+            return (divides or (x.op == "sqrt" and sign > 0)) and all(map(holds, x.args))
+        return all(holds(a) for a in children(x))
+
+    return holds(through_maps(chain, e))
 
 
 def _guard(e: Expr, nonzero: frozenset[Expr], chain: Chain) -> Expr:

@@ -11,7 +11,7 @@ from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import signed
 from mcfuser.algebra.pivot import is_centred, pivot
 from mcfuser.chain import Chain, Operator, Tensor, fresh
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, axes, read, reads
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, read, reads, rewrite
 
 Wrap = Callable[[Expr], Expr]
 ONE = Const(1.0)
@@ -72,6 +72,8 @@ def terms(at: Summand, e: Expr) -> tuple[Term, ...]:
         return (Term(ONE, (_times(e),)),)
     if isinstance(e, Cast) and e.dtype not in DISCRETE:
         inside = terms(at, e.arg)
+        if e.dtype == "float16" and not all(_narrow(at, t) for t in inside):
+            return (Term(e),)  # without what left it, it may not fit
         return tuple(
             t if t.inner == ONE else replace(t, inner=Cast(t.inner, e.dtype)) for t in inside
         )
@@ -80,6 +82,34 @@ def terms(at: Summand, e: Expr) -> tuple[Term, ...]:
     if isinstance(e, Call):
         return _of_call(at, e)
     return (Term(e),)
+
+
+def _narrow(at: Summand, t: Term) -> bool:
+    """A float16 has room for what stays of a term: sums and products of halves, as they are likely
+    to be, and exponentials of what is below a maximum, which are at most one."""
+    new = {o.out: o.body for o, _ in t.maps}
+
+    def written(x: Read | Index) -> Expr:
+        return new.get(x.tensor, x) if isinstance(x, Read) else x
+
+    return _fits_half(at.chain, through_maps(at.chain, rewrite(t.inner, written)))
+
+
+def _fits_half(chain: Chain, e: Expr) -> bool:
+    if isinstance(e, Cast):
+        return e.dtype == "float16" or _fits_half(chain, e.arg)
+    if isinstance(e, Read):
+        return chain.tensor(e.tensor).dtype == "float16"
+    if isinstance(e, Const):
+        return abs(e.value) <= 1
+    if not isinstance(e, Call) or e.op in ("tanh", "erf"):
+        return isinstance(e, Call)
+    if e.op in ("exp", "exp2"):
+        found = (r.tensor for r in reads(e) if r.tensor not in chain.inputs)
+        return any(chain.operator(t).reduce == "max" for t in found)
+    values = e.args[1:] if e.op == "select" else e.args
+    some = ("add", "sub", "mul", "select", "max", "min", "neg", "abs")
+    return e.op in some and all(_fits_half(chain, a) for a in values)
 
 
 def _of_map(at: Summand, e: Read) -> tuple[Term, ...]:
@@ -168,11 +198,22 @@ def _of_select(at: Summand, e: Call) -> tuple[Term, ...]:
         return tuple(replace(t, outer=(*t.outer, _where(condition, empty))) for t in inside)
     if at.waits(condition) or not (at.shifts or ZERO in (first, second)):
         return (Term(e),)
-    one = [replace(t, inner=Call("select", (condition, t.inner, ZERO))) for t in terms(at, first)]
-    two = [replace(t, inner=Call("select", (condition, ZERO, t.inner))) for t in terms(at, second)]
+    then, other = terms(at, first), terms(at, second)
+    if not all(_bounded(at, t) for t in (*then, *other)):
+        return (Term(e),)  # zero times what the other branch would be is no number
+    one = [replace(t, inner=Call("select", (condition, t.inner, ZERO))) for t in then]
+    two = [replace(t, inner=Call("select", (condition, ZERO, t.inner))) for t in other]
     if first == ZERO or second == ZERO:
         return tuple(two if first == ZERO else one)
     return (*one, *two)
+
+
+def _bounded(at: Summand, t: Term) -> bool:
+    """What is applied to the sum is finite."""
+    applied: Expr = ONE
+    for wrap in t.outer:
+        applied = wrap(applied)
+    return quotient.finite(at.chain, applied)
 
 
 def _of_sum(at: Summand, e: Expr) -> tuple[Term, ...]:
@@ -185,7 +226,8 @@ def _of_sum(at: Summand, e: Expr) -> tuple[Term, ...]:
     found: list[Term] = []
     if free and moving:
         a, u = _joined(free), _joined(moving)
-        if not is_centred(at.chain, a, at.over):
+        data = bool(reads(through_maps(at.chain, a)))  # positions are not far from zero
+        if data and not is_centred(at.chain, a, at.over):
             p = pivot(at.chain, a, at.over)
             if p is None:
                 return (Term(e),)

@@ -120,16 +120,42 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
 
 def _loop(run: _Run, s: Loop) -> None:
     around, split = dict(run.at), s.kind == "split"
-    step = run.schedule.tile(s.axis) * (run.schedule.span(s.axis) if split else 1)
-    for turn in run.schedule.turns(s, around):
+    trips = -(-run.schedule.chain.size(s.axis) // run.schedule.tile(s.axis))
+    each = -(-trips // run.schedule.parts)  # turns of a part
+    if split:
+        starts = [part * each for part in range(run.schedule.parts)]
+    else:
+        first, last = 0, trips
+        if s.axis in around:
+            first = around[s.axis] // run.schedule.tile(s.axis)
+            last = min(first + each, trips)
+        starts = [turn for turn in range(first, last) if _admitted(run, s, turn, around)]
+    for number, turn in enumerate(starts):
         if split:
             _forget(run)
-            run.part = turn
-        run.at[s.axis] = turn * step
+            run.part = number
+        run.at[s.axis] = turn * run.schedule.tile(s.axis)
         _block(run, s.body)
     if split:
         _forget(run)
     run.at = around
+
+
+def _admitted(run: _Run, s: Loop, turn: int, around: Mapping[str, int]) -> bool:
+    """A position of the turn, padding included, lies between the bounds of the loop: each takes
+    every value that it has at the positions at hand, one by one."""
+    here = turn * run.schedule.tile(s.axis) + np.arange(run.schedule.tile(s.axis))
+    enough = all(here.max() >= _values(run, i, around).min() for i in s.lo)
+    return enough and all(here.min() <= _values(run, i, around).max() for i in s.hi)
+
+
+def _values(run: _Run, index: Affine, around: Mapping[str, int]) -> Array:
+    """An index at all positions at hand: of an axis without a loop around, all positions."""
+    total = np.asarray([index.offset])
+    for a, c in index.terms:
+        n = run.schedule.tile(a) if a in around else run.schedule.chain.size(a)
+        total = np.unique(total[:, None] + c * (around.get(a, 0) + np.arange(n)))
+    return total
 
 
 def _forget(run: _Run) -> None:
@@ -161,7 +187,7 @@ def _held_as(x: Any, dtype: str) -> Any:
     """What a variable of that dtype holds: precision aside, which is float64's."""
     if dtype == "bool":
         return np.not_equal(x, 0)
-    return np.trunc(x) if dtype in WHOLE else x
+    return np.trunc(x) + 0.0 if dtype in WHOLE else x  # there is one zero among whole numbers
 
 
 # --- statements

@@ -16,7 +16,7 @@ from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
 from mcfuser.algebra.whole import exact
-from mcfuser.chain import Chain, Operator, batch_axes, sources
+from mcfuser.chain import Chain, Operator, batch_axes, sources, without_dead
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,13 @@ class Program:
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:
-    """The chain made ready for placement: copies dropped, maps that are read elsewhere written into
-    their readers, quotients guarded, maxima joined and taken to base two, sums hoisted (with
-    `shifts`, shifts as well as factors), maps folded, repairs derived, masks taken once.
+    """The chain made ready for placement: copies and what nothing reads dropped, maps that are read
+    elsewhere written into their readers, quotients guarded, maxima joined and taken to base two,
+    sums hoisted (with `shifts`, shifts as well as factors), maps folded, repairs derived, masks
+    taken once.
 
     Raises ChainError where a reduction is read elsewhere than where it is made."""
-    plain = exact(made_in_place(without_copies(chain)))
+    plain = exact(made_in_place(without_copies(without_dead(chain))))
     joined = base_two(absorb(guarded(plain)))
     ready = fold(hoist(joined, shifts))
     masked, settled = masked_once(ready)

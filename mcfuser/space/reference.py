@@ -137,7 +137,7 @@ def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def typed(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Inputs as the reference computes with them."""
-    return {n: as_dtype(a, chain.tensor(n).dtype) for n, a in inputs.items()}
+    return {n: as_dtype(inputs[n], chain.tensor(n).dtype) for n in chain.inputs}
 
 
 def sums_behind(chain: Chain, e: Expr) -> bool:

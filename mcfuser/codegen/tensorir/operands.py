@@ -83,9 +83,20 @@ def products_of(schedule: Schedule, lowering: Lowering) -> Products:
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:
     for s, _ in statements(schedule.body):
-        multiplies = isinstance(s, Compute) and product(s.operator) is not None
-        if isinstance(s, Compute) and multiplies and not _dots(schedule, s) and _real(schedule, s):
+        if not isinstance(s, Compute) or product(s.operator) is None or _dots(schedule, s):
+            continue
+        if _real(schedule, s) and (s.domain is None or _masks(s)):
             yield s
+
+
+def _masks(s: Compute) -> bool:
+    """The domain can mask the left operand, which has all of its axes, as they are."""
+    assert s.domain is not None
+    roles = product(s.operator)
+    assert roles is not None
+    left = roles.left if roles.columns else roles.right
+    names = {i.plain for i in left.indices}
+    return None not in names and set(axes(s.domain)) <= names
 
 
 def _real(schedule: Schedule, s: Compute) -> bool:
@@ -185,11 +196,6 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> Kind:
     return "plain" if contiguous and whole else "panels"
 
 
-def masked_axes(s: Compute, left: Read) -> tuple[str, ...]:
-    """The axes of a left operand; raises Illegal where the product's domain speaks of others."""
-    assert s.domain is not None
-    names = [i.plain for i in left.indices]
-    plain = tuple(a for a in names if a is not None)
-    if len(plain) < len(names) or set(axes(s.domain)) - set(plain):
-        raise Illegal(f"the domain of '{s.operator.out}' is not one of its left operand")
-    return plain
+def masked_axes(left: Read) -> tuple[str, ...]:
+    """The axes of a left operand that a domain masks, each an index of its own."""
+    return tuple(i.plain for i in left.indices if i.plain is not None)

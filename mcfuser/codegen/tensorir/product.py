@@ -125,7 +125,7 @@ def _mask(w: Writer, s: Compute, o: Operands) -> None:
     """A copy of the left operand with zeros outside the domain."""
     assert s.domain is not None
     source = Read(o.left, o.roles.left.indices)
-    names = masked_axes(s, source)
+    names = masked_axes(source)
     masked = Call("select", (s.domain, source, Const(0.0)))
     with w.over(names[:-1]) as at:
 

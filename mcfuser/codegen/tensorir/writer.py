@@ -163,6 +163,9 @@ class Writer:
         """An element in the dtype that it is computed in."""
         text, stored = self.element(r, at), self.stored(r.tensor)
         found = computed_in(stored)
+        if stored == "bfloat16":  # TVM casts its bits as a whole number where the value is named
+            bits = f'T.Cast("uint32", T.reinterpret("uint16", {text}))'
+            return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', found)
         return Typed(text if found == stored else f'T.Cast("{found}", {text})', found)
 
     def value(self, r: Read, at: At) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcfuser.chain import lowest
 from mcfuser.codegen.triton.frame import TAB, Frame
 from mcfuser.codegen.triton.memory import fetch, shared
-from mcfuser.codegen.triton.tile import Scope, Value, spread, value
+from mcfuser.codegen.triton.tile import Scope, Value, cast, spread, value
 from mcfuser.expr import Read
 from mcfuser.space.statement import Combine
 
@@ -26,7 +26,7 @@ def combine(frame: Frame, s: Combine) -> list[str]:
     ]
     frame.depth += 1
     lines, step = _repaired(frame, s)
-    words = spread(step, space, frame.layout.width).text
+    words = spread(cast(step, frame.dtype(s.buffer)), space, frame.layout.width).text
     pad = TAB * frame.depth
     lines.append(
         f"{pad}{name} = tl.maximum({name}, {words})" if largest else f"{pad}{name} += {words}"

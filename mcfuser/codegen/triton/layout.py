@@ -70,8 +70,8 @@ class Layout:
         if self.schedule.buffer(s.buffer).dtype != "float32":
             return None
         batch = {a for a in roles.batch if self.schedule.tile(a) > 1}
-        if s.domain is not None:
-            masked = {a for a in axes(s.domain) if self.schedule.tile(a) > 1}
+        if s.domain is not None:  # a product is 16 wide along its own axes, whatever their tiles
+            masked = {a for a in axes(s.domain) if a not in roles.batch or a in batch}
             left = batch.union(roles.rows, roles.depth)
             if not (masked <= left or masked <= batch.union(roles.columns, roles.depth)):
                 return None

@@ -13,6 +13,7 @@ from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.softmax import Masked, ends
 from mcfuser.codegen.triton.tile import (
     HALF,
+    TERM,
     Value,
     aligned,
     apply,
@@ -77,6 +78,7 @@ def _repair(frame: Frame, s: Repair) -> list[str]:
         name = frame.tile(s.buffer)
         return lines + _assign(frame, s.buffer, f"by_lane({rows.text}, {name}) * {name}")
     repaired = value(s.h, frame.scope(f"{s.buffer}_repair", space, lines))
+    repaired = cast(repaired, frame.dtype(s.buffer))
     return lines + _assign(frame, s.buffer, spread(repaired, space, frame.layout.width).text)
 
 
@@ -95,7 +97,8 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     inner, times = _factor(s) if dtype not in DISCRETE else (s.body, "")
     body = value(inner, scope)
     body = cast(body, "float32") if body.dtype in HALF else body
-    body = cast(body, dtype) if dtype in DISCRETE else body
+    steps = dtype in DISCRETE or (body.dtype in DISCRETE and s.operator.reduce != "none")
+    body = cast(body, dtype) if steps else body
     if s.operator.reduce == "none":
         if s.domain is not None:
             nothing = cast(literal(0), dtype) if dtype in DISCRETE else literal(0.0)
@@ -150,13 +153,16 @@ def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], times:
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
         words = f"tl.{kind}({words}, {i})" if s.buffer not in frame.lanes else f"lanes({words})"
-    return _accumulate(frame, s, Value(words + times, kept, body.dtype))
+    words = f"{words}{times}" if words != body.text else f"{body.within(TERM)}{times}"
+    return _accumulate(frame, s, Value(words, kept, body.dtype))
 
 
 def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
     name = frame.tile(s.buffer)
     if s.buffer in frame.fresh:
-        return _assign(frame, s.buffer, step.text)
+        least = repr(int(lowest(step.dtype))) if step.dtype in DISCRETE else "LOWEST"
+        clamped = f"tl.maximum({step.text}, {least})"  # a row of nothing but minus infinities
+        return _assign(frame, s.buffer, clamped if s.operator.reduce == "max" else step.text)
     if s.operator.reduce == "max":
         return _assign(frame, s.buffer, f"tl.maximum({name}, {step.text})")
     return [f"{TAB * frame.depth}{name} += {step.text}"]

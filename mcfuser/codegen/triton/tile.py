@@ -11,9 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from mcfuser.chain import LOWEST
 from mcfuser.codegen.triton.power import power
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, call
+from mcfuser.space.reference import applied
 from mcfuser.space.statement import Illegal
 
 COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
@@ -93,7 +96,32 @@ def value(e: Expr, scope: Scope) -> Value:
     if e.op == "pow" and (other := power(e)) is not None:
         return value(other, scope)
     args = [_short(value(a, scope), scope) for a in e.args]
-    return apply(e.op, args, scope)
+    return _folded(e.op, args) or apply(e.op, args, scope)
+
+
+def _folded(op: str, args: Sequence[Value]) -> Value | None:
+    """The operator applied to numbers that are known here: positions of a turn that is written
+    out, and constants."""
+    numbers = [_number(v) for v in args]
+    if any(n is None for n in numbers):
+        return None
+    with np.errstate(all="ignore"):
+        found = applied(op, [np.asarray(n) for n in numbers])
+    return literal(found.item())
+
+
+def _number(v: Value) -> float | int | bool | None:
+    """The number that a constant's text is."""
+    if not v.constant:
+        return None
+    if v.text in ("True", "False"):
+        return v.text == "True"
+    if v.text == "LOWEST":
+        return LOWEST
+    try:
+        return int(v.text) if v.dtype in DISCRETE else float(v.text)
+    except ValueError:
+        return None
 
 
 def _short(v: Value, scope: Scope) -> Value:
@@ -181,7 +209,7 @@ def aligned(v: Value, space: Sequence[str]) -> Value:
 
 def spread(v: Value, space: Sequence[str], width: Callable[[str], int]) -> Value:
     """The value with every dimension of `space` at its full width."""
-    if v.space == tuple(space):
+    if v.space == tuple(space) and not v.constant:
         return v
     shape = shape_text([width(a) for a in space])
     if not v.space:
