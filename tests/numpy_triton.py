@@ -142,6 +142,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
     """The module as one block sees it."""
     return SimpleNamespace(
         **DTYPES,
+        int1=np.bool_,
         constexpr=lambda value: value,
         program_id=lambda axis: tile(np.int32(place[axis])),
         static_range=range, cdiv=lambda a, b: -(-a // b), debug_barrier=lambda: None,

@@ -72,9 +72,7 @@ def test_every_position_of_a_domain_is_within_its_bounds(data: st.DataObject) ->
 def turns(text: str, lines: Sequence[str], tile: int = 4) -> dict[str, tuple[list[str], list[str]]]:
     """The bounds of every loop that has some."""
     shapes = {"Q": "mk", "K": "nk", "V": "nh", "X": "mn"}
-    results = [
-        line[0] for line in lines if line[0] in "RZO"
-    ]  # nothing is left out for being unread
+    results = [line[0] for line in lines if line[0] in "RZO"]
     of = program(chain(dict.fromkeys("mnkh", 16), shapes, lines, results))
     plan = Plan(of, expression(text), frozenset("k") & set(of.chain._axes))
     found = loops(plan.schedule(dict.fromkeys(plan.axes, tile)).body)

@@ -8,6 +8,7 @@ from itertools import product as every
 import numpy as np
 import pytest
 from chains import LINES, chain, inputs, named
+from every_schedule import right
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -449,3 +450,54 @@ def test_a_result_that_all_parts_know_only_together_is_not_used_in_one() -> None
     )
     with pytest.raises(Illegal, match="'Y' needs what only all parts of 'n' know"):
         place(of, parse("m.n"), (), split="n")
+
+
+# --- reductions that need each other, wherever their loops stand ------------------------------
+
+TOGETHER = {
+    "a maximum over some of the axes that are summed": (
+        {"X": "ph", "V": "hm"},
+        ["R[h] = max[p] X[p, h]", "U[h] = sum[p, m] exp(X[p, h] - R[h]) * V[h, m]"],
+        ("U",),
+    ),
+    "a tile that an earlier loop needs as well": (
+        {"C": "mp", "B": "h"},
+        ["A[m] = sum[p] C[m, p]", "E[m] = sum[h] B[h] * A[m]",
+         "F[p, h] = max(B[h], 0.0) * B[h]"],
+        ("A", "E", "F"),
+    ),
+    "a map whose reader is in another loop": (
+        {"X": "pm", "Y": "mp"},
+        ["C[m] = sum[p] Y[m, p]", "R[p] = max[m] X[p, m]", "P[p, m] = exp(X[p, m] - R[p])",
+         "U[p] = sum[m] P[p, m] * C[m]"],
+        ("U",),
+    ),
+    "a map of a maximum over all": (
+        {"Y": "mp"},
+        ["C[p] = sum[m] Y[m, p]", "R[] = max[p] C[p]", "P[p] = exp(C[p] - R[()])",
+         "O[m] = sum[p] P[p] * m"],
+        ("O",),
+    ),
+    "a rolled maximum": (
+        {"X": "mp", "Y": "mp"},
+        ["R[m] = max[p] X[m, p]", "T[m] = max[p] exp(X[m, p] - R[m]) * Y[m, p]"],
+        ("T",),
+    ),
+    "a sum that grows": (
+        {"X": "mp"}, ["R[m] = max[p] X[m, p]", "Z[m] = sum[p] exp(R[m] - X[m, p])"], ("Z",)
+    ),
+    "an axis that nothing uses": (
+        {"X": "p", "Y": "p"},
+        ["T[p] = X[p] * Y[p]", "K[h, p] = select(h < 2, X[p], 0.0)"],
+        ("T", "K"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", [0, -1, 1])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_every_way_to_share_loops_is_right(name: str, sign: int) -> None:
+    shapes, lines, outputs = TOGETHER[name]
+    c = chain({"h": 3, "p": 5, "m": 4}, shapes, lines, outputs)
+    x = inputs(c)
+    assert right(c, {n: np.abs(a) * sign if sign else a for n, a in x.items()}) >= 3

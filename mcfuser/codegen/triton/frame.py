@@ -11,7 +11,7 @@ from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.groups import Groups
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.position import Position
-from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, shape_text
+from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, named, shape_text
 from mcfuser.expr import Read, index_text
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
@@ -215,7 +215,7 @@ class Frame:
 
     def full(self, name: str, number: float) -> str:
         """A buffer's tile with one number everywhere."""
-        dtype = f"tl.{self.dtype(name)}"
+        dtype = f"tl.{named(self.dtype(name))}"
         if self.groups is not None and name in self.lanes:
             axes = (self.groups.rows, self.groups.loop.axis)
             wide = shape_text([self.layout.width(a) for a in axes])

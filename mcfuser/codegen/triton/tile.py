@@ -166,13 +166,19 @@ def _constant(v: Value, dtype: str) -> Value:
         number = float(v.text)
     except ValueError:
         if dtype in DISCRETE:
-            return Value(f"tl.full((), {v.text}, tl.{v.dtype}).to(tl.{dtype})", (), dtype)
+            whole = f"tl.full((), {v.text}, tl.{named(v.dtype)}).to(tl.{dtype})"
+            return Value(whole, (), dtype)
         return replace(v, dtype=dtype)
     if dtype == "bool":
         return literal(bool(number))
     if dtype in DISCRETE and v.dtype not in DISCRETE:
         return replace(literal(int(number)), dtype=dtype)
     return replace(v, dtype=dtype)
+
+
+def named(dtype: str) -> str:
+    """A dtype as Triton names it."""
+    return "int1" if dtype == "bool" else dtype
 
 
 def widen(v: Value) -> Value:
@@ -213,7 +219,7 @@ def spread(v: Value, space: Sequence[str], width: Callable[[str], int]) -> Value
         return v
     shape = shape_text([width(a) for a in space])
     if not v.space:
-        words = f"tl.full({shape}, {v.text}, tl.{v.dtype})"
+        words = f"tl.full({shape}, {v.text}, tl.{named(v.dtype)})"
     elif set(v.space) == set(space):
         return aligned(v, space)
     else:

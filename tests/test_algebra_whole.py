@@ -1,0 +1,42 @@
+"""Whole numbers that stay exact."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcfuser.algebra.whole import exact
+from mcfuser.chain import Chain, from_json
+
+
+def made(line: str, **dtypes: str) -> Chain:
+    tensors = {n: {"shape": ["m"], "dtype": d} for n, d in dtypes.items()}
+    return from_json({"axes": {"m": 70_000, "n": 60_000}, "tensors": tensors, "operators": [line]})
+
+
+@pytest.mark.parametrize(
+    ("line", "wide"),
+    [
+        ("Y[m] = t[m] + 1", "Y[m] = int64(t[m]) + int64(1)"),
+        ("Y[m] = -t[m]", "Y[m] = -int64(t[m])"),
+        ("Y[m, n] = m * 50000 + n", "Y[m, n] = int64(m) * int64(50000) + n"),
+        ("Y[m] = (t[m] + 1) * t[m]", "Y[m] = (int64(t[m]) + int64(1)) * t[m]"),
+    ],
+)
+def test_what_may_need_more_than_32_bits_has_64(line: str, wide: str) -> None:
+    assert str(exact(made(line, t="int32"))) == wide
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Y[m, n] = select(n <= m + 2 and m - n < 5, 1.0, 0.0)",
+        "Y[m] = l[m] * l[m] + 1",
+        "Y[m] = t[m] * 0.5",
+        "Y[m] = select(t[m] == m, 1, 0)",
+        "Y[m] = max(t[m], 3)",
+        "Y[m] = b[m] * m",
+    ],
+)
+def test_what_has_room_stays(line: str) -> None:
+    c = made(line, t="int32", l="int64", b="bool")
+    assert exact(c) is c
