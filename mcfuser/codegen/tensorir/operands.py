@@ -85,18 +85,22 @@ def _computes(schedule: Schedule) -> Iterator[Compute]:
     for s, _ in statements(schedule.body):
         if not isinstance(s, Compute) or product(s.operator) is None or _dots(schedule, s):
             continue
-        if _real(schedule, s) and (s.domain is None or _masks(s)):
+        if _real(schedule, s) and (s.domain is None or _masks(schedule, s)):
             yield s
 
 
-def _masks(s: Compute) -> bool:
-    """The domain can mask the left operand, which has all of its axes, as they are."""
+def _masks(schedule: Schedule, s: Compute) -> bool:
+    """The domain can mask the left operand, which has all of its axes, as they are; the other one
+    is loaded, for what is computed may be infinite outside the domain, of which zero times is no
+    number."""
     assert s.domain is not None
     roles = product(s.operator)
     assert roles is not None
-    left = roles.left if roles.columns else roles.right
+    left, right = (roles.left, roles.right) if roles.columns else (roles.right, roles.left)
     names = {i.plain for i in left.indices}
-    return None not in names and set(axes(s.domain)) <= names
+    loaded = {r: schedule.buffer(t.tensor).tensor for r, t in _renamed(s)}[right]
+    whole = None not in names and set(axes(s.domain)) <= names
+    return whole and loaded in schedule.chain.inputs
 
 
 def _real(schedule: Schedule, s: Compute) -> bool:

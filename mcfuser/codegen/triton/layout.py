@@ -72,8 +72,12 @@ class Layout:
         batch = {a for a in roles.batch if self.schedule.tile(a) > 1}
         if s.domain is not None:  # a product is 16 wide along its own axes, whatever their tiles
             masked = {a for a in axes(s.domain) if a not in roles.batch or a in batch}
-            left = batch.union(roles.rows, roles.depth)
-            if not (masked <= left or masked <= batch.union(roles.columns, roles.depth)):
+            inputs = self.schedule.chain.inputs
+            sides = ((roles.left, roles.rows), (roles.right, roles.columns))
+            held = [masked <= batch.union(own, roles.depth) for _, own in sides]
+            loaded = [self.schedule.buffer(r.tensor).tensor in inputs for r, _ in sides]
+            # what is computed may be infinite outside, of which zero times is no number
+            if not any(held) or not all(h or x for h, x in zip(held, loaded, strict=True)):
                 return None
         return roles
 
