@@ -16,6 +16,7 @@ from mcfuser.algebra.hoist import shifted
 from mcfuser.chain import Chain, fixed, flops, run_time, to_json
 from mcfuser.child import Child
 from mcfuser.codegen.tensorir import Source, shaped
+from mcfuser.expr import Cast, walk
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest norm-wise relative error against float64, by the type that the chain stores."""
@@ -62,7 +63,10 @@ def offsets(chain: Chain) -> dict[str, float]:
 
 
 def tolerance(chain: Chain) -> float:
-    return max(TOLERANCE.get(chain.tensor(n).dtype, 1e-5) for n in (*chain.inputs, *chain.outputs))
+    """The error that a check allows, by what the chain stores, and what it casts to on the way."""
+    stored = [chain.tensor(n).dtype for n in (*chain.inputs, *chain.outputs)]
+    casts = [e.dtype for o in chain.operators for e in walk(o.body) if isinstance(e, Cast)]
+    return max(TOLERANCE.get(dtype, 1e-5) for dtype in (*stored, *casts))
 
 
 BATCH = 16

@@ -32,7 +32,7 @@ from mcfuser.space.reference import logical
 ROUND = 2e-3
 """Seconds that one timed round of calls should last at least, so that the clock's step is small."""
 ROUNDS = 7
-KEPT = 2
+KEPT = 3
 """Cases kept: what candidates of a chain are checked on, and its finalists."""
 FEW_ROUNDS = 3
 """For programs of which one call lasts longer than LONG seconds."""

@@ -34,8 +34,9 @@ Array = NDArray[Any]
 
 MAP = ("dtype", "shape", "strides", "part", "swizzle")
 """What the driver is told of a tensor map."""
-KEPT = 2
-"""Problems kept: what candidates of a chain are checked on, and its finalists."""
+KEPT = 3
+"""Problems kept: what candidates of a chain are checked on, and its finalists on varied inputs and
+on whole tensors."""
 MANY = 21
 """Replays of finalists, which are timed in turns."""
 

@@ -32,7 +32,8 @@ from mcfuser.space.reference import (
 Array = NDArray[Any]
 NARROWEST = {"float16": 2.0**-24, "bfloat16": 0.0}
 """The least numbers of narrow types: what is smaller is lost."""
-WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38}
+WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38, "float32": 3.402824e38, "float64": 3.402824e38}
+"""What is larger may be infinite; kernels compute in float32, whatever they store."""
 
 
 @dataclass(frozen=True)
@@ -192,19 +193,20 @@ def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
         return np.where(dc > 0, other, chosen)
     whole = all(v.dtype.kind in "bi" for v, _ in args)
     if e.op in ("add", "sub", "mul", "neg", "abs", "max", "min") and whole:
-        return np.asarray(_of_numbers(e.op, args))
-    return np.asarray(_of_numbers(e.op, args) + _rounded(e.op, value, args))
+        return np.asarray(_of_numbers(e.op, args, unit))
+    return np.asarray(_of_numbers(e.op, args, unit) + _rounded(e.op, value, args))
 
 
-def _of_numbers(op: str, args: Sequence[Pair]) -> Any:
-    """What the arguments' errors become, to first order."""
+def _of_numbers(op: str, args: Sequence[Pair], unit: float) -> Any:
+    """What the arguments' errors become: to first order, but in a product, whose factors may both
+    be nothing but error."""
     (a, da), (b, db) = (*args, args[0])[:2]
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     match op:
         case "add" | "sub":
             return da + db
         case "mul":
-            return np.abs(a) * db + np.abs(b) * da
+            return np.abs(a) * db + np.abs(b) * da + unit * da * db
         case "div":
             return (da + np.abs(a / b) * db) / np.abs(b)
         case "neg" | "abs" | "tanh" | "erf":

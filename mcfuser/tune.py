@@ -290,10 +290,12 @@ class _Tuning:
         assert isinstance(self.worker, Worker)
         programs = [[self._kernel(c)] for c in some]
         seed, wrong = self.options.seed + 1, set[Candidate]()
+        found = self.worker.measure(self.chain, programs, seed, varied=True)
+        wrong |= self._wrong(some, found)
         for extents in smaller(self.chain):
             found = self.worker.measure(self.chain, programs, seed, extents=extents)
             wrong |= self._wrong(some, found)
-        found = self.worker.measure(self.chain, programs, seed, together=True, varied=True)
+        found = self.worker.measure(self.chain, programs, seed, together=True)
         wrong |= self._wrong(some, found)
         return [(c, r) for c, r in zip(some, found, strict=True) if c not in wrong]
 

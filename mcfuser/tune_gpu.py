@@ -69,7 +69,8 @@ def room(compilers: int) -> int:
 def announce(worker: GpuWorker, chain: Chain, seed: int, offsets: Mapping[str, float]) -> None:
     """Has the inputs made that a search will measure candidates on, and then its finalists."""
     worker.ahead(chain, seed, False, offsets)
-    worker.ahead(chain, seed + 1, True, {}, varied=True)
+    worker.ahead(chain, seed + 1, False, {}, varied=True)
+    worker.ahead(chain, seed + 1, True, {})
 
 
 @dataclass
@@ -212,24 +213,22 @@ class GpuSearch:
         )  # fmt: skip
 
     def _again(self, ranked: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
-        """Finalists that are right, timed in turns; the first figures stand where the GPU cannot
-        be measured on any more."""
+        """Finalists that are right on other inputs, of varied signs and scales, and at other
+        extents where these are known at run time only; timed in turns on whole tensors. The first
+        figures stand where the GPU cannot be measured on any more."""
         programs = [[self.kernels[c]] for c in ranked]
-        smalls = [
-            self.worker.measure(self.chain, programs, self.seed + 1, extents=extents)
-            for extents in smaller(self.chain)
-        ]
-        again = self.worker.measure(self.chain, programs, self.seed + 1, together=True, varied=True)
-        again = [
-            next((r for r in (*others, last) if r.failed is not None and not r.unusable), last)
-            for *others, last in zip(*smalls, again, strict=True)
-        ]
-        for r in again:
-            if r.failed is not None:
-                self.failed[f"as a finalist, {r.failed}"] += 1
-        if all(r.unusable for r in again):
-            again = [self.results[c] for c in ranked]
-        return [(c, r) for c, r in zip(ranked, again, strict=True) if r.seconds is not None]
+        ask = partial(self.worker.measure, self.chain, programs, self.seed + 1)
+        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller(self.chain))]
+        rounds.append(ask(together=True))
+        found = []
+        for candidate, *told in zip(ranked, *rounds, strict=True):
+            wrong = next((r for r in told if r.failed is not None and not r.unusable), None)
+            last = told[-1] if not told[-1].unusable else self.results[candidate]
+            if wrong is not None:
+                self.failed[f"as a finalist, {wrong.failed}"] += 1
+            elif last.seconds is not None:
+                found.append((candidate, last))
+        return found
 
 
 def too_large(binary: Binary, device: Device) -> str | None:

@@ -211,15 +211,17 @@ class TestOnTheGpuSide:
         )
         monkeypatch.setattr(made, "prepare", prepare)
         monkeypatch.setattr(child, "_answers", answers)
-        asked = [_request(CHAIN, (), seed, seed == 1, {}, seed == 1) for seed in (0, 1, 2)]
+        asked = [_request(CHAIN, (), seed, seed == 1, {}, seed == 1) for seed in (0, 1, 2, 3)]
         ahead = [request | {"ahead": True} for request in asked[:2]]
-        lines = [*ahead, asked[0], asked[1], asked[2], asked[0]]
+        lines = [*ahead, *asked, asked[0]]
         told = io.BytesIO()
         child.serve(None, io.BytesIO(b"".join(json.dumps(x).encode() + b"\n" for x in lines)), told)
         found = [json.loads(line) for line in told.getvalue().splitlines()]
-        assert [x["seed"] for x in found] == [0, 1, 2, 0]
+        assert [x["seed"] for x in found] == [0, 1, 2, 3, 0]
         assert prepared == [(0, False), (1, True)]
-        assert [of(p) for p in known] == [(0, False), (1, True), (2, False), (0, False)]
+        assert [of(p) for p in known] == [
+            (0, False), (1, True), (2, False), (3, False), (0, False),
+        ]  # fmt: skip
         assert all(x["held"] in ([], [x["seed"]]) for x in found[1:])
 
 

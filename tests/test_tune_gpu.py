@@ -160,8 +160,7 @@ def test_on_a_full_gpu_the_model_chooses_and_says_why() -> None:
 def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> None:
     full = Full(8)
     found = tuned(full, trials=8)
-    assert found.measured == 1e-6
-    assert found.failed[f"as a finalist, {Full.WHY}"] >= 1
+    assert found.measured == 1e-6 and found.error == 1e-4
 
 
 class Crashing(Compilers):
