@@ -43,13 +43,15 @@ class Made:
 @dataclass(frozen=True)
 class Case:
     """A chain with inputs drawn from a seed. The reference computes it at as many positions as
-    `budget` flops allow. A check allows relative errors of `unit`."""
+    `budget` flops allow. A check allows relative errors of `unit`. Where inputs are `varied` all of
+    them may be given one `sign`."""
 
     chain: Chain
     seed: int
     offsets: Mapping[str, float]
     unit: float
     varied: bool = False
+    sign: int | None = None
     budget: float = float("inf")
 
     @cached_property
@@ -88,7 +90,7 @@ class Case:
         """Draws one input, in pieces with a generator each: long ones take seconds otherwise."""
         name = self.chain.inputs[number]
         found = stored_room(self.chain, name)
-        how: Style = style(np.random.default_rng((self.seed, number)), kind, self.varied)
+        how: Style = style(np.random.default_rng((self.seed, number)), kind, self.varied, self.sign)
 
         def draw(first: int) -> None:
             part = found[first : first + PIECE]

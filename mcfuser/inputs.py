@@ -121,11 +121,13 @@ class Style:
     blocks: bool = False
 
 
-def style(rng: np.random.Generator, kind: Kind, varied: bool) -> Style:
-    """The style of one input; data far from zero stay there."""
+def style(rng: np.random.Generator, kind: Kind, varied: bool, sign: int | None = None) -> Style:
+    """The style of one input, with a sign of its own unless one is given; data far from zero stay
+    there."""
     if not varied or kind.offset:
         return Style()
-    return Style(int(rng.integers(-1, 2)), float(2.0 ** rng.integers(-1, 2)), True)
+    drawn_sign, scale = int(rng.integers(-1, 2)), float(2.0 ** rng.integers(-1, 2))
+    return Style(drawn_sign if sign is None else sign, scale, True)
 
 
 def drawn(rng: np.random.Generator, kind: Kind, size: int, how: Style) -> Array:

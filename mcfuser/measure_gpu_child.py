@@ -79,7 +79,7 @@ def _problem(gpu: Gpu, request: Mapping[str, Any], problems: dict[str, Problem])
         budget = WHOLE if request["whole"] else BUDGET
         case = Case(
             chain, request["seed"], request["offsets"], request["tolerance"], request["varied"],
-            budget,
+            budget=budget,
         )  # fmt: skip
         problems[key] = Problem(gpu, case)
     return problems[key]

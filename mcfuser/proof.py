@@ -32,7 +32,7 @@ def disproof(
     chain: Chain, plan: Plan, tiles: Mapping[str, int], shifts: bool, seed: int
 ) -> str | None:
     """Why a candidate for a chain is wrong on a small one, in words; None where it is right there,
-    on plain inputs and on varied ones (mcfuser.inputs)."""
+    on plain inputs and on varied ones, of any signs, all negative and all positive."""
     for small, sizes in _smaller(chain, tiles):
         try:
             ready = program(small, shifts)
@@ -52,8 +52,8 @@ def _form(ready: Program) -> object:
 
 def _wrong(small: Chain, plan: Plan, tiles: Mapping[str, int], seed: int) -> str | None:
     schedule = plan.schedule(tiles)
-    for varied in (False, True):
-        case = Case(small, seed, {}, UNIT, varied)
+    for varied, sign in ((False, None), (True, None), (True, -1), (True, 1)):
+        case = Case(small, seed, {}, UNIT, varied, sign)
         stored = {n: logical(small, n, a) for n, a in case.made.data.items()}
         inputs = {n: decode(a, small.tensor(n).dtype) for n, a in stored.items()}
         found, _ = interpret(schedule, inputs)

@@ -16,7 +16,7 @@ from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Kind, space
 from mcfuser.space.schedule import Schedule
 
-CODE = "5"
+CODE = "6"
 """Raised whenever generated code changes, so that kernels cached before are not taken for new."""
 
 Progress = Callable[[str, int, int], None]

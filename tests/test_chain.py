@@ -315,6 +315,45 @@ BAD = {
     "output of no operator": ({"outputs": ["A"]}, "output 'A' is written by no operator"),
     "not a line": (lines("C = A"), "'C = A' is not an operator: write out[m, n] = sum[k] "),
     "unknown reducer": (lines("C[m] = all[k] A[m, k]"), "'all[k] A[m, k]' is not an expression"),
+    "an output named twice": (
+        {"outputs": ["C", "C"]},
+        "output 'C' of chain 'two' is defined twice",
+    ),
+    "a name of two lines": ({"name": "a\nimport os"}, "must be one line of printable characters"),
+    "a long axis": ({"axes": {"m": 10**12, "n": 5, "k": 6}}, "it must be at most 2147483647"),
+    "negative strides": (
+        tensors(A={"shape": ["m", "k"], "strides": [-5, 1]}),
+        "none may be negative: an index may run backwards, as in A[3 - m]",
+    ),
+    "an output that overlaps itself": (
+        tensors(C={"shape": ["m", "n"], "strides": [0, 1]}) | {"outputs": ["C"]},
+        "two of its elements share a place",
+    ),
+    "a sum of two thousand terms": (
+        lines("C[m] = sum[k] " + " + ".join(["A[m, k]"] * 2000)),
+        "too many operations inside",
+    ),
+    "a deep expression": (
+        lines("C[m] = sum[k] " + "abs(" * 160 + "A[m, k]" + ")" * 160),
+        "inside one another, with the maps that it reads; at most",
+    ),
+    "maps that double": (
+        {
+            "operators": [
+                "F0[m] = A[m, 0]",
+                *(f"F{i + 1}[m] = F{i}[m] + F{i}[m]" for i in range(30)),
+            ]
+        },
+        "operations, ",
+    ),
+    "a sum of conditions": (
+        lines("C[m] = sum[k] A[m, k]") | tensors(C={"shape": ["m"], "dtype": "bool"}),
+        "reduces into a bool; give 'C' the dtype int32",
+    ),
+    "a number beyond 64 bits": (
+        lines("C[m] = sum[k] A[m, k] * 99999999999999999999"),
+        "64 bits hold",
+    ),
     "a minimum": (lines("C[m] = min[k] A[m, k]"), "reduces by min; write the maximum of what is"),
     "no axes": ({"axes": None}, "the chain document is not of the documented form: an object was"),
     "extent in words": (

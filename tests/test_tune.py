@@ -124,3 +124,63 @@ def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
     }
     with pytest.raises(NoCandidate, match="the chain is not defined on the inputs that were drawn"):
         tune(from_json(document), CPU, MemoryCache(), Options(trials=2))
+
+
+UNUSUAL = {
+    "labels": {
+        "axes": {"m": 16, "n": 64, "k": 16},
+        "tensors": {"X": {"shape": ["m", "k"]}, "W": {"shape": ["k", "n"], "constant": True},
+                    "t": {"shape": ["m"], "dtype": "int32"}},
+        "operators": ["S[m, n] = sum[k] X[m, k] * W[k, n]", "R[m] = max[n] S[m, n]",
+                      "Z[m] = sum[n] exp(S[m, n] - R[m])",
+                      "T[m] = sum[n] select(n == t[m], S[m, n], 0.0)",
+                      "L[m] = R[m] + log(Z[m]) - T[m]"],
+    },
+    "run-time extents": {
+        "axes": {"m": [1, 32], "n": [3, 48], "k": 16},
+        "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}},
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]", "R[m] = max[n] C[m, n]",
+                      "Z[m] = sum[n] exp(C[m, n] - R[m])"],
+    },
+    "an extent that no shape shows": {
+        "axes": {"m": [1, 32], "n": 48}, "tensors": {"A": {"shape": ["n"]}},
+        "operators": ["Y[m] = sum[n] A[n] * m"],
+    },
+    "logarithms, roots and powers": {
+        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+        "operators": ["Y[m] = sum[n] log(A[m, n]) * sqrt(A[m, n]) + pow(A[m, n], 1.7)"],
+    },
+    "infinities": {
+        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+        "operators": ["Y[m, n] = log(abs(A[m, n]) * (n < m))"],
+    },
+    "maxima of negative products": {
+        "axes": {"m": 4, "n": 600}, "tensors": {"X": {"shape": ["m", "n"]},
+                                                "y": {"shape": ["m", "n"]}},
+        "operators": ["R[m] = max[n] X[m, n]", "Y[m] = max[n] exp(X[m, n] - R[m]) * y[m, n]"],
+    },
+    "a sum that grows": {
+        "axes": {"m": 4, "n": 600}, "tensors": {"X": {"shape": ["m", "n"]}},
+        "operators": ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] exp(R[m] - X[m, n])"],
+    },
+    "bfloat16": {
+        "axes": {"m": 8, "n": 40}, "tensors": {"X": {"shape": ["m", "n"], "dtype": "bfloat16"}},
+        "operators": ["Z[m] = sum[n] exp(X[m, n])"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_chains_have_kernels_that_are_right(name: str) -> None:
+    found = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), Options(trials=4))
+    assert found.error is not None and found.error < 2e-2
+    assert not found.failed, found.failed
+
+
+def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
+    document = {
+        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+        "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
+    }  # fmt: skip
+    with pytest.raises(NoCandidate, match="'S' needs a kernel of its own"):
+        tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
