@@ -9,6 +9,7 @@ from chains import chain
 from mcfuser import case as cases
 from mcfuser.case import Case, decode, encode, finite
 from mcfuser.chain import LOWEST, Chain, from_json, gemm
+from mcfuser.measure import tolerance
 from mcfuser.space.reference import evaluate
 
 TWO = gemm(1, 64, 48, 32, 32, "float16")
@@ -119,6 +120,24 @@ def test_an_element_is_wrong_however_small_it_is_beside_others() -> None:
     norm = np.linalg.norm(found)
     assert 1e-3 / norm < 1e-5
     assert "1 element too far off" in str(case.error("Y", found))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "off"), [("float32", 3e-5), ("float16", 3e-2), ("bfloat16", 2e-1)]
+)
+def test_what_is_off_by_a_little_more_than_is_tolerated_is_wrong(dtype: str, off: float) -> None:
+    c = gemm(1, 64, 48, 32, 32, dtype)
+    case = of(c, unit=tolerance(c))
+    values = decode(right(case)["E"], dtype).astype(np.float32)
+    assert isinstance(case.error("E", encode(values, dtype)), float)
+    assert "its error is" in str(
+        case.error("E", encode(values * np.float32(1 + OFF[dtype]), dtype))
+    )
+
+
+def test_a_cast_on_the_way_is_tolerated_as_what_is_stored() -> None:
+    line = "Y[m] = sum[n] float16(A[m, n]) * 2.0"
+    assert tolerance(chain({"m": 8, "n": 8}, {"A": "mn"}, [line])) == 1e-2
 
 
 def test_a_maximum_of_nothing_hides_no_error() -> None:

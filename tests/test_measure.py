@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mcfuser.chain import attention, parts
+from mcfuser.chain import attention, from_json, parts
 from mcfuser.codegen.tensorir import Lowering, generate
 from mcfuser.lease import lease
 from mcfuser.measure import Kernel, Worker
@@ -103,16 +103,30 @@ def test_many_programs_are_several_requests(
     assert asked == [3]
 
 
+def test_the_error_is_that_of_the_worst_output(worker: Worker) -> None:
+    """In float16 the first output is off by what that stores, the second by float32's rounding."""
+    document = {
+        "axes": {"m": 64, "n": 32},
+        "tensors": {"X": {"shape": ["m", "n"]}, "A": {"shape": ["m", "n"], "dtype": "float16"},
+                    "B": {"shape": ["m", "n"]}},
+        "operators": ["A[m, n] = X[m, n] * 1.1", "B[m, n] = X[m, n] * 1.2"],
+        "outputs": ["A", "B"],
+    }  # fmt: skip
+    chain = from_json(document)
+    (found,) = worker.measure(chain, [[kernel(chain)]], 0)
+    assert found.error is not None and found.error > 5e-5
+
+
 def test_what_hangs_is_ended() -> None:
     hang = altered(
         "for t in T.parallel(", "for forever in range(10000000000):\n          for t in range("
     )
-    with Worker(2, limit=8.0) as worker:
+    with Worker(2, limit=15.0) as worker:
         begun = time.monotonic()
         found = worker.measure(CHAIN, [hang, [kernel()]], 0)
-        assert "longer than 8 s" in str(found[0].failed)
+        assert "longer than 15 s" in str(found[0].failed)
         assert found[1].failed is None
-        assert time.monotonic() - begun < 40
+        assert time.monotonic() - begun < 60
 
 
 def test_what_wants_too_much_memory_is_told(worker: Worker) -> None:

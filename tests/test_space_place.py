@@ -478,6 +478,11 @@ TOGETHER = {
          "O[m] = sum[p] P[p] * m"],
         ("O",),
     ),
+    "a sum that moves along another axis as well": (
+        {"X": "ph", "Y": "pmh"},
+        ["S[h] = sum[p, m] Y[p, m, h]", "T[h] = max[p] X[p, h] - S[h]"],
+        ("T",),
+    ),
     "a rolled maximum": (
         {"X": "mp", "Y": "mp"},
         ["R[m] = max[p] X[m, p]", "T[m] = max[p] exp(X[m, p] - R[m]) * Y[m, p]"],
