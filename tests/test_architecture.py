@@ -34,6 +34,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
     "lease": (VALUES, set()),
     "child": (VALUES, set()),
+    "confined": (VALUES, set()),
+    "confinement": (VALUES, set()),
     "sample": (SPACE, {"numpy"}),
     "inputs": (VALUES, {"numpy"}),
     "rounding": (SPACE, {"numpy"}),
@@ -79,6 +81,7 @@ READERS = {
     "service/settings.py": "settings are read from the environment here",
     "mcfuser/cli.py": "the command",
     "mcfuser/child.py": "hands its own environment on to the child that measures",
+    "mcfuser/confined.py": "hands its own environment on to the process that works",
     "service/supervisor.py": "hands its own environment on to the worker process",
 }
 
