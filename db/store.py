@@ -163,6 +163,11 @@ class Store:
             total=total,
         )  # fmt: skip
 
+    def held(self, claim: UUID) -> bool:
+        """The claim still is the job's."""
+        with self._read() as session:
+            return session.scalar(select(Job.id).where(Job.claim == claim)) is not None
+
     def finish(self, claim: UUID, module: str, module_bytes: int, report: dict[str, Any]) -> bool:
         return self._set(
             (Job.claim == claim,), state="done", finished=self._now(), module=module,

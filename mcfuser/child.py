@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import IO, Any
+
+NO_TIME = "no time left"
+"""Why there is no answer where the deadline of whoever asked has passed."""
 
 ALONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """numpy's threads spin after a product: they spoil timings, and slow down whoever compiles."""
@@ -69,44 +74,63 @@ class Child:
         self._pending = b""
 
     def ask(
-        self, request: Mapping[str, Any], count: int, limit: float
+        self, request: Mapping[str, Any], count: int, limit: float, deadline: float = math.inf
     ) -> Iterator[dict[str, Any] | str]:
-        """So many answers, each within `limit` seconds.
+        """So many answers, each within `limit` seconds, all before `deadline` (time.monotonic).
 
         Where the child ends or is late, the last one says so instead, and the child is stopped.
         """
-        assert self._process is not None and self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            self.stop()
-            yield "the measuring process died before it began"
+        late = self._send(json.dumps(request).encode() + b"\n", limit, deadline)
+        if late is not None:
+            yield late
             return
         for _ in range(count):
-            answer = self.line(limit)
+            answer = self.line(limit, deadline)
             yield answer
             if isinstance(answer, str):
                 return
 
-    def line(self, limit: float) -> dict[str, Any] | str:
+    def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
         """The next answer, or why there is none."""
         assert self._process is not None and self._process.stdout is not None
-        stream = self._process.stdout
-        end = time.monotonic() + limit
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    self.stop()
-                    return f"it ran longer than {limit:.3g} s"
-                chunk = os.read(stream.fileno(), 1 << 16)
-                if not chunk:
-                    code = self._process.wait()
-                    last = self._last(code)
-                    self.stop()
-                    return f"the measuring process died with status {code}{last}"
-                self._pending += chunk
+        stream, end = self._process.stdout, time.monotonic() + limit
+        while b"\n" not in self._pending:
+            if not _ready(stream, selectors.EVENT_READ, min(end, deadline)):
+                return self._late(limit, end, deadline)
+            chunk = os.read(stream.fileno(), 1 << 16)
+            if not chunk:
+                code = self._process.wait()
+                last = self._last(code)
+                self.stop()
+                return f"the measuring process died with status {code}{last}"
+            self._pending += chunk
         line, self._pending = self._pending.split(b"\n", 1)
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _send(self, data: bytes, limit: float, deadline: float) -> str | None:
+        """Writes a request, which a child that does not read may keep waiting; why it could not,
+        if so."""
+        assert self._process is not None and self._process.stdin is not None
+        stream, end, view = self._process.stdin, time.monotonic() + limit, memoryview(data)
+        os.set_blocking(stream.fileno(), False)
+        while view:
+            if not _ready(stream, selectors.EVENT_WRITE, min(end, deadline)):
+                return self._late(limit, end, deadline)
+            try:
+                view = view[os.write(stream.fileno(), view) :]
+            except OSError:
+                self.stop()
+                return "the measuring process died before it began"
+        return None
+
+    def _late(self, limit: float, end: float, deadline: float) -> str:
+        self.stop()
+        return NO_TIME if deadline < end else f"it ran longer than {limit:.3g} s"
+
+
+def _ready(stream: IO[bytes], event: int, end: float) -> bool:
+    """Waits until a pipe can be read or written, until `end` (time.monotonic) at most."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, event)
+        return bool(selector.select(max(0.0, min(end - time.monotonic(), threading.TIMEOUT_MAX))))

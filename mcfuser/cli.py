@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,16 +20,15 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from mcfuser import report as reporting
 from mcfuser.bench.command import app as bench_app
-from mcfuser.chain import Chain, from_json, from_text
+from mcfuser.confined import Stopped
 from mcfuser.device import CATALOGUE, Device, device_named, names
-from mcfuser.errors import InputError
-from mcfuser.tune import tune
-from mcfuser.tuned import Cache, MemoryCache, Options
+from mcfuser.errors import InputError, LimitError
 
 if TYPE_CHECKING:
     from db import Store
+    from mcfuser.chain import Chain
+    from mcfuser.tuned import Cache
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(bench_app, name="bench")
@@ -42,7 +43,10 @@ SeedOption = Annotated[int, typer.Option(help="of the search and of random input
 TrialsOption = Annotated[
     int | None, typer.Option(help="most candidates measured for one chain", min=1)
 ]
-TimeoutOption = Annotated[str, typer.Option(help="for tuning in all, as 60s, 5m or 1h")]
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option(help="for everything, as 60s, 5m or 1h; without it tuning alone ends after 60s"),
+]
 CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="keep and use tuned kernels")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
@@ -62,19 +66,29 @@ def compile_(
     shape: ShapeOption = None,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
-    timeout: TimeoutOption = "60s",
+    timeout: TimeoutOption = None,
     cache: CacheOption = True,
 ) -> None:
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
-    options = Options(seed, trials, _seconds(timeout))
+    begun = _begun()
+    options, limit = _options(seed, trials, timeout)
     shapes = _shapes(shape)
-    target = device_named(device)
-    data = _read(model)
+    if device != "cpu":
+        device_named(device)  # says so now where it is not known
+    _read(model)
     _writable(output)
-    from mcfuser.compile import compile_model
+    from mcfuser import report as reporting
+    from service.compilation import Request, compiled, start
+    from service.settings import read_settings
 
-    with _cache(cache) as kept, _progress() as progress:
-        artifact = compile_model(data, _probed(target, kept), kept, options, shapes, progress)
+    settings = read_settings()
+    process = start(settings.job_memory)
+    store = settings.database_url if cache else None
+    if cache:
+        _folder(settings.data)
+    request = Request(model, device, options, shapes, store, limit, begun)
+    with _progress() as progress:
+        artifact = compiled(request, process, progress)
     artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
     _folder(output)
     _write(output / "module.so", artifact.module)
@@ -90,16 +104,23 @@ def tune_(
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     trials: TrialsOption = None,
-    timeout: TimeoutOption = "60s",
+    timeout: TimeoutOption = None,
     cache: CacheOption = True,
     source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Tune one chain and print its best kernel."""
-    options = Options(seed, trials, _seconds(timeout))
+    begun = _begun()
+    from mcfuser import report as reporting
+    from mcfuser.tune import tune
+    from mcfuser.tuned import Options
+
+    options, limit = _options(seed, trials, timeout)
     program, target = _chain(chain, dtype), device_named(device)
     with _cache(cache) as kept, _progress() as progress:
-        tuned = tune(program, _probed(target, kept), kept, options, progress)
+        end = begun + limit if limit is not None else None
+        device_ = _probed(target, kept)
+        tuned = tune(program, device_, kept, Options(**options), progress, deadline=end)
     if as_json:
         print(json.dumps(tuned.to_json()))
         return
@@ -117,6 +138,7 @@ def space(
     as_json: JsonOption = False,
 ) -> None:
     """Count the candidates of a chain, and what each pruning rule leaves."""
+    from mcfuser import report as reporting
     from mcfuser.space import prune as pruning
 
     if kind not in ("mcfuser", "chimera"):
@@ -148,6 +170,8 @@ def explain(
     dtype: DtypeOption = "float16",
 ) -> None:
     """Show how a chain's reductions depend on each other, and the loop nest they are fused into."""
+    from mcfuser import report as reporting
+
     program = _chain(chain, dtype)
     reporting.show_algebra(program, device_named(device), out)
 
@@ -204,6 +228,8 @@ def serve(
 @app.command()
 def devices() -> None:
     """List the devices that kernels can be tuned for."""
+    from mcfuser import report as reporting
+
     reporting.show_devices([device_named("cpu"), *CATALOGUE.values()], out)
 
 
@@ -216,6 +242,8 @@ def device_(
     as_json: JsonOption = False,
 ) -> None:
     """Show a GPU's readings, by which the model scales its constants; measure them in 10 s."""
+    from mcfuser import report as reporting
+
     target = device_named(name)
     if target.kind != "cuda":
         raise InputError(f"device '{name}' is no GPU; the CPU is measured whenever it is used")
@@ -243,6 +271,29 @@ def _seconds(words: str) -> float:
     if found is None or float(found[1]) <= 0:
         raise InputError(f"timeout '{words}' is not a time; write 60s, 5m or 1h")
     return float(found[1]) * scale[found[2]]
+
+
+def _options(
+    seed: int, trials: int | None, timeout: str | None
+) -> tuple[dict[str, Any], float | None]:
+    """The tuner's options, and what everything may take, in seconds, where that is limited."""
+    options: dict[str, Any] = {"seed": seed, "trials": trials}
+    if timeout is None:
+        return options, None
+    limit = _seconds(timeout)
+    return options | {"timeout": limit}, limit
+
+
+def _begun() -> float:
+    """When this process was started, on time.monotonic(): a limit holds for the whole command,
+    and a busy machine takes seconds to load it."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
+    except (OSError, AttributeError):  # no Linux
+        age = time.process_time()
+    return time.monotonic() - age
 
 
 def _shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
@@ -313,6 +364,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _chain(words: str, dtype: str) -> Chain:
+    from mcfuser.chain import from_json, from_text
+
     if not words.endswith(".json"):
         return from_text(words, dtype)
     try:
@@ -330,6 +383,8 @@ def _chain(words: str, dtype: str) -> Chain:
 @contextmanager
 def _cache(wanted: bool) -> Iterator[Cache]:
     """The kernel cache under the user's data folder, or one for this run alone."""
+    from mcfuser.tuned import MemoryCache
+
     if not wanted:
         yield MemoryCache()
         return
@@ -354,7 +409,7 @@ def _store() -> Iterator[Store]:
 
 def _probed(device: Device, kept: Cache) -> Device:
     """The device with what a probe has found of it, where that was kept."""
-    if device.kind == "cpu" or isinstance(kept, MemoryCache):
+    if device.kind == "cpu":
         return device
     from db import Store
 
@@ -381,13 +436,21 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def main() -> None:
-    """Runs the command; a mistake of the user's is one sentence on stderr and status 2."""
+    """Runs the command; a mistake of the user's is one sentence on stderr and status 2, a limit
+    that was reached or a compiler that crashed one and status 1."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends children first
     try:
         app(standalone_mode=True)
+    except LimitError as error:
+        print(f"mcfuser: {error}", file=sys.stderr)
+        sys.exit(1)
     except InputError as error:
         print(f"mcfuser: {error}", file=sys.stderr)
         sys.exit(2)
+    except Stopped as died:
+        print(f"mcfuser: the model was not compiled: {died}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,13 @@ from mcfuser.measure import Worker
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.tune import compare, tune, worker_for
 from mcfuser.tuned import Cache, Options, Progress, Tuned
+
+BUILDING = 4.0
+"""What building a module takes, as a multiple of what importing its model took, and"""
+BUILT = 2.0
+"""seconds of a machine that does nothing else. So much is left of a limit when tuning ends."""
+CHOOSING = 2.0
+"""Seconds after the end of tuning in which the model may still choose kernels for what is left."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +60,33 @@ class _Run:
     @property
     def measured(self) -> bool:
         """The device is at hand, so candidates can be measured."""
-        return not isinstance(self.worker, GpuWorker) or self.worker.refused() is None
+        return not isinstance(self.worker, GpuWorker) or self.worker.refused(self.deadline) is None
 
     def tune(self, chain: Chain) -> Tuned:
         """Tunes within a fair share of the time that is left for the searches still to come."""
         left = max(0.0, self.deadline - time.monotonic())
         share = left / max(1, self.searches)
         self.searches -= 1
+        now = time.monotonic()
 
         def tell(stage: str, done: int, total: int) -> None:
             self.progress(f"{stage} chain {self.at + 1} of {self.chains}", done, total)
 
         return tune(
-            chain, self.device, self.cache, self.options, tell, self.worker,
-            time.monotonic() + share,
+            chain, self.device, self.cache, self.options, tell, self.worker, now + share,
+            self.deadline + CHOOSING,
         )  # fmt: skip
+
+    def foresee(self, chain: Chain) -> float:
+        """Seconds that the model expects; infinity where there is no time to ask it."""
+        if time.monotonic() >= self.deadline:
+            return math.inf
+        return foreseen(chain, self.device, self.options, self.measured)
 
     def compare(
         self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
     ) -> list[float]:
-        return compare(self.worker, chain, programs, self.options.seed)
+        return compare(self.worker, chain, programs, self.options.seed, self.deadline)
 
 
 def compile_model(
@@ -81,12 +96,16 @@ def compile_model(
     options: Options,
     shapes: Mapping[str, tuple[int, ...]],
     progress: Progress = lambda stage, done, total: None,
+    end: float | None = None,
 ) -> Artifact:
     """The compiled module of an ONNX model for a device.
 
-    `shapes` fixes the inputs' dynamic dimensions. Raises InputError where the model cannot be used.
+    `shapes` fixes the inputs' dynamic dimensions. Tuning ends after `options.timeout` seconds, or
+    early enough for the module to be built by `end` (time.monotonic) where that is given; chains
+    without a measured kernel by then have the model's choice, or are left to TVM. Raises
+    InputError where the model cannot be used.
     """
-    begun = time.monotonic()
+    begun, spent = time.monotonic(), time.process_time()
     progress("import", 0, 0)
     with ExitStack() as stack:
         worker = worker_for(device)
@@ -94,7 +113,9 @@ def compile_model(
         worker.warm()
         loaded = load(model, shapes)
         parted = partition(loaded.module, device.throughput("float32"), device.bandwidth)
-        run = _Run(device, cache, options, progress, worker, begun + options.timeout)
+        took, worked = time.monotonic() - begun, time.process_time() - spent
+        deadline = _tuned_by(begun + options.timeout, end, took, worked)
+        run = _Run(device, cache, options, progress, worker, deadline)
         decisions = _decide_all(run, parted.found)
     tuned = time.monotonic()
     progress("build", 0, 0)
@@ -109,6 +130,15 @@ def compile_model(
     report["outputs"] = [_port(p) for p in loaded.outputs]
     progress("done", 1, 1)
     return Artifact(module, report)
+
+
+def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:
+    """When tuning must end, given what the import took, in seconds, and how long it had a
+    processor: a busy machine is as much slower at building."""
+    if end is None:
+        return wanted
+    slower = max(1.0, took / max(worked, 1e-3))
+    return min(wanted, end - BUILDING * took - BUILT * slower)
 
 
 def _port(p: Port) -> dict[str, Any]:
@@ -127,10 +157,8 @@ def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
     decisions = {}
     for run.at, (key, chain) in enumerate(distinct.items()):
         decisions[key] = decide(
-            chain, run.device, run.tune,
-            lambda piece: foreseen(piece, run.device, run.options, run.measured),
-            partial(run.compare, chain),
-        )  # fmt: skip
+            chain, run.device, run.tune, run.foresee, partial(run.compare, chain)
+        )
     return decisions
 
 
@@ -185,7 +213,7 @@ def _report(
         "arch": device.arch,
         "units": device.units,
         "seed": options.seed,
-        "times": _times(device, decisions),
+        "times": _times(decisions),
         "chains": [_chain(places[k], decisions[k], device) for k in keys],
         "products": [_product(p, found, keys, fused_at, device) for p in products],
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
@@ -193,9 +221,14 @@ def _report(
     }
 
 
-def _times(device: Device, decisions: Mapping[str, Decision]) -> str:
-    known = (t.measured is not None for d in decisions.values() for t in d.kernels)
-    return "measured" if device.kind == "cpu" or any(known) else "predicted, not measured"
+def _times(decisions: Mapping[str, Decision]) -> str:
+    """Where the kernels' times are from."""
+    known = [t.measured is not None for d in decisions.values() for t in d.kernels]
+    if not known:
+        return "of no kernel: all is left to TVM"
+    if all(known):
+        return "measured"
+    return "measured in part, the others predicted" if any(known) else "predicted, not measured"
 
 
 def _fused(chain: Chain, decision: Decision) -> bool:
@@ -212,13 +245,21 @@ def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[
         "extents": {a.name: chain.size(a.name) for a in chain.axes},
         "operators": [str(o) for o in chain.operators],
         "fused": _fused(chain, decision),
-        "reason": decision.reason,
+        "reason": _reason(decision),
         "saved_bytes": places[0].saved,
         "fused_seconds": decision.fused_seconds,
         "unfused_seconds": decision.unfused_seconds,
         "candidate": _kernel(decision.fused) if decision.fused is not None else None,
         "kernels": [_kernel(t) for t in decision.kernels],
     }
+
+
+def _reason(decision: Decision) -> str:
+    """Why these kernels, and whether they were chosen without being measured."""
+    unmeasured = any(t.measured is None for t in decision.kernels)
+    if not unmeasured or "predicted, not measured" in decision.reason:
+        return decision.reason
+    return f"{decision.reason}, predicted, not measured"
 
 
 def _kernel(tuned: Tuned) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -29,6 +30,10 @@ _POLL = 0.1  # s between two looks at whether the work is still wanted
 _KEPT = 8192  # bytes of the last words of a child
 _ANSWER = 64 << 20  # bytes of one line: no answer is so long, results go through files
 
+_MEMORY = "it needed more memory than it may have"
+_SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
+"""How libraries say that they are given no memory, before they end the process."""
+
 Why = Literal["memory", "processor", "time", "death"]
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -37,7 +42,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 class Limits:
     """What the work may take; None is no limit.
 
-    `memory` is address space in bytes and `processor` CPU time in seconds, of each process;
+    `memory` is bytes of its own data and `processor` CPU time in seconds, of each process;
     `files` are open ones of each process; `wall` is seconds from the request to the answer.
     Without `network` the work cannot open sockets and cannot start programs.
     """
@@ -89,6 +94,10 @@ class Confined:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         self.end()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def end(self) -> None:
         """Kills what is left of the process and of all that it started."""
@@ -168,6 +177,8 @@ class Confined:
         if code == -signal.SIGXCPU:
             took = f"it took more than {self.limits.processor:.3g} s of processor time"
             return Stopped("processor", took, words)
+        if self.limits.memory is not None and _SHORT.search(words):
+            return Stopped("memory", _MEMORY, words)
         last = words.strip().splitlines()[-1:] if code > 0 else []
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
         return Stopped("death", ": ".join([f"its process died of {how}", *last]), words)
@@ -184,7 +195,7 @@ def run(
 
 def _error(message: Mapping[str, Any]) -> Exception:
     if message.get("stopped") == "memory":
-        return Stopped("memory", "it needed more memory than it may have")
+        return Stopped("memory", _MEMORY)
     kind = getattr(errors, str(message.get("kind")), errors.InputError)
     made: Exception = kind(str(message.get("error")))
     return made

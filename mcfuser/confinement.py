@@ -47,7 +47,11 @@ def main() -> None:
     _limit(limits)
     if not limits["network"]:  # before there are other threads, which would keep theirs
         forbid_network()
-    work = import_module(module)
+    try:
+        work = import_module(module)
+    except MemoryError:
+        _write(answers, {"stopped": "memory"})
+        _leave(0)
     request = json.loads(sys.stdin.buffer.readline() or "null")
     if request is None:
         return  # the parent had nothing to ask
@@ -82,7 +86,7 @@ def _write(answers: BinaryIO, message: Mapping[str, Any]) -> None:
 
 def _limit(limits: Mapping[str, Any]) -> None:
     for kind, limit in (
-        (resource.RLIMIT_AS, limits["memory"]),
+        (resource.RLIMIT_DATA, limits["memory"]),  # address space that is not used is no harm
         (resource.RLIMIT_CPU, limits["processor"]),
         (resource.RLIMIT_NOFILE, limits["files"]),
     ):

@@ -45,7 +45,7 @@ class Way:
     @property
     def seconds(self) -> float:
         """By the searches of the pieces, each alone."""
-        return sum(seconds(t) for t in self.kernels)
+        return sum(t.seconds for t in self.kernels)
 
     @property
     def pairs(self) -> list[tuple[Tuned, Chain]]:
@@ -98,11 +98,6 @@ def pieces(chain: Chain, where: Cut) -> tuple[Chain, ...]:
     return (chain,) if len(where) == 1 else cut(guarded(chain), where)
 
 
-def seconds(tuned: Tuned) -> float:
-    """Measured, or predicted where the device is not at hand."""
-    return tuned.measured if tuned.measured is not None else tuned.predicted
-
-
 def decide(
     chain: Chain, device: Device, search: Search, foresee: Foresee, compare: Compare
 ) -> Decision:
@@ -142,7 +137,7 @@ def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[s
         except NoCandidate as error:
             reasons.append(str(error))
             return None
-        spent += seconds(kernels[-1])
+        spent += kernels[-1].seconds
         if spent > limit and i + 1 < len(chains):
             alone = f"{i + 1} of them take{'s' if i == 0 else ''} {spent * 1e6:.1f} us alone"
             reasons.append(f"in {len(chains)} kernels, {alone}")

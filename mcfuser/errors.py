@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class InputError(ValueError):
     """What the user gave cannot be used.
@@ -21,3 +23,11 @@ class DeviceError(InputError):
 
 class ModelError(InputError):
     """A model that cannot be imported."""
+
+
+class LimitError(InputError):
+    """What was asked for takes more time or memory (`what`) than it may."""
+
+    def __init__(self, sentence: str, what: Literal["time", "memory"] = "time") -> None:
+        super().__init__(sentence)
+        self.what = what

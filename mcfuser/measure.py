@@ -6,15 +6,16 @@ crashes, hangs or runs out of memory costs itself and a new child, nothing else.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from mcfuser.algebra.hoist import shifted
 from mcfuser.chain import Chain, fixed, flops, run_time, to_json
-from mcfuser.child import Child
+from mcfuser.child import NO_TIME, Child
 from mcfuser.codegen.tensorir import Source, shaped
 from mcfuser.expr import Cast, walk
 
@@ -110,36 +111,34 @@ class Worker:
         programs: Sequence[Program],
         seed: int,
         together: bool = False,
-        deadline: float | None = None,
+        deadline: float = math.inf,
         offsets: Mapping[str, float] = MappingProxyType({}),
         varied: bool = False,
         extents: Mapping[str, int] = MappingProxyType({}),
+        batch: int = BATCH,
     ) -> list[Measured]:
         """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
         of deviation one, around zero or, by name, around `offsets`; with `varied`, of different
         signs and scales (mcfuser.inputs).
 
         Extents that are known at run time only are those given, or at their upper bounds.
-        `together` times them in turns, for a comparison that drift does not touch. Past the
-        `deadline` (time.monotonic) what is left fails with that reason.
+        `together` times them in turns, for a comparison that drift does not touch. A child builds
+        `batch` programs before it times the first of them. What is not done at the `deadline`
+        (time.monotonic) fails with NO_TIME.
         """
         results: list[Measured] = []
         while len(results) < len(programs):
-            if deadline is not None and time.monotonic() > deadline:
-                results += [Measured(None, None, "no time left")] * (len(programs) - len(results))
+            if time.monotonic() >= deadline:
+                results += [Measured(None, None, NO_TIME)] * (len(programs) - len(results))
                 break
-            part = programs[len(results) :][: len(programs) if together else BATCH]
+            part = programs[len(results) :][: len(programs) if together else batch]
             encoded = [[_kernel(k, extents) for k in p] for p in part]
             request = request_of(at(chain, extents), encoded, seed, together, offsets, varied)
-            for answer in self._ask(request, len(part), self.limit + flops(chain) / SLOWEST):
-                results.append(answer)
+            limit = self.limit + flops(chain) / SLOWEST
+            self.warm()
+            answers = self._child.ask(request, len(part), limit, deadline)
+            results += [measured(answer) for answer in answers]
         return results
-
-    def _ask(self, request: Mapping[str, Any], count: int, limit: float) -> Iterator[Measured]:
-        """Answers in the order of the programs; the last one says why, where the child died."""
-        self.warm()
-        for answer in self._child.ask(request, count, limit):
-            yield measured(answer)
 
 
 def measured(answer: Mapping[str, Any] | str) -> Measured:

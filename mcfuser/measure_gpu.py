@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import importlib.util
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from mcfuser.chain import Chain, to_json
-from mcfuser.child import Child
+from mcfuser.child import NO_TIME, Child
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.codegen.triton import Source, TensorMap
@@ -76,11 +77,11 @@ class GpuWorker:
             self._greeted = False
             self.compilers.warm()
 
-    def refused(self) -> str | None:
+    def refused(self, deadline: float = math.inf) -> str | None:
         """Why this machine cannot measure for the device, in one sentence; None where it can."""
         self.warm()
         if self._refused is None and not self._greeted:
-            told = self._child.line(START)
+            told = self._child.line(START, deadline)
             if isinstance(told, str):
                 self._refused = f"no GPU could be opened: {told}"
             else:
@@ -118,7 +119,7 @@ class GpuWorker:
         programs: Sequence[GpuProgram],
         seed: int,
         together: bool = False,
-        deadline: float | None = None,
+        deadline: float = math.inf,
         offsets: Mapping[str, float] = MappingProxyType({}),
         varied: bool = False,
         extents: Mapping[str, int] = MappingProxyType({}),
@@ -129,21 +130,20 @@ class GpuWorker:
 
         Extents that are known at run time only are those given, or at their upper bounds.
         `together` checks whole tensors and times the programs in turns, for a comparison that
-        drift does not touch. Past the `deadline` (time.monotonic) what is left fails so.
+        drift does not touch. What is not done at the `deadline` (time.monotonic) fails with
+        NO_TIME.
         """
         found: list[Measured] = []
         while len(found) < len(programs):
-            if deadline is not None and time.monotonic() > deadline:
-                found += [Measured(None, None, "no time left")] * (len(programs) - len(found))
+            if time.monotonic() >= deadline:
+                found += [Measured(None, None, NO_TIME)] * (len(programs) - len(found))
                 break
-            if (why := self.refused()) is not None:
+            if (why := self.refused(deadline)) is not None:
                 found += [Measured(None, None, why)] * (len(programs) - len(found))
                 break
             part = programs[len(found) :]
-            for answer in self._child.ask(
-                _request(chain, part, seed, together, offsets, varied, extents), len(part),
-                self.limit,
-            ):  # fmt: skip
+            request = _request(chain, part, seed, together, offsets, varied, extents)
+            for answer in self._child.ask(request, len(part), self.limit, deadline):
                 found.append(measured(answer))
                 if isinstance(answer, dict) and answer["over"]:
                     self._child.stop()

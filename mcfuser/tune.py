@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,14 +17,16 @@ import numpy as np
 from mcfuser.algebra.hoist import shifted
 from mcfuser.candidates import Candidate, Candidates, candidates
 from mcfuser.chain import Chain
+from mcfuser.child import NO_TIME
 from mcfuser.codegen import cubin, tensorir
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.foresee import pruned
-from mcfuser.measure import Kernel, Measured, Worker, offsets, smaller
+from mcfuser.measure import BATCH, Kernel, Measured, Worker, offsets, smaller
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.model import roofline
-from mcfuser.search.evolve import Found, evolve
+from mcfuser.proof import disproof
+from mcfuser.search.evolve import evolve
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
@@ -41,6 +45,11 @@ from mcfuser.tuned import (
 
 FINALISTS = 3
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
+HURRY = 10.0
+"""Seconds within which few candidates can be measured: the model's favourites come first then, and
+few are built before the first is timed."""
+CHOICES = 4
+"""The model's favourites that are proven, one after the other, where no time is left to measure."""
 
 
 def tune(
@@ -51,18 +60,23 @@ def tune(
     progress: Progress = lambda stage, done, total: None,
     worker: Worker | GpuWorker | None = None,
     deadline: float | None = None,
+    give_up: float = math.inf,
 ) -> Tuned:
     """The best kernel for a chain, from the cache or by search; on a GPU that is not at hand the
     model alone chooses, and a machine that has the GPU searches again.
 
-    `deadline` is on time.monotonic(); what was measured by then decides. Raises NoCandidate where
-    nothing legal was found. Where a shift was hoisted out of a sum and every candidate loses too
-    many digits on data far from zero, the space without shifts is searched.
+    `deadline` is on time.monotonic(); what was measured by then decides. Where nothing was, the
+    model chooses (the kernel's `measured` is None), and that is not kept in the cache; from
+    `give_up` on there is no time for that either. Raises NoCandidate where nothing legal was found
+    or no time was left. Where a shift was hoisted out of a sum and every candidate loses too many
+    digits on data far from zero, the space without shifts is searched.
     """
     key = tuned_key(chain, device, options)
     known = cache.get(key)
     if known is not None and (known.measured is not None or device.kind == "cpu"):
         return known
+    if time.monotonic() > give_up:
+        raise NoCandidate(f"chain '{chain.name}' has no kernel: no time was left to choose one")
     deadline = deadline if deadline is not None else time.monotonic() + options.timeout
     with ExitStack() as stack:
         if worker is None:
@@ -70,7 +84,7 @@ def tune(
             stack.callback(worker.stop)
         if isinstance(worker, GpuWorker):
             worker.warm()
-            if known is not None and worker.refused() is not None:
+            if known is not None and worker.refused(deadline) is not None:
                 return known
         try:
             found = _Tuning(key, chain, device, options, progress, worker, deadline).run()
@@ -81,7 +95,8 @@ def tune(
                 raise
             plain = replace(options, shifts=False)
             found = _Tuning(key, chain, device, plain, progress, worker, deadline).run()
-    cache.put(found)
+    if found.measured is not None or device.kind != "cpu":
+        cache.put(found)
     return found
 
 
@@ -95,21 +110,25 @@ def compare(
     chain: Chain,
     programs: Sequence[Sequence[tuple[Tuned, Chain]]],
     seed: int,
+    deadline: float = math.inf,
 ) -> list[float]:
     """Seconds of programs that compute a chain, timed in turns in one process, infinity where one
-    failed; what the model says where the device is not at hand."""
+    failed; what the model says where the device is not at hand, and what the searches found where
+    that is not done by the `deadline` (time.monotonic)."""
     if isinstance(worker, GpuWorker):
         predicted = [sum(t.predicted for t, _ in pairs) for pairs in programs]
-        if worker.refused() is not None:
+        if worker.refused(deadline) is not None:
             return predicted
         launched = [[gpu_kernel(*pair) for pair in pairs] for pairs in programs]
-        found = worker.measure(chain, launched, seed + 2, together=True)
+        found = worker.measure(chain, launched, seed + 2, together=True, deadline=deadline)
         foreseen = all(t.measured is None for pairs in programs for t, _ in pairs)
         if foreseen and any(m.unusable for m in found):
             return predicted
     else:
         called = [[kernel_of(*pair) for pair in pairs] for pairs in programs]
-        found = worker.measure(chain, called, seed + 2, together=True)
+        found = worker.measure(chain, called, seed + 2, together=True, deadline=deadline)
+    if any(m.failed == NO_TIME for m in found):
+        return [sum(t.seconds for t, _ in pairs) for pairs in programs]
     return [m.seconds or float("inf") for m in found]
 
 
@@ -158,20 +177,20 @@ class _Tuning:
     def _on_gpu(self, worker: GpuWorker) -> Tuned:
         """Measured where the GPU is at hand and has room, else chosen by the model alone."""
         name, best = kernel_name(self.key), None
-        if (why := worker.refused()) is not None:
+        if (why := worker.refused(self.deadline)) is not None:
             self.failed[why] += 1
         else:
             search = GpuSearch(
                 self.chain, self.device, worker, name, self.options.seed, self.options.trials,
-                self._late, self.offsets, self.failed,
+                self.deadline, self.offsets, self.failed,
                 lambda done, total: self.progress("measure", done, total),
             )  # fmt: skip
             best = search.run(self.found)
         if best is None and (why is not None or search.unusable):
             best = predicted(
                 self.chain, self.device, self.found, worker.compilers, name, self.options.shifts,
-                self.failed,
-                self._late, lambda done, total: self.progress("compile", done, total),
+                self.failed, self.deadline,
+                lambda done, total: self.progress("compile", done, total),
             )  # fmt: skip
         if best is None:
             raise self._none()
@@ -184,14 +203,22 @@ class _Tuning:
 
     def _measured(self) -> Tuned:
         self.every = _every(self.found, len(self.lowerings))
+        times = self._estimate(self.every.rows)
         search = evolve(
-            self.every.rows, self._estimate(self.every.rows), self._measure, self.options.seed,
-            self.options.trials, self._late,
+            self.every.rows, times, self._measure, self.options.seed, self.options.trials,
+            self._late, ranked=self._hurried,
         )  # fmt: skip
-        return self._tuned(search)
+        ranked = search.ranked(len(search.measured))
+        if not ranked and self._late():
+            return self._chosen(times)
+        return self._tuned(ranked)
 
     def _late(self) -> bool:
-        return time.monotonic() > self.deadline
+        return time.monotonic() >= self.deadline
+
+    @property
+    def _hurried(self) -> bool:
+        return time.monotonic() + HURRY > self.deadline
 
     def _estimate(self, rows: Ints) -> Floats:
         return self.every.each(
@@ -206,16 +233,15 @@ class _Tuning:
     def _measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         """Seconds of candidates, infinity where one failed."""
         programs: dict[Candidate, list[Kernel]] = {}
-        for candidate in candidates:
+        for candidate in candidates if not self._late() else ():
             try:
                 programs[candidate] = [self._kernel(candidate)]
             except Illegal as illegal:
                 self.failed[str(illegal)] += 1
         assert isinstance(self.worker, Worker)
-        deadline = self.deadline if self.done else None  # the first generation always runs
         results = self.worker.measure(
-            self.chain, list(programs.values()), self.options.seed, deadline=deadline,
-            offsets=self.offsets,
+            self.chain, list(programs.values()), self.options.seed, deadline=self.deadline,
+            offsets=self.offsets, batch=self.device.units if self._hurried else BATCH,
         )  # fmt: skip
         for candidate, result in zip(programs, results, strict=True):
             self.done[candidate] = result
@@ -225,16 +251,31 @@ class _Tuning:
         seconds = {c: self.done[c].seconds for c in programs}
         return {c: seconds.get(c) or float("inf") for c in candidates}
 
-    def _tuned(self, search: Found) -> Tuned:
-        ranked = search.ranked(len(search.measured))
-        if not ranked:
-            raise self._none()
+    def _tuned(self, ranked: Sequence[Candidate]) -> Tuned:
         best, result = self._final(ranked)
+        return self._made(best, result, sum(r.failed != NO_TIME for r in self.done.values()))
+
+    def _chosen(self, times: Floats) -> Tuned:
+        """The model's favourite among those that nothing is known against: its schedule is right
+        on a small chain (mcfuser.proof), but it was not measured."""
+        for row in np.argsort(times, kind="stable")[:CHOICES]:
+            candidate = tuple(int(v) for v in self.every.rows[row])
+            tried = self.done.get(candidate)
+            if tried is not None and tried.failed != NO_TIME:
+                continue
+            plan, tiles = self.every.plan(candidate)
+            why = disproof(self.chain, plan, tiles, self.options.shifts, self.options.seed)
+            if why is None:
+                return self._made(candidate, Measured(None, None), 0)
+            self.failed[why] += 1
+        raise self._none()
+
+    def _made(self, best: Candidate, result: Measured, trials: int) -> Tuned:
         plan, tiles = self.every.plan(best)
         predicted = float(self._estimate(np.asarray([best]))[0])
         return self._kept(
             plan, tiles, predicted, asdict(self.lowerings[best[-1]]),
-            self._kernel(best).source.text, b"", result, len(search.measured), {},
+            self._kernel(best).source.text, b"", result, trials, {},
         )  # fmt: skip
 
     def _none(self) -> NoCandidate:
@@ -278,8 +319,6 @@ class _Tuning:
         """The fastest of the first finalists that are right on other inputs, of varied signs and
         scales and none of it far from zero; timed in turns."""
         while ranked:
-            if self._late():
-                return ranked[0], self.done[ranked[0]]
             some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
             timed = self._again(some)
             if timed:
@@ -287,22 +326,28 @@ class _Tuning:
         raise self._none()
 
     def _again(self, some: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
+        """Those that are not wrong, with what was measured last: what their search measured where
+        there is no time to measure all of them again."""
         assert isinstance(self.worker, Worker)
         programs = [[self._kernel(c)] for c in some]
-        seed, wrong = self.options.seed + 1, set[Candidate]()
-        found = self.worker.measure(self.chain, programs, seed, varied=True)
-        wrong |= self._wrong(some, found)
-        for extents in smaller(self.chain):
-            found = self.worker.measure(self.chain, programs, seed, extents=extents)
-            wrong |= self._wrong(some, found)
-        found = self.worker.measure(self.chain, programs, seed, together=True)
-        wrong |= self._wrong(some, found)
-        return [(c, r) for c, r in zip(some, found, strict=True) if c not in wrong]
+        ask = partial(
+            self.worker.measure, self.chain, programs, self.options.seed + 1,
+            deadline=self.deadline,
+        )  # fmt: skip
+        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller(self.chain))]
+        rounds.append(ask(together=True))
+        wrong = {c for found in rounds for c in self._wrong(some, found)}
+        done = all(r.failed != NO_TIME for r in rounds[-1])
+        last = dict(zip(some, rounds[-1], strict=True)) if done else self.done
+        return [(c, last[c]) for c in some if c not in wrong]
 
     def _wrong(self, some: Sequence[Candidate], found: Sequence[Measured]) -> set[Candidate]:
-        """Those that failed; why is counted."""
-        self.failed.update(f"as a finalist, {r.failed}" for r in found if r.failed is not None)
-        return {c for c, r in zip(some, found, strict=True) if r.failed is not None}
+        """Those that failed, but for want of time; why is counted."""
+        bad = {
+            c: r.failed for c, r in zip(some, found, strict=True) if r.failed not in (None, NO_TIME)
+        }
+        self.failed.update(f"as a finalist, {why}" for why in bad.values())
+        return set(bad)
 
 
 def _versions() -> Iterator[tuple[str, str]]:

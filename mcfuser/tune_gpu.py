@@ -18,6 +18,7 @@ import numpy as np
 
 from mcfuser.candidates import Candidate
 from mcfuser.chain import Chain
+from mcfuser.child import NO_TIME
 from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Pending
@@ -83,7 +84,7 @@ class GpuSearch:
     name: str
     seed: int
     trials: int | None
-    stop: Callable[[], bool]
+    deadline: float
     offsets: Mapping[str, float]
     failed: Counter[str]
     tell: Callable[[int, int], None]
@@ -106,12 +107,16 @@ class GpuSearch:
         try:
             search = evolve(
                 self.found.rows, times, self.measure, self.seed, self.trials,
-                lambda: self.stop() or self.unusable or self.spent, lambda: self.due,
+                lambda: self.late or self.unusable or self.spent, lambda: self.due,
                 room(self.worker.compilers.workers), True, lambda candidate: candidate[1:-1],
             )  # fmt: skip
         finally:
             self.worker.compilers.abandon()
         return self._best(search)
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() >= self.deadline
 
     @property
     def unusable(self) -> bool:
@@ -169,10 +174,11 @@ class GpuSearch:
         compilers = self.worker.compilers
         few = last and self.right and len(self.under_way) <= max(1, compilers.workers // 4)
         self.ending = (self.ending or time.monotonic()) if few else None
-        if self.ending is None:
-            return 2.0 * compilers.longest
-        end = self.ending + SLOWEST * (self.ending - self.begun)
-        return max(0.0, end - time.monotonic())
+        now = time.monotonic()
+        end = now + 2.0 * compilers.longest
+        if self.ending is not None:
+            end = self.ending + SLOWEST * (self.ending - self.begun)
+        return max(0.0, min(end, self.deadline) - now)
 
     def _ended(self, candidate: Candidate) -> float:
         """Seconds of a candidate whose compilation has ended, infinity where it failed."""
@@ -188,7 +194,9 @@ class GpuSearch:
             self.failed[why] += 1
             return float("inf")
         kernel = GpuKernel(self.chain, source, binary)
-        result = self.worker.measure(self.chain, [[kernel]], self.seed, offsets=self.offsets)[0]
+        result = self.worker.measure(
+            self.chain, [[kernel]], self.seed, offsets=self.offsets, deadline=self.deadline
+        )[0]
         self.kernels[candidate], self.results[candidate] = kernel, result
         self.tell(len(self.results), len(self.found))
         if result.failed is not None:
@@ -215,15 +223,19 @@ class GpuSearch:
     def _again(self, ranked: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
         """Finalists that are right on other inputs, of varied signs and scales, and at other
         extents where these are known at run time only; timed in turns on whole tensors. The first
-        figures stand where the GPU cannot be measured on any more."""
+        figures stand where there is no time for that, or the GPU cannot be measured on any more."""
         programs = [[self.kernels[c]] for c in ranked]
-        ask = partial(self.worker.measure, self.chain, programs, self.seed + 1)
+        ask = partial(
+            self.worker.measure, self.chain, programs, self.seed + 1, deadline=self.deadline
+        )
         rounds = [ask(varied=True), *(ask(extents=e) for e in smaller(self.chain))]
         rounds.append(ask(together=True))
         found = []
+        done = all(r.failed != NO_TIME and not r.unusable for r in rounds[-1])
         for candidate, *told in zip(ranked, *rounds, strict=True):
-            wrong = next((r for r in told if r.failed is not None and not r.unusable), None)
-            last = told[-1] if not told[-1].unusable else self.results[candidate]
+            bad = (r for r in told if r.failed not in (None, NO_TIME) and not r.unusable)
+            wrong = next(bad, None)
+            last = told[-1] if done else self.results[candidate]
             if wrong is not None:
                 self.failed[f"as a finalist, {wrong.failed}"] += 1
             elif last.seconds is not None:

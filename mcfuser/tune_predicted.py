@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ import numpy as np
 
 from mcfuser.candidates import Candidate, Candidates
 from mcfuser.chain import Chain
+from mcfuser.child import NO_TIME
 from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
@@ -30,11 +32,11 @@ ATTEMPTS = 32
 
 def predicted(
     chain: Chain, device: Device, space: Space, compilers: Compilers, name: str, shifts: bool,
-    failed: Counter[str], stop: Callable[[], bool], tell: Callable[[int, int], None],
+    failed: Counter[str], deadline: float, tell: Callable[[int, int], None],
 ) -> Best | None:  # fmt: skip
     """The best by the model among those that compile, fit the device, do not spill, and whose
     schedule is right on a small chain (mcfuser.proof); None where none of the first ATTEMPTS does.
-    `failed` counts reasons.
+    `failed` counts reasons; what is not compiled at the `deadline` (time.monotonic) is left out.
 
     The parts of a split are combined by a second kernel: one that waits for the last block is
     used only where it was checked.
@@ -45,11 +47,11 @@ def predicted(
     order = np.argsort(times, kind="stable")[:ATTEMPTS]
     together = compilers.workers
     for first in range(0, len(order), together):
-        if first and stop():
+        if time.monotonic() >= deadline:
             break
         tell(first, len(order))
         some = [tuple(int(v) for v in rows[i]) for i in order[first : first + together]]
-        made = _compiled(chain, device, found, compilers, some, name, shifts, failed)
+        made = _compiled(chain, device, found, compilers, some, name, shifts, failed, deadline)
         if made is not None:
             candidate, kernel = made
             plan, tiles = found.plan(candidate)
@@ -62,7 +64,7 @@ def predicted(
 
 def _compiled(
     chain: Chain, device: Device, found: Candidates, compilers: Compilers,
-    some: Sequence[Candidate], name: str, shifts: bool, failed: Counter[str],
+    some: Sequence[Candidate], name: str, shifts: bool, failed: Counter[str], deadline: float,
 ) -> tuple[Candidate, GpuKernel] | None:  # fmt: skip
     """The first of some candidates that is fit for use."""
     written: list[tuple[Candidate, triton.Source]] = []
@@ -74,9 +76,12 @@ def _compiled(
             failed[str(illegal)] += 1
             continue
         written.append((candidate, source))
-    binaries = dict(compilers.compile([source for _, source in written], device.arch))
+    binaries = dict(compilers.compile([source for _, source in written], device.arch, deadline))
     best = None
     for i, (candidate, source) in enumerate(written):
+        if i not in binaries:
+            failed[NO_TIME] += 1
+            continue
         binary = binaries[i]
         if isinstance(binary, Illegal) or (why := _unfit(binary, device)) is not None:
             failed[str(binary) if isinstance(binary, Illegal) else str(why)] += 1

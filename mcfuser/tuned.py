@@ -67,6 +67,11 @@ class Tuned:
     versions: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def seconds(self) -> float:
+        """Measured, or what the model predicts where nothing was."""
+        return self.measured if self.measured is not None else self.predicted
+
     def to_json(self) -> dict[str, Any]:
         document = asdict(self)
         document["chain"] = to_json(self.chain)

@@ -15,8 +15,9 @@ from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_BEAT = 0.5  # s between two looks; progress is written no more often
-_RENEW = 2.0  # s between two renewals without progress: so soon is a cancelled job noticed
+_BEAT = 0.25  # s between two looks: so soon is a cancelled job noticed
+_WRITE = 0.5  # s between two writings of progress
+_RENEW = 2.0  # s between two renewals without progress
 
 
 class Interrupted(BaseException):
@@ -80,9 +81,11 @@ class Claim:
             now = time.monotonic()
             if ending is None and now - begun > self._settings.job_timeout:
                 self._time_out()
-            elif ending is None and (self._latest != written or now - renewed > _RENEW):
+            elif ending is None and now - renewed > (_RENEW if self._latest == written else _WRITE):
                 written, renewed = self._latest, now
                 self._renew(written)
+            elif ending is None:
+                self._look()
             if ending is None and (self._interrupted.is_set() or self._stop.is_set()):
                 ending = now
             if ending is not None and now - ending > self._settings.grace:
@@ -96,6 +99,13 @@ class Claim:
                 self._interrupted.set()
         except StorageError as error:  # the lease outlasts a short outage
             log.warning("lease not renewed: %s", error, extra={"job": self._job.id})
+
+    def _look(self) -> None:
+        try:
+            if not self._store.held(self.token):
+                self._interrupted.set()
+        except StorageError as error:
+            log.warning("claim not read: %s", error, extra={"job": self._job.id})
 
     def _time_out(self) -> None:
         limit = self._settings.job_timeout

@@ -1,20 +1,43 @@
-"""The real compiler, as a worker calls it. Imported by worker processes only: it loads TVM."""
+"""The compiler of a worker's jobs."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
+
 from db import Store
 from mcfuser import tuned
-from mcfuser.compile import Artifact, compile_model
-from mcfuser.device import device_named
+from mcfuser.confined import Confined
+from service.compilation import Artifact, Request, compiled, start
 from service.schemas import Options
+from service.settings import Settings
 
 
-def compile_job(
-    model: bytes, options: Options, cache: tuned.Cache, progress: tuned.Progress
-) -> Artifact:
-    """The module and report of a posted model; raises InputError as `compile_model` does."""
-    wanted = tuned.Options(seed=options.seed, trials=options.trials, timeout=options.timeout)
-    device = device_named(options.device)
-    if isinstance(cache, Store):
-        device = cache.probed(device)
-    return compile_model(model, device, cache, wanted, options.shapes, progress)
+class Compiler:
+    """Compiles a worker's jobs; the process for the next one is started when one is done."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._next: Confined | None = start(settings.job_memory)
+
+    def __call__(
+        self, model: bytes, options: Options, store: Store, progress: tuned.Progress
+    ) -> Artifact:
+        begun = time.monotonic()
+        ready, self._next = self._next, None
+        if ready is None or not ready.alive:
+            ready = start(self._settings.job_memory)
+        request = Request(
+            model, options.device, asdict(options.tuning), options.shapes,
+            self._settings.database_url, options.timeout, begun,
+        )  # fmt: skip
+        try:
+            return compiled(request, ready, progress)
+        finally:
+            self._next = start(self._settings.job_memory)
+
+    def stop(self) -> None:
+        """Ends the process that waits."""
+        if self._next is not None:
+            self._next.end()
+            self._next = None

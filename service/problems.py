@@ -20,6 +20,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "over": (409, "The job is over"),
     "lost": (410, "The module is no longer kept"),
     "timed-out": (504, "The job took too long"),
+    "out-of-memory": (413, "The job needs too much memory"),
     "gave-up": (500, "The job was given up"),
     "bug": (500, "The server failed"),
     "storage": (503, "The database does not answer"),

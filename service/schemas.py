@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from db import Job
+from mcfuser import tuned
 from mcfuser.device import device_named
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -58,13 +60,20 @@ class Options(BaseModel):
     )
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     trials: int | None = Field(default=None, ge=1, le=1_000_000)
-    timeout: Annotated[float, BeforeValidator(_seconds)] = Field(
-        default=60.0, gt=0, le=86400, description="seconds for the whole compile; 60 or 60s"
-    )
+    timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+        default=None, gt=0, le=86400,
+        description="seconds for the whole compile, 60 or 60s; without it tuning alone is limited",
+    )  # fmt: skip
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return parse_shapes(self.shape)
+
+    @property
+    def tuning(self) -> tuned.Options:
+        """The same for the tuner."""
+        asked = tuned.Options(seed=self.seed, trials=self.trials)
+        return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
 
 class JobOut(BaseModel):

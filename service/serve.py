@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,12 +20,12 @@ from service import logs
 from service.app import create_app
 from service.settings import Settings
 from service.supervisor import Supervisor
-from service.worker import Compiler, load_compiler
+from service.worker import Load, load_compiler
 
 log = logging.getLogger(__name__)
 
 
-def serve(settings: Settings, load: Callable[[], Compiler] = load_compiler) -> None:
+def serve(settings: Settings, load: Load = load_compiler) -> None:
     """Serves until SIGINT or SIGTERM.
 
     `load` gives the compiler; it is called in the worker processes, so it must be importable.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,9 @@ class Settings(BaseSettings):
     """Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
     `data` holds models, modules and, unless `database` says otherwise, the SQLite file.
-    Where several machines work on one database, `data` is a folder that all of them share.
+    `job_memory` is what each process of a compile may take, in bytes: by default three quarters of
+    the machine's memory. Where several machines work on one database, `data` is a folder that all
+    of them share.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -30,6 +33,7 @@ class Settings(BaseSettings):
     max_model_bytes: int = Field(default=1 << 30, ge=1)
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
+    job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)
     job_timeout: float = Field(default=3600.0, gt=0)
     grace: float = Field(default=10.0, ge=0)
     lease: float = Field(default=60.0, ge=5)
@@ -45,6 +49,11 @@ class Settings(BaseSettings):
     @property
     def blobs(self) -> Path:
         return self.data / "blobs"
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read_settings(**given: object) -> Settings:

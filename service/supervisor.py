@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -39,9 +38,7 @@ class _Slot:
 class Supervisor:
     """Keeps the settings' number of workers alive while the `with` block runs."""
 
-    def __init__(
-        self, settings: Settings, load: Callable[[], worker.Compiler], store: Store, name: str
-    ) -> None:
+    def __init__(self, settings: Settings, load: worker.Load, store: Store, name: str) -> None:
         self._settings = settings
         self._load = load
         self._store = store

@@ -18,7 +18,8 @@ from multiprocessing import parent_process
 from typing import Any, NoReturn, Protocol
 
 from db import Blobs, Job, Store
-from mcfuser.errors import InputError
+from mcfuser.confined import Stopped
+from mcfuser.errors import InputError, LimitError
 from service import logs
 from service.claim import Claim, Interrupted
 from service.problems import problem
@@ -40,13 +41,14 @@ class Artifact(Protocol):
 
 
 Compiler = Callable[[bytes, Options, Store, Progress], Artifact]
+Load = Callable[[Settings], Compiler]
 
 
-def load_compiler() -> Compiler:
-    """mcfuser's own compiler; importing it takes seconds, so a worker does it before any job."""
-    from service.compiler import compile_job
+def load_compiler(settings: Settings) -> Compiler:
+    """mcfuser's own compiler, which works in a process that can be ended at once."""
+    from service.compiler import Compiler as Confining
 
-    return compile_job
+    return Confining(settings)
 
 
 def work(
@@ -85,8 +87,14 @@ def _attempt(store: Store, blobs: Blobs, compiler: Compiler, job: Job, claim: Cl
         claim.check()
     except Interrupted:
         return "given back" if store.give_back(claim.token) else "interrupted"
+    except LimitError as error:
+        kind = "timed-out" if error.what == "time" else "out-of-memory"
+        return "refused" if store.fail(claim.token, problem(kind, str(error))) else "lost"
     except InputError as error:
         return "refused" if store.fail(claim.token, problem("bad-model", str(error))) else "lost"
+    except Stopped as died:
+        log.error("the compile's process: %s\n%s", died, died.words, extra={"job": job.id})
+        return "retried" if store.retry(claim.token) else "lost"
     except Exception:
         log.exception("job raised", extra={"job": job.id, "attempt": job.attempts})
         return "retried" if store.retry(claim.token) else "lost"
@@ -104,7 +112,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run(settings: Settings, load: Callable[[], Compiler], name: str) -> None:
+def run(settings: Settings, load: Load, name: str) -> None:
     """The whole life of a worker process; returns after SIGTERM or SIGINT.
 
     No two processes may have one name at a time: what is held under it was a dead one's.
@@ -120,7 +128,7 @@ def run(settings: Settings, load: Callable[[], Compiler], name: str) -> None:
     blobs = Blobs(settings.blobs)
     if (back := store.release(name)) > 0:
         log.warning("took back jobs", extra={"worker": name, "jobs": back})
-    compiler = load()
+    compiler = load(settings)
     log.info("worker ready", extra={"worker": name, "pid": os.getpid()})
     work(settings, store, blobs, compiler, name, stop, _end_group)
     store.close()

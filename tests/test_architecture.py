@@ -57,18 +57,19 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "measure_child": (GENERATED | {"case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
     "tuned": (SPACE, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
-    "tune": (TUNED, {"numpy"}),
+    "tune": (TUNED | {"proof"}, {"numpy"}),
     "decide": (SPACE | {"model", "tuned"}, set()),
     "graph": (VALUES | {"lease"}, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
     "cli": (
-        COMPILED | {"bench", "cli", "probe_gpu", "report", "db", "service"}, {"rich", "typer"}
+        COMPILED | {"bench", "cli", "confined", "probe_gpu", "report", "db", "service"},
+        {"rich", "typer"},
     ),
     "db": (VALUES | {"tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"db"},
+        COMPILED | {"confined", "db"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "onnx", "google"},
     ),

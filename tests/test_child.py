@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mcfuser.child import Child
+import time
+
+from mcfuser.child import NO_TIME, Child
 
 
 def test_answers_of_a_child_that_ends_say_so() -> None:
@@ -24,6 +26,23 @@ def test_a_child_that_is_late_is_stopped() -> None:
     child.start()
     assert child.line(0.5) == "it ran longer than 0.5 s"
     assert not child.alive
+
+
+def test_a_deadline_that_comes_first_is_the_reason() -> None:
+    child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"])
+    child.start()
+    assert child.line(60.0, time.monotonic() + 0.2) == NO_TIME
+    assert not child.alive
+
+
+def test_a_child_that_reads_nothing_keeps_nobody_waiting() -> None:
+    """A request that is larger than a pipe is written only while it is read."""
+    child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"])
+    child.start()
+    request = {"programs": "x" * (1 << 20)}
+    assert list(child.ask(request, 1, 60.0, time.monotonic() + 0.2)) == [NO_TIME]
+    child.start()
+    assert list(child.ask(request, 1, 0.2)) == ["it ran longer than 0.2 s"]
 
 
 def test_products_of_a_child_have_one_thread() -> None:

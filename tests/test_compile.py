@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from mcfuser import compile as compiling
 from mcfuser.compile import Artifact, compile_model
 from mcfuser.decide import MARGIN
 from mcfuser.device import device_named
@@ -63,3 +65,39 @@ def test_a_model_without_a_chain_compiles_all_the_same(tmp_path: Path) -> None:
     artifact, _ = compiled("no_product", MemoryCache())
     assert artifact.report["chains"] == []
     assert artifact.module[:4] == b"\x7fELF"
+
+
+def test_without_time_the_model_chooses_every_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "CHOOSING", 1e6)
+    model = (FIXTURES / "attention_where.onnx").read_bytes()
+    artifact = compile_model(model, CPU, MemoryCache(), Options(timeout=1e-9), {})
+    kernels = [k for c in artifact.report["chains"] for k in c["kernels"]]
+    assert kernels and all(k["measured_seconds"] is None for k in kernels)
+    assert artifact.report["times"] == "predicted, not measured"
+    assert all("predicted, not measured" in c["reason"] for c in artifact.report["chains"])
+    (tmp_path / "module.so").write_bytes(artifact.module)
+    assert check(tmp_path, model, {}).error <= 1e-5
+
+
+def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
+    model = (FIXTURES / "attention_where.onnx").read_bytes()
+    artifact = compile_model(
+        model, CPU, MemoryCache(), Options(), {}, end=time.monotonic() - compiling.CHOOSING
+    )
+    assert all(not c["kernels"] and c["reason"].startswith("left to TVM: ") and
+               "no time was left" in c["reason"] for c in artifact.report["chains"])  # fmt: skip
+    (tmp_path / "module.so").write_bytes(artifact.module)
+    assert check(tmp_path, model, {}).error <= 1e-5
+
+
+def test_a_busy_machine_leaves_more_time_to_build() -> None:
+    """Seconds before the end at which tuning stops, by what the import took."""
+
+    def left(took: float, worked: float) -> float:
+        return 100.0 - compiling._tuned_by(1000.0, 100.0, took, worked)
+
+    assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
+    assert compiling._tuned_by(60.0, None, 4.0, 1.0) == 60.0, "without an end nothing is set aside"
+    assert compiling._tuned_by(60.0, 1000.0, 4.0, 1.0) == 60.0

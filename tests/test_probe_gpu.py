@@ -33,7 +33,7 @@ class FakeWorker:
         self.trials, self.why, self.shared, self.failed = trials(device), why, shared, failed
         self.compilers = self
 
-    def refused(self) -> str | None:
+    def refused(self, deadline: float = 0.0) -> str | None:
         return self.why
 
     def compile(self, sources, arch) -> Iterator[tuple[int, Binary | Illegal]]:

@@ -54,6 +54,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(claim, "_BEAT", 0.02)
+    monkeypatch.setattr(claim, "_WRITE", 0.02)
     monkeypatch.setattr(claim, "_RENEW", 0.02)
     settings = Settings(data=tmp_path, job_timeout=30, grace=0.2)
     store = Store(settings.database_url)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import dataclass, field
 
 import pytest
 
+from mcfuser import tune as tune_module
 from mcfuser.chain import attention, from_json, gemm, to_json
+from mcfuser.child import NO_TIME
 from mcfuser.device import CATALOGUE, device_named
 from mcfuser.measure import Measured, Worker
 from mcfuser.tune import kernel_of, tune
@@ -184,3 +188,50 @@ def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
     }  # fmt: skip
     with pytest.raises(NoCandidate, match="'S' needs a kernel of its own"):
         tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
+
+
+def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> None:
+    cache = MemoryCache()
+    found = tune(SMALL, CPU, cache, Options(), deadline=time.monotonic())
+    assert (found.measured, found.error, found.trials) == (None, None, 0)
+    assert found.seconds == found.predicted > 0
+    assert not cache.kept, "a search with more time would not be made"
+    with Worker(CPU.units) as worker:
+        assert worker.measure(SMALL, [[kernel_of(found, SMALL)]], 0)[0].failed is None
+
+
+def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
+    class Wrong(Bench):
+        """The time is over once some candidates were found wrong."""
+
+        def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+            ended.append(len(programs))
+            return [Measured(None, None, "its error is 1") for _ in programs]
+
+    ended: list[int] = []
+    right = tune(SMALL, CPU, MemoryCache(), Options(), deadline=time.monotonic())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
+        patch.setattr(tune_module, "HURRY", math.inf)  # the model's favourites are measured first
+        with pytest.raises(NoCandidate, match="its error is 1"):
+            tune(SMALL, CPU, MemoryCache(), Options(), worker=Wrong(0))
+    assert ended and right.measured is None
+
+
+def test_from_giving_up_on_there_is_no_kernel_but_a_cached_one() -> None:
+    cache, past = MemoryCache(), time.monotonic() - 1.0
+    with pytest.raises(NoCandidate, match="no time was left to choose one"):
+        tune(SMALL, CPU, cache, Options(), deadline=past, give_up=past)
+    kept = tune(SMALL, CPU, cache, Options(trials=4))
+    assert tune(SMALL, CPU, cache, Options(), deadline=past, give_up=past) is kept
+
+
+def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
+    class Late(Bench):
+        def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+            if together:
+                return [Measured(None, None, NO_TIME) for _ in programs]
+            return super().measure(chain, programs, seed, together, **more)
+
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Late(0))
+    assert found.measured == 1e-3, "the first candidate was the fastest"

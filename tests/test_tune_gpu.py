@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from concurrent.futures import Future
 from threading import Timer
@@ -38,7 +39,7 @@ class Bench(GpuWorker):
     def warm(self) -> None:
         pass
 
-    def refused(self) -> str | None:
+    def refused(self, deadline: float = math.inf) -> str | None:
         return None
 
     def measure(
@@ -74,7 +75,7 @@ def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
     failed: Counter[str] = Counter()
     told: list[tuple[int, int]] = []
     search = GpuSearch(
-        CHAIN, H200, bench, "kernel", 0, 16, lambda: False, {}, failed,
+        CHAIN, H200, bench, "kernel", 0, 16, math.inf, {}, failed,
         lambda done, total: told.append((done, total)),
     )  # fmt: skip
     best = search.run(found)
@@ -111,7 +112,7 @@ def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
         def warm(self) -> None:
             pass
 
-        def refused(self) -> str | None:
+        def refused(self, deadline: float = math.inf) -> str | None:
             return "no NVIDIA GPU is at hand"
 
     with Away(H200, cores=2) as away:
@@ -209,7 +210,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     bench.compilers = Slow(ever)
     bench.compilers.longest = 30 if ever else 3
     found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
-    search = GpuSearch(CHAIN, H200, bench, "kernel", 0, 16, lambda: False, {}, failed,
+    search = GpuSearch(CHAIN, H200, bench, "kernel", 0, 16, math.inf, {}, failed,
                        lambda done, total: None)  # fmt: skip
     try:
         best = search.run(found)

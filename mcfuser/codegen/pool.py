@@ -7,14 +7,17 @@ leads a group of processes, so that ptxas ends with it, and ends with whoever as
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent import futures
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
@@ -104,13 +107,20 @@ class Compilers:
         return compile_all([source], arch, 1)[0]
 
     def compile(
-        self, sources: Sequence[Source], arch: str
+        self, sources: Sequence[Source], arch: str, deadline: float = math.inf
     ) -> Iterator[tuple[int, Binary | Illegal]]:
-        """Each source's number and binary, or the reason why there is none, as they come."""
+        """Each source's number and binary, or the reason why there is none, as they come; those
+        that are not done at the `deadline` (time.monotonic) are ended and left out."""
         pending = {self.begin(source, arch): i for i, source in enumerate(sources)}
-        for future in as_completed(pending):
-            i = pending[future]
-            yield i, self.outcome(future, sources[i], arch)
+        while pending:
+            left = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+            done = futures.wait(pending, left, futures.FIRST_COMPLETED).done
+            if not done:
+                self.abandon()
+                return
+            for future in done:
+                i = pending.pop(future)
+                yield i, self.outcome(future, sources[i], arch)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:

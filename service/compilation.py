@@ -1,0 +1,106 @@
+"""Compiling in a process that can be limited and ended, for a worker and for the command."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcfuser.confined import Confined, Limits, Stopped
+from mcfuser.errors import LimitError
+
+_MODULE = "service.compile_child"
+_GRACE, _SHARE = 4.5, 0.09
+"""A compile is ended so many seconds after its time, or this share of it, whichever is more."""
+
+
+Progress = Callable[[str, int, int], None]
+"""Told the stage, the candidates done and those in all."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled module and the report of how it came to be."""
+
+    module: bytes
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compiled, and how; `options` are fields of `tuned.Options`.
+
+    `timeout` is seconds in all from `begun` (time.monotonic()), or None: then tuning ends by
+    itself, and nothing else is limited. `store` is the URL of the database that keeps tuned
+    kernels, or None.
+    """
+
+    model: Path | bytes
+    device: str
+    options: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    store: str | None
+    timeout: float | None = None
+    begun: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """When the time is over, on time.monotonic()."""
+        return self.begun + self.timeout if self.timeout is not None else math.inf
+
+
+def start(memory: int) -> Confined:
+    """A process that is ready for `compiled` once it has loaded TVM; it may have so many bytes."""
+    return Confined(_MODULE, Limits(memory=memory))
+
+
+def compiled(
+    request: Request, process: Confined, progress: Callable[[str, int, int], None]
+) -> Artifact:
+    """The module and report of a model; the process ends with it.
+
+    `progress` is called ten times a second at least, and may raise what ends the compile. Raises
+    InputError as `mcfuser.compile` does, LimitError where a limit was reached, and Stopped where
+    the process died.
+    """
+    latest = ("start", 0, 0)
+    last = request.end + max(_GRACE, _SHARE * (request.timeout or 0.0))
+
+    def tell(message: Mapping[str, Any]) -> None:
+        nonlocal latest
+        latest = (message["stage"], message["done"], message["total"])
+
+    def check() -> None:
+        progress(*latest)
+        if time.monotonic() > last:
+            raise LimitError(
+                f"the model was not compiled within {request.timeout:g} s: the time was over at "
+                f"the stage '{latest[0]}'; give it more time"
+            )
+
+    with process:
+        module, model = process.scratch / "module.so", request.model
+        if isinstance(model, bytes):
+            path = process.scratch / "model.onnx"
+            path.write_bytes(model)
+            model = path
+        asked = {
+            "model": str(model.absolute()), "module": str(module), "device": request.device,
+            "options": dict(request.options), "shapes": dict(request.shapes),
+            "store": request.store,
+            "end": request.end if request.timeout is not None else None,
+        }  # fmt: skip
+        try:
+            answer = process.run(asked, tell, check)
+        except Stopped as stopped:
+            if stopped.why != "memory":
+                raise
+            raise LimitError(
+                f"compiling the model took more than {process.limits.memory} bytes of memory at "
+                f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY", "memory",
+            ) from None  # fmt: skip
+        progress(*latest)
+        return Artifact(module.read_bytes(), answer["report"])
