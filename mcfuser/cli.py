@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -111,16 +111,17 @@ def tune_(
 ) -> None:
     """Tune one chain and print its best kernel."""
     begun = _begun()
-    from mcfuser import report as reporting
-    from mcfuser.tune import tune
-    from mcfuser.tuned import Options
-
     options, limit = _options(seed, trials, timeout)
-    program, target = _chain(chain, dtype), device_named(device)
-    with _cache(cache) as kept, _progress() as progress:
-        end = begun + limit if limit is not None else None
-        device_ = _probed(target, kept)
-        tuned = tune(program, device_, kept, Options(**options), progress, deadline=end)
+    end = begun + limit if limit is not None else None
+    with _ended(end, limit):
+        from mcfuser import report as reporting
+        from mcfuser.tune import tune
+        from mcfuser.tuned import Options
+
+        program, target = _chain(chain, dtype), device_named(device)
+        with _cache(cache) as kept, _progress() as progress:
+            device_ = _probed(target, kept)
+            tuned = tune(program, device_, kept, Options(**options), progress, deadline=end)
     if as_json:
         print(json.dumps(tuned.to_json()))
         return
@@ -282,6 +283,28 @@ def _options(
         return options, None
     limit = _seconds(timeout)
     return options | {"timeout": limit}, limit
+
+
+@contextmanager
+def _ended(end: float | None, limit: float | None) -> Iterator[None]:
+    """Raises LimitError in what is still done a while after `end` (time.monotonic()): what looks at
+    no clock, on a busy machine."""
+    if end is None or limit is None:
+        yield
+        return
+
+    from service.compilation import grace
+
+    def late(*_: object) -> NoReturn:
+        raise LimitError(f"the chain was not tuned within {limit:g} s; give it more time")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(1e-3, end + grace(limit) - time.monotonic()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _begun() -> float:

@@ -13,8 +13,6 @@ from mcfuser.confined import Confined, Limits, Stopped
 from mcfuser.errors import LimitError
 
 _MODULE = "service.compile_child"
-_GRACE, _SHARE = 4.5, 0.09
-"""A compile is ended so many seconds after its time, or this share of it, whichever is more."""
 
 
 Progress = Callable[[str, int, int], None]
@@ -52,6 +50,12 @@ class Request:
         return self.begun + self.timeout if self.timeout is not None else math.inf
 
 
+def grace(timeout: float) -> float:
+    """How many seconds after its time a compile is ended: 4.5, or 9 % of its time if that is more.
+    With what ending it takes, that keeps within 5 s or 10 %."""
+    return max(4.5, 0.09 * timeout)
+
+
 def start(memory: int) -> Confined:
     """A process that is ready for `compiled` once it has loaded TVM; it may have so many bytes."""
     return Confined(_MODULE, Limits(memory=memory))
@@ -67,7 +71,7 @@ def compiled(
     the process died.
     """
     latest = ("start", 0, 0)
-    last = request.end + max(_GRACE, _SHARE * (request.timeout or 0.0))
+    last = request.end + grace(request.timeout or 0.0)
 
     def tell(message: Mapping[str, Any]) -> None:
         nonlocal latest
