@@ -12,6 +12,9 @@ Array = NDArray[Any]
 MARKS = 1e37
 """Numbers beyond this stand for nothing, as a maximum of nothing does: they are no scale for
 others."""
+NOISE = 1e-12
+"""An expected number that is a smaller part of what was rounded on the way to it has cancelled: its
+float64 digits are rounding, and no scale either."""
 LEAST = 1e-37
 """What is smaller than this may be zero."""
 
@@ -19,7 +22,8 @@ LEAST = 1e-37
 def disagreement(
     found: Array, expected: Array, allowed: Array, limit: float, overall: bool
 ) -> float | str:
-    """The norm-wise relative error of an output, numbers beyond MARKS left out; or what is wrong.
+    """The norm-wise relative error of an output, numbers beyond MARKS and those that cancelled left
+    out, unless all did; or what is wrong.
 
     `expected` is float64; infinite elements must be found so. Each other one may be off by `limit`
     times what is `allowed` it (mcfuser.rounding), and with `overall` all of them together by
@@ -33,8 +37,10 @@ def disagreement(
         other = np.isfinite(expected) & np.isfinite(allowed)
         off = np.abs(found - expected)
         usual = other & (np.abs(expected) < MARKS)
-        norm = float(np.linalg.norm(expected[usual])) or 1.0
-        error = float(np.linalg.norm(off[usual])) / norm
+        known = usual & (np.abs(expected) > NOISE * allowed)
+        scale = expected if known.any() else allowed
+        judged = known if known.any() else usual
+        error = float(np.linalg.norm(off[judged])) / (float(np.linalg.norm(scale[judged])) or 1.0)
         wrong = other & ~(off <= limit * allowed + LEAST)
     if (found[infinite] != expected[infinite]).any():
         return f"{_count(found[infinite] != expected[infinite])} should be infinite"

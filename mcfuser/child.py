@@ -19,6 +19,10 @@ from typing import IO, Any
 NO_TIME = "no time left"
 """Why there is no answer where the deadline of whoever asked has passed."""
 
+WAITS, WORKS = {"waits": True}, {"waits": False}
+"""What a child says before it waits for a lease, and once it has it: others' work is not on its
+time."""
+
 ALONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """numpy's threads spin after a product: they spoil timings, and slow down whoever compiles."""
 
@@ -91,9 +95,20 @@ class Child:
                 return
 
     def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
-        """The next answer, or why there is none."""
+        """The next answer, or why there is none. While the child waits for a lease it has time."""
+        end = time.monotonic() + limit
+        while True:
+            found = self._line(limit, end, deadline)
+            if found == WAITS:
+                end = math.inf
+            elif found == WORKS:
+                end = time.monotonic() + limit
+            else:
+                return found
+
+    def _line(self, limit: float, end: float, deadline: float) -> dict[str, Any] | str:
         assert self._process is not None and self._process.stdout is not None
-        stream, end = self._process.stdout, time.monotonic() + limit
+        stream = self._process.stdout
         while b"\n" not in self._pending:
             if not _ready(stream, selectors.EVENT_READ, min(end, deadline)):
                 return self._late(limit, end, deadline)

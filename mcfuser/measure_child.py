@@ -24,6 +24,7 @@ import tvm
 
 from mcfuser.case import Case, stored_room
 from mcfuser.chain import Chain, from_json
+from mcfuser.child import WAITS, WORKS
 from mcfuser.codegen.cpu import compile_function, pack
 from mcfuser.codegen.tensorir import Panels
 from mcfuser.lease import lease
@@ -50,10 +51,14 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 def _serve(request: Mapping[str, Any], cases: dict[str, Case]) -> Iterator[dict[str, Any]]:
     case = _case(request, cases)
     data = case.made.data
+    yield WAITS
     with lease("cpu", exclusive=False), ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield WORKS
         built = list(pool.map(_build, request["programs"]))
     programs: list[Any] = [p if isinstance(p, str) else _bind(case.chain, p, data) for p in built]
+    yield WAITS
     with lease("cpu", exclusive=True):
+        yield WORKS
         if request["together"]:
             yield from _together(case, programs)
             return

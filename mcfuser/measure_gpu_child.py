@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mcfuser import gpu as gpus
 from mcfuser.case import Case
 from mcfuser.chain import BYTES, from_json
+from mcfuser.child import WAITS, WORKS
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.device import device_named
 from mcfuser.gpu import Gpu, Launch, Unusable
@@ -86,7 +87,9 @@ def _problem(gpu: Gpu, request: Mapping[str, Any], problems: dict[str, Problem])
 
 
 def _answers(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield WAITS
     with lease(f"gpu-{problem.gpu.uuid}", exclusive=True):
+        yield WORKS
         if request["together"]:
             yield from _together(problem, request)
             return

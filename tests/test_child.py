@@ -61,3 +61,15 @@ def test_a_child_is_told_more_than_its_parent_knows(monkeypatch) -> None:
     child.start()
     assert child.line(30.0) == 12
     child.stop()
+
+
+def test_waiting_for_a_lease_is_not_on_a_child_s_time() -> None:
+    told = (
+        "import json, time; tell = lambda waits: print(json.dumps({'waits': waits}), flush=True); "
+        "tell(True); time.sleep(2.5); tell(False); time.sleep(60)"
+    )
+    child = Child("timeit", ["-n", "1", "-r", "1", told])
+    child.start()
+    begun = time.monotonic()
+    assert child.line(2.0) == "it ran longer than 2 s"
+    assert time.monotonic() - begun > 4.0, "2.5 s of waiting and 2 of its own"

@@ -235,3 +235,26 @@ def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
 
     found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Late(0))
     assert found.measured == 1e-3, "the first candidate was the fastest"
+
+
+def test_a_chain_without_inputs_has_a_kernel() -> None:
+    document = {
+        "axes": {"m": 4, "n": 6},
+        "tensors": {"Y": {"shape": ["m", "n"], "dtype": "bool"}},
+        "operators": ["Y[m, n] = n <= m"],
+    }
+    assert tune(from_json(document), CPU, MemoryCache(), Options(trials=2)).error == 0.0
+
+
+def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
+    """In a vector loop TVM would fold it to a constant that is no vector."""
+    document = {
+        "axes": {"m": 11, "n": 1},
+        "operators": [
+            "S[m] = sum[n] float32(m <= n + 0 and n - m < 3)",
+            "V[m] = max[n] abs(float32(m <= n + 0 and n - m < 3)) / (abs(S[m]) + 0.5)",
+        ],
+        "tensors": {},
+    }
+    found = tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
+    assert not [why for why in found.failed if "compile" in why]

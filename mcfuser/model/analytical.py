@@ -25,6 +25,6 @@ def estimate(plan: Plan, tiles: Ints, device: Device) -> Floats:
 
 
 def storage(plan: Plan) -> str:
-    """The type that the chain's products read: that of its first input."""
+    """The type that the chain's products read: that of its first input; without any, output."""
     chain = plan.program.chain
-    return chain.tensor(chain.inputs[0]).dtype
+    return chain.tensor((*chain.inputs, *chain.outputs)[0]).dtype

@@ -49,11 +49,15 @@ class Typed:
             return Typed(literal(int(number[1])), dtype)
         if dtype == "bool":
             return Typed(f"({self.text} != {literal(0, self.dtype)})", dtype)
+        if self.dtype == "bool":  # TVM folds a cast of constant bools into a vector that is none
+            return Typed(f"T.Select({self.text}, {literal(1, dtype)}, {literal(0, dtype)})", dtype)
         return Typed(f'T.Cast("{dtype}", {self.text})', dtype)
 
     def stored(self, dtype: str) -> str:
         """The text as a tensor of any dtype holds the value."""
-        return self.text if self.dtype == dtype else f'T.Cast("{dtype}", {self.text})'
+        value = self.to("int32") if self.dtype == "bool" and dtype not in _RANK else self
+        value = value.to(dtype) if dtype in _RANK else value
+        return value.text if value.dtype == dtype else f'T.Cast("{dtype}", {value.text})'
 
 
 def computed_in(dtype: str) -> str:
