@@ -23,7 +23,7 @@ MODELS = ("softmax_over_rows", "no_product", "feed_forward_relu")
 ZOO = """
 [defaults]
 trials = 2
-timeout = "30s"
+timeout = "1h"
 [[models]]
 files = "models/*.onnx"
 """

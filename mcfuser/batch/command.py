@@ -9,17 +9,16 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from mcfuser.batch import state, summary
-from mcfuser.batch.results import Batch, as_json, as_junit
-from mcfuser.batch.run import Done, Work, not_run, run, works
-from mcfuser.batch.zoo import read_zoo
 from mcfuser.duration import seconds
 from mcfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from mcfuser.batch.results import Batch
 
 out = Console(soft_wrap=True)
 
@@ -45,6 +44,11 @@ def batch(
     Ends with 0 where all is well, 1 where a model failed or disagreed, 2 where the zoo or an option
     is wrong, and 3 where the time was spent before all were done.
     """
+    from mcfuser.batch import state, summary
+    from mcfuser.batch.results import Batch
+    from mcfuser.batch.run import Done, left_out, run, works
+    from mcfuser.batch.zoo import read_zoo
+
     begun, start = datetime.now(UTC), time.monotonic()
     end = None if timeout is None else start + seconds(timeout)
     entries = read_zoo(zoo)
@@ -62,7 +66,7 @@ def batch(
                     _say(f"[{len(done)}/{len(given)}] {summary.line(one)}")
         except Interrupted as interrupt:
             number = interrupt.number
-        all_done = tuple(done.get(w.entry.folder) or _left(w) for w in given)
+        all_done = tuple(done.get(w.entry.folder) or left_out(w) for w in given)
         took = time.monotonic() - start
         result = Batch(str(zoo), begun, took, all_done, interrupted=number is not None)
         _write(result, output)
@@ -72,20 +76,20 @@ def batch(
     raise typer.Exit(result.status)
 
 
-def _left(work: Work) -> Done:
-    return Done(work.entry, work.key, not_run())
-
-
 def _write(result: Batch, folder: Path) -> None:
     """Writes what it can of the three documents; raises the first InputError afterwards."""
+    from mcfuser.batch.results import as_json, as_junit
+    from mcfuser.batch.state import write
+    from mcfuser.batch.summary import page
+
     failed: InputError | None = None
     for name, words in (
         ("report.json", as_json(result)),
         ("junit.xml", as_junit(result)),
-        ("summary.md", summary.page(result)),
+        ("summary.md", page(result)),
     ):
         try:
-            state.write(folder / name, words)
+            write(folder / name, words)
         except InputError as error:
             failed = failed or error
     if failed is not None:

@@ -24,6 +24,7 @@ _EXACT = 1e-4
 COMMAND = (sys.executable, "-m", "mcfuser.batch.child")
 """Runs the `mcfuser` command; this process's number and the command's words follow."""
 _POLL = 0.1  # seconds between two looks at whether the work is still wanted
+_POLITE = 1.0  # seconds that a process has to end by itself
 _KEPT = 8192  # bytes of a log's end that are looked at
 
 
@@ -62,7 +63,8 @@ def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
     o = entry.options
     words = [
         "compile", str(entry.model), "-o", str(folder), "--device", entry.device,
-        "--seed", str(o.seed), "--timeout", f"{o.timeout:f}s",
+        "--seed", str(o.seed),
+        *(("--timeout", f"{o.timeout:f}s") if o.timeout is not None else ()),
         *(("--trials", str(o.trials)) if o.trials is not None else ()),
         *(f"--shape={s}" for s in entry.shapes),
     ]  # fmt: skip
@@ -119,9 +121,7 @@ def _ran(
         try:
             code = _waited(process, limit, wanted)
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
     if code == 0:
         return None
     if code is None:
@@ -129,7 +129,17 @@ def _ran(
     if code < 0:
         return f"{words[0]} died of signal {_signal(-code)}"
     last = _last_words(log)
-    return last if code == 2 else f"{words[0]} ended with status {code}: {last}"
+    told = last.removeprefix("mcfuser: ")
+    return told if told != last else f"{words[0]} ended with status {code}: {last}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it has started: politely first, as it has folders to remove."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLITE)
 
 
 def _waited(process: subprocess.Popen[bytes], limit: float, wanted: Wanted) -> int | None:
@@ -154,4 +164,4 @@ def _last_words(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _KEPT))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("mcfuser: ")[:500] if lines else "it said nothing"
+    return lines[-1][:500] if lines else "it said nothing"

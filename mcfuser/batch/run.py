@@ -95,17 +95,18 @@ def run(
 def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
     where = folder / work.entry.folder
     if not wanted():
-        return Done(work.entry, work.key, not_run())
+        return left_out(work)
     try:
         state.forget(where)
         outcome = do(work.entry, where, work.target.refused, wanted)
         state.keep(where, work.key, outcome)
     except Unwanted:
-        outcome = not_run()
+        return left_out(work)
     except (InputError, OSError) as error:  # a full disk is this entry's failure, not the batch's
         outcome = Outcome("failed", f"what it came to cannot be kept: {error}")
     return Done(work.entry, work.key, outcome)
 
 
-def not_run() -> Outcome:
-    return Outcome("not run", "no time was left for it")
+def left_out(work: Work) -> Done:
+    """An entry that there was no time for."""
+    return Done(work.entry, work.key, Outcome("not run", "no time was left for it"))

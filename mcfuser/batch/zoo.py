@@ -23,6 +23,8 @@ LARGEST = 1 << 20
 """Bytes of the largest zoo file that is read."""
 MOST = 10_000
 """The most entries that one zoo may have, and the most files that one pattern may match."""
+LIMIT = 1800.0
+"""Seconds of an entry's `limit`, besides twice its `timeout`, where the zoo gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,14 @@ class Options:
     """How an entry is compiled and checked.
 
     `seed`, `trials` and `timeout` (seconds) are those of `mcfuser compile`. `limit` is the longest
-    that compiling may take in all, and then checking, seconds. `tolerance` is the largest norm-wise
-    relative error against onnxruntime; None leaves it to the types of inputs and outputs.
+    that compiling may take before it is ended, and then checking, seconds. `tolerance` is the
+    largest norm-wise relative error against onnxruntime; None leaves it to the types of inputs and
+    outputs.
     """
 
     seed: int
     trials: int | None
-    timeout: float
+    timeout: float | None
     limit: float
     tolerance: float | None
 
@@ -153,7 +156,7 @@ class _Defaults(_Form):
     ] = ["cpu"]  # fmt: skip
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    timeout: _Duration = 60.0
+    timeout: _Duration | None = None
     limit: _Duration | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
 
@@ -211,7 +214,7 @@ def _line(words: str) -> str:
 
 
 def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
-    limit = model.limit if model.limit is not None else 600.0 + 2 * model.timeout
+    limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
     options = Options(model.seed, model.trials, model.timeout, limit, model.tolerance)
     files = [name for words in model.files for name in _files(words, folder, where)]
     for name, device, shapes in product(files, model.devices, model.shapes):
