@@ -20,9 +20,11 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
+from mcfuser.batch.command import batch
 from mcfuser.bench.command import app as bench_app
 from mcfuser.confined import Stopped
 from mcfuser.device import CATALOGUE, Device, device_named, names
+from mcfuser.duration import seconds
 from mcfuser.errors import InputError, LimitError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(bench_app, name="bench")
+app.command("batch")(batch)
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
@@ -266,14 +269,6 @@ def device_(
 # --- what the commands share ----------------------------------------------------------------
 
 
-def _seconds(words: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", words.strip())
-    scale = {"ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
-    if found is None or float(found[1]) <= 0:
-        raise InputError(f"timeout '{words}' is not a time; write 60s, 5m or 1h")
-    return float(found[1]) * scale[found[2]]
-
-
 def _options(
     seed: int, trials: int | None, timeout: str | None
 ) -> tuple[dict[str, Any], float | None]:
@@ -281,7 +276,7 @@ def _options(
     options: dict[str, Any] = {"seed": seed, "trials": trials}
     if timeout is None:
         return options, None
-    limit = _seconds(timeout)
+    limit = seconds(timeout)
     return options | {"timeout": limit}, limit
 
 

@@ -13,13 +13,13 @@ from fastapi.responses import HTMLResponse
 
 from db import Blobs, Store
 from mcfuser.device import CATALOGUE
+from mcfuser.revision import revision
 from service import jobs, kernels
 from service.http import Gate, add_handlers
 from service.inspect import Inspect, inspect_model
 from service.metrics import Metrics
 from service.schemas import DeviceOut, Health
 from service.settings import Settings
-from service.work import revision
 
 DESCRIPTION = (
     "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "

@@ -6,10 +6,9 @@ import hashlib
 import json
 import platform
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
-import mcfuser
+from mcfuser.revision import revision
 from service.schemas import Options
 
 
@@ -22,18 +21,6 @@ def work_key(model: str, options: Options) -> str:
         "processor": processor() if options.device == "cpu" else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-@cache
-def revision() -> str:
-    """The version of mcfuser, and a hash of its source: an edited checkout is another version."""
-    assert mcfuser.__file__ is not None
-    root = Path(mcfuser.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return f"{version('mcfuser')}+{digest.hexdigest()[:12]}"
 
 
 @cache

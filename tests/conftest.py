@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+
+from mcfuser.codegen.pool import Compilers
+from mcfuser.measure import Worker
+from mcfuser.tuned import Options
+
+PATIENT = 3600
+"""Seconds that no test waits for, however busy the machine is."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,3 +31,22 @@ def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests ask a compiled module whether it is right; steady times would take seconds each."""
     for name, value in (("_ROUNDS", 1), ("_REST", 0.0), ("_WARM", 0.0), ("_COUNTED", 0.0)):
         monkeypatch.setattr(f"mcfuser.graph.check.{name}", value)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine everything takes longer, and nothing has failed for that. Tests of a limit
+    give their own."""
+    _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
+    _default(monkeypatch, Compilers.__init__, longest=PATIENT)
+    _default(monkeypatch, Options.__init__, timeout=float(PATIENT))
+    monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
+
+
+def _default(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], **given: Any) -> None:
+    """Gives parameters of a function other defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    with_default = [p for p in parameters if p.default is not p.empty]
+    assert set(given) <= {p.name for p in with_default}
+    values = tuple(given.get(p.name, p.default) for p in with_default)
+    monkeypatch.setattr(function, "__defaults__", values)

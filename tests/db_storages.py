@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
@@ -11,12 +10,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from db_server import Missing, server
 from sqlalchemy import create_engine, make_url, text
 
 from db import Store
 
 STORAGES = ("file", "memory", "postgresql")
-_VARIABLE = "MCFUSER_TEST_POSTGRESQL"  # the URL of a server where databases may be created
 
 
 @contextmanager
@@ -26,15 +25,17 @@ def fresh(kind: str, folder: Path) -> Iterator[str]:
         yield "sqlite://"
     elif kind == "file":
         yield f"sqlite:///{folder / 'mcfuser.db'}"
-    elif (server := os.environ.get(_VARIABLE)) is None:
-        pytest.skip(f"{_VARIABLE} names no PostgreSQL server")
     else:
+        try:
+            where = server()
+        except Missing as missing:
+            pytest.skip(str(missing))
         name = f"mcfuser_{uuid4().hex}"
-        engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        engine = create_engine(where, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
         try:
-            yield make_url(server).set(database=name).render_as_string(hide_password=False)
+            yield make_url(where).set(database=name).render_as_string(hide_password=False)
         finally:
             with engine.connect() as connection:
                 connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
@@ -42,13 +43,16 @@ def fresh(kind: str, folder: Path) -> Iterator[str]:
 
 
 def claim_all(url: str, name: str, start: Barrier, out: Queue[list[str]]) -> None:
-    """Does jobs until none waits; tells which those were."""
+    """Does jobs until none waits; tells which those were. Nobody does a second one before all have
+    claimed a first."""
     store = Store(url)
     start.wait()
-    mine = []
-    while (job := store.claim(name, 60)) is not None:
+    mine: list[str] = []
+    while (job := store.claim(name, 3600)) is not None:
+        if not mine:
+            start.wait()
         mine.append(str(job.id))
-        store.renew(job.claim, 60, "tuning", 1, 2)
+        store.renew(job.claim, 3600, "tuning", 1, 2)
         store.finish(job.claim, "c" * 64, 1, {})
     out.put(mine)
     store.close()

@@ -62,14 +62,20 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "graph": (VALUES | {"lease"}, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
+    "duration": ({"errors"}, set()),
+    "revision": (set(), set()),
+    "batch": (
+        VALUES | {"duration", "revision", "measure_gpu"}, {"pydantic", "rich", "typer"}
+    ),
     "report": (COMPILED, {"rich"}),
     "cli": (
-        COMPILED | {"bench", "cli", "confined", "probe_gpu", "report", "db", "service"},
+        COMPILED
+        | {"batch", "bench", "cli", "confined", "duration", "probe_gpu", "report", "db", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"confined", "db"},
+        COMPILED | {"confined", "db", "revision"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "onnx", "google"},
     ),

@@ -414,10 +414,8 @@ def test_a_tensor_may_be_larger_than_what_is_read() -> None:
     ],
 )
 def test_numbers_that_are_none_are_refused(change: dict[str, object]) -> None:
-    try:
+    with pytest.raises(InputError, match=r"'a'|'far'"):
         from_json({**GOOD, **change})
-    except InputError:
-        return
 
 
 @pytest.mark.parametrize("word", ["in", "is", "lambda", "None"])
@@ -466,10 +464,8 @@ def test_an_extent_of_nothing_is_refused() -> None:
 
 
 def test_digits_that_are_no_number_are_refused() -> None:
-    try:
+    with pytest.raises(ChainError, match="is neither gemm:batch,M,N,K,H nor attention:"):
         from_text("gemm:1,²,3,4,5")
-    except ChainError:
-        return
 
 
 # --- what is known of a chain ---------------------------------------------------------------

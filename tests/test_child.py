@@ -10,7 +10,7 @@ from mcfuser.child import NO_TIME, Child
 def test_answers_of_a_child_that_ends_say_so() -> None:
     child = Child("json.tool", ["--no-such-option"])
     child.start()
-    (answer,) = child.ask({"a": 1}, 3, 10.0)
+    (answer,) = child.ask({"a": 1}, 3, 600.0)
     assert "died" in str(answer)
     assert not child.alive
 
@@ -18,7 +18,7 @@ def test_answers_of_a_child_that_ends_say_so() -> None:
 def test_a_child_that_an_error_ends_is_quoted() -> None:
     child = Child("timeit", ["raise ImportError('libcuda is too old')"])
     child.start()
-    assert str(child.line(10.0)).endswith("died with status 1: ImportError: libcuda is too old")
+    assert str(child.line(600.0)).endswith("died with status 1: ImportError: libcuda is too old")
 
 
 def test_a_child_that_is_late_is_stopped() -> None:
@@ -50,7 +50,7 @@ def test_products_of_a_child_have_one_thread() -> None:
     told = "import os, numpy; print(len(os.listdir('/proc/self/task')))"
     child = Child("timeit", ["-n", "1", "-r", "1", told])
     child.start()
-    assert child.line(30.0) == 1
+    assert child.line(600.0) == 1
     child.stop()
 
 
@@ -59,7 +59,7 @@ def test_a_child_is_told_more_than_its_parent_knows(monkeypatch) -> None:
     told = "import os; print(os.environ['MCFUSER_OF_ALL'] + os.environ['MCFUSER_OF_ONE'])"
     child = Child("timeit", ["-n", "1", "-r", "1", told], {"MCFUSER_OF_ONE": "2"})
     child.start()
-    assert child.line(30.0) == 12
+    assert child.line(600.0) == 12
     child.stop()
 
 

@@ -40,11 +40,13 @@ def test_explain_derives_the_online_softmax(tmp_path: Path) -> None:
 def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     model = str(FIXTURES / "attention_divide_after.onnx")
     out = tmp_path / "out"
-    ran = mcfuser("compile", model, "-o", str(out), "--trials", "8", data=tmp_path)
+    ran = mcfuser(
+        "compile", model, "-o", str(out), "--trials", "8", "--timeout", "1h", data=tmp_path
+    )
     assert ran.returncode == 0, ran.stderr
     report = json.loads((out / "report.json").read_text())
     assert report["times"] == "measured"
-    again = mcfuser("compile", model, "-o", str(out), data=tmp_path)
+    again = mcfuser("compile", model, "-o", str(out), "--timeout", "1h", data=tmp_path)
     assert again.returncode == 0
     assert "measure chain" not in again.stderr
     checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
@@ -52,7 +54,9 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
 
 
 def test_tune_prints_json(tmp_path: Path) -> None:
-    ran = mcfuser("tune", "gemm:1,32,32,16,16", "--json", "--trials", "4", data=tmp_path)
+    ran = mcfuser(
+        "tune", "gemm:1,32,32,16,16", "--json", "--trials", "4", "--timeout", "1h", data=tmp_path
+    )
     found = json.loads(ran.stdout)
     assert found["measured"] > 0 and found["trials"] <= 4
 

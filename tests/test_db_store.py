@@ -221,12 +221,12 @@ def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
         ]
         for worker in workers:
             worker.start()
-        shares = [out.get(timeout=60) for _ in workers]
+        shares = [out.get(timeout=600) for _ in workers]
         for worker in workers:
             worker.join()
         claimed = [id for share in shares for id in share]
         assert sorted(claimed) == sorted(jobs)
-        assert sum(bool(share) for share in shares) > 1
+        assert all(shares)
         assert store.counts()["done"] == 50
         store.close()
 

@@ -25,6 +25,12 @@ def data(chain, seed=0):
     }
 
 
+def close(found, expected) -> bool:
+    """Equal but for what the order of sums makes of float64; an element near zero may be any."""
+    assert found.shape == expected.shape
+    return np.linalg.norm(found - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("chain", [attention(3, 150, 40, 16, 24), gemm(2, 130, 70, 16, 33)])
 def test_sampled_rows_are_those_of_the_whole(chain) -> None:
     inputs = data(chain)
@@ -32,7 +38,7 @@ def test_sampled_rows_are_those_of_the_whole(chain) -> None:
     assert part.positions
     found, whole = evaluate(part.chain, part.inputs(inputs)), evaluate(chain, inputs)
     for name in chain.outputs:
-        np.testing.assert_allclose(found[name], part.output(name, whole[name]), rtol=1e-12)
+        assert close(found[name], part.output(name, whole[name]))
 
 
 def test_a_causal_sample_knows_where_its_rows_are() -> None:
@@ -43,7 +49,7 @@ def test_a_causal_sample_knows_where_its_rows_are() -> None:
     assert "m" in part.positions and "m" in thinned(chain)
     found, whole = evaluate(part.chain, part.inputs(inputs)), evaluate(small, inputs)
     (name,) = small.outputs
-    np.testing.assert_allclose(found[name], part.output(name, whole[name]), rtol=1e-12)
+    assert close(found[name], part.output(name, whole[name]))
 
 
 def _shrunk(document, extent):

@@ -41,7 +41,7 @@ class Server:
         )  # fmt: skip
         self.wait(lambda: self.client.get("/healthz").status_code == 200)
 
-    def wait(self, done: Any, seconds: float = 20) -> None:
+    def wait(self, done: Any, seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
@@ -55,7 +55,7 @@ class Server:
     def stop(self, number: signal.Signals) -> int:
         assert self.process is not None
         os.killpg(self.process.pid, number)
-        return self.process.wait(20)
+        return self.process.wait(300)
 
     def post(self, name: str, **query: Any) -> str:
         response = self.client.post("/v1/jobs", content=named(name), params=query)
@@ -99,7 +99,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
-    server.start(seconds=60)
+    server.start(seconds=3600)
     first, second = server.post("first"), server.post("second")
     server.wait(lambda: server.job(first)["candidates"]["done"] > 0)
     server.stop(signal.SIGKILL)
@@ -112,14 +112,14 @@ def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
     module = server.client.get(f"{first}/module")
     assert module.content == b"module of " + named("first")[-8:]
 
-    begun = time.monotonic()
+    begun = server.started()
     assert server.post("first") == first
-    assert time.monotonic() - begun < 0.5
+    assert server.job(first)["state"] == "done" and server.started() == begun
     assert server.stop(signal.SIGINT) == 0
 
 
 def test_a_stopped_server_gives_its_job_back_and_leaves_nothing(server: Server) -> None:
-    server.start(seconds=60)
+    server.start(seconds=3600)
     job = server.post("first")
     server.wait(lambda: server.job(job)["state"] == "running")
     server.wait(lambda: len(server.started()) == 2)
@@ -133,7 +133,7 @@ def test_a_stopped_server_gives_its_job_back_and_leaves_nothing(server: Server) 
 def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Server) -> None:
     server.start(seconds=0.2)
     bad, good = server.post("crash"), server.post("good")
-    server.wait(lambda: server.job(bad)["state"] == "failed", seconds=30)
+    server.wait(lambda: server.job(bad)["state"] == "failed")
     problem = server.job(bad)["problem"]
     assert problem["status"] == 500 and "3 times" in problem["detail"]
     server.wait(lambda: server.job(good)["state"] == "done")
@@ -142,7 +142,7 @@ def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Se
 
 
 def test_a_cancelled_job_makes_room(server: Server) -> None:
-    server.start(seconds=60)
+    server.start(seconds=3600)
     first, second = server.post("first"), server.post("second")
     server.wait(lambda: server.job(first)["state"] == "running")
     assert server.client.delete(first).status_code == 204

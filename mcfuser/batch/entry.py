@@ -1,0 +1,167 @@
+"""One entry compiled and checked, each in a process of its own that may die of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcfuser.batch.outcome import Outcome
+from mcfuser.batch.state import file_hash
+from mcfuser.batch.zoo import Entry
+
+TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1}
+"""The largest error that passes, by the type of an input or output; `_EXACT` for any other type."""
+_EXACT = 1e-4
+COMMAND = (sys.executable, "-m", "mcfuser.batch.child")
+"""Runs the `mcfuser` command; this process's number and the command's words follow."""
+_POLL = 0.1  # seconds between two looks at whether the work is still wanted
+_POLITE = 1.0  # seconds that a process has to end by itself
+_KEPT = 8192  # bytes of a log's end that are looked at
+
+
+class Unwanted(Exception):
+    """The batch has no time left, or was interrupted, while an entry was under way."""
+
+
+Wanted = Callable[[], bool]
+
+
+def do(entry: Entry, folder: Path, refused: str | None, wanted: Wanted) -> Outcome:
+    """Compiles an entry into a folder and compares the module with onnxruntime.
+
+    `refused` tells why there is no such device to run the module on; it is not checked then.
+    `wanted` is asked ten times a second. Raises Unwanted where it says no.
+    """
+    begun = time.monotonic()
+    failed = _compiled(entry, folder, wanted)
+    if failed is not None:
+        return Outcome("failed", failed, time.monotonic() - begun)
+    report = _object((folder / "report.json").read_bytes())
+    chains = report.get("chains", [])
+    told: dict[str, Any] = {
+        "chains": len(chains),
+        "fused": sum(bool(c["fused"]) for c in chains),
+        "module": file_hash(folder / "module.so"),
+    }
+    if refused is not None:
+        seconds = time.monotonic() - begun
+        return Outcome("unchecked", f"compiled, not checked: {refused}", seconds, **told)
+    return _checked(entry, folder, report, told, begun, wanted)
+
+
+def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
+    """Compiles; why that failed, None where it did not."""
+    o = entry.options
+    words = [
+        "compile", str(entry.model), "-o", str(folder), "--device", entry.device,
+        "--seed", str(o.seed),
+        *(("--timeout", f"{o.timeout:f}s") if o.timeout is not None else ()),
+        *(("--trials", str(o.trials)) if o.trials is not None else ()),
+        *(f"--shape={s}" for s in entry.shapes),
+    ]  # fmt: skip
+    return _ran(words, None, folder / "log.txt", o.limit, wanted)
+
+
+def _checked(
+    entry: Entry, folder: Path, report: Mapping[str, Any], told: Mapping[str, Any],
+    begun: float, wanted: Wanted,
+) -> Outcome:  # fmt: skip
+    answer = folder / "check.json"
+    words = ["run", str(folder), "--check", str(entry.model), "--json"]
+    try:
+        failed = _ran(words, answer, folder / "log.txt", entry.options.limit, wanted)
+        found = _object(answer.read_bytes())
+    finally:
+        answer.unlink(missing_ok=True)
+    seconds = time.monotonic() - begun
+    if failed is not None:
+        return Outcome("failed", f"compiled, not checked: {failed}", seconds, **told)
+    error, tolerance = float(found["error"]), entry.options.tolerance or _tolerance(report)
+    times = (found["mcfuser_seconds"], found["onnxruntime_seconds"])
+    reason = None
+    if not error <= tolerance:
+        reason = f"its outputs differ from onnxruntime's by {error:.1e}, more than {tolerance:.1e}"
+    state, finite = "disagreed" if reason else "passed", error if math.isfinite(error) else None
+    return Outcome(state, reason, seconds, finite, tolerance, *times, **told)  # type: ignore[arg-type]
+
+
+def _tolerance(report: Mapping[str, Any]) -> float:
+    types = [port["dtype"] for port in (*report.get("inputs", ()), *report.get("outputs", ()))]
+    return max((TOLERANCE.get(t, _EXACT) for t in types), default=_EXACT)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is none: the process has said why."""
+    found = json.loads(data) if data.strip() else {}
+    return found if isinstance(found, dict) else {}
+
+
+# --- the process ----------------------------------------------------------------------------
+
+
+def _ran(
+    words: Sequence[str], output: Path | None, log: Path, limit: float, wanted: Wanted
+) -> str | None:
+    """Runs the command with these words, its messages added to the log and what it prints to
+    `output`. None where it succeeds, else why it did not. Raises Unwanted."""
+    with log.open("ab") as errors, (output or log).open("ab") as printed:
+        process = subprocess.Popen(
+            [*COMMAND, str(os.getpid()), *words],
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=errors, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = _waited(process, limit, wanted)
+        finally:
+            _end(process)
+    if code == 0:
+        return None
+    if code is None:
+        return f"{words[0]} took longer than {limit:.4g} s and was ended"
+    if code < 0:
+        return f"{words[0]} died of signal {_signal(-code)}"
+    last = _last_words(log)
+    told = last.removeprefix("mcfuser: ")
+    return told if told != last else f"{words[0]} ended with status {code}: {last}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it has started: politely first, as it has folders to remove."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLITE)
+
+
+def _waited(process: subprocess.Popen[bytes], limit: float, wanted: Wanted) -> int | None:
+    """The exit status of a process; None where it took longer than that many seconds."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if not wanted():
+            raise Unwanted
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_POLL)
+    return None
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _last_words(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _KEPT))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "it said nothing"

@@ -1,0 +1,63 @@
+"""What an entry of a zoo came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+State = Literal["passed", "unchecked", "disagreed", "failed", "not run"]
+"""`unchecked` compiled for a device that is not at hand. `not run`: no time was left, or the batch
+was interrupted; how far it came is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The state and, unless it is `passed`, the reason in a sentence.
+
+    `seconds` is what compiling and checking took. `error` is the norm-wise relative error against
+    onnxruntime, None where it is not known or not finite, and `tolerance` the largest that passes.
+    The times are of one run of the module and of onnxruntime, in seconds. `chains` counts the
+    chains found, `fused` those that became one kernel. `module` is the hash of module.so.
+    """
+
+    state: State
+    reason: str | None = None
+    seconds: float = 0.0
+    error: float | None = None
+    tolerance: float | None = None
+    mcfuser_seconds: float | None = None
+    onnxruntime_seconds: float | None = None
+    chains: int = 0
+    fused: int = 0
+    module: str | None = None
+
+    @property
+    def good(self) -> bool:
+        """It compiled, and nothing shows that it is wrong."""
+        return self.state in ("passed", "unchecked")
+
+    @property
+    def bad(self) -> bool:
+        return self.state in ("failed", "disagreed")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Outcome:
+        """Raises TypeError or ValueError where the document is none of an outcome's."""
+        outcome = Outcome(**document)
+        numbers = (outcome.seconds, outcome.error, outcome.tolerance, outcome.mcfuser_seconds,
+                   outcome.onnxruntime_seconds, outcome.chains, outcome.fused)  # fmt: skip
+        if outcome.state not in get_args(State) or not all(_number(n) for n in numbers):
+            raise ValueError("no outcome of this version's")
+        if not all(w is None or isinstance(w, str) for w in (outcome.reason, outcome.module)):
+            raise ValueError("no outcome of this version's")
+        return outcome
+
+
+def _number(value: object) -> bool:
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (real and math.isfinite(value))  # type: ignore[arg-type]

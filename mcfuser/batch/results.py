@@ -1,0 +1,128 @@
+"""What a batch came to, for programs: one JSON document, and JUnit's XML for CI systems."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from xml.etree import ElementTree
+
+from mcfuser.batch.outcome import State
+from mcfuser.batch.run import Done
+from mcfuser.batch.zoo import printable
+from mcfuser.revision import revision
+
+# Characters that no XML document may hold, escaped or not.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All entries of a zoo, in its order. `seconds` is how long the batch took; `interrupted` says
+    that a signal ended it."""
+
+    zoo: str
+    begun: datetime
+    seconds: float
+    done: Sequence[Done]
+    interrupted: bool = False
+
+    @property
+    def counts(self) -> dict[State, int]:
+        """How many entries are in each state that there is."""
+        return dict(Counter(d.outcome.state for d in self.done))
+
+    @property
+    def unchanged(self) -> int:
+        return sum(d.unchanged for d in self.done)
+
+    @property
+    def status(self) -> int:
+        """0: all is well; 1: a model failed or disagreed; 3: some were not run."""
+        if any(d.outcome.bad for d in self.done):
+            return 1
+        return 3 if any(d.outcome.state == "not run" for d in self.done) else 0
+
+
+def as_json(batch: Batch) -> str:
+    document = {
+        "zoo": batch.zoo,
+        "begun": batch.begun.isoformat(timespec="seconds"),
+        "seconds": round(batch.seconds, 3),
+        "code": revision(),
+        "status": batch.status,
+        "interrupted": batch.interrupted,
+        "counts": batch.counts,
+        "unchanged": batch.unchanged,
+        "entries": [_entry(d) for d in batch.done],
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _entry(done: Done) -> dict[str, Any]:
+    return {
+        **done.entry.to_json(),
+        "key": done.key,
+        "folder": f"entries/{done.entry.folder}",
+        "unchanged": done.unchanged,
+        **done.outcome.to_json(),
+    }
+
+
+def as_junit(batch: Batch) -> str:
+    """A suite for each device and a case for each entry; what this batch did not do is skipped."""
+    root = ElementTree.Element("testsuites", {"name": "mcfuser batch", **_totals(batch.done)})
+    for device in dict.fromkeys(d.entry.device for d in batch.done):
+        of_device = [d for d in batch.done if d.entry.device == device]
+        told = {"name": device, "timestamp": f"{batch.begun:%Y-%m-%dT%H:%M:%S}"}
+        suite = ElementTree.SubElement(root, "testsuite", {**told, **_totals(of_device)})
+        for done in of_device:
+            _case(suite, done)
+    ElementTree.indent(root)
+    text = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _totals(done: Sequence[Done]) -> dict[str, str]:
+    return {
+        "tests": str(len(done)),
+        "failures": str(sum(d.outcome.bad for d in done)),
+        "errors": "0",
+        "skipped": str(sum(skipped(d) is not None for d in done)),
+        "time": f"{sum(_spent(d) for d in done):.3f}",
+    }
+
+
+def _case(suite: ElementTree.Element, done: Done) -> None:
+    name = " ".join((done.entry.name, *done.entry.shapes))
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=_xml(done.entry.device), name=_xml(name),
+        time=f"{_spent(done):.3f}",
+    )  # fmt: skip
+    reason = _xml(done.outcome.reason or "")
+    why = skipped(done)
+    if done.outcome.bad:
+        failure = ElementTree.SubElement(case, "failure", type=done.outcome.state, message=reason)
+        failure.text = f"{reason}\nlog: entries/{done.entry.folder}/log.txt"
+    elif why is not None:
+        ElementTree.SubElement(case, "skipped", message=_xml(why))
+
+
+def skipped(done: Done) -> str | None:
+    """Why this batch did not do the whole of an entry, if so."""
+    if done.unchanged:
+        return f"unchanged: {done.outcome.reason or 'it passed before'}"
+    return done.outcome.reason if done.outcome.state in ("unchecked", "not run") else None
+
+
+def _spent(done: Done) -> float:
+    """Seconds that this batch spent on an entry."""
+    return 0.0 if done.unchanged else done.outcome.seconds
+
+
+def _xml(words: str) -> str:
+    return _NOT_XML.sub("\ufffd", printable(words))

@@ -1,0 +1,112 @@
+"""A zoo's entries done, some at once, until there is no time left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcfuser.batch import state
+from mcfuser.batch.entry import Unwanted, do
+from mcfuser.batch.outcome import Outcome
+from mcfuser.batch.zoo import Entry
+from mcfuser.device import device_named
+from mcfuser.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device's key, and why modules for it cannot be run here (None: they can)."""
+
+    key: str
+    refused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An entry and what it came to; `unchanged` says that an earlier batch found that out."""
+
+    entry: Entry
+    key: str
+    outcome: Outcome
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An entry, the hash of all that its outcome depends on, and the device that it is for."""
+
+    entry: Entry
+    key: str
+    target: Target
+
+
+def works(entries: Sequence[Entry]) -> list[Work]:
+    """What is to be done for these entries. Raises InputError where a model cannot be read."""
+    targets = {name: _target(name) for name in dict.fromkeys(e.device for e in entries)}
+    return [Work(e, _key(e, targets[e.device]), targets[e.device]) for e in entries]
+
+
+def _target(name: str) -> Target:
+    device = device_named(name)
+    if device.kind == "cpu":
+        return Target(device.key, None)
+    from mcfuser.measure_gpu import GpuWorker
+
+    with GpuWorker(device, cores=1) as worker:
+        return Target(device.key, worker.refused())
+
+
+def _key(entry: Entry, target: Target) -> str:
+    return state.work_key(entry, target.key, target.refused is None)
+
+
+def run(
+    given: Sequence[Work], folder: Path, jobs: int, spent: Callable[[], bool]
+) -> Generator[Done]:
+    """Gives each entry as soon as it is done: first those that are known already, then the others,
+    begun in their order and `jobs` of them at once.
+
+    An entry's outcome is kept below `folder` before it is given. Once `spent` says so, what is
+    under way is ended, and it and the rest are not run. Whoever leaves this iterator early, as an
+    interrupt does, ends what is under way.
+    """
+    left = []
+    for work in given:
+        outcome = state.known(folder / work.entry.folder, work.key)
+        if outcome is None:
+            left.append(work)
+        else:
+            yield Done(work.entry, work.key, outcome, unchanged=True)
+    over = threading.Event()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            futures = [
+                pool.submit(_done, w, folder, lambda: not (over.is_set() or spent())) for w in left
+            ]
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            over.set()
+
+
+def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
+    where = folder / work.entry.folder
+    if not wanted():
+        return left_out(work)
+    try:
+        state.forget(where)
+        outcome = do(work.entry, where, work.target.refused, wanted)
+        state.keep(where, work.key, outcome)
+    except Unwanted:
+        return left_out(work)
+    except (InputError, OSError) as error:  # a full disk is this entry's failure, not the batch's
+        outcome = Outcome("failed", f"what it came to cannot be kept: {error}")
+    return Done(work.entry, work.key, outcome)
+
+
+def left_out(work: Work) -> Done:
+    """An entry that there was no time for."""
+    return Done(work.entry, work.key, Outcome("not run", "no time was left for it"))

@@ -1,0 +1,121 @@
+"""What a batch keeps of its entries, so that a later one need not do them again.
+
+Each entry has a folder with module.so, report.json, log.txt and, written last, outcome.json.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from mcfuser.batch.outcome import Outcome
+from mcfuser.batch.zoo import Entry
+from mcfuser.errors import InputError
+from mcfuser.revision import revision
+
+OUTCOME = "outcome.json"
+_LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "triton", "onnx", "onnxruntime", "numpy")
+
+
+def work_key(entry: Entry, device: str, at_hand: bool) -> str:
+    """Equal where an entry's outcome must be: for equal bytes of the model, options and code.
+
+    `device` is the device's own key; whether it is `at_hand` decides whether modules are checked.
+    Raises InputError where the model cannot be read.
+    """
+    parts = {
+        "model": file_hash(entry.model),
+        "shapes": entry.shapes,
+        "options": asdict(entry.options),
+        "device": [device, at_hand],
+        "code": revision(),
+        "libraries": {name: version(name) for name in _LIBRARIES},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """The sha256 of a file; raises InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from None
+
+
+def known(folder: Path, key: str) -> Outcome | None:
+    """The good outcome that the folder holds for this key, its module still there and whole.
+
+    What failed before is tried again: a machine's bad hour is no property of a model.
+    """
+    try:
+        document = json.loads((folder / OUTCOME).read_bytes())
+        if document["key"] != key:
+            return None
+        outcome = Outcome.from_json(document["outcome"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    module = folder / "module.so"
+    if not outcome.good or not module.is_file() or file_hash(module) != outcome.module:
+        return None
+    return outcome
+
+
+def keep(folder: Path, key: str, outcome: Outcome) -> None:
+    """Keeps the outcome, whole or not at all."""
+    document = {"key": key, "outcome": outcome.to_json()}
+    write(folder / OUTCOME, json.dumps(document, indent=2) + "\n")
+
+
+def forget(folder: Path) -> None:
+    """Before an entry is done anew: what was kept of it is not its outcome any more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (OUTCOME, "module.so", "report.json", "log.txt"):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"folder '{folder}' cannot be used: {error.strerror}") from None
+
+
+def write(path: Path, words: str) -> None:
+    """Writes a text file, whole or not at all. Raises InputError where that cannot be."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            temporary = file.name
+            file.write(words)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Makes the folder and holds it: one batch at a time writes to it. Raises InputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(f"folder '{folder}' cannot be used: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another batch writes to '{folder}'; wait for it") from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,79 @@
+"""What a batch came to, for people: a line for each entry, and a page in Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from mcfuser.batch.outcome import Outcome, State
+from mcfuser.batch.results import Batch
+from mcfuser.batch.run import Done
+from mcfuser.batch.zoo import printable
+
+ROWS = 500
+"""The most rows of the page's table: a job's summary on GitHub holds a mebibyte."""
+_LONGEST = 300  # characters of a cell
+
+_ORDER: tuple[State, ...] = ("disagreed", "failed", "not run", "unchecked", "passed")
+
+
+def line(done: Done) -> str:
+    """An entry in one line: its title, its state and what is known of it."""
+    again = " (unchanged)" if done.unchanged else ""
+    return f"{printable(done.entry.title)}: {done.outcome.state}{again}{_details(done.outcome)}"
+
+
+def _details(outcome: Outcome) -> str:
+    if outcome.state != "passed":
+        return f": {outcome.reason}"
+    return f", error {_error(outcome)}, {_ratio(outcome)} of onnxruntime's time"
+
+
+def totals(batch: Batch) -> str:
+    """The numbers of a batch in one line."""
+    words = [f"{batch.counts[s]} {s}" for s in _ORDER if s in batch.counts]
+    return f"{', '.join(words)}; {batch.unchanged} of {len(batch.done)} unchanged"
+
+
+def page(batch: Batch) -> str:
+    """The summary in Markdown; what needs a look comes first."""
+    ordered = sorted(batch.done, key=lambda d: _ORDER.index(d.outcome.state))
+    rows = [
+        "| model | device | shapes | result | error | mcfuser / onnxruntime | fused chains |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: |",
+        *(_row(d) for d in ordered[:ROWS]),
+    ]
+    lines = [f"## mcfuser batch: {totals(batch)}", "", *rows, ""]
+    if len(ordered) > ROWS:
+        lines += [f"{len(ordered) - ROWS} more are in report.json.", ""]
+    if batch.interrupted:
+        lines += ["The batch was interrupted.", ""]
+    lines += [f"{batch.seconds:.1f} s in all, begun {batch.begun:%Y-%m-%d %H:%M:%S %Z}."]
+    return "\n".join(lines) + "\n"
+
+
+def _row(done: Done) -> str:
+    o = done.outcome
+    state = f"**{o.state}**" if o.bad else o.state
+    why = "" if o.reason is None else f": {_cell(o.reason)}"
+    result = state + (" (unchanged)" if done.unchanged else "") + why
+    fused = f"{o.fused} of {o.chains}" if o.chains else "-"
+    cells = (_cell(done.entry.name), done.entry.device, _cell(" ".join(done.entry.shapes)), result,
+             _error(o), _ratio(o), fused)  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(words: str) -> str:
+    """Plain words in a cell of a table, whatever they hold."""
+    flat = " ".join(printable(words).split())[:_LONGEST]
+    return re.sub(r"([\\`*_\[\]|~#!$])", r"\\\1", html.escape(flat, quote=False))
+
+
+def _error(outcome: Outcome) -> str:
+    return "-" if outcome.error is None else f"{outcome.error:.1e}"
+
+
+def _ratio(outcome: Outcome) -> str:
+    if not outcome.mcfuser_seconds or not outcome.onnxruntime_seconds:
+        return "-"
+    return f"{outcome.mcfuser_seconds / outcome.onnxruntime_seconds:.2f}"

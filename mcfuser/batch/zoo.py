@@ -1,0 +1,240 @@
+"""A zoo: a TOML file that names models, and how each of them is compiled and checked."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice, product
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mcfuser.device import device_named
+from mcfuser.duration import seconds
+from mcfuser.errors import InputError
+
+LARGEST = 1 << 20
+"""Bytes of the largest zoo file that is read."""
+MOST = 10_000
+"""The most entries that one zoo may have, and the most files that one pattern may match."""
+LIMIT = 1800.0
+"""Seconds of an entry's `limit`, besides twice its `timeout`, where the zoo gives none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an entry is compiled and checked.
+
+    `seed`, `trials` and `timeout` (seconds) are those of `mcfuser compile`. `limit` is the longest
+    that compiling may take before it is ended, and then checking, seconds. `tolerance` is the
+    largest norm-wise relative error against onnxruntime; None leaves it to the types of inputs and
+    outputs.
+    """
+
+    seed: int
+    trials: int | None
+    timeout: float | None
+    limit: float
+    tolerance: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model on one device at one set of input shapes.
+
+    `name` is the path of the model below the zoo's folder, as the zoo's author wrote it or as a
+    pattern matched it. `shapes` are written as for the command: `input_ids=1x128`.
+    """
+
+    name: str
+    model: Path
+    device: str
+    shapes: tuple[str, ...]
+    options: Options
+
+    @property
+    def title(self) -> str:
+        """The entry in one line: `bert.onnx cpu input_ids=1x128`."""
+        return " ".join((self.name, self.device, *self.shapes))
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder for what the entry comes to; no two entries share one."""
+        identity = "\0".join((self.name, self.device, *self.shapes)).encode(
+            errors="surrogateescape"
+        )
+        told = re.sub(r"[^A-Za-z0-9.]+", "-", self.title).strip("-.")[:60]
+        return f"{told}-{hashlib.sha256(identity).hexdigest()[:8]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What the entry is, without where the machine at hand keeps its model."""
+        return {
+            "name": printable(self.name),
+            "device": self.device,
+            "shapes": list(self.shapes),
+            "options": asdict(self.options),
+        }
+
+
+def printable(words: str) -> str:
+    """The text without bytes that are no characters, which a file's name may hold."""
+    return words.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def read_zoo(path: Path) -> tuple[Entry, ...]:
+    """The entries of a zoo, in the order in which the file names them.
+
+    Raises InputError in one sentence where the file cannot be read, is not of the form that
+    docs/batch.md describes, or names a model that is not there.
+    """
+    document = _document(path)
+    zoo = _validated(_Zoo, document, f"zoo '{path}'")
+    found: dict[str, Entry] = {}
+    for number, table in enumerate(zoo.models, 1):
+        where = f"zoo '{path}', models number {number}"
+        model = _validated(_Model, {**document.get("defaults", {}), **table}, where)
+        for entry in _entries(model, path.absolute().parent, where):
+            if found.setdefault(entry.folder, entry) != entry:
+                raise InputError(
+                    f"{where}: '{printable(entry.title)}' stands in an earlier table with other "
+                    "options; name it once"
+                )
+            if len(found) > MOST:
+                raise InputError(f"zoo '{path}' has more than {MOST} entries; divide it")
+    return tuple(found.values())
+
+
+# --- the form of the file -------------------------------------------------------------------
+
+
+def _listed(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return seconds(f"{value:f}" if isinstance(value, float) else str(value), "the time")
+    return seconds(value, "the time") if isinstance(value, str) else value
+
+
+def _device(name: str) -> str:
+    # Asking for the CPU would measure it.
+    return name if name == "cpu" else device_named(name).name
+
+
+def _plain(name: str) -> str:
+    if not name or not name.isprintable():
+        raise ValueError("a name of printable characters is expected")
+    return name
+
+
+_Duration = Annotated[float, BeforeValidator(_duration), Field(le=7 * 86400.0)]
+_Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
+_Name = Annotated[str, AfterValidator(_plain)]
+_Shapes = dict[_Name, Annotated[list[_Extent], Field(min_length=1, max_length=64)]]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+F = TypeVar("F", bound=_Form)
+
+
+class _Defaults(_Form):
+    """What holds for every model that does not say otherwise."""
+
+    devices: Annotated[
+        list[Annotated[str, AfterValidator(_device)]],
+        BeforeValidator(_listed), Field(min_length=1, max_length=64),
+    ] = ["cpu"]  # fmt: skip
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    timeout: _Duration | None = None
+    limit: _Duration | None = None
+    tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class _Model(_Defaults):
+    files: Annotated[list[_Name], BeforeValidator(_listed), Field(min_length=1, max_length=MOST)]
+    shapes: Annotated[list[_Shapes], BeforeValidator(_listed), Field(min_length=1)] = [{}]
+
+
+class _Zoo(_Form):
+    defaults: _Defaults = _Defaults()
+    models: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST)]
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise InputError(f"zoo '{path}' cannot be read: {error.strerror}") from None
+    if len(data) > LARGEST:
+        raise InputError(f"zoo '{path}' is larger than {LARGEST} bytes; divide it")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"zoo '{path}' is not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise InputError(f"zoo '{path}' is nested too deep to be read") from None
+    except ValueError as error:  # the text is not TOML, or a number has too many digits
+        raise InputError(f"zoo '{path}' is not TOML: {_line(str(error))}") from None
+
+
+def _validated(form: type[F], document: Mapping[str, Any], where: str) -> F:
+    try:
+        return form.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        raise InputError(f"{where} has no '{key}'; docs/batch.md describes it")
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(form.model_fields))
+        raise InputError(f"{where}: key {_line(repr(key))} is not known; use {known}")
+    message = first["msg"].removeprefix("Value error, ")
+    raise InputError(f"{where}: '{_line(key)}' is {_line(repr(first['input']))}: {_line(message)}")
+
+
+def _line(words: str) -> str:
+    """At most so much of a text as fits a sentence, on one line."""
+    flat = " ".join(words.split())
+    return flat if len(flat) <= 120 else flat[:117] + ".."
+
+
+# --- models x devices x shapes --------------------------------------------------------------
+
+
+def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
+    limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
+    options = Options(model.seed, model.trials, model.timeout, limit, model.tolerance)
+    files = [name for words in model.files for name in _files(words, folder, where)]
+    for name, device, shapes in product(files, model.devices, model.shapes):
+        told = tuple(sorted(f"{n}={'x'.join(map(str, e))}" for n, e in shapes.items()))
+        yield Entry(name, folder / name, device, told, options)
+
+
+def _files(words: str, folder: Path, where: str) -> list[str]:
+    """The files that a path or a pattern names, relative to the zoo's folder and sorted."""
+    try:
+        if os.path.isfile(folder / words):
+            return [words]
+        matched = list(islice(glob.iglob(words, root_dir=folder, recursive=True), MOST + 1))
+    except (OSError, ValueError, re.error, RecursionError) as error:
+        raise InputError(f"{where}: {_line(repr(words))} is no path: {_line(str(error))}") from None
+    found = sorted(name for name in matched if os.path.isfile(folder / name))
+    if not found:
+        raise InputError(
+            f"{where}: no file {_line(repr(words))} lies in '{folder}'; correct 'files'"
+        )
+    if len(matched) > MOST:
+        raise InputError(f"{where}: {_line(repr(words))} matches more than {MOST} files; divide it")
+    return found
