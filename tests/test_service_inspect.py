@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import InputError
-from service.inspect import inspect_model
+from mcfuser.graph.inspection import inspect
 
 
 def model(operator: str = "MatMul", domain: str = "", rows: int | str = 4) -> bytes:
@@ -39,7 +39,7 @@ def external() -> bytes:
     [(model(), {}), (model(rows="n"), {"x": (2, 4)}), (model("FusedMatMul", "com.microsoft"), {})],
 )
 def test_good_models_pass(given: bytes, shapes: dict[str, tuple[int, ...]]) -> None:
-    inspect_model(given, shapes)
+    inspect(given, shapes)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_bad_models_are_refused_in_one_sentence(
     given: bytes, shapes: dict[str, tuple[int, ...]], words: str
 ) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        inspect_model(given, shapes)
+        inspect(given, shapes)
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,30 @@
+"""What libraries raise over a model becomes the one error that its user is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mcfuser.errors import InputError, ModelError
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Turns whatever is raised inside into a ModelError that begins with `what`.
+
+    For calls of onnx, protobuf and their like alone: what they raise over a wrong model differs
+    with their version, and is seldom one of the types that they document. A lack of memory is
+    left as it is.
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"{what}: {sentence(error)}") from error
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of an error's text, without the full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
