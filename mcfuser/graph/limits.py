@@ -56,4 +56,4 @@ LIMITS = tuple(f.name for f in fields(ModelLimits))
 
 def _short(number: int) -> str:
     """Digits, or the power of ten where there would be very many."""
-    return str(number) if number < 10**30 else f"over 10^{(number.bit_length() - 1) * 3 // 10}"
+    return str(number) if number < 10**30 else f"more than 10^{(number.bit_length() - 1) * 3 // 10}"

@@ -25,6 +25,12 @@ def refused(what: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """The first line of an error's text, without the full stop."""
+    """The first line of an error's text, and the next where that ends in a colon, without the
+    full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
+    if not lines:
+        return type(error).__name__
+    if isinstance(error, LookupError):  # of its own it says no more than what was looked up
+        return f"{lines[0]} is missing"
+    more = lines[1:2] if lines[0].endswith(":") else []
+    return " ".join([lines[0], *more]).rstrip(".:")

@@ -15,7 +15,7 @@ from mcfuser.graph.messages import inside
 from mcfuser.graph.refusal import refused
 
 _SMALL = 1 << 16  # bytes of a constant that may be a shape
-_LONGEST = 100_000  # numbers that shape inference may pass from node to node
+_PASSED_ON = 1_000_000  # numbers in all that shape inference may pass from node to node
 _DIMENSIONS = 64  # of a tensor, and so numbers of its shape, at most
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "Bernoulli", "Multinomial"})
 
@@ -60,8 +60,8 @@ def check_sizes(proto: onnx.ModelProto, limits: ModelLimits) -> None:
     sizes = {v.name: _size(v, limits) for v in inside(inferred.graph, onnx.ValueInfoProto)}
     total = sum(s.bytes for s in sizes.values())
     limits.check("total_bytes", total, "the values of the model have {} bytes in all")
-    for tensor in proto.graph.initializer:
-        sizes[tensor.name] = _Size(math.prod(tensor.dims))
+    for graph in inside(proto.graph, onnx.GraphProto):
+        sizes |= {w.name: _Size(math.prod(w.dims)) for w in graph.initializer}
     computed = _computed(proto.graph, sizes)
     limits.check(
         "constant_bytes", computed,
@@ -72,11 +72,14 @@ def check_sizes(proto: onnx.ModelProto, limits: ModelLimits) -> None:
 def inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the shapes that onnx infers; raises ModelError where that fails.
 
-    Small constants are passed on from node to node unless they would grow long on the way.
+    Rows of numbers are passed on from node to node, for they may be shapes, where these rows are
+    short in all: onnx keeps a message for each number, also of a row that is no shape.
     """
     with refused("the shapes in the model are not valid"):
-        passed_on = _longest(proto.graph) <= _LONGEST
-        return onnx.shape_inference.infer_shapes(proto, data_prop=passed_on)
+        inferred = onnx.shape_inference.infer_shapes(proto)
+        if _rows(inferred.graph) + _joined(inferred.graph) > _PASSED_ON:
+            return inferred
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +102,20 @@ def _size(value: onnx.ValueInfoProto, limits: ModelLimits) -> _Size:
 def _computed(graph: onnx.GraphProto, sizes: Mapping[str, _Size]) -> int:
     """Bytes of the constants that folding computes, less those of as many elements as they read.
 
-    A weight that is transposed or widened has as many; a mask made from a shape does not.
+    A weight that is transposed or widened has as many; a mask made from a shape does not. None
+    has more elements than all weights together without having grown.
     """
-    constants = {w.name for w in graph.initializer}
+    constants = {w.name for g in inside(graph, onnx.GraphProto) for w in g.initializer}
+    weights = sum(math.prod(t.dims) for t in inside(graph, onnx.TensorProto))
     total = 0
-    for node in graph.node:
+    for node in inside(graph, onnx.NodeProto):
         fixed = all(name in constants for name in node.input if name)
         if not fixed or node.op_type in _RANDOM:
             continue
         constants.update(node.output)
         if node.op_type == "Constant":
             continue
-        read = sum(sizes.get(name, _Size()).elements for name in node.input)
+        read = min(weights, sum(sizes.get(n, _Size()).elements for n in set(node.input)))
         for name in node.output:
             size = sizes.get(name, _Size())
             if size.elements > read:
@@ -118,21 +123,30 @@ def _computed(graph: onnx.GraphProto, sizes: Mapping[str, _Size]) -> int:
     return total
 
 
-def _longest(graph: onnx.GraphProto) -> int:
-    """A bound on the length of a row of numbers that shape inference passes on.
+def _rows(graph: onnx.GraphProto) -> int:
+    """Numbers in all values of one dimension, as far as that is known."""
+    shapes = (v.type.tensor_type.shape.dim for v in inside(graph, onnx.ValueInfoProto))
+    return sum(max(0, dims[0].dim_value) for dims in shapes if len(dims) == 1)
 
-    Concat joins them, so that a few nodes could make one that fills the memory.
-    """
+
+def _joined(graph: onnx.GraphProto) -> int:
+    """A bound on the numbers in the rows that Concat joins, where their shapes are not known."""
     lengths = {w.name: math.prod(w.dims) for w in graph.initializer}
-    longest = 0
+    tables = {v.name for v in inside(graph, onnx.ValueInfoProto) if _rank(v) > 1}
+    total = 0
     for node in inside(graph, onnx.NodeProto):
-        given = [lengths.get(name, _DIMENSIONS) for name in node.input]
+        given = [lengths.get(name, _DIMENSIONS) for name in node.input if name not in tables]
         given += [math.prod(a.t.dims) for a in node.attribute if a.HasField("t")]
         joined = node.op_type == "Concat"
-        length = min(sum(given) if joined else max(given, default=1), _LONGEST + 1)
+        length = min(sum(given) if joined else max(given, default=1), _PASSED_ON)
         lengths.update(dict.fromkeys(node.output, length))
-        longest = max(longest, length if joined else 0)
-    return longest
+        total += length if joined else 0
+    return total
+
+
+def _rank(value: onnx.ValueInfoProto) -> int:
+    """The number of dimensions; 0 where it is not known."""
+    return len(value.type.tensor_type.shape.dim)
 
 
 def _as_input(graph: onnx.GraphProto, weight: onnx.TensorProto, name: str) -> None:

@@ -62,7 +62,7 @@ def scan(model: bytes, limits: ModelLimits) -> bool:
     except (_DamagedError, IndexError):
         return False
     count.check()
-    limits.check("nodes", count.nodes, "the model has {} nodes")
+    limits.check("nodes", count.nodes, "the model has {} nodes", more=True)
     return True
 
 
@@ -72,6 +72,8 @@ def _message(
     """Walks the fields of one message, which lies in data[at:end]."""
     if table.name == "NodeProto":
         count.nodes += 1
+        if count.nodes > count.limits.nodes:
+            return  # it is too many already: what is inside need not be known
     elif table.name == "GraphProto":
         count.limits.check("nesting", graphs, "the model has graphs nested {} deep")
         graphs += 1
