@@ -1,6 +1,6 @@
-"""Many models in one process: `python -m tests.hostile.batch kinds|inspect|load number..`.
+"""Many models in one process: `python -m tests.hostile.batch kinds|inspect|load|build number..`.
 
-The numbers are of the kinds, or of mutants, which are looked at or imported. A JSON line for each:
+The numbers are of the kinds, or of mutants, which are looked at, imported, or built. A JSON line for each:
 its number, how it ended (good, refused, memory, raised), what was said, and its seconds. A process
 that dies says nothing of the one it died of.
 """
@@ -34,7 +34,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    look = _load() if what == "load" else _inspect()
+    look = {"load": _load, "build": _build}.get(what, _inspect)()
     kinds = [build for build, _ in KINDS.values()]
     for number in map(int, numbers):
         model = kinds[number]() if what == "kinds" else mutant(number)
@@ -70,6 +70,22 @@ def _load() -> Callable[[bytes], None]:
 
     def look(model: bytes) -> None:
         load(model, {})
+
+    return look
+
+
+def _build() -> Callable[[bytes], None]:
+    from mcfuser.device import device_named
+    from mcfuser.graph.assemble import assemble
+    from mcfuser.graph.load import load
+    from mcfuser.graph.partition import partition
+
+    device = device_named("cpu")
+
+    def look(model: bytes) -> None:
+        loaded = load(model, {})
+        partition(loaded.module, device.throughput("float32"), device.bandwidth)
+        assemble(loaded.module, [], device)
 
     return look
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 ROOT = Path(__file__).parent.parent.parent
-What = Literal["kinds", "inspect", "load"]
+What = Literal["kinds", "inspect", "load", "build"]
 
 
 @dataclass(frozen=True, slots=True)
