@@ -23,6 +23,7 @@ from mcfuser.graph.assemble import install as insert
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
+from mcfuser.graph.refusal import refused
 from mcfuser.measure import Worker
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.tune import compare, tune, worker_for
@@ -122,10 +123,11 @@ def compile_model(
     tuned = time.monotonic()
     progress("build", 0, 0)
     replacements, binaries = _replacements(parted.found, decisions, device)
-    if device.kind == "cuda":
-        module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
-    else:
-        module = assemble(loaded.module, replacements, device)
+    with refused("TVM cannot build the module"):
+        if device.kind == "cuda":
+            module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
+        else:
+            module = assemble(loaded.module, replacements, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.found, parted.products, decisions, seconds)
     report["inputs"] = [_port(p) for p in loaded.inputs]

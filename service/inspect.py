@@ -75,6 +75,7 @@ class Inspector:
             run(self._module, request, limits)
         except Stopped as stopped:
             log.warning("inspection stopped: %s", stopped, extra={"why": stopped.why})
+            log.debug("the last words: %s", stopped.words)
             raise ModelError(_sentence(stopped, memory)) from None
 
 

@@ -19,10 +19,12 @@ _PREFIX = "MCFUSER_"
 class Settings(BaseSettings):
     """Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
-    `data` holds models, modules and, unless `database` says otherwise, the SQLite file.
-    `job_memory` is what each process of a compile may take, in bytes: by default three quarters of
-    the machine's memory. Where several machines work on one database, `data` is a folder that all
-    of them share.
+    A model may be as large as each `max_` says (see `ModelLimits`). `inspections` models are looked
+    at at once, each with `inspect_memory` bytes beside its own for `inspect_seconds`, after waiting
+    `inspect_wait` at most. `data` holds models, modules and, unless `database` says otherwise, the
+    SQLite file. `job_memory` is what each process of a compile may take, in bytes: by default three
+    quarters of the machine's memory. Where several machines work on one database, `data` is a
+    folder that all of them share.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)

@@ -17,6 +17,7 @@ from mcfuser.graph.inspection import inspect
 from mcfuser.graph.limits import DEFAULTS, LIMITS
 from mcfuser.graph.messages import inside
 from mcfuser.graph.read import read
+from mcfuser.graph.refusal import refused
 from mcfuser.graph.sizes import check_sizes
 from mcfuser.graph.wire import scan
 from service.settings import Settings
@@ -140,6 +141,21 @@ def test_dimensions_of_minus_one_need_not_be_equal() -> None:
 def test_other_extents_below_one_are_refused(extent: int) -> None:
     with pytest.raises(ModelError, match=f"dimension 0 of input 'x' has extent {extent}"):
         inspect(relu([extent, 3]).SerializeToString(), {})
+
+
+def test_what_a_library_raises_is_one_sentence() -> None:
+    for error, words in (
+        (RuntimeError("it failed:\n  at the end.\nfile.cc:3"), "it failed: at the end"),
+        (KeyError("w"), "'w' is missing"),
+        (AssertionError(), "AssertionError"),
+    ):
+        with pytest.raises(ModelError) as caught, refused("TVM cannot"):
+            raise error
+        assert str(caught.value) == f"TVM cannot: {words}"
+    for kept in (MemoryError(), OSError(28, "No space"), ModelError("the model")):
+        with pytest.raises(type(kept)) as same, refused("TVM cannot"):
+            raise kept
+        assert same.value is kept
 
 
 def test_each_limit_is_a_setting() -> None:

@@ -23,7 +23,7 @@ from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import recognise
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.read import expand, name_nodes, read
-from mcfuser.graph.refusal import sentence
+from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.sizes import check_sizes
 
 # What the importer handles outside its table of converters.
@@ -135,7 +135,9 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
-    module = recognise(tvm.transform.Sequential(passes)(module))
+    with refused("TVM cannot simplify the model"):
+        module = tvm.transform.Sequential(passes)(module)
+    module = recognise(module)
     return relax.transform.DeadCodeElimination(["main"])(module)
 
 

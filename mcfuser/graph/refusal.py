@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mcfuser.errors import InputError, ModelError
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
     """Turns whatever is raised inside into a ModelError that begins with `what`.
 
-    For calls of onnx, protobuf and their like alone: what they raise over a wrong model differs
-    with their version, and is seldom one of the types that they document. A lack of memory is
-    left as it is.
+    For calls of onnx, TVM and their like alone: what they raise over a wrong model differs with
+    their version, and is seldom one of the types that they document. A lack of memory or of space
+    on a disk is left as it is.
     """
     try:
         yield
-    except (InputError, MemoryError):
+    except (InputError, MemoryError, OSError):
         raise
     except Exception as error:
+        log.debug("a library raised", exc_info=True)
         raise ModelError(f"{what}: {sentence(error)}") from error
 
 

@@ -35,12 +35,12 @@ def outline(proto: onnx.ModelProto) -> onnx.ModelProto:
     found.value_info.extend(graph.value_info)
     found.sparse_initializer.extend(graph.sparse_initializer)
     for weight in graph.initializer:
-        if weight.ByteSize() > _SMALL:
+        if _is_large(weight):
             _as_input(found, weight, weight.name)
         else:
             found.initializer.add().CopyFrom(weight)
     for node in graph.node:
-        values = [a.t for a in node.attribute if a.HasField("t") and a.t.ByteSize() > _SMALL]
+        values = [a.t for a in node.attribute if a.HasField("t") and _is_large(a.t)]
         if node.op_type == "Constant" and len(node.output) == len(values) == 1:
             _as_input(found, values[0], node.output[0])
         else:
@@ -147,6 +147,10 @@ def _joined(graph: onnx.GraphProto) -> int:
 def _rank(value: onnx.ValueInfoProto) -> int:
     """The number of dimensions; 0 where it is not known."""
     return len(value.type.tensor_type.shape.dim)
+
+
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    return element_bytes(tensor.data_type, math.prod(tensor.dims)) > _SMALL
 
 
 def _as_input(graph: onnx.GraphProto, weight: onnx.TensorProto, name: str) -> None:
