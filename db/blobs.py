@@ -35,10 +35,10 @@ class Incoming:
     def digest(self) -> str:
         return self._hash.hexdigest()
 
-    def read(self) -> bytes:
-        """All that has arrived."""
+    def flushed(self) -> Path:
+        """The file of all that has arrived, for others to read."""
         self._file.flush()
-        return self.path.read_bytes()
+        return self.path
 
     def keep(self) -> str:
         """Makes the bytes last, whole or not at all; gives their digest."""

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -89,7 +89,8 @@ def compile_(
     store = settings.database_url if cache else None
     if cache:
         _folder(settings.data)
-    request = Request(model, device, options, shapes, store, limit, begun)
+    limits = asdict(settings.model_limits)
+    request = Request(model, device, options, shapes, store, limit, begun, limits)
     with _progress() as progress:
         artifact = compiled(request, process, progress)
     artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
@@ -194,11 +195,12 @@ def run(
     """Run a compiled module in a fresh process, beside onnxruntime on the same random inputs."""
     from mcfuser.graph.check import Place
     from mcfuser.graph.check import check as compare
+    from service.settings import read_settings
 
     device = _report(folder).get("device", "cpu")
     place: Place = "cpu" if device == "cpu" else "graph" if graph else "cuda"
     shapes = _shapes(shape) or _compiled_shapes(folder)
-    result = compare(folder, _read(check), shapes, seed, place)
+    result = compare(folder, _read(check), shapes, seed, place, read_settings().model_limits)
     document = {
         "error": result.error,
         "mcfuser_seconds": result.seconds,
@@ -318,7 +320,7 @@ def _shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for word in words or ():
         name, _, extents = word.rpartition("=")
-        if not name or not re.fullmatch(r"\d+(x\d+)*", extents):
+        if not name or not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", extents):
             raise InputError(f"shape '{word}' is not of the form input=1x128")
         shapes[name] = tuple(int(n) for n in extents.split("x"))
     return shapes

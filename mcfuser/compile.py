@@ -20,8 +20,10 @@ from mcfuser.device import Device
 from mcfuser.foresee import foreseen
 from mcfuser.graph.assemble import Installed, Replacement, assemble
 from mcfuser.graph.assemble import install as insert
+from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
+from mcfuser.graph.refusal import refused
 from mcfuser.measure import Worker
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.tune import compare, tune, worker_for
@@ -97,13 +99,14 @@ def compile_model(
     shapes: Mapping[str, tuple[int, ...]],
     progress: Progress = lambda stage, done, total: None,
     end: float | None = None,
+    limits: ModelLimits = DEFAULTS,
 ) -> Artifact:
     """The compiled module of an ONNX model for a device.
 
     `shapes` fixes the inputs' dynamic dimensions. Tuning ends after `options.timeout` seconds, or
     early enough for the module to be built by `end` (time.monotonic) where that is given; chains
     without a measured kernel by then have the model's choice, or are left to TVM. Raises
-    InputError where the model cannot be used.
+    InputError where the model cannot be used or is larger than the limits allow.
     """
     begun, spent = time.monotonic(), time.process_time()
     progress("import", 0, 0)
@@ -111,7 +114,7 @@ def compile_model(
         worker = worker_for(device)
         stack.callback(worker.stop)
         worker.warm()
-        loaded = load(model, shapes)
+        loaded = load(model, shapes, limits)
         parted = partition(loaded.module, device.throughput("float32"), device.bandwidth)
         took, worked = time.monotonic() - begun, time.process_time() - spent
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
@@ -120,10 +123,11 @@ def compile_model(
     tuned = time.monotonic()
     progress("build", 0, 0)
     replacements, binaries = _replacements(parted.found, decisions, device)
-    if device.kind == "cuda":
-        module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
-    else:
-        module = assemble(loaded.module, replacements, device)
+    with refused("TVM cannot build the module"):
+        if device.kind == "cuda":
+            module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
+        else:
+            module = assemble(loaded.module, replacements, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.found, parted.products, decisions, seconds)
     report["inputs"] = [_port(p) for p in loaded.inputs]

@@ -9,8 +9,23 @@ class InputError(ValueError):
     """What the user gave cannot be used.
 
     The message is one sentence that names the thing, what was found and what to do.
-    The command prints it and exits with 2; the service answers with a 4xx.
+    The command prints it and exits with 2; the service answers with a 4xx. What it quotes is the
+    user's, so characters that are none to be seen (new lines, escapes of a terminal) are written
+    out, and a very long sentence is cut.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_plain(message))
+
+
+_LONGEST = 2000  # characters of a sentence
+
+
+def _plain(message: str) -> str:
+    cut = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 2]} …"
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
 
 
 class ChainError(InputError):

@@ -16,7 +16,7 @@ from mcfuser.device import CATALOGUE
 from mcfuser.revision import revision
 from service import jobs, kernels
 from service.http import Gate, add_handlers
-from service.inspect import Inspect, inspect_model
+from service.inspect import Inspect, Inspector
 from service.metrics import Metrics
 from service.schemas import DeviceOut, Health
 from service.settings import Settings
@@ -29,17 +29,18 @@ DESCRIPTION = (
 
 def create_app(
     settings: Settings, store: Store, blobs: Blobs, alive: Callable[[], int],
-    inspect: Inspect = inspect_model,
+    inspect: Inspect | None = None,
 ) -> FastAPI:  # fmt: skip
     """The application over a store; `alive` tells how many workers there are.
 
-    `inspect` raises InputError for a model that is known to be bad without compiling it.
+    `inspect` raises InputError for a model that is known to be bad without compiling it; by
+    default a process is started that looks at it.
     """
     metrics = Metrics(store, alive)
     app = FastAPI(
         title="mcfuser", version=revision(), description=DESCRIPTION, docs_url=None, redoc_url=None
     )
-    app.include_router(jobs.router(settings, store, blobs, inspect, metrics))
+    app.include_router(jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics))
     app.include_router(kernels.router(store))
     app.include_router(_rest(settings, store, metrics, alive))
     add_handlers(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Artifact:
 class Request:
     """What is to be compiled, and how; `options` are fields of `tuned.Options`.
 
+    `limits` are those of how large the model may be, by name; the default ones where it is empty.
     `timeout` is seconds in all from `begun` (time.monotonic()), or None: then tuning ends by
     itself, and nothing else is limited. `store` is the URL of the database that keeps tuned
     kernels, or None.
@@ -43,6 +44,7 @@ class Request:
     store: str | None
     timeout: float | None = None
     begun: float = 0.0
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def end(self) -> float:
@@ -95,6 +97,7 @@ def compiled(
             "model": str(model.absolute()), "module": str(module), "device": request.device,
             "options": dict(request.options), "shapes": dict(request.shapes),
             "store": request.store,
+            "limits": dict(request.limits),
             "end": request.end if request.timeout is not None else None,
         }  # fmt: skip
         try:

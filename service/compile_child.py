@@ -12,6 +12,7 @@ from typing import Any
 from db import Store
 from mcfuser.compile import compile_model
 from mcfuser.device import device_named
+from mcfuser.graph.limits import ModelLimits
 from mcfuser.tuned import Cache, MemoryCache, Options
 
 
@@ -19,8 +20,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     """Compiles the model at the path `model` and writes the module to the path `module`.
 
     `device` is a name, `shapes` extents by input, `options` the fields of `tuned.Options`, `store`
-    the URL of the database that keeps kernels, or None, and `end` an instant on time.monotonic(),
-    or None. Tells stages; answers with the `report`.
+    the URL of the database that keeps kernels, or None, `end` an instant on time.monotonic(), or
+    None, and `limits` fields of `ModelLimits`. Tells stages; answers with the `report`.
     """
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -37,7 +38,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
         artifact = compile_model(
             Path(request["model"]).read_bytes(), device, kept, Options(**request["options"]),
             {name: tuple(shape) for name, shape in request["shapes"].items()}, progress,
-            request["end"],
+            request["end"], ModelLimits(**request["limits"]),
         )  # fmt: skip
     Path(request["module"]).write_bytes(artifact.module)
     return {"report": artifact.report}

@@ -30,6 +30,7 @@ class Compiler:
         request = Request(
             model, options.device, asdict(options.tuning), options.shapes,
             self._settings.database_url, options.timeout, begun,
+            asdict(self._settings.model_limits),
         )  # fmt: skip
         try:
             return compiled(request, ready, progress)

@@ -1,33 +1,92 @@
-"""What can be found wrong with a model in the web process, which has no TVM."""
+"""A posted model is looked at before it becomes a job, outside of the web process.
+
+The web process never parses a model. It starts a process for each, which may use only so much
+memory, processor time and time, has no network, and works in an empty folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
-import onnx
-from google.protobuf.message import DecodeError
+import anyio
+import anyio.to_thread
 
-from mcfuser.graph.read import bind, read
+from mcfuser.confined import Limits, Stopped, run
+from mcfuser.errors import ModelError
+from service.problems import ProblemError, problem
+from service.settings import Settings
 
-Inspect = Callable[[bytes, Mapping[str, tuple[int, ...]]], None]
+log = logging.getLogger(__name__)
+
+Inspect = Callable[[Path, Mapping[str, tuple[int, ...]]], Awaitable[None]]
+"""Raises ModelError where the file is no model that can be compiled with these input shapes."""
+
+_COPIES = 6  # of a model's bytes that lie in memory at once while it is read
+_FILES = 64
+_NAMED = {
+    "memory": "MCFUSER_INSPECT_MEMORY",
+    "processor": "MCFUSER_INSPECT_SECONDS",
+    "time": "MCFUSER_INSPECT_SECONDS",
+}
 
 
-def inspect_model(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises ModelError where the bytes are no valid ONNX model with these input shapes.
+class Inspector:
+    """Looks at a few models at a time; others wait for their turn without holding a thread."""
 
-    Whether TVM's importer knows each of ONNX's own operators is left to the worker, which has
-    the importer's table.
-    """
-    bind(read(model, _operators(model)), shapes)
+    def __init__(self, settings: Settings, module: str = "service.inspect_child") -> None:
+        self._settings = settings
+        self._module = module
+        self._turns = anyio.Semaphore(settings.inspections)
+        self._threads = anyio.CapacityLimiter(settings.inspections)
+
+    async def __call__(self, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises ModelError where the model is bad or hits a limit, and a problem where too many
+        others wait."""
+        await self._turn()
+        try:
+            await anyio.to_thread.run_sync(
+                partial(self._inspect, model, shapes), limiter=self._threads
+            )
+        finally:
+            self._turns.release()
+
+    async def _turn(self) -> None:
+        with anyio.move_on_after(self._settings.inspect_wait):
+            await self._turns.acquire()
+            return
+        crowd = problem("busy", "other models are being looked at; post this one again in a while")
+        raise ProblemError(crowd, {"Retry-After": "5"})
+
+    def _inspect(self, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        settings = self._settings
+        memory = settings.inspect_memory + _COPIES * model.stat().st_size
+        seconds = settings.inspect_seconds
+        limits = Limits(memory, seconds, seconds, _FILES, network=False)
+        request = {
+            "model": str(model.absolute()),
+            "shapes": dict(shapes),
+            "limits": asdict(settings.model_limits),
+        }
+        try:
+            run(self._module, request, limits)
+        except Stopped as stopped:
+            log.warning("inspection stopped: %s", stopped, extra={"why": stopped.why})
+            log.debug("the last words: %s", stopped.words)
+            raise ModelError(_sentence(stopped, memory)) from None
 
 
-def _operators(model: bytes) -> frozenset[str]:
-    """ONNX's operators, and those of the other known domain that the model uses."""
-    standard = {schema.name for schema in onnx.defs.get_all_schemas()}
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(model)
-    except DecodeError:
-        return frozenset(standard)  # `read` says what is wrong
-    foreign = {node.op_type for node in proto.graph.node if node.domain == "com.microsoft"}
-    return frozenset(standard | foreign)
+def _sentence(stopped: Stopped, memory: int) -> str:
+    if stopped.why == "death":
+        return (
+            f"the model cannot be read: {stopped}; it is damaged, or made to break its readers: "
+            "export it again"
+        )
+    most = f"the {memory} bytes of memory" if stopped.why == "memory" else "the time"
+    return (
+        f"looking at the model took more than {most} that it may take ({stopped}); make the model "
+        f"smaller or raise {_NAMED[stopped.why]}"
+    )

@@ -45,7 +45,10 @@ def router(
         _check_headers(request, settings.max_model_bytes)
         with blobs.arriving() as incoming:
             await _receive(request, incoming, settings.max_model_bytes)
-            job, how = await run_in_threadpool(_submit, incoming, options, store, blobs, inspect)
+            live = await run_in_threadpool(store.live, work_key(incoming.digest, options))
+            if live is None:
+                await _inspect(incoming, options, inspect)
+            job, how = await run_in_threadpool(_submit, incoming, options, live, store, blobs)
         metrics.submissions.labels(how).inc()
         response.headers["Location"] = f"/v1/jobs/{job.id}"
         response.headers.update(_RETRY)
@@ -137,19 +140,21 @@ async def _receive(request: Request, incoming: Incoming, limit: int) -> None:
         )
 
 
+async def _inspect(incoming: Incoming, options: Options, inspect: Inspect) -> None:
+    try:
+        await inspect(incoming.flushed(), options.shapes)
+    except InputError as bad:
+        raise error("bad-model", str(bad)) from None
+
+
 def _submit(
-    incoming: Incoming, options: Options, store: Store, blobs: Blobs, inspect: Inspect
+    incoming: Incoming, options: Options, live: Job | None, store: Store, blobs: Blobs
 ) -> tuple[Job, str]:
-    """The job of this model, and whether it was `new`, `shared` or `cached`."""
+    """The job of this model, and whether it was `new`, `shared` or `cached`; `live` is one that
+    was there before."""
+    if live is not None and live.module is not None and blobs.has(live.module):
+        return live, "cached"
     work = work_key(incoming.digest, options)
-    job = store.live(work)
-    if job is not None and job.module is not None and blobs.has(job.module):
-        return job, "cached"
-    if job is None:
-        try:
-            inspect(incoming.read(), options.shapes)
-        except InputError as bad:
-            raise error("bad-model", str(bad)) from None
     order = Order(
         work, incoming.keep(), incoming.size, options.device, options.model_dump(mode="json")
     )

@@ -11,6 +11,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "empty-body": (422, "The request has no body"),
     "not-raw": (415, "The model is not the request's body"),
     "too-large": (413, "The model is too large"),
+    "busy": (429, "Too many models at once"),
     "wrong-host": (421, "The request is meant for another host"),
     "cross-origin": (403, "The request comes from another site"),
     "no-such-job": (404, "There is no such job"),

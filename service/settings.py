@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mcfuser.errors import InputError
+from mcfuser.graph.limits import DEFAULTS, LIMITS, ModelLimits
 
 _PREFIX = "MCFUSER_"
 
@@ -18,10 +19,12 @@ _PREFIX = "MCFUSER_"
 class Settings(BaseSettings):
     """Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
-    `data` holds models, modules and, unless `database` says otherwise, the SQLite file.
-    `job_memory` is what each process of a compile may take, in bytes: by default three quarters of
-    the machine's memory. Where several machines work on one database, `data` is a folder that all
-    of them share.
+    A model may be as large as each `max_` says (see `ModelLimits`). `inspections` models are looked
+    at at once, each with `inspect_memory` bytes beside its own for `inspect_seconds`, after waiting
+    `inspect_wait` at most. `data` holds models, modules and, unless `database` says otherwise, the
+    SQLite file. `job_memory` is what each process of a compile may take, in bytes: by default three
+    quarters of the machine's memory. Where several machines work on one database, `data` is a
+    folder that all of them share.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -31,6 +34,17 @@ class Settings(BaseSettings):
     data: Path = Field(default_factory=lambda: platformdirs.user_data_path("mcfuser"))
     database: SecretStr | None = None
     max_model_bytes: int = Field(default=1 << 30, ge=1)
+    max_nodes: int = Field(default=DEFAULTS.nodes, ge=1)
+    max_fields: int = Field(default=DEFAULTS.fields, ge=1)
+    max_nesting: int = Field(default=DEFAULTS.nesting, ge=1)
+    max_rank: int = Field(default=DEFAULTS.rank, ge=1)
+    max_elements: int = Field(default=DEFAULTS.elements, ge=1)
+    max_total_bytes: int = Field(default=DEFAULTS.total_bytes, ge=1)
+    max_constant_bytes: int = Field(default=DEFAULTS.constant_bytes, ge=1)
+    inspections: int = Field(default=2, ge=1, le=64)
+    inspect_memory: int = Field(default=4 << 30, ge=1 << 28)
+    inspect_seconds: float = Field(default=10.0, ge=1)
+    inspect_wait: float = Field(default=4.0, gt=0)
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)
@@ -45,6 +59,11 @@ class Settings(BaseSettings):
         if self.database is not None:
             return self.database.get_secret_value()
         return f"sqlite:///{self.data / 'mcfuser.db'}"
+
+    @property
+    def model_limits(self) -> ModelLimits:
+        """How large a model may be: each `max_` above."""
+        return ModelLimits(**{name: getattr(self, f"max_{name}") for name in LIMITS})
 
     @property
     def blobs(self) -> Path:

@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "service": (
         COMPILED | {"confined", "db", "revision"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
-         "platformdirs", "onnx", "google"},
+         "platformdirs", "anyio"},
     ),
 }  # fmt: skip
 

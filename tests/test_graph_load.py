@@ -38,6 +38,18 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def computed_giant() -> bytes:
+    """A shape of 2^32 that is known only once constants have been computed."""
+    nodes = [
+        helper.make_node("ReduceProd", ["extents"], ["extent"], keepdims=1),
+        helper.make_node("ConstantOfShape", ["extent"], ["giant"]),
+        helper.make_node("ReduceMax", ["giant"], ["most"], keepdims=0),
+        helper.make_node("Add", ["x", "most"], ["y"]),
+    ]
+    extents = numpy_helper.from_array(np.array([1 << 16, 1 << 16], np.int64), "extents")
+    return model(nodes, weights=[extents]).SerializeToString()
+
+
 def relu(shape: Sequence[int | str | None] | None = (2, 3), dtype: int = 1) -> bytes:
     return model([helper.make_node("Relu", ["x"], ["y"])], shape, dtype).SerializeToString()
 
@@ -146,6 +158,7 @@ BAD: dict[str, tuple[Callable[[], bytes], Shapes, tuple[str, ...]]] = {
     "no extent given": (lambda: relu(("rows", 3)), {"x": (0, 3)}, ("'x'", "extent 0")),
     "string": (lambda: relu((2, 3), TensorProto.STRING), {}, ("'x'", "string")),
     "complex": (lambda: relu((2, 3), TensorProto.COMPLEX64), {}, ("'x'", "complex64")),
+    "computed giant": (computed_giant, {}, ("'giant'", "4294967296", "MCFUSER_MAX_ELEMENTS")),
     "mismatch": (mismatched, {}, ("clash",)),
     "converter refuses": (unimportable, {}, ("'TopK'", "'best'")),
 }

@@ -25,8 +25,8 @@ MODULE = b"\x7fELF module"
 REPORT = {"chains": [{"expression": "mhnk"}]}
 
 
-def inspect(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    if model.startswith(b"bad"):
+async def inspect(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if model.read_bytes().startswith(b"bad"):
         raise ModelError("the model is not ONNX: it begins with b'bad'; give an ONNX file")
 
 

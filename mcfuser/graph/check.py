@@ -23,6 +23,7 @@ from onnx import helper, numpy_helper
 
 from mcfuser.errors import InputError
 from mcfuser.graph import runner
+from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound
 from mcfuser.lease import lease
 
@@ -53,7 +54,7 @@ Place = Literal["cpu", "cuda", "graph"]
 
 def check(
     module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0,
-    place: Place = "cpu",
+    place: Place = "cpu", limits: ModelLimits = DEFAULTS,
 ) -> Checked:  # fmt: skip
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
@@ -64,7 +65,7 @@ def check(
     library = module / "module.so" if module.is_dir() else module
     if not library.is_file():
         raise InputError(f"there is no compiled module at '{library}'; give a folder it is in")
-    proto = bound(model, shapes)
+    proto = bound(model, shapes, limits)
     feeds = inputs(proto, np.random.default_rng(seed))
     threads = os.cpu_count() or 1
     options = onnxruntime.SessionOptions()

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.read import sentence
+from mcfuser.graph.refusal import sentence
 
 # These merge operators into ones that hide the products, or shapes into ones TVM cannot read.
 _UNWANTED = ["MatMulAddFusion", "ReshapeFusion"]

@@ -17,10 +17,14 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.bind import bind
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import recognise
-from mcfuser.graph.read import bind, expand, name_nodes, read, sentence
+from mcfuser.graph.limits import DEFAULTS, ModelLimits
+from mcfuser.graph.read import expand, name_nodes, read
+from mcfuser.graph.refusal import refused, sentence
+from mcfuser.graph.sizes import check_sizes
 
 # What the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
@@ -47,26 +51,36 @@ class Loaded:
     outputs: tuple[Port, ...]
 
 
-def load(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Loaded:
+def load(
+    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
+) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the inputs' dynamic dimensions.
 
-    Raises ModelError in one sentence naming the input, operator or node that cannot be used.
+    Raises ModelError in one sentence naming the input, operator or node that cannot be used, or
+    what exceeds the limits.
     """
     known = onnx_frontend._get_convert_map().keys() | _DIRECT
-    proto = bound(model, shapes)
+    proto = bound(model, shapes, limits)
     if not any(node.domain == "com.microsoft" for node in proto.graph.node):
         known -= _MISREAD
-    folded = einsums(fold(expand(proto, known)))
+    expanded = expand(proto, known, limits)
+    if expanded is not proto:
+        check_sizes(expanded, limits)
+    folded = einsums(fold(expanded))
+    check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
     module = _simplify(_import(folded))
     inputs = tuple(_input_port(i) for i in folded.graph.input)
     return Loaded(module, inputs, _output_ports(folded, module))
 
 
-def bound(model: bytes, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+def bound(
+    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
+) -> onnx.ModelProto:
     """The checked ONNX model with its input shapes written in; raises as `load` does."""
-    proto = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT)
-    bind(proto, shapes)
+    proto = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT, limits)
+    bind(proto, shapes, limits)
+    check_sizes(proto, limits)
     return proto
 
 
@@ -121,7 +135,9 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
-    module = recognise(tvm.transform.Sequential(passes)(module))
+    with refused("TVM cannot simplify the model"):
+        module = tvm.transform.Sequential(passes)(module)
+    module = recognise(module)
     return relax.transform.DeadCodeElimination(["main"])(module)
 
 

@@ -1,0 +1,123 @@
+"""The shapes of a model's inputs are fixed, from what the model says and what the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import TensorProto
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.constants import check_extents
+from mcfuser.graph.limits import DEFAULTS, ModelLimits
+from mcfuser.graph.messages import inside
+
+DTYPES = frozenset({
+    TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
+    TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+    TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+    TensorProto.BOOL,
+})  # fmt: skip
+
+
+def open_dimensions(proto: onnx.ModelProto) -> None:
+    """Makes dimensions of extent -1, and those whose name is empty, dynamic ones without a name.
+
+    Some exporters write them so.
+    """
+    for d in inside(proto.graph, onnx.TensorShapeProto.Dimension):
+        kind = d.WhichOneof("value")
+        if (kind == "dim_value" and d.dim_value == -1) or (kind == "dim_param" and not d.dim_param):
+            d.ClearField(kind)
+
+
+def bind(
+    proto: onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits = DEFAULTS,
+) -> None:
+    """Writes the shapes into the model's inputs, and forgets what was said of other values.
+
+    A dimension that is named in several inputs need be given once. Raises ModelError, naming the
+    input and the dimension, where one stays open or cannot be what is asked.
+    """
+    inputs = {i.name: i for i in proto.graph.input}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise ModelError(f"--shape names input '{name}'; the model has {', '.join(inputs)}")
+        check_extents(list(shape), f"--shape of input '{name}'", limits)
+    extents: dict[str, int] = {}
+    for value in inputs.values():
+        _check_type(value)
+        if value.name in shapes:
+            _bind_given(value, shapes[value.name], extents)
+    for value in inputs.values():
+        _bind_named(value, extents)
+    del proto.graph.value_info[:]
+    for value in proto.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _check_type(value: onnx.ValueInfoProto) -> None:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise ModelError(f"input '{value.name}' is a {kind or 'value of no type'}, not a tensor")
+    dtype = value.type.tensor_type.elem_type
+    if dtype not in DTYPES:
+        known = dtype in TensorProto.DataType.values()
+        found = TensorProto.DataType.Name(dtype).lower() if known else f"number {dtype}"
+        raise ModelError(
+            f"input '{value.name}' has element type {found}, which is not supported; "
+            "use a float, integer or bool type"
+        )
+
+
+def _dimension(d: onnx.TensorShapeProto.Dimension, position: int) -> str:
+    return f"'{d.dim_param}'" if d.dim_param else str(position)
+
+
+def _bind_given(
+    value: onnx.ValueInfoProto, shape: tuple[int, ...], extents: dict[str, int]
+) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        for _ in shape:
+            tensor.shape.dim.add()
+    if len(tensor.shape.dim) != len(shape):
+        raise ModelError(
+            f"--shape gives input '{value.name}' {len(shape)} dimensions; "
+            f"it has {len(tensor.shape.dim)}"
+        )
+    for position, (d, extent) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
+        fixed = d.dim_value if d.HasField("dim_value") else extents.get(d.dim_param, extent)
+        if fixed != extent:
+            raise ModelError(
+                f"--shape gives dimension {_dimension(d, position)} of input '{value.name}' "
+                f"extent {extent}; the model and the other shapes fix it at {fixed}"
+            )
+        if d.dim_param:
+            extents[d.dim_param] = extent
+        d.dim_value = extent
+
+
+def _bind_named(value: onnx.ValueInfoProto, extents: Mapping[str, int]) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise ModelError(
+            f"input '{value.name}' has no shape; give it: --shape {value.name}=1x128, for example"
+        )
+    for position, d in enumerate(tensor.shape.dim):
+        if d.dim_param in extents:
+            d.dim_value = extents[d.dim_param]
+        if not d.HasField("dim_value"):
+            example = "x".join(str(x.dim_value or 128) for x in tensor.shape.dim)
+            raise ModelError(
+                f"dimension {_dimension(d, position)} of input '{value.name}' is dynamic; "
+                f"fix it with --shape {value.name}={example}, for example"
+            )
+        if d.dim_value < 1:
+            raise ModelError(
+                f"dimension {position} of input '{value.name}' has extent {d.dim_value}; "
+                "every extent must be at least 1"
+            )

@@ -1,0 +1,154 @@
+"""A look at an ONNX file's bytes before protobuf reads them.
+
+An empty node takes two bytes in the file and some hundred in memory, so what is in a file is
+counted while it is still bytes: messages, names, nodes, and how deep they are nested. Names are
+checked to be text here too, because protobuf takes any bytes for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import onnx
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.limits import ModelLimits
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_DEEPEST = 96  # messages inside messages; protobuf itself refuses more than 100
+_PATIENCE = 20  # times the limit of nodes that are still counted, so that the refusal names them
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A type of message, and those of its fields that are counted, by number.
+
+    A field is a message of another type, or text with its name, or bytes (None) where a message
+    can hold many.
+    """
+
+    name: str
+    fields: dict[int, _Table | str | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Count:
+    limits: ModelLimits
+    fields: int = 0
+    nodes: int = 0
+
+    def check(self) -> None:
+        """Raises ModelError where there is more than is allowed already."""
+        most, patient = self.limits.fields, self.limits.nodes * _PATIENCE
+        if self.fields > most or self.nodes > patient:
+            self.limits.check("nodes", self.nodes, "the model has {} nodes", more=True)
+            self.limits.check("fields", self.fields, "the model has {} parts and names", more=True)
+
+
+class _DamagedError(Exception):
+    """The bytes are not what protobuf writes."""
+
+
+def scan(model: bytes, limits: ModelLimits) -> bool:
+    """Counts what the bytes of a model hold; whether they are a protobuf message to their end.
+
+    Raises ModelError where there is more than the limits allow, or a name is not UTF-8.
+    """
+    count = _Count(limits)
+    try:
+        _message(model, 0, len(model), _model(), count, 0, 0)
+    except (_DamagedError, IndexError):
+        return False
+    count.check()
+    limits.check("nodes", count.nodes, "the model has {} nodes", more=True)
+    return True
+
+
+def _message(
+    data: bytes, at: int, end: int, table: _Table, count: _Count, depth: int, graphs: int
+) -> None:
+    """Walks the fields of one message, which lies in data[at:end]."""
+    if table.name == "NodeProto":
+        count.nodes += 1
+        if count.nodes > count.limits.nodes:
+            return  # it is too many already: what is inside need not be known
+    elif table.name == "GraphProto":
+        count.limits.check("nesting", graphs, "the model has graphs nested {} deep")
+        graphs += 1
+    if depth > _DEEPEST:
+        raise ModelError(f"the model's parts are nested more than {_DEEPEST} deep; flatten it")
+    known = table.fields
+    while at < end:
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, at = _varint(data, at)
+        elif kind == _LENGTH:
+            size, at = _varint(data, at)
+            start, at = at, at + size
+            if at <= end and tag >> 3 in known:
+                count.fields += 1
+                if not count.fields & 0xFFFF:
+                    count.check()
+                inner = known[tag >> 3]
+                if isinstance(inner, _Table):
+                    _message(data, start, at, inner, count, depth + 1, graphs)
+                elif inner is not None:
+                    _check_text(data[start:at], table.name, inner)
+        elif kind in (_FIXED32, _FIXED64):
+            at += 4 if kind == _FIXED32 else 8
+        else:
+            raise _DamagedError
+    if at > end:
+        raise _DamagedError
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    value = data[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+    raise _DamagedError
+
+
+def _check_text(found: bytes, message: str, name: str) -> None:
+    if found.isascii():
+        return
+    try:
+        found.decode()
+    except UnicodeDecodeError:
+        what = message.removesuffix("Proto")
+        raise ModelError(
+            f"the field {name} of a {what} in the model is no UTF-8 text: {found[:24]!r}; "
+            "export or download the model again"
+        ) from None
+
+
+@cache
+def _model() -> _Table:
+    """ModelProto's table, and through it those of every message that a model can hold."""
+    tables: dict[str, _Table] = {}
+
+    def made(descriptor: Any) -> _Table:
+        if descriptor.full_name in tables:
+            return tables[descriptor.full_name]
+        table = tables[descriptor.full_name] = _Table(descriptor.name)
+        for f in descriptor.fields:
+            if f.message_type is not None:
+                table.fields[f.number] = made(f.message_type)
+            elif f.type == f.TYPE_STRING:
+                table.fields[f.number] = f.name
+            elif f.type == f.TYPE_BYTES and f.is_repeated:
+                table.fields[f.number] = None
+        return table
+
+    return made(onnx.ModelProto.DESCRIPTOR)

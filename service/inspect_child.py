@@ -1,0 +1,19 @@
+"""Looks at a posted model, in a process started for it; see `service.inspect`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    """Nothing where the model is good; raises ModelError where it is not."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy takes address space for every core
+    from mcfuser.graph.inspection import inspect
+    from mcfuser.graph.limits import ModelLimits
+
+    shapes = {name: tuple(extents) for name, extents in request["shapes"].items()}
+    inspect(Path(request["model"]).read_bytes(), shapes, ModelLimits(**request["limits"]))
+    return {}
