@@ -1,8 +1,8 @@
 """Many models in one process: `python -m tests.hostile.batch kinds|inspect|load|build number..`.
 
-The numbers are of the kinds, or of mutants, which are looked at, imported, or built. A JSON line for each:
-its number, how it ended (good, refused, memory, raised), what was said, and its seconds. A process
-that dies says nothing of the one it died of.
+The numbers are of the kinds, or of mutants, which are looked at, imported, or built. A JSON line
+for each: its number, how it ended (good, refused, memory, raised), what was said, and its seconds
+of processor time. A process that dies says nothing of the one it died of.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Server:
         self, models: Sequence[tuple[str, bytes]], shape: str | None = None, at_once: int = 3
     ) -> list[Answered]:
         """What is answered to each model, a few posted at a time."""
-        query = {"timeout": "1", **({"shape": shape} if shape else {})}
+        query = {"trials": "1", **({"shape": shape} if shape else {})}
 
         def post(given: tuple[str, bytes]) -> Answered:
             name, model = given
@@ -64,7 +64,8 @@ class Server:
             return list(pool.map(post, models))
 
     def failed(self) -> list[str]:
-        """What the jobs that failed say, once no job is left to be done."""
+        """What the jobs say that failed for no fault of the model's or of time, once none is left
+        to be done."""
         found = []
         while True:
             jobs = httpx.get(f"{self.url}/v1/jobs?limit=500", timeout=_PATIENCE).json()["items"]
@@ -72,7 +73,7 @@ class Server:
                 break
             time.sleep(1)
         for job in jobs:
-            if job["problem"] is not None and job["problem"]["status"] >= 500:
+            if job["problem"] is not None and job["problem"]["status"] in (500, 503):
                 found.append(f"job {job['id']}: {job['problem']['detail']}")
         return found
 
@@ -147,7 +148,7 @@ def command(folder: Path, model: bytes, *options: str) -> Ended:
     path.write_bytes(model)
     done = subprocess.run(
         [sys.executable, "-m", "mcfuser.cli", "compile", str(path), "-o", str(folder / "out"),
-         "--timeout", "1s", "--no-cache", *options],
+         "--trials", "1", "--no-cache", *options],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     return Ended(done.returncode, done.stderr)
