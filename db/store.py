@@ -231,9 +231,11 @@ class Store:
         document = self.kernel(key)
         if document is None:
             return None
+        from mcfuser.record import check
         from mcfuser.tuned import Tuned
 
         try:
+            check(document)
             return Tuned.from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("kernel %s cannot be read and is tuned again: %r", key, error)
@@ -264,7 +266,7 @@ class Store:
         with self._read() as session:
             try:
                 found = session.execute(query).one_or_none()
-            except ValueError as error:  # the document is no JSON
+            except (ValueError, RecursionError) as error:  # the document is no JSON
                 log.warning("kernel %s is damaged: %s", key, error)
                 return None
         if found is None:

@@ -32,7 +32,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "model": (SPACE, {"numpy"}),
     "search": (SPACE, {"numpy"}),
     "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
-    "lease": (VALUES, set()),
+    "files": ({"errors"}, set()),
+    "terminal": ({"errors"}, set()),
+    "words": ({"errors"}, set()),
+    "record": (set(), set()),
+    "lease": (VALUES, {"platformdirs"}),
     "child": (VALUES, set()),
     "confined": (VALUES, set()),
     "confinement": (VALUES, set()),
@@ -70,12 +74,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "report": (COMPILED, {"rich"}),
     "cli": (
         COMPILED
-        | {"batch", "bench", "cli", "confined", "duration", "probe_gpu", "report", "db", "service"},
+        | {"batch", "bench", "cli", "confined", "duration", "files", "probe_gpu", "report"}
+        | {"terminal", "words", "db", "service"},
         {"rich", "typer"},
     ),
-    "db": (VALUES | {"tuned"}, {"sqlalchemy", "alembic"}),
+    "db": (VALUES | {"record", "tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"confined", "db", "revision"},
+        COMPILED | {"confined", "db", "duration", "revision", "words"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "anyio"},
     ),
