@@ -63,7 +63,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED | {"proof"}, {"numpy"}),
     "decide": (SPACE | {"model", "tuned"}, set()),
-    "graph": (VALUES | {"lease"}, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
+    "graph": (
+        VALUES | {"lease"},
+        {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
+    ),
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
     "duration": ({"errors"}, set()),
