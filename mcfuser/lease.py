@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ def folders() -> tuple[Path, ...]:
     """Where the locks may lie, the first that can be used: the user's runtime folder
     (XDG_RUNTIME_DIR, or what the system has in its place), else the folder for temporary files."""
     own = f"mcfuser-{os.getuid()}"
-    runtime = platformdirs.user_runtime_path(ensure_exists=False)
+    with warnings.catch_warnings():  # that XDG_RUNTIME_DIR is not set is no news
+        warnings.simplefilter("ignore")
+        runtime = platformdirs.user_runtime_path()
     return runtime / own, Path(tempfile.gettempdir()) / own
 
 
