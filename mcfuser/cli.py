@@ -92,7 +92,7 @@ def compile_(
     process = start(settings.job_memory)
     store = settings.database_url if cache else None
     if cache:
-        _folder(settings.data)
+        _data_folder(settings.data)
     limits = asdict(settings.model_limits)
     request = Request(model, device, options, shapes, store, limit, begun, limits)
     with _progress() as progress:
@@ -226,12 +226,18 @@ def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free one")] = None,
     data: Annotated[Path | None, typer.Option(help="folder of models, modules, database")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="let whoever reaches another host than loopback in")
+    ] = False,
 ) -> None:
     """Serve compilation over HTTP; settings come from MCFUSER_* and these options."""
     from service.serve import serve as serve_
     from service.settings import read_settings
 
-    given = {"host": host, "port": port, "data": data.expanduser().resolve() if data else None}
+    given = {
+        "host": host, "port": port, "data": data.expanduser().resolve() if data else None,
+        "insecure": insecure or None,
+    }  # fmt: skip
     serve_(read_settings(**{k: v for k, v in given.items() if v is not None}))
 
 
@@ -361,6 +367,19 @@ def _folder(path: Path) -> None:
         raise InputError(f"folder '{path}' cannot be made: {error.strerror}") from None
 
 
+def _data_folder(path: Path) -> None:
+    """The folder of kernels; where it is new, it is the user's alone."""
+    from db.private import make_folder
+
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise InputError(
+            f"data folder '{path}' cannot be made: {error.strerror}; set MCFUSER_DATA to another "
+            "one"
+        ) from None
+
+
 def _writable(path: Path) -> None:
     """Says so now, not after a minute of tuning, where the folder cannot be written to."""
     there = next(p for p in (path, *path.absolute().parents) if p.exists())
@@ -408,14 +427,20 @@ def _cache(wanted: bool) -> Iterator[Cache]:
 @contextmanager
 def _store() -> Iterator[Store]:
     """The store under the user's data folder."""
-    from db import Store
+    from db import StorageError, Store
     from service.settings import read_settings
 
     settings = read_settings()
-    _folder(settings.data)
+    _data_folder(settings.data)
     store = Store(settings.database_url)
     try:
         yield store
+    except StorageError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise InputError(
+            f"the database of kernels in '{settings.data}' cannot be used: {reason}; free some "
+            "space, set MCFUSER_DATA to another folder, or say --no-cache"
+        ) from None
     finally:
         store.close()
 

@@ -18,9 +18,10 @@ MISTAKE, FAILURE = 2, 1
 def ended(command: Callable[[], object]) -> int:
     """Runs a command; gives its exit status.
 
-    Status 2 is the user's mistake (InputError), told in one sentence on standard error. Where a
-    limit was reached (LimitError), where the disk, or the file that standard output leads to, is full, and where a file cannot be opened,
-    status 1 and one sentence. Where the reader of standard output has gone, status 1 and no word.
+    Status 2 is the user's mistake (InputError), told in one sentence on standard error. Status 1
+    and one sentence: a limit was reached (LimitError), the disk or the file that standard output
+    leads to is full, a file cannot be opened. Where the reader of standard output has gone,
+    status 1 and no word.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding lacks is escaped

@@ -9,7 +9,8 @@ from mcfuser.errors import InputError
 
 LONGEST_TIME = 86400.0
 """The most seconds that a compilation may be given: a day."""
-_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ms|s|m|h)?")
+TIME = r"^([0-9]{1,12}(?:\.[0-9]{1,12})?)(ms|s|m|h)?$"
+_TIME = re.compile(TIME)
 _SCALE = {"ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _EXTENT = re.compile(r"0*[1-9][0-9]{0,8}")
 

@@ -45,7 +45,7 @@ def test_the_first_on_the_path_is_taken(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(files: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="install the package nvidia-cuda-runtime"):
         found_in([place(tmp_path, "lib/other", *files)])
-    with pytest.raises(FileNotFoundError, match="no folder has no include/cuda_runtime.h"):
+    with pytest.raises(FileNotFoundError, match=r"no folder has no include/cuda_runtime.h"):
         found_in([])
 
 

@@ -108,7 +108,7 @@ def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
     server.start(seconds=0.2)
     server.wait(lambda: server.job(second)["state"] == "done")
     jobs = [server.job(first), server.job(second)]
-    assert [(j["state"], j["attempts"]) for j in jobs] == [("done", 2), ("done", 1)]
+    assert [(j["state"], j["attempts"]) for j in jobs] == [("done", 1), ("done", 1)]
     module = server.client.get(f"{first}/module")
     assert module.content == b"module of " + named("first")[-8:]
 
