@@ -47,10 +47,14 @@ def create_app(
         title="mcfuser", version=revision(), description=DESCRIPTION, docs_url=None,
         redoc_url=None, redirect_slashes=False,
     )  # fmt: skip
-    app.include_router(jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics))
-    app.include_router(kernels.router(store))
-    app.include_router(_rest(settings, store, metrics, alive))
-    add_handlers(app)
+    routers = (
+        jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics),
+        kernels.router(store),
+        _rest(settings, store, metrics, alive),
+    )
+    for router in routers:
+        app.include_router(router)
+    add_handlers(app, [*app.routes, *(route for router in routers for route in router.routes)])
     describe(app)
     app.add_middleware(Gate, metrics=metrics, host=settings.host, allowed=settings.allowed_hosts)
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from db import StorageError, is_full
@@ -38,8 +38,8 @@ def answer(
     return ProblemResponse(body, int(details["status"]), dict(headers or {}))
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Every error that leaves the application is a problem."""
+def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Every error that leaves the application is a problem; `routes` are all that it answers to."""
 
     @app.exception_handler(ProblemError)
     async def known(request: Request, error: ProblemError) -> ProblemResponse:
@@ -59,7 +59,7 @@ def add_handlers(app: FastAPI) -> None:
     async def other(request: Request, error: HTTPException) -> ProblemResponse:
         headers = dict(error.headers or {})
         if error.status_code == 405:
-            headers["Allow"] = ", ".join(sorted(_methods(app, request.scope)))
+            headers["Allow"] = ", ".join(sorted(_methods(routes, request.scope)))
         detail = f"{request.method} {request.scope['path']}: {error.detail}"
         return answer(_plain(error.status_code, detail), request.scope["path"], headers)
 
@@ -92,10 +92,10 @@ def _plain(status: int, detail: str) -> dict[str, Any]:
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
-def _methods(app: FastAPI, scope: Scope) -> set[str]:
+def _methods(routes: Sequence[BaseRoute], scope: Scope) -> set[str]:
     """The methods that the address answers to."""
     found: set[str] = set()
-    for route in app.routes:
+    for route in routes:
         if isinstance(route, Route) and route.path_regex.match(scope["path"]):
             found |= route.methods or set()
     return found

@@ -35,9 +35,10 @@ _BODY: dict[str, Any] = {
 
 _POST = problems("bad-model", "busy", "empty-body", "not-raw", "too-large")
 _UNDONE = (
-    "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "gave-up",
+    "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
+    "gave-up",
 )  # fmt: skip
-"""The problems of asking for what a job has made; the last four are a failed job's own."""
+"""The problems of asking for what a job has made; those from `lost` on are a failed job's own."""
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _ERROR = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _MODULE: dict[int | str, dict[str, Any]] = {

@@ -41,7 +41,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    device: Annotated[str, Field(max_length=100), AfterValidator(_device)] = "cpu"
     shape: Annotated[list[str], AfterValidator(_shapes)] = Field(
         default=[], description="input=1x128, once for each input with a dynamic dimension"
     )

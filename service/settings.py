@@ -12,15 +12,19 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mcfuser.errors import InputError
 from mcfuser.graph.limits import DEFAULTS, LIMITS, ModelLimits
+from service.hosts import host_of
 
 _PREFIX = "MCFUSER_"
 
 
 def _names(words: object) -> object:
-    """Host names parted by commas, in small letters."""
+    """Host names parted by commas, as `service.hosts.host_of` gives them."""
     if not isinstance(words, str):
         return words
-    return tuple(w.strip().lower().rstrip(".") for w in words.split(",") if w.strip())
+    found = tuple(host_of(w.strip()) for w in words.split(",") if w.strip())
+    if None in found:
+        raise ValueError("names of hosts parted by commas are wanted, without ports")
+    return found
 
 
 class Settings(BaseSettings):
