@@ -160,8 +160,9 @@ class Store:
 
     def renew(self, claim: UUID, lease: float, stage: str, done: int, total: int) -> bool:
         """Says that the work goes on, and how far it is."""
+        plain = stage.replace("\0", "")[:200]  # PostgreSQL keeps no NUL
         return self._set(
-            (Job.claim == claim,), lease=self._later(lease), stage=stage[:200], done=done,
+            (Job.claim == claim,), lease=self._later(lease), stage=plain, done=done,
             total=total,
         )  # fmt: skip
 
