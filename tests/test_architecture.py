@@ -56,7 +56,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "probe_gpu": (GENERATED, set()),
     "tune_gpu": (TUNED, {"numpy"}),
     "tune_predicted": (TUNED | {"proof"}, {"numpy"}),
-    "bench": (TUNED, {"numpy", "typer", "rich"}),
+    "bench": (TUNED | {"files"}, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
     "measure_child": (GENERATED | {"case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
     "tuned": (SPACE, set()),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from mcfuser.space.schedule import Schedule
 HOSTILE = (
     "coding: utf-7 +AAo-import os",  # a comment of the first two lines may declare an encoding
     "-*- coding=utf_7 -*-",
+    r"coding: unicode_escape \nimport\x20os;os.abort()#",  # by which the comment ends
     "coding",
     "a'''; import os; '''",
     'a"""\\nimport os\\n"""',
@@ -138,3 +141,14 @@ def test_a_stored_chain_s_name_reaches_no_source(tmp_path: Path) -> None:
     text = tensorir.generate(cpu(found.chain), "kernel", tensorir.Lowering()).text
     assert HOSTILE[0] not in text and identifier(HOSTILE[0]) in text
     store.close()
+
+
+def test_an_imported_source_runs_nothing_of_a_name(tmp_path: Path) -> None:
+    """Triton reads kernels from files, so a source is imported as a file is."""
+    mark = tmp_path / "mark"
+    words = f"import\\x20pathlib;pathlib.Path('{mark}').touch()#"
+    chain = replace(gemm(1, 64, 64, 32, 32), name=rf"coding: unicode_escape \n{words}")
+    (tmp_path / "kernel.py").write_text(sources(chain)["triton"])
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kernel"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert not mark.exists()
