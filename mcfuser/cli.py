@@ -23,10 +23,10 @@ from mcfuser.batch.command import batch
 from mcfuser.bench.command import app as bench_app
 from mcfuser.confined import Stopped
 from mcfuser.device import CATALOGUE, Device, device_named, names
+from mcfuser.duration import LONGEST, seconds
 from mcfuser.errors import InputError, LimitError
 from mcfuser.files import read_json
 from mcfuser.terminal import ended
-from mcfuser.words import seconds
 from mcfuser.words import shapes as parse_shapes
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _options(
     options: dict[str, Any] = {"seed": seed, "trials": trials}
     if timeout is None:
         return options, None
-    limit = seconds(timeout)
+    limit = seconds(timeout, most=LONGEST)
     return options | {"timeout": limit}, limit
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from db import Job
 from mcfuser import tuned
 from mcfuser.device import device_named
-from mcfuser.words import LONGEST_TIME, TIME, seconds
+from mcfuser.duration import LONGEST, TIME, seconds
 from mcfuser.words import shapes as parse_shapes
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -30,7 +30,7 @@ def _shapes(words: list[str]) -> list[str]:
 
 
 def _seconds(words: object) -> object:
-    return seconds(words) if isinstance(words, str) else words
+    return seconds(words, most=LONGEST) if isinstance(words, str) else words
 
 
 _TIME = {"type": "string", "pattern": TIME}
@@ -48,7 +48,7 @@ class Options(BaseModel):
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     trials: int | None = Field(default=None, ge=1, le=1_000_000)
     timeout: Annotated[float | None, BeforeValidator(_seconds), WithJsonSchema(_TIME)] = Field(
-        default=None, gt=0, le=LONGEST_TIME,
+        default=None, gt=0, le=LONGEST,
         description="for the whole compile: 60, 60s, 5m or 1h; without it tuning alone is limited",
     )  # fmt: skip
 

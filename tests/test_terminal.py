@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mcfuser import cli
+from mcfuser.duration import LONGEST, seconds
 from mcfuser.errors import InputError
 from mcfuser.files import read_json
 from mcfuser.terminal import ended
-from mcfuser.words import seconds, shapes
+from mcfuser.words import shapes
 
 COMMANDS = (
     ("devices",),
@@ -163,7 +164,7 @@ def test_times_and_shapes_are_read() -> None:
     ]  # fmt: skip
     for bad in ("", "0", "-1", "1e3", "inf", "nan", "25h", "6０s", "5 m", "m", "1.", "9" * 400):
         with pytest.raises(InputError, match="timeout"):
-            seconds(bad)
+            seconds(bad, most=LONGEST)
     assert shapes(["input=1x128", "a=b:0=007"]) == {"input": (1, 128), "a=b:0": (7,)}
 
 
