@@ -13,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
 from mcfuser.graph import fold as folding
+from mcfuser.graph.bind import bind
 from mcfuser.graph.fold import fold
 from mcfuser.graph.load import load
-from mcfuser.graph.read import bind, read
+from mcfuser.graph.read import read
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BERT = (FIXTURES / "bert_half.onnx").read_bytes()
