@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from db.private import make_folder, tighten
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ABANDONED = 24 * 3600.0  # s: no upload takes so long
+_REMEMBERED = 10_000  # files that were found to be sound
+
+
+class LostBlob(ValueError):
+    """Bytes that were kept and are not there as they were."""
 
 
 class Incoming:
@@ -45,7 +52,7 @@ class Incoming:
         self._file.flush()
         os.fsync(self._file.fileno())
         final = self._blobs.path(self.digest)
-        final.parent.mkdir(exist_ok=True)
+        make_folder(final.parent)
         os.replace(self.path, final)
         _sync(final.parent)
         return self.digest
@@ -57,7 +64,10 @@ class Blobs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._arriving = root / "arriving"
-        self._arriving.mkdir(parents=True, exist_ok=True)
+        self._seen: dict[str, tuple[int, ...]] = {}
+        for folder in (root, self._arriving):
+            make_folder(folder)
+            tighten(folder)
 
     def path(self, digest: str) -> Path:
         """Where the bytes of that digest lie, if they do; raises ValueError where it is none."""
@@ -68,11 +78,35 @@ class Blobs:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
+    def sound(self, digest: str) -> bool:
+        """Whether the bytes are there and are what they were.
+
+        The file is read once for each state of it: size, time of change, place on the disk.
+        """
+        path = self.path(digest)
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+                if self._seen.get(digest) == state:
+                    return True
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    return False
+        except OSError:  # it is not there, or the disk cannot read it
+            return False
+        if len(self._seen) >= _REMEMBERED:
+            self._seen.clear()
+        self._seen[digest] = state
+        return True
+
     def read(self, digest: str) -> bytes:
-        """The bytes; raises FileNotFoundError, or ValueError where the disk has changed them."""
-        data = self.path(digest).read_bytes()
+        """The bytes; raises LostBlob where they are gone or the disk has changed them."""
+        try:
+            data = self.path(digest).read_bytes()
+        except FileNotFoundError:
+            raise LostBlob(f"the file of {digest} is gone") from None
         if hashlib.sha256(data).hexdigest() != digest:
-            raise ValueError(f"the file of {digest} no longer holds what it held")
+            raise LostBlob(f"the file of {digest} no longer holds what it held")
         return data
 
     def put(self, data: bytes) -> str:
@@ -85,7 +119,7 @@ class Blobs:
         """A place to write bytes to; what is not kept is removed at the end."""
         path = self._arriving / uuid4().hex
         try:
-            with path.open("xb") as file:
+            with open(path, "xb", opener=_private) as file:
                 yield Incoming(file, path, self)
         finally:
             path.unlink(missing_ok=True)
@@ -97,6 +131,10 @@ class Blobs:
         for path in stale:
             path.unlink(missing_ok=True)
         return len(stale)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _sync(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from db.private import make_file
 from mcfuser.errors import InputError
 
 _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
@@ -78,10 +80,21 @@ def _sqlite(url: URL) -> Engine:
             connect_args={"check_same_thread": False},
         )  # fmt: skip
     else:
+        _private(url.database)
         engine = create_engine(url)
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _private(name: str) -> None:
+    """SQLite's file is its owner's alone; the files that SQLite puts beside it take its mode."""
+    if name.startswith("file:"):  # a URI, which may say that nothing is to be made
+        return
+    with contextlib.suppress(OSError):  # opening it says what is wrong
+        for path in (Path(name), *(Path(name + end) for end in ("-wal", "-shm"))):
+            if path.exists() or path.name == Path(name).name:
+                make_file(path)
 
 
 def _prepare(connection: Any, _record: object) -> None:

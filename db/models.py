@@ -57,7 +57,8 @@ class Job(Base):
 
     `work` hashes everything that the result depends on: equal work is one job. `claim` is new
     each time that a worker takes the job; only the holder of the claim may write to it, and only
-    until `lease`, unless it is renewed.
+    until `lease`, unless it is renewed. A queued job waits until `due`; `interrupted` counts how
+    often its server was ended while it ran, which is no failed attempt.
     """
 
     __tablename__ = "jobs"
@@ -73,6 +74,8 @@ class Job(Base):
     done: Mapped[int] = mapped_column(default=0)
     total: Mapped[int] = mapped_column(default=0)
     attempts: Mapped[int] = mapped_column(default=0)
+    interrupted: Mapped[int] = mapped_column(default=0, server_default="0")
+    due: Mapped[datetime | None]
     worker: Mapped[str | None] = mapped_column(String(200))
     claim: Mapped[UUID | None]
     lease: Mapped[datetime | None]

@@ -15,6 +15,8 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sessionmaker
 
+from db import again
+from db.again import gave_up
 from db.engine import connect, upgrade, writing
 from db.models import LIVE, STATES, Job, Kernel, Probed
 
@@ -120,8 +122,8 @@ class Store:
         """Does a done job again, its module having been lost."""
         return self._set(
             (Job.id == id, Job.state == "done"),
-            state="queued", attempts=0, stage="", done=0, total=0, started=None, finished=None,
-            module=None, module_bytes=None, report=None,
+            state="queued", attempts=0, interrupted=0, due=None, stage="", done=0, total=0,
+            started=None, finished=None, module=None, module_bytes=None, report=None,
         )  # fmt: skip
 
     def counts(self) -> dict[str, int]:
@@ -133,13 +135,13 @@ class Store:
     # --- jobs: from a worker ----------------------------------------------------------------
 
     def claim(self, worker: str, lease: float) -> Job | None:
-        """The oldest job that waits, now this worker's for `lease` seconds; or None."""
-        self._take_back(Job.lease < self._now())
+        """The oldest job that waits and is due, now this worker's for `lease` seconds; or None."""
+        self._take_back(Job.lease < self._now(), wait=False)  # the lease was the wait
         for _ in range(_RACES):
             with self._read() as session:
                 waiting = session.scalar(
                     select(Job.id)
-                    .where(Job.state == "queued")
+                    .where(Job.state == "queued", _is_due(self._now()))
                     .order_by(Job.created, Job.id)
                     .limit(1)
                 )
@@ -148,7 +150,7 @@ class Store:
             claim = uuid4()
             taken = self._set(
                 (Job.id == waiting, Job.state == "queued"),
-                state="running", worker=worker, claim=claim, lease=self._later(lease),
+                state="running", due=None, worker=worker, claim=claim, lease=self._later(lease),
                 attempts=Job.attempts + 1, started=self._now(), stage="", done=0, total=0,
             )  # fmt: skip
             job = self.job(waiting) if taken else None
@@ -158,8 +160,9 @@ class Store:
 
     def renew(self, claim: UUID, lease: float, stage: str, done: int, total: int) -> bool:
         """Says that the work goes on, and how far it is."""
+        plain = stage.replace("\0", "")[:200]  # PostgreSQL keeps no NUL
         return self._set(
-            (Job.claim == claim,), lease=self._later(lease), stage=stage[:200], done=done,
+            (Job.claim == claim,), lease=self._later(lease), stage=plain, done=done,
             total=total,
         )  # fmt: skip
 
@@ -175,20 +178,24 @@ class Store:
         )  # fmt: skip
 
     def fail(self, claim: UUID, problem: Mapping[str, Any]) -> bool:
-        return self._set(
-            (Job.claim == claim,), state="failed", finished=self._now(), problem=dict(problem),
-            **_NO_CLAIM,
-        )  # fmt: skip
+        return self._set((Job.claim == claim,), **self._failed(problem))
 
     def retry(self, claim: UUID) -> bool:
-        """Puts the job back in the queue, or fails it where this was the last attempt."""
+        """Puts the job back in the queue, due after a while (db.again.delay), or fails it where
+        this was the last attempt."""
         return self._take_back(Job.claim == claim) > 0
 
     def give_back(self, claim: UUID) -> bool:
         """Puts the job back as if it had never been taken: the worker is asked to stop."""
+        return self.postpone(claim, 0.0, "")
+
+    def postpone(self, claim: UUID, seconds: float, stage: str) -> bool:
+        """Puts the job back as if it had never been taken, due in so many seconds; `stage` says
+        what it waits for."""
         return self._set(
-            (Job.claim == claim,), state="queued", attempts=Job.attempts - 1, **_NO_CLAIM
-        )
+            (Job.claim == claim,), state="queued", attempts=Job.attempts - 1, stage=stage[:200],
+            due=self._later(seconds) if seconds else None, **_NO_CLAIM,
+        )  # fmt: skip
 
     def release(self, worker: str, blame: bool = True) -> int:
         """Takes back what a worker that is known to be dead held; gives how many jobs that were.
@@ -199,23 +206,45 @@ class Store:
             return self._take_back(Job.worker == worker)
         return sum(self.give_back(claim) for claim in self._claims(worker))
 
+    def interrupted(self, worker: str) -> int:
+        """Takes back what a worker held when its server was ended; gives how many jobs that were.
+
+        That is no failed attempt; a job to which it happens again and again is given up.
+        """
+        held = and_(Job.state == "running", Job.worker == worker)
+        spent = update(Job).where(held, Job.interrupted >= again.INTERRUPTIONS)
+        problem = again.interrupted(again.INTERRUPTIONS)
+        back = update(Job).where(held).values(
+            state="queued", attempts=Job.attempts - 1, interrupted=Job.interrupted + 1, **_NO_CLAIM
+        )  # fmt: skip
+        with self._write.begin() as session:
+            ended = _count(session.execute(spent.values(**self._failed(problem))))
+            return ended + _count(session.execute(back))
+
     def _claims(self, worker: str) -> Sequence[UUID]:
         with self._read() as session:
             query = select(Job.claim).where(Job.worker == worker, Job.state == "running")
             return [claim for claim in session.scalars(query) if claim is not None]
 
-    def _take_back(self, lost: ColumnElement[bool]) -> int:
+    def _take_back(self, lost: ColumnElement[bool], wait: bool = True) -> int:
         """Requeues running jobs, or fails those that have been tried often enough."""
         lost = and_(Job.state == "running", lost)
         with self._read() as session:
             if session.scalar(select(Job.id).where(lost).limit(1)) is None:
                 return 0  # workers ask this all day: only a change takes SQLite's lock
-        failed = {"state": "failed", "finished": self._now(), "problem": gave_up(self._attempts)}
         with self._write.begin() as session:
             spent = update(Job).where(lost, Job.attempts >= self._attempts)
-            ended = _count(session.execute(spent.values(**failed, **_NO_CLAIM)))
-            again = update(Job).where(lost).values(state="queued", **_NO_CLAIM)
-            return ended + _count(session.execute(again))
+            failed = self._failed(gave_up(self._attempts))
+            count = _count(session.execute(spent.values(**failed)))
+            for tried in range(1, self._attempts):
+                due = self._later(again.delay(tried)) if wait else None
+                back = update(Job).where(lost, Job.attempts == tried)
+                values = {"state": "queued", "due": due, **_NO_CLAIM}
+                count += _count(session.execute(back.values(**values)))
+            return count
+
+    def _failed(self, problem: Mapping[str, Any]) -> dict[str, Any]:
+        return {"state": "failed", "finished": self._now(), "problem": dict(problem), **_NO_CLAIM}
 
     def _set(self, where: Sequence[ColumnElement[bool]], **values: Any) -> bool:
         with self._write.begin() as session:
@@ -231,9 +260,11 @@ class Store:
         document = self.kernel(key)
         if document is None:
             return None
+        from mcfuser.record import check
         from mcfuser.tuned import Tuned
 
         try:
+            check(document)
             return Tuned.from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("kernel %s cannot be read and is tuned again: %r", key, error)
@@ -264,7 +295,7 @@ class Store:
         with self._read() as session:
             try:
                 found = session.execute(query).one_or_none()
-            except ValueError as error:  # the document is no JSON
+            except (ValueError, RecursionError) as error:  # the document is no JSON
                 log.warning("kernel %s is damaged: %s", key, error)
                 return None
         if found is None:
@@ -320,15 +351,8 @@ class Store:
             session.merge(probed)
 
 
-def gave_up(attempts: int) -> dict[str, Any]:
-    """The problem of a job that was tried as often as it may be."""
-    return {
-        "type": "urn:mcfuser:problem:gave-up",
-        "title": "The job was given up",
-        "status": 500,
-        "detail": f"the job was started {attempts} times and each time it failed, or its worker "
-        "died; the server's log says why",
-    }
+def _is_due(now: datetime) -> ColumnElement[bool]:
+    return or_(Job.due.is_(None), Job.due <= now)
 
 
 def _before(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -12,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -24,8 +23,11 @@ from mcfuser.batch.command import batch
 from mcfuser.bench.command import app as bench_app
 from mcfuser.confined import Stopped
 from mcfuser.device import CATALOGUE, Device, device_named, names
-from mcfuser.duration import seconds
+from mcfuser.duration import LONGEST, seconds
 from mcfuser.errors import InputError, LimitError
+from mcfuser.files import read_json
+from mcfuser.terminal import ended
+from mcfuser.words import shapes as parse_shapes
 
 if TYPE_CHECKING:
     from db import Store
@@ -42,9 +44,11 @@ DeviceOption = Annotated[str, typer.Option(help=f"one of {', '.join(names())}")]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="an input's shape, as input=1x128; repeatable")
 ]
-SeedOption = Annotated[int, typer.Option(help="of the search and of random inputs", min=0)]
+SeedOption = Annotated[
+    int, typer.Option(help="of the search and of random inputs", min=0, max=2**32 - 1)
+]
 TrialsOption = Annotated[
-    int | None, typer.Option(help="most candidates measured for one chain", min=1)
+    int | None, typer.Option(help="most candidates measured for one chain", min=1, max=1_000_000)
 ]
 TimeoutOption = Annotated[
     str | None,
@@ -75,7 +79,7 @@ def compile_(
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = _begun()
     options, limit = _options(seed, trials, timeout)
-    shapes = _shapes(shape)
+    shapes = parse_shapes(shape or ())
     if device != "cpu":
         device_named(device)  # says so now where it is not known
     _read(model)
@@ -88,7 +92,7 @@ def compile_(
     process = start(settings.job_memory)
     store = settings.database_url if cache else None
     if cache:
-        _folder(settings.data)
+        _data_folder(settings.data)
     limits = asdict(settings.model_limits)
     request = Request(model, device, options, shapes, store, limit, begun, limits)
     with _progress() as progress:
@@ -199,7 +203,7 @@ def run(
 
     device = _report(folder).get("device", "cpu")
     place: Place = "cpu" if device == "cpu" else "graph" if graph else "cuda"
-    shapes = _shapes(shape) or _compiled_shapes(folder)
+    shapes = parse_shapes(shape or ()) or _compiled_shapes(folder)
     result = compare(folder, _read(check), shapes, seed, place, read_settings().model_limits)
     document = {
         "error": result.error,
@@ -222,12 +226,18 @@ def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free one")] = None,
     data: Annotated[Path | None, typer.Option(help="folder of models, modules, database")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="let whoever reaches another host than loopback in")
+    ] = False,
 ) -> None:
     """Serve compilation over HTTP; settings come from MCFUSER_* and these options."""
     from service.serve import serve as serve_
     from service.settings import read_settings
 
-    given = {"host": host, "port": port, "data": data.expanduser().resolve() if data else None}
+    given = {
+        "host": host, "port": port, "data": data.expanduser().resolve() if data else None,
+        "insecure": insecure or None,
+    }  # fmt: skip
     serve_(read_settings(**{k: v for k, v in given.items() if v is not None}))
 
 
@@ -278,7 +288,7 @@ def _options(
     options: dict[str, Any] = {"seed": seed, "trials": trials}
     if timeout is None:
         return options, None
-    limit = seconds(timeout)
+    limit = seconds(timeout, most=LONGEST)
     return options | {"timeout": limit}, limit
 
 
@@ -316,16 +326,6 @@ def _begun() -> float:
     return time.monotonic() - age
 
 
-def _shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for word in words or ():
-        name, _, extents = word.rpartition("=")
-        if not name or not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", extents):
-            raise InputError(f"shape '{word}' is not of the form input=1x128")
-        shapes[name] = tuple(int(n) for n in extents.split("x"))
-    return shapes
-
-
 def _compiled_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The shapes that the module was compiled for, from its report."""
     given = _report(folder).get("shapes", {})
@@ -337,13 +337,20 @@ def _report(folder: Path) -> dict[str, Any]:
     path = folder / "report.json"
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise InputError(f"'{path}' is not a report of mcfuser's; compile the model again")
+    found: dict[str, Any] = read_json(path, f"report '{path}'")
+    shapes = found.get("shapes", {})
+    fits = isinstance(shapes, dict) and all(map(_is_shape, shapes.values()))
+    for field, fine in (("device", isinstance(found.get("device", ""), str)), ("shapes", fits)):
+        if not fine:
+            raise InputError(
+                f"report '{path}' is not one of mcfuser's: its {field} is of another kind; "
+                "compile the model again"
+            )
     return found
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n > 0 for n in value)
 
 
 def _read(path: Path) -> bytes:
@@ -358,6 +365,19 @@ def _folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"folder '{path}' cannot be made: {error.strerror}") from None
+
+
+def _data_folder(path: Path) -> None:
+    """The folder of kernels; where it is new, it is the user's alone."""
+    from db.private import make_folder
+
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise InputError(
+            f"data folder '{path}' cannot be made: {error.strerror}; set MCFUSER_DATA to another "
+            "one"
+        ) from None
 
 
 def _writable(path: Path) -> None:
@@ -388,16 +408,8 @@ def _chain(words: str, dtype: str) -> Chain:
 
     if not words.endswith(".json"):
         return from_text(words, dtype)
-    try:
-        document = json.loads(Path(words).read_text())
-    except OSError as error:
-        raise InputError(f"chain file '{words}' cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"chain file '{words}' is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise InputError(f"chain file '{words}' must hold an object; docs/chains.md describes it")
-    made = from_json(document)
-    return made if "name" in document else replace(made, name=Path(words).stem)
+    document = read_json(Path(words), f"chain file '{words}'")
+    return from_json({"name": Path(words).stem, **document})
 
 
 @contextmanager
@@ -415,14 +427,20 @@ def _cache(wanted: bool) -> Iterator[Cache]:
 @contextmanager
 def _store() -> Iterator[Store]:
     """The store under the user's data folder."""
-    from db import Store
+    from db import StorageError, Store
     from service.settings import read_settings
 
     settings = read_settings()
-    _folder(settings.data)
+    _data_folder(settings.data)
     store = Store(settings.database_url)
     try:
         yield store
+    except StorageError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise InputError(
+            f"the database of kernels in '{settings.data}' cannot be used: {reason}; free some "
+            "space, set MCFUSER_DATA to another folder, or say --no-cache"
+        ) from None
     finally:
         store.close()
 
@@ -460,17 +478,14 @@ def main() -> None:
     that was reached or a compiler that crashed one and status 1."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends children first
+    sys.exit(ended(_command))
+
+
+def _command() -> None:
     try:
-        app(standalone_mode=True)
-    except LimitError as error:
-        print(f"mcfuser: {error}", file=sys.stderr)
-        sys.exit(1)
-    except InputError as error:
-        print(f"mcfuser: {error}", file=sys.stderr)
-        sys.exit(2)
+        app()
     except Stopped as died:
-        print(f"mcfuser: the model was not compiled: {died}", file=sys.stderr)
-        sys.exit(1)
+        raise LimitError(f"the model was not compiled: {died}") from None
 
 
 if __name__ == "__main__":

@@ -253,7 +253,7 @@ def parse(source: str) -> Expr:
     try:
         tree = ast.parse(source.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ChainError(f"'{source}' is not an expression: {error.msg}") from None
+        raise ChainError(f"'{_short(source)}' is not an expression: {error.msg}") from None
     except (RecursionError, MemoryError, ValueError):
         raise ChainError(_too_deep(source)) from None
     try:
@@ -263,8 +263,14 @@ def parse(source: str) -> Expr:
 
 
 def _too_deep(source: str) -> str:
-    begins = source if len(source) <= 60 else f"{source[:60]}.."
-    return f"'{begins}' is no expression that can be read: too many operations inside one another"
+    return (
+        f"'{_short(source)}' is no expression that can be read: too many operations inside one "
+        "another"
+    )
+
+
+def _short(source: str) -> str:
+    return source if len(source) <= 100 else f"{source[:100]}.."
 
 
 def _parse(node: ast.expr) -> Expr:
@@ -295,7 +301,7 @@ def _parse(node: ast.expr) -> Expr:
         if node.func.id in DTYPES and len(args) == 1:
             return Cast(args[0], node.func.id)
         return Call(node.func.id.rstrip("_"), args)
-    raise ChainError(f"'{ast.unparse(node)}' is not part of the expression language")
+    raise ChainError(f"'{_short(ast.unparse(node))}' is not part of the expression language")
 
 
 def _comparison(node: ast.Compare) -> Expr:
@@ -304,7 +310,7 @@ def _comparison(node: ast.Compare) -> Expr:
     if kind in (ast.Gt, ast.GtE):
         return Call("lt" if kind is ast.Gt else "le", (right, left))
     if kind not in _COMPARE:
-        raise ChainError(f"'{ast.unparse(node)}' is not a comparison of numbers")
+        raise ChainError(f"'{_short(ast.unparse(node))}' is not a comparison of numbers")
     return Call(_COMPARE[kind], (left, right))
 
 
@@ -326,7 +332,7 @@ def _affine(node: ast.expr) -> Affine:
             for number, rest in ((part.left, part.right), (part.right, part.left)):
                 if (value := _whole(number)) is not None:
                     return collect(rest, factor * value)
-        raise ChainError(f"index '{ast.unparse(node)}' is not affine in the axes")
+        raise ChainError(f"index '{_short(ast.unparse(node))}' is not affine in the axes")
 
     offset = collect(node, 1)
     return Affine(tuple(sorted((a, c) for a, c in total.items() if c)), offset)

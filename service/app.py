@@ -18,6 +18,8 @@ from service import jobs, kernels
 from service.http import Gate, add_handlers
 from service.inspect import Inspect, Inspector
 from service.metrics import Metrics
+from service.openapi import describe, problems, readable
+from service.queries import only
 from service.schemas import DeviceOut, Health
 from service.settings import Settings
 
@@ -25,6 +27,10 @@ DESCRIPTION = (
     "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "
     "wait for memory are single tuned kernels."
 )
+
+_HEALTH = problems()
+_HEALTH[503]["content"]["application/json"] = {"schema": {"$ref": "#/components/schemas/Health"}}
+_HEALTH[503]["description"] += "; or no worker is alive"
 
 
 def create_app(
@@ -38,13 +44,19 @@ def create_app(
     """
     metrics = Metrics(store, alive)
     app = FastAPI(
-        title="mcfuser", version=revision(), description=DESCRIPTION, docs_url=None, redoc_url=None
+        title="mcfuser", version=revision(), description=DESCRIPTION, docs_url=None,
+        redoc_url=None, redirect_slashes=False,
+    )  # fmt: skip
+    routers = (
+        jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics),
+        kernels.router(store),
+        _rest(settings, store, metrics, alive),
     )
-    app.include_router(jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics))
-    app.include_router(kernels.router(store))
-    app.include_router(_rest(settings, store, metrics, alive))
-    add_handlers(app)
-    app.add_middleware(Gate, metrics=metrics, host=settings.host)
+    for router in routers:
+        app.include_router(router)
+    add_handlers(app, [*app.routes, *(route for router in routers for route in router.routes)])
+    describe(app)
+    app.add_middleware(Gate, metrics=metrics, host=settings.host, allowed=settings.allowed_hosts)
     return app
 
 
@@ -55,11 +67,13 @@ def _rest(
     html = files("service").joinpath("page.html").read_text(encoding="utf-8")
     policy = {"Content-Security-Policy": _policy(html)}
 
-    @router.get("/", response_class=HTMLResponse, include_in_schema=False)
+    @readable(
+        router, "/", response_class=HTMLResponse, include_in_schema=False, dependencies=[only()]
+    )
     def page() -> HTMLResponse:
         return HTMLResponse(html, headers=policy)
 
-    @router.get("/healthz")
+    @readable(router, "/healthz", responses=_HEALTH, dependencies=[only()])
     def health(response: Response) -> Health:
         """503 where this server should have workers and none is alive."""
         lives = alive()
@@ -70,11 +84,11 @@ def _rest(
             workers={"alive": lives, "wanted": settings.workers},
         )  # fmt: skip
 
-    @router.get("/metrics", include_in_schema=False)
+    @readable(router, "/metrics", include_in_schema=False, dependencies=[only()])
     def prometheus() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @router.get("/v1/devices")
+    @readable(router, "/v1/devices", responses=problems(), dependencies=[only()])
     def devices() -> list[DeviceOut]:
         known = [
             DeviceOut(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from db import StorageError
+from db import StorageError, is_full
+from service.hosts import host_of, is_allowed
 from service.metrics import Metrics
 from service.problems import ProblemError, problem
 
@@ -36,36 +38,67 @@ def answer(
     return ProblemResponse(body, int(details["status"]), dict(headers or {}))
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Every error that leaves the application is a problem."""
+def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Every error that leaves the application is a problem; `routes` are all that it answers to."""
 
     @app.exception_handler(ProblemError)
     async def known(request: Request, error: ProblemError) -> ProblemResponse:
-        return answer(error.details, request.url.path, error.headers)
+        return answer(error.details, request.scope["path"], error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> ProblemResponse:
         found = [
-            {"in": str(e["loc"][0]), "name": ".".join(str(p) for p in e["loc"][1:]),
+            {"in": str(e["loc"][0]), "name": ".".join(str(p) for p in e["loc"][1:])[:100],
              "detail": str(e["msg"]).removeprefix("Value error, ")}
-            for e in error.errors()
+            for e in error.errors()[:9]
         ]  # fmt: skip
         detail = "; ".join(f"{e['in']} '{e['name']}': {e['detail']}" for e in found)
-        return answer(problem("bad-option", detail, errors=found), request.url.path)
+        return answer(problem("bad-option", detail, errors=found), request.scope["path"])
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> ProblemResponse:
-        title = HTTPStatus(error.status_code).phrase
-        detail = f"{request.method} {request.url.path}: {error.detail}"
-        details = {"type": "about:blank", "title": title, "status": error.status_code,
-                   "detail": detail}  # fmt: skip
-        return answer(details, request.url.path, error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(_methods(routes, request.scope)))
+        detail = f"{request.method} {request.scope['path']}: {error.detail}"
+        return answer(_plain(error.status_code, detail), request.scope["path"], headers)
 
     @app.exception_handler(StorageError)
     async def storage(request: Request, error: Exception) -> ProblemResponse:
+        if is_full(error):
+            return _full(request, error)
         log.error("database: %s", error)
         details = problem("storage", "the database does not answer; try again in a while")
-        return answer(details, request.url.path, {"Retry-After": "5"})
+        return answer(details, request.scope["path"], {"Retry-After": "5"})
+
+    @app.exception_handler(OSError)
+    async def files(request: Request, error: Exception) -> ProblemResponse:
+        if is_full(error):
+            return _full(request, error)
+        log.error("data folder: %s", error)
+        details = problem("storage", "the data folder cannot be used; try again in a while")
+        return answer(details, request.scope["path"], {"Retry-After": "5"})
+
+
+def _full(request: Request, error: Exception) -> ProblemResponse:
+    log.error("disk is full: %s", error)
+    details = problem("disk-full", "the server's disk is full; try again when there is room")
+    return answer(details, request.scope["path"], {"Retry-After": "60"})
+
+
+def _plain(status: int, detail: str) -> dict[str, Any]:
+    """A problem that its status says all about."""
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
+def _methods(routes: Sequence[BaseRoute], scope: Scope) -> set[str]:
+    """The methods that the address answers to."""
+    found: set[str] = set()
+    for route in routes:
+        if isinstance(route, Route) and route.path_regex.match(scope["path"]):
+            found |= route.methods or set()
+    return found
 
 
 class Gate:
@@ -75,64 +108,115 @@ class Gate:
     change anything (Origin), nor read anything under a name of their own (Host).
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, host: str) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, host: str, allowed: Collection[str] = ()
+    ) -> None:
         self._app = app
         self._metrics = metrics
-        self._local = _is_loopback(host)
+        self._host = host
+        self._allowed = frozenset(allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         begun = time.perf_counter()
-        status = 500
         name = uuid4().hex[:12]
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", name.encode()),
-                                      (b"x-content-type-options", b"nosniff")]  # fmt: skip
-            await send(message)
-
+        out = _Answer(scope, receive, send, name)
         try:
-            await self._pass(scope, receive, watched)
+            await self._pass(scope, receive, out.send)
+        except ClientDisconnect:  # nobody is there to be answered
+            out.status = _GONE
         except Exception:
             log.exception("request raised", extra={"request": name})
             details = problem("bug", f"the server failed; its log says why under request {name}")
-            await answer(details, scope["path"])(scope, receive, watched)
+            if not out.begun:
+                await answer(details, scope["path"])(scope, receive, out.send)
         finally:
-            self._note(scope, status, time.perf_counter() - begun, name)
+            self._note(scope, out.status, time.perf_counter() - begun, name)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-        origin = request.headers.get("origin")
-        if self._local and not _is_loopback(host):
-            details = problem("wrong-host", f"this server is on loopback and is not '{host}'")
-            await answer(details, scope["path"])(scope, receive, send)
-        elif origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-            details = problem("cross-origin", f"a page of {origin} may not use this server")
+        details = self._refusal(Request(scope))
+        if details is not None:
             await answer(details, scope["path"])(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
+    def _refusal(self, request: Request) -> dict[str, Any] | None:
+        """Why the request goes no further, if so."""
+        header = request.headers.get("host", "")
+        host = host_of(header)
+        if host is None:
+            return problem("malformed", f"Host '{header[:100]}' is not a name or an address")
+        if not is_allowed(host, self._host, self._allowed):
+            return problem(
+                "wrong-host", f"this server does not answer as '{host[:100]}'; ask it under "
+                "another name, or let MCFUSER_ALLOWED_HOSTS have this one",
+            )  # fmt: skip
+        origin = request.headers.get("origin")
+        own = header.lower()
+        if origin is not None and (not own or origin.partition("://")[2].lower() != own):
+            return problem("cross-origin", f"a page of '{origin[:100]}' may not use this server")
+        return None
+
     def _note(self, scope: Scope, status: int, seconds: float, name: str) -> None:
         route = getattr(scope.get("route"), "path", "none")
-        self._metrics.requests.labels(scope["method"], route, str(status)).inc()
-        self._metrics.seconds.labels(scope["method"], route).observe(seconds)
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.requests.labels(method, route, str(status)).inc()
+        self._metrics.seconds.labels(method, route).observe(seconds)
         log.info(
             "request",
-            extra={"request": name, "method": scope["method"], "path": scope["path"],
+            extra={"request": name, "method": scope["method"], "path": scope["path"][:1000],
                    "status": status, "seconds": seconds},
         )  # fmt: skip
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+class _Answer:
+    """A response on its way: its status is noted, its headers completed, and an error that is no
+    problem yet becomes one."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, name: str) -> None:
+        self.status = 500
+        self.begun = False
+        self._scope, self._receive, self._send = scope, receive, send
+        self._name = name.encode()
+        self._replaced = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] != "http.response.start":
+            if not self._replaced:
+                await self._send(message)
+            return
+        self.status = message["status"]
+        headers = Headers(raw=message["headers"])
+        kind = headers.get("content-type", "")
+        if self.status >= 400 and not kind.startswith(
+            ("application/problem+json", "application/json")
+        ):
+            self._replaced = True
+            kept = {n: headers[n] for n in _KEPT if n in headers}
+            detail = f"{self._scope['method']} {self._scope['path']} cannot be answered"
+            if self.status in _REASONS:
+                detail = _REASONS[self.status]
+            made = answer(_plain(self.status, detail), self._scope["path"], kept)
+            await made(self._scope, self._receive, self._pass)
+            return
+        await self._pass(message)
+
+    async def _pass(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message["headers"] = [*message["headers"], (b"x-request-id", self._name),
+                                  (b"x-content-type-options", b"nosniff")]  # fmt: skip
+        await self._send(message)
+
+
+_GONE = 499
+"""The status in the log and the metrics of a request whose client went away."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+_JSON = ("application/problem+json", "application/json")
+_KEPT = ("content-range", "allow", "retry-after", "etag")
+_REASONS = {
+    400: "a header of the request cannot be read, such as Range",
+    416: "the Range that is asked for lies outside the file",
+}

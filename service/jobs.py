@@ -9,14 +9,17 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, JSONResponse
 
 from db import Blobs, Job, Order, Store
 from db.blobs import Incoming
 from mcfuser.errors import InputError
+from service.documents import finite
 from service.inspect import Inspect
 from service.metrics import Metrics
+from service.openapi import document, problems, readable
 from service.problems import ProblemError, error
+from service.queries import only
 from service.schemas import JobOut, JobPage, Options, State
 from service.settings import Settings
 from service.work import work_key
@@ -30,6 +33,22 @@ _BODY: dict[str, Any] = {
     }
 }
 
+_POST = problems("bad-model", "busy", "empty-body", "not-raw", "too-large")
+_UNDONE = (
+    "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
+    "gave-up",
+)  # fmt: skip
+"""The problems of asking for what a job has made; those from `lost` on are a failed job's own."""
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_ERROR = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_MODULE: dict[int | str, dict[str, Any]] = {
+    **problems(*_UNDONE),
+    200: {"description": "OK", "content": {"application/octet-stream": _BINARY}},
+    206: {"description": "The Range of it", "content": {"application/octet-stream": _BINARY}},
+    304: {"description": "It is the one that If-None-Match names"},
+    416: {"description": "The Range lies outside it", "content": _ERROR},
+}
+
 
 def router(
     settings: Settings, store: Store, blobs: Blobs, inspect: Inspect, metrics: Metrics
@@ -37,7 +56,7 @@ def router(
     """The routes over a store."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-    @routes.post("", status_code=202, openapi_extra=_BODY)
+    @routes.post("", status_code=202, openapi_extra=_BODY, responses=_POST)
     async def post(
         request: Request, response: Response, options: Annotated[Options, Query()]
     ) -> JobOut:
@@ -54,7 +73,7 @@ def router(
         response.headers.update(_RETRY)
         return JobOut.of(job, cached=how == "cached")
 
-    @routes.get("")
+    @readable(routes, "", responses=problems(), dependencies=[only("state", "limit", "after")])
     def listed(
         state: State | None = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -66,14 +85,16 @@ def router(
         more = f"/v1/jobs?{query}" if len(rows) == limit else None
         return JobPage(items=[JobOut.of(r, whole=False) for r in rows], next=more)
 
-    @routes.get("/{id}")
+    @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only()])
     def one(id: UUID, response: Response) -> JobOut:
         job = _found(store, id)
         if job.state in ("queued", "running"):
             response.headers.update(_RETRY)
         return JobOut.of(job)
 
-    @routes.delete("/{id}", status_code=204)
+    @routes.delete(
+        "/{id}", status_code=204, responses=problems("no-such-job", "over"), dependencies=[only()]
+    )
     def cancel(id: UUID) -> None:
         """Ends a job that is not over, for all who posted its model."""
         if not store.cancel(id) and (state := _found(store, id).state) != "cancelled":
@@ -81,16 +102,23 @@ def router(
                 "over", f"job {id} is {state}; only a queued or running one can be cancelled"
             )
 
-    @routes.get("/{id}/report")
-    def report(id: UUID) -> dict[str, Any]:
-        return _done(store, id).report or {}
+    @readable(
+        routes, "/{id}/report", response_model=None,
+        responses={**document("Report"), **problems(*_UNDONE)}, dependencies=[only()],
+    )  # fmt: skip
+    def report(id: UUID) -> Response:
+        """How the model was compiled: chains, kernels, times, and what was left out and why."""
+        return JSONResponse(finite(_done(store, id).report or {}))
 
-    @routes.get("/{id}/module", response_class=FileResponse)
+    @readable(
+        routes, "/{id}/module", response_class=FileResponse, responses=_MODULE,
+        dependencies=[only()],
+    )  # fmt: skip
     def module(id: UUID, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         """The compiled module, a shared library."""
         job = _done(store, id)
         digest = job.module
-        if digest is None or not blobs.has(digest):
+        if digest is None or not blobs.sound(digest):
             raise error("lost", f"the module of job {id} is no longer kept; post the model again")
         headers = {
             "ETag": f'"{digest}"',
@@ -115,7 +143,7 @@ def _check_headers(request: Request, limit: int) -> None:
             "the body is a form; send the ONNX file itself: curl --data-binary @model.onnx",
         )
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit:
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit)
 
 
@@ -152,14 +180,16 @@ def _submit(
 ) -> tuple[Job, str]:
     """The job of this model, and whether it was `new`, `shared` or `cached`; `live` is one that
     was there before."""
-    if live is not None and live.module is not None and blobs.has(live.module):
+    if live is not None and live.module is not None and blobs.sound(live.module):
+        if not blobs.sound(incoming.digest):
+            incoming.keep()
         return live, "cached"
     work = work_key(incoming.digest, options)
     order = Order(
         work, incoming.keep(), incoming.size, options.device, options.model_dump(mode="json")
     )
     job, new = store.submit(order)
-    if job.state == "done" and job.module is not None and not blobs.has(job.module):
+    if job.state == "done" and job.module is not None and not blobs.sound(job.module):
         store.requeue(job.id)
         job = _found(store, job.id)
     return job, "new" if new else "shared"

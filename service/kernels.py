@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import JSONResponse
 
 from db import Store
+from service.documents import finite
+from service.openapi import document, problems, readable
 from service.problems import error
+from service.queries import Word, only
 from service.schemas import KernelOut, KernelPage
+
+_KEY = "^[0-9a-f]{64}$"
 
 
 def router(store: Store) -> APIRouter:
     """The routes over a store."""
     routes = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
-    @routes.get("")
+    @readable(
+        routes, "", responses=problems(),
+        dependencies=[only("device", "chain", "limit", "after")],
+    )  # fmt: skip
     def listed(
-        device: str | None = None,
-        chain: Annotated[str | None, Query(description="a chain's name or key")] = None,
+        device: Word | None = None,
+        chain: Annotated[Word | None, Query(description="a chain's name or key")] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
-        after: str | None = None,
+        after: Annotated[str | None, Query(pattern=_KEY)] = None,
     ) -> KernelPage:
         rows = store.kernels(device, chain, limit, after)
         asked = {
@@ -34,12 +43,15 @@ def router(store: Store) -> APIRouter:
         more = f"/v1/kernels?{query}" if len(rows) == limit else None
         return KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
 
-    @routes.get("/{key}")
-    def whole(key: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> dict[str, Any]:
+    @readable(
+        routes, "/{key}", response_model=None, dependencies=[only()],
+        responses={**document("Kernel"), **problems("no-such-kernel")},
+    )  # fmt: skip
+    def whole(key: Annotated[str, Path(pattern=_KEY)]) -> Response:
         """The chosen candidate, its source, how it was measured; the binary is in base64."""
-        document = store.kernel(key)
-        if document is None:
+        found = store.kernel(key)
+        if found is None:
             raise error("no-such-kernel", f"no kernel has the key {key}; list them at /v1/kernels")
-        return document
+        return JSONResponse(finite(found))
 
     return routes

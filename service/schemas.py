@@ -8,31 +8,15 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from db import Job
 from mcfuser import tuned
 from mcfuser.device import device_named
+from mcfuser.duration import LONGEST, TIME, seconds
+from mcfuser.words import shapes as parse_shapes
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
-
-
-def parse_shapes(words: list[str]) -> dict[str, tuple[int, ...]]:
-    """`input=1x128`, once for each input; raises ValueError saying what was found."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for word in words:
-        name, equals, numbers = word.rpartition("=")
-        extents = numbers.split("x")
-        if not equals or not name or not all(_extent(e) for e in extents):
-            raise ValueError(f"shape '{word}' is not of the form input=1x128, extents at least 1")
-        if name in shapes:
-            raise ValueError(f"shape of input '{name}' is given twice")
-        shapes[name] = tuple(int(e) for e in extents)
-    return shapes
-
-
-def _extent(words: str) -> bool:
-    return words.isascii() and words.isdigit() and len(words) < 10 and int(words) > 0
 
 
 def _device(name: str) -> str:
@@ -46,7 +30,10 @@ def _shapes(words: list[str]) -> list[str]:
 
 
 def _seconds(words: object) -> object:
-    return words.removesuffix("s") if isinstance(words, str) else words
+    return seconds(words, most=LONGEST) if isinstance(words, str) else words
+
+
+_TIME = {"type": "string", "pattern": TIME}
 
 
 class Options(BaseModel):
@@ -54,15 +41,15 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    device: Annotated[str, Field(max_length=100), AfterValidator(_device)] = "cpu"
     shape: Annotated[list[str], AfterValidator(_shapes)] = Field(
         default=[], description="input=1x128, once for each input with a dynamic dimension"
     )
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     trials: int | None = Field(default=None, ge=1, le=1_000_000)
-    timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
-        default=None, gt=0, le=86400,
-        description="seconds for the whole compile, 60 or 60s; without it tuning alone is limited",
+    timeout: Annotated[float | None, BeforeValidator(_seconds), WithJsonSchema(_TIME)] = Field(
+        default=None, gt=0, le=LONGEST,
+        description="for the whole compile: 60, 60s, 5m or 1h; without it tuning alone is limited",
     )  # fmt: skip
 
     @property
@@ -87,6 +74,7 @@ class JobOut(BaseModel):
     options: dict[str, Any]
     model: dict[Literal["sha256", "bytes"], str | int]
     attempts: int
+    due: datetime | None = Field(default=None, description="a queued job waits until then")
     created: datetime
     started: datetime | None
     finished: datetime | None
@@ -105,9 +93,9 @@ class JobOut(BaseModel):
             "id": job.id, "state": job.state, "stage": job.stage,
             "candidates": {"done": job.done, "total": job.total}, "device": job.device,
             "options": job.options, "model": {"sha256": job.model, "bytes": job.model_bytes},
-            "attempts": job.attempts, "created": job.created, "started": job.started,
-            "finished": job.finished, "module": module, "problem": job.problem,
-            "report": job.report if whole else None, "cached": cached,
+            "attempts": job.attempts, "due": job.due, "created": job.created,
+            "started": job.started, "finished": job.finished, "module": module,
+            "problem": job.problem, "report": job.report if whole else None, "cached": cached,
         })  # fmt: skip
 
 

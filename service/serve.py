@@ -15,9 +15,11 @@ from types import FrameType
 import uvicorn
 
 from db import Blobs, Store
+from db.private import make_file, make_folder, warn_if_open
 from mcfuser.errors import InputError
 from service import logs
 from service.app import create_app
+from service.hosts import is_loopback
 from service.settings import Settings
 from service.supervisor import Supervisor
 from service.worker import Load, load_compiler
@@ -33,6 +35,13 @@ def serve(settings: Settings, load: Load = load_compiler) -> None:
     """
     with _folder(settings), _listening(settings) as listener:
         logs.configure(settings.log_level)
+        os.umask(0o077)
+        warn_if_open(settings.data)
+        if not is_loopback(listener.getsockname()[0]):
+            log.warning(
+                "whoever reaches this address may post models, cancel jobs and read results: it "
+                "asks nobody who they are", extra={"host": settings.host},
+            )  # fmt: skip
         store = Store(settings.database_url)
         blobs = Blobs(settings.blobs)
         blobs.sweep()
@@ -66,7 +75,8 @@ def _folder(settings: Settings) -> Iterator[None]:
     """The data folder, this server's alone on this machine: its workers' names depend on it."""
     path = settings.data / f"serve-{socket.gethostname()}.lock"
     try:
-        settings.data.mkdir(parents=True, exist_ok=True)
+        make_folder(settings.data)
+        make_file(path)
         file = path.open("a+")
     except OSError as error:
         raise InputError(
@@ -91,13 +101,23 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         family, *_, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        _check_reach(str(address[0]), settings)
         listener = socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        raise InputError(
-            f"cannot listen on {where}: {error.strerror}; give another host or port"
-        ) from None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        raise InputError(f"cannot listen on {where}: {reason}; give another host or port") from None
     with listener:
         yield listener
+
+
+def _check_reach(address: str, settings: Settings) -> None:
+    if settings.insecure or is_loopback(address):
+        return
+    raise InputError(
+        f"host {settings.host} is reached from other machines, and the server would let anyone who "
+        "comes through use it: listen on 127.0.0.1 behind a proxy that has a login, or say "
+        "--insecure (MCFUSER_INSECURE=1) where everyone who reaches it may use it"
+    )
 
 
 def _bracketed(host: str) -> str:

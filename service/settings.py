@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mcfuser.errors import InputError
 from mcfuser.graph.limits import DEFAULTS, LIMITS, ModelLimits
+from service.hosts import host_of
 
 _PREFIX = "MCFUSER_"
+
+
+def _names(words: object) -> object:
+    """Host names parted by commas, as `service.hosts.host_of` gives them."""
+    if not isinstance(words, str):
+        return words
+    found = tuple(host_of(w.strip()) for w in words.split(",") if w.strip())
+    if None in found:
+        raise ValueError("names of hosts parted by commas are wanted, without ports")
+    return found
 
 
 class Settings(BaseSettings):
@@ -24,13 +35,16 @@ class Settings(BaseSettings):
     `inspect_wait` at most. `data` holds models, modules and, unless `database` says otherwise, the
     SQLite file. `job_memory` is what each process of a compile may take, in bytes: by default three
     quarters of the machine's memory. Where several machines work on one database, `data` is a
-    folder that all of them share.
+    folder that all of them share. `insecure` says that whoever reaches a `host` other than loopback
+    may use the server, and `allowed_hosts` (names parted by commas) under which names it answers.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8642, ge=0, le=65535)
+    insecure: bool = False
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
     data: Path = Field(default_factory=lambda: platformdirs.user_data_path("mcfuser"))
     database: SecretStr | None = None
     max_model_bytes: int = Field(default=1 << 30, ge=1)

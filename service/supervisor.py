@@ -54,6 +54,9 @@ class Supervisor:
         return self._alive
 
     def __enter__(self) -> Self:
+        for slot in self._slots:  # what is held under these names was held when a server died
+            if (back := self._store.interrupted(slot.name)) > 0:
+                log.warning("took back jobs", extra={"worker": slot.name, "jobs": back})
         self._thread.start()
         return self
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import socket
@@ -17,12 +16,14 @@ from collections.abc import Callable, Mapping
 from multiprocessing import parent_process
 from typing import Any, NoReturn, Protocol
 
-from db import Blobs, Job, Store
+from db import Blobs, Job, LostBlob, StorageError, Store, is_full
 from mcfuser.confined import Stopped
 from mcfuser.errors import InputError, LimitError
 from service import logs
 from service.claim import Claim, Interrupted
+from service.documents import finite
 from service.problems import problem
+from service.room import claimed, guarded
 from service.schemas import Options
 from service.settings import Settings, read_settings
 
@@ -57,7 +58,7 @@ def work(
 ) -> None:  # fmt: skip
     """Does jobs until `stop` is set; `abort` ends a compile that hears no interruption."""
     while not stop.is_set():
-        job = store.claim(name, settings.lease)
+        job = claimed(store, name, settings.lease)
         if job is None:
             stop.wait(settings.poll)
             continue
@@ -71,7 +72,9 @@ def perform(
     """Does one claimed job, and writes down how it ended if the claim still holds then."""
     begun = time.monotonic()
     with Claim(store, job, settings, stop, abort) as claim:
-        ended = _attempt(store, blobs, compiler, job, claim)
+        ended = guarded(
+            lambda: _attempt(store, blobs, compiler, job, claim), store, claim.token, stop
+        )
     log.info(
         "job %s", ended,
         extra={"job": job.id, "device": job.device, "attempt": job.attempts,
@@ -92,24 +95,21 @@ def _attempt(store: Store, blobs: Blobs, compiler: Compiler, job: Job, claim: Cl
         return "refused" if store.fail(claim.token, problem(kind, str(error))) else "lost"
     except InputError as error:
         return "refused" if store.fail(claim.token, problem("bad-model", str(error))) else "lost"
-    except Stopped as died:
-        log.error("the compile's process: %s\n%s", died, died.words, extra={"job": job.id})
-        return "retried" if store.retry(claim.token) else "lost"
-    except Exception:
+    except LostBlob as error:
+        lost = problem("lost", f"the model of job {job.id} is no longer kept; post it again")
+        log.error("%s", error, extra={"job": job.id})
+        return "failed" if store.fail(claim.token, lost) else "lost"
+    except Exception as error:
+        if isinstance(error, StorageError) or is_full(error):
+            raise
+        if isinstance(error, Stopped):
+            log.error("the compile's process: %s\n%s", error, error.words, extra={"job": job.id})
+            return "retried" if store.retry(claim.token) else "lost"
         log.exception("job raised", extra={"job": job.id, "attempt": job.attempts})
         return "retried" if store.retry(claim.token) else "lost"
     module = blobs.put(made.module)
-    kept = store.finish(claim.token, module, len(made.module), _finite(made.report))
+    kept = store.finish(claim.token, module, len(made.module), finite(made.report))
     return "done" if kept else "lost"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has neither infinity nor NaN: they become null."""
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run(settings: Settings, load: Load, name: str) -> None:
@@ -118,6 +118,7 @@ def run(settings: Settings, load: Load, name: str) -> None:
     No two processes may have one name at a time: what is held under it was a dead one's.
     """
     logs.configure(settings.log_level)
+    os.umask(0o077)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

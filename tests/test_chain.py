@@ -319,7 +319,7 @@ BAD = {
         {"outputs": ["C", "C"]},
         "output 'C' of chain 'two' is defined twice",
     ),
-    "a name of two lines": ({"name": "a\nimport os"}, "must be one line of printable characters"),
+    "a name of two lines": ({"name": "a\nimport os"}, "must be one line of at most 500 printable"),
     "a long axis": ({"axes": {"m": 10**12, "n": 5, "k": 6}}, "it must be at most 2147483647"),
     "negative strides": (
         tensors(A={"shape": ["m", "k"], "strides": [-5, 1]}),

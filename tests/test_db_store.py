@@ -17,6 +17,7 @@ from db_storages import STORAGES, claim_all, fresh, open_store
 from sqlalchemy import text
 
 from db import Job, Order, Store
+from db.again import INTERRUPTIONS
 from mcfuser.chain import from_text
 from mcfuser.device import device_named
 from mcfuser.tune import tune
@@ -133,11 +134,12 @@ class TestJobs:
         assert not store.retry(late.claim) and not store.give_back(late.claim)
         assert store.finish(job.claim, "d" * 64, 3, {})
 
-    def test_a_dead_worker_s_jobs_are_taken_back_by_name(self, store: Store) -> None:
+    def test_a_dead_worker_s_jobs_are_taken_back_by_name(self, store: Store, clock: Clock) -> None:
         submit(store, "a"), submit(store, "b")
         dead, living = claim(store, "dead"), claim(store, "living")
         assert store.release("dead") == 1
         assert (state(store, dead), state(store, living)) == ("queued", "running")
+        clock.wait(2)
         assert claim(store, "dead").attempts == 2
 
     def test_attempts_are_limited(self, store: Store, clock: Clock) -> None:
@@ -146,6 +148,7 @@ class TestJobs:
             token = claim(store, "w", lease=10).claim
             if end is not None:
                 assert end(token)
+                clock.wait(100)
         clock.wait(11)
         assert store.claim("w", 10) is None
         found = store.job(job.id)
@@ -160,6 +163,54 @@ class TestJobs:
         claim(store, "w")
         assert store.release("w", blame=False) == 1
         assert claim(store).attempts == 1
+
+    def test_failed_attempts_are_ever_further_apart(self, store: Store, clock: Clock) -> None:
+        first = submit(store)
+        clock.wait(1)
+        second = submit(store, "b")
+        for wait in (2, 8):
+            job = claim(store)
+            assert job.id == first.id
+            assert store.retry(job.claim)
+            assert (back := store.job(first.id)) and back.due == clock.now + timedelta(seconds=wait)
+            other = claim(store)  # the oldest does not block the queue
+            assert other.id == second.id and store.give_back(other.claim)
+            clock.wait(wait - 0.5)
+            again = claim(store)
+            assert again.id == second.id and store.give_back(again.claim)
+            clock.wait(1)
+        assert claim(store).attempts == 3
+
+    def test_a_postponed_job_waits_and_has_lost_no_attempt(
+        self, store: Store, clock: Clock
+    ) -> None:
+        submit(store)
+        for _ in range(5):
+            job = claim(store)
+            assert job.attempts == 1 and job.due is None
+            assert store.postpone(job.claim, 30, "waiting: the disk is full")
+            assert not store.postpone(job.claim, 30, "")
+            assert store.claim("w", 60) is None
+            found = store.job(job.id)
+            assert found and found.stage == "waiting: the disk is full"
+            clock.wait(30)
+
+    def test_a_server_s_death_is_no_failed_attempt(self, store: Store, clock: Clock) -> None:
+        job, other = submit(store, "a"), None
+        for number in range(INTERRUPTIONS):
+            assert (held := claim(store, "w:0")).attempts == 1
+            assert store.interrupted("w:1") == 0
+            assert store.interrupted("w:0") == 1
+            assert not store.renew(held.claim, 60, "", 0, 0)
+            assert (found := store.job(job.id)) and found.interrupted == number + 1
+        claim(store, "w:0")
+        clock.wait(1)
+        other = submit(store, "b")
+        assert store.interrupted("w:0") == 1
+        found = store.job(job.id)
+        assert found and found.state == "failed" and found.problem
+        assert f"{INTERRUPTIONS} times" in found.problem["detail"]
+        assert claim(store).id == other.id
 
     def test_a_done_job_says_what_was_made(self, store: Store, clock: Clock) -> None:
         submit(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,10 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
 from test_db_store import tuned
+from test_service_worker import sqlite_full
 
 from db import Blobs, Store
+from db.blobs import Incoming
 from mcfuser.errors import ModelError
 from mcfuser.tuned import Tuned
 from service.app import create_app
@@ -107,6 +110,61 @@ class TestPost:
         assert (again["id"], again["state"], again["cached"]) == (job, "queued", False)
         service.work()
         assert service.client.get(f"/v1/jobs/{job}/module").content == MODULE
+
+    @pytest.mark.parametrize("damage", [MODULE[:-1], b"", b"\x7fELF modulf", MODULE + b"x"])
+    def test_a_damaged_module_is_not_served_and_is_made_again(
+        self, service: Service, damage: bytes
+    ) -> None:
+        job = service.post().json()["id"]
+        service.work()
+        path, tag = f"/v1/jobs/{job}/module", hashlib.sha256(MODULE).hexdigest()
+        assert service.client.get(path).content == MODULE
+        service.blobs.path(tag).write_bytes(damage)
+        for headers in ({}, {"If-None-Match": f'"{tag}"'}, {"Range": "bytes=0-1"}):
+            check_problem(service.client.get(path, headers=headers), 410, "lost")
+        assert service.client.head(path).status_code == 410
+        again = service.post().json()
+        assert (again["id"], again["state"], again["cached"]) == (job, "queued", False)
+        service.work()
+        assert service.client.get(path).content == MODULE
+
+    def test_a_damaged_model_heals_when_it_is_posted_again(self, service: Service) -> None:
+        path = service.blobs.path(hashlib.sha256(b"model").hexdigest())
+        service.post()
+        for _ in range(2):  # while its job is queued, and when it is done
+            path.write_bytes(b"mod")
+            service.post()
+            assert path.read_bytes() == b"model"
+            if service.store.counts()["queued"]:
+                service.work()
+
+    @pytest.mark.parametrize("where", ["write", "keep", "database"])
+    def test_a_full_disk_is_507_and_leaves_nothing(
+        self, service: Service, where: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            if where == "database":
+                patched.setattr(Store, "submit", lambda store, _: sqlite_full(store))
+            else:
+                patched.setattr(Incoming, where, full)
+            response = service.post()
+        assert "disk is full" in check_problem(response, 507, "disk-full")
+        assert int(response.headers["retry-after"]) > 0
+        assert list((service.settings.blobs / "arriving").iterdir()) == []
+        assert sum(service.store.counts().values()) == 0
+        assert service.post().status_code == 202
+
+    def test_a_folder_that_cannot_be_used_is_503(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> Any:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(Incoming, "keep", broken)
+        check_problem(service.post(), 503, "storage")
 
     def test_a_failed_job_is_tried_anew(self, service: Service) -> None:
         first = service.post().json()["id"]

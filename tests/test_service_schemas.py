@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from service.schemas import Options, parse_shapes
+from mcfuser.words import shapes as parse_shapes
+from service.schemas import Options
 from service.work import work_key
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -34,11 +35,13 @@ class Server:
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}")
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, seconds: float) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(self.folder), str(self.port), str(seconds)],
-            start_new_session=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+    def start(self, seconds: float, errors: Path | None = None, **more: str) -> None:
+        with (errors or Path(os.devnull)).open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(self.folder), str(self.port), str(seconds)],
+                start_new_session=True, cwd=ROOT, stderr=log if errors else None,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+            )  # fmt: skip
         self.wait(lambda: self.client.get("/healthz").status_code == 200)
 
     def wait(self, done: Any, seconds: float = 300) -> None:
@@ -108,7 +111,7 @@ def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
     server.start(seconds=0.2)
     server.wait(lambda: server.job(second)["state"] == "done")
     jobs = [server.job(first), server.job(second)]
-    assert [(j["state"], j["attempts"]) for j in jobs] == [("done", 2), ("done", 1)]
+    assert [(j["state"], j["attempts"]) for j in jobs] == [("done", 1), ("done", 1)]
     module = server.client.get(f"{first}/module")
     assert module.content == b"module of " + named("first")[-8:]
 
@@ -155,6 +158,43 @@ def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
         port = busy.getsockname()[1]
         with pytest.raises(InputError, match=f"127.0.0.1:{port}: Address already in use"):
             serve(Settings(data=tmp_path, port=port))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "8.8.8.8"])
+def test_an_address_that_others_reach_needs_a_word(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--insecure \(MCFUSER_INSECURE=1\)") as refused:
+        serve(Settings(data=tmp_path, port=0, host=host))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["", "no host", "a" * 300, "x..y", "256.256.256.256"])
+def test_a_host_that_is_none_is_one_sentence(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot listen on"):
+        serve(Settings(data=tmp_path, port=0, host=host))
+
+
+def test_with_the_word_it_serves_and_warns(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.start(0.1, MCFUSER_HOST="0.0.0.0", MCFUSER_INSECURE="1", errors=tmp_path / "log")
+    try:
+        assert server.stop(signal.SIGINT) == 0
+    finally:
+        server.client.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum("it asks nobody who they are" in line for line in lines) == 1
+
+
+def test_what_is_kept_is_its_owner_s_alone(server: Server) -> None:
+    before = os.umask(0o022)
+    try:
+        server.folder = server.folder / "data"
+        server.start(seconds=0.1)
+    finally:
+        os.umask(before)
+    job = server.post("first")
+    server.wait(lambda: server.job(job)["state"] == "done")
+    for path in (server.folder, *server.folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
 def test_an_unwritable_folder_is_one_sentence() -> None:

@@ -27,7 +27,15 @@ def test_the_environment_is_read_and_what_is_given_wins(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("PORT", "http"), ("PORT", "70000"), ("WORKERS", "-1"), ("LOG_LEVEL", "x")]
+    ("name", "value"),
+    [
+        ("PORT", "http"),
+        ("PORT", "70000"),
+        ("WORKERS", "-1"),
+        ("LOG_LEVEL", "x"),
+        ("INSECURE", "maybe"),
+        ("ALLOWED_HOSTS", "a b"),
+    ],
 )
 def test_a_bad_variable_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
@@ -36,3 +44,10 @@ def test_a_bad_variable_is_one_sentence(
     with pytest.raises(InputError, match=f"MCFUSER_{name} is '{value}'") as caught:
         read_settings()
     assert "\n" not in str(caught.value)
+
+
+def test_allowed_hosts_are_names_parted_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCFUSER_ALLOWED_HOSTS", "A.example, 10.0.0.5,[::1],localhost.,")
+    assert read_settings().allowed_hosts == ("a.example", "10.0.0.5", "::1", "localhost")
+    monkeypatch.delenv("MCFUSER_ALLOWED_HOSTS")
+    assert read_settings().allowed_hosts == () and read_settings().insecure is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from db import Blobs, Job, Order, Store
+from db.blobs import Incoming
+from mcfuser.confined import Stopped
 from mcfuser.errors import ModelError
 from service import claim, worker
 from service.schemas import Options
@@ -56,6 +60,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(claim, "_BEAT", 0.02)
     monkeypatch.setattr(claim, "_WRITE", 0.02)
     monkeypatch.setattr(claim, "_RENEW", 0.02)
+    monkeypatch.setattr("db.again.FIRST", 0.0)
+    monkeypatch.setattr("service.room._PAUSE", 0.01)
     settings = Settings(data=tmp_path, job_timeout=3600, grace=0.2)
     store = Store(settings.database_url)
     blobs = Blobs(settings.blobs)
@@ -106,9 +112,110 @@ def test_any_other_error_is_tried_three_times(
     assert "/secret/path" not in str(problem) and "/secret/path" in caplog.text
 
 
-def test_a_lost_model_fails_in_the_end(bench: Bench) -> None:
-    bench.blobs.path(bench.job.model).unlink()
-    assert [bench.run(lambda *_: Made()).state for _ in range(3)][-1] == "failed"
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_a_lost_model_fails_at_once(bench: Bench, damage: str) -> None:
+    path = bench.blobs.path(bench.job.model)
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"mod" if damage == "cut" else b"other")
+    job = bench.run(lambda *_: Made())
+    assert job.state == "failed" and job.problem is not None
+    assert (job.problem["status"], job.problem["type"]) == (410, "urn:mcfuser:problem:lost")
+    assert "post it again" in job.problem["detail"]
+
+
+def full_disk(*_: object) -> Made:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise RuntimeError("the linker failed") from error  # as a compiler may tell it
+
+
+def full_disk_of_the_child(*_: object) -> Made:
+    raise Stopped("died", "it ended", "OSError: [Errno 28] No space left on device")
+
+
+@pytest.mark.parametrize("where", ["compile", "child", "module", "database"])
+def test_a_full_disk_lets_the_job_wait(
+    bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More often than it has attempts, and it is done when there is room again."""
+    compiler: Callable[..., Made] = lambda *_: Made(b"module" * 100_000)  # noqa: E731
+    for _ in range(5):
+        with monkeypatch.context() as patched:
+            if where == "compile":
+                job = bench.run(full_disk)
+            elif where == "child":
+                job = bench.run(full_disk_of_the_child)
+            elif where == "module":
+                patched.setattr(Incoming, "write", full_disk)
+                job = bench.run(compiler)
+            else:
+                patched.setattr(Store, "finish", sqlite_full)
+                job = bench.run(compiler)
+        assert (job.state, job.attempts, job.problem) == ("queued", 0, None)
+        assert job.stage == "waiting: the disk is full" and job.due is not None
+        assert bench.store.claim("w", 60) is None  # not before it is due
+        make_due(bench)
+    assert bench.run(compiler).state == "done"
+
+
+def sqlite_full(store: Store, *_: object) -> bool:
+    """What SQLite raises where its file may not grow."""
+    with store._engine.connect() as connection:
+        driver = connection.connection.dbapi_connection
+        assert driver is not None
+        driver.execute("PRAGMA max_page_count = 1")
+        try:
+            connection.exec_driver_sql("CREATE TABLE filler (x)")
+            connection.exec_driver_sql("INSERT INTO filler VALUES (zeroblob(1000000))")
+        finally:
+            driver.execute("PRAGMA max_page_count = 1000000000")
+    raise AssertionError("there was room")
+
+
+def make_due(bench: Bench) -> None:
+    with bench.store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET due = NULL")
+
+
+def test_a_silent_database_costs_no_attempt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def silent(*_: object) -> bool:
+        calls.append(1)
+        raise OperationalError("UPDATE", {}, RuntimeError("server closed the connection"))
+
+    postpone = Store.postpone
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "finish", silent)
+        patched.setattr(Store, "postpone", lambda *a: silent() if len(calls) < 4 else postpone(*a))
+        job = bench.run(lambda *_: Made())
+    assert (job.state, job.attempts) == ("queued", 0)
+    assert job.stage == "waiting: the database does not answer"
+
+
+def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, whole = [], Store.claim
+
+    def silent(store: Store, worker: str, lease: float) -> Job | None:
+        calls.append(1)
+        if len(calls) < 4:
+            raise OperationalError("SELECT", {}, RuntimeError("no answer"))
+        if len(calls) > 4:
+            bench.stop.set()
+        return whole(store, worker, lease)
+
+    def compiler(*_: object) -> Made:
+        return Made()
+
+    monkeypatch.setattr(Store, "claim", silent)
+    settings = bench.settings.model_copy(update={"poll": 0.01})
+    worker.work(settings, bench.store, bench.blobs, compiler, "w", bench.stop, bench.aborted.set)
+    assert len(calls) == 5 and bench.found().state == "done"
 
 
 def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:

@@ -17,6 +17,8 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.device import Device, device_named
+from mcfuser.errors import InputError
+from mcfuser.files import read_json
 from mcfuser.lowerings import ALIKE, LOWERINGS, every, predict
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
 from mcfuser.space.expression import parse
@@ -165,16 +167,22 @@ def write(path: Path, landscape: Landscape) -> None:
 
 
 def read(path: Path) -> Landscape:
-    """What `write` wrote; columns that are new since are empty."""
-    document = json.loads(path.read_text())
+    """What `write` wrote; columns that are new since are empty. Raises InputError where the file
+    holds something else."""
+    document: dict[str, Any] = read_json(path, f"landscape '{path}'")
     points = []
-    for row in document["points"]:
-        fields = dict(zip(document["columns"], row, strict=True))
-        points.append(Point(**{**fields, "tiles": tuple(fields["tiles"])}))
-    return Landscape(
-        document["name"], from_json(document["chain"]), device_named(document["device"]),
-        document["conditions"], tuple(points),
-    )  # fmt: skip
+    try:
+        for row in document["points"]:
+            fields = dict(zip(document["columns"], row, strict=True))
+            points.append(Point(**{**fields, "tiles": tuple(fields["tiles"])}))
+        return Landscape(
+            document["name"], from_json(document["chain"]), device_named(document["device"]),
+            document["conditions"], tuple(points),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"landscape '{path}' is not one of mcfuser's: {error}; measure it again"
+        ) from None
 
 
 def plan_of(known: Space, point: Point) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 
 from mcfuser.chain.values import Axis, Bounds, Chain, Extent, Operator, Reducer, Tensor
@@ -19,11 +20,13 @@ def parse_operator(line: str) -> Operator:
     """`out[m, h] = sum[n] P[m, n] * V[n, h] where n <= m`, as Operator prints it."""
     found = _LINE.fullmatch(line)
     if found is None:
-        raise ChainError(f"'{line}' is not an operator: write out[m, n] = sum[k] A[m, k] * B[k, n]")
+        raise ChainError(
+            f"{_brief(line)} is not an operator: write out[m, n] = sum[k] A[m, k] * B[k, n]"
+        )
     if found["reduce"] == "min":
         raise ChainError(
-            f"'{line}' reduces by min; write the maximum of what is negated, and negate that: "
-            f"min[n] X[m, n] is -T[m] of T[m] = max[n] -X[m, n]"
+            f"{_brief(line)} reduces by min; write the maximum of what is negated, and negate "
+            f"that: min[n] X[m, n] is -T[m] of T[m] = max[n] -X[m, n]"
         )
     reducer: Reducer = "none"
     if found["reduce"]:
@@ -70,16 +73,16 @@ def from_json(document: Mapping[str, object]) -> Chain:
     Raises ChainError where the document is not of that form.
     """
     try:
-        operators = tuple(parse_operator(line) for line in _list(document["operators"]))
+        operators = tuple(parse_operator(_word(line)) for line in _list(document["operators"]))
         given = _dict(document.get("tensors", {}))
         tensors = [_tensor(name, _dict(value)) for name, value in given.items()]
         tensors += [Tensor(o.out, o.axes) for o in operators if o.out not in given]
         return Chain(
-            str(document.get("name", "chain")),
+            _word(document.get("name", "chain")),
             tuple(Axis(n, _extent(v)) for n, v in _dict(document["axes"]).items()),
             tuple(tensors),
             operators,
-            tuple(str(o) for o in _list(document.get("outputs", []))),
+            tuple(_word(o) for o in _list(document.get("outputs", []))),
         )
     except KeyError as error:
         raise ChainError(
@@ -91,31 +94,52 @@ def from_json(document: Mapping[str, object]) -> Chain:
         raise ChainError(f"the chain document is not of the documented form: {error}") from None
 
 
-def _list(value: object) -> Sequence[str]:
+def _list(value: object) -> Sequence[object]:
     if not isinstance(value, list):
-        raise TypeError(f"a list was expected where {value!r} stands")
+        raise TypeError(f"a list was expected where {_brief(value)} stands")
     return value
 
 
 def _dict(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise TypeError(f"an object was expected where {value!r} stands")
+        raise TypeError(f"an object was expected where {_brief(value)} stands")
     return value
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"words were expected where {_brief(value)} stands")
+    return value
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or abs(value) >= 2**63:
+        raise TypeError(f"a whole number of 64 bits was expected where {_brief(value)} stands")
+    return value
+
+
+def _brief(value: object) -> str:
+    """The value for an error's sentence, however long or deep it is."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 3, 100, 100
+    return short.repr(value)
 
 
 def _extent(value: object) -> Extent:
     if isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value):
         return Bounds(value[0], value[1])
     if type(value) is not int:
-        raise TypeError(f"an extent is a whole number or [low, high], not {value!r}")
+        raise TypeError(f"an extent is a whole number or [low, high], not {_brief(value)}")
     return value
 
 
 def _tensor(name: str, value: Mapping[str, object]) -> Tensor:
-    strides = value.get("strides")
-    shape = tuple(d if isinstance(d, int) else str(d) for d in _list(value["shape"]))
+    strides, constant = value.get("strides"), value.get("constant", False)
+    if not isinstance(constant, bool):
+        raise TypeError(f"'constant' of tensor '{name}' is true or false, not {_brief(constant)}")
+    shape = tuple(d if isinstance(d, str) else _whole(d) for d in _list(value["shape"]))
     return Tensor(
-        name, shape, str(value.get("dtype", "float32")), bool(value.get("constant", False)),
-        tuple(int(s) for s in _list(strides)) if strides is not None else None,
-        int(str(value.get("offset", 0))),
+        name, shape, _word(value.get("dtype", "float32")), constant,
+        tuple(_whole(s) for s in _list(strides)) if strides is not None else None,
+        _whole(value.get("offset", 0)),
     )  # fmt: skip

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from mcfuser.chain.document import parse_operator
 from mcfuser.chain.values import Axis, Chain, Tensor
 from mcfuser.errors import ChainError
+
+_EXTENT = re.compile(r"\s*[0-9]{1,12}\s*")
 
 
 def gemm(batch: int, m: int, n: int, k: int, h: int, dtype: str = "float32") -> Chain:
@@ -61,9 +64,9 @@ def from_text(words: str, dtype: str = "float32") -> Chain:
     kind, _, numbers = words.partition(":")
     forms = {"gemm": gemm, "attention": attention}
     extents = numbers.split(",")
-    if kind not in forms or len(extents) != 5 or not all(x.strip().isdecimal() for x in extents):
+    if kind not in forms or len(extents) != 5 or not all(map(_EXTENT.fullmatch, extents)):
         raise ChainError(
-            f"chain '{words}' is neither gemm:batch,M,N,K,H nor attention:heads,M,N,K,H; "
+            f"chain '{words[:80]}' is neither gemm:batch,M,N,K,H nor attention:heads,M,N,K,H; "
             "give a JSON file for any other"
         )
     if dtype not in ("float16", "bfloat16", "float32"):

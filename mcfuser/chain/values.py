@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,8 @@ DEEPEST = 150
 """The most operations inside one another, maps written into what reads them."""
 LONGEST_BODY = 20_000
 """The most operations of an operator, maps written into what reads them."""
+LONGEST_NAME = 500
+"""The most characters of the name of a chain, an axis or a tensor."""
 _AXIS = re.compile(r"[a-z][0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -186,9 +189,10 @@ class Chain:
 
 
 def _check(chain: Chain) -> None:
-    if not chain.name.isprintable():
+    if not chain.name.isprintable() or len(chain.name) > LONGEST_NAME:
         raise ChainError(
-            f"the chain's name {chain.name!r} must be one line of printable characters"
+            f"the chain's name {chain.name[:80]!r} must be one line of at most {LONGEST_NAME} "
+            "printable characters"
         )
     if not chain.operators:
         raise ChainError(f"chain '{chain.name}' has no operator")
@@ -196,8 +200,8 @@ def _check(chain: Chain) -> None:
     _unique(chain, "tensor", [t.name for t in chain.tensors])
     _unique(chain, "operator", [o.out for o in chain.operators])
     for a in chain.axes:
-        if not _AXIS.fullmatch(a.name):
-            raise ChainError(f"axis '{a.name}' must be a small letter, then digits if need be")
+        if not _AXIS.fullmatch(a.name) or len(a.name) > LONGEST_NAME:
+            raise ChainError(f"axis '{a.name[:80]}' must be a small letter, then digits if need be")
         low = a.extent.low if isinstance(a.extent, Bounds) else a.extent
         if low < 1 or largest(a.extent) < low:
             raise ChainError(f"axis '{a.name}' has extent {a.extent}; it must be at least 1")
@@ -218,21 +222,24 @@ def _check(chain: Chain) -> None:
 
 
 def _unique(chain: Chain, kind: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ChainError(f"{kind} '{name}' of chain '{chain.name}' is defined twice")
 
 
 def _check_tensor(chain: Chain, t: Tensor) -> None:
-    if not _NAME.fullmatch(t.name) or keyword.iskeyword(t.name):
+    if not _NAME.fullmatch(t.name) or keyword.iskeyword(t.name) or len(t.name) > LONGEST_NAME:
         raise ChainError(
-            f"tensor '{t.name}' must be named by letters, digits and '_', and not be Python's word"
+            f"tensor '{t.name[:80]}' must be named by letters, digits and '_', and not be Python's "
+            "word"
         )
     if t.dtype not in DTYPES:
         raise ChainError(f"tensor '{t.name}' has dtype '{t.dtype}'; use {', '.join(DTYPES)}")
     for d in t.shape:
         if isinstance(d, str) and d not in chain._axes:
             raise ChainError(f"tensor '{t.name}' has a dimension of unknown axis '{d}'")
+        if isinstance(d, int) and not 1 <= d <= LONGEST:
+            raise ChainError(f"tensor '{t.name}' has a dimension of {d}; it must be 1 to {LONGEST}")
     if t.strides is not None and len(t.strides) != len(t.shape):
         raise ChainError(
             f"tensor '{t.name}' has {len(t.shape)} dimensions, {len(t.strides)} strides"
@@ -343,6 +350,12 @@ def _check_read(chain: Chain, where: str, r: Read, known: set[str]) -> None:
                 f"{where} reads '{r.tensor}' along axis {names} at {first}..{last}, "
                 f"but that dimension has extent {dimension}"
             )
+
+
+def identifier(name: str) -> str:
+    """A chain's name as generated sources quote it: letters, digits and '_' alone, at most 60 of
+    them, so that no comment can end or declare an encoding."""
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name)[:60].strip("_") or "chain"
 
 
 # --- canonical form -------------------------------------------------------------------------

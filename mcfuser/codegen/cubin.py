@@ -231,7 +231,7 @@ def _workshop() -> Iterator[Path]:
 def _imported(source: Source, folder: Path) -> ModuleType:
     """The source as a module: Triton reads a kernel's text from the file that defines it."""
     path = folder / f"{source.name}.py"
-    path.write_text(source.text)
+    path.write_text(source.text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(source.name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

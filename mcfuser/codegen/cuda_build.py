@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,11 @@ _NO_DEVICE = 100
 def main(folder: Path) -> None:
     """Reads build.json and what it names; writes module.so."""
     order = json.loads((folder / "build.json").read_text())
-    toolkit = _toolkit()
-    os.environ["CUDA_PATH"] = str(toolkit)
-    os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] = f"-I{toolkit / 'include' / 'cccl'}"
+    toolkit = found_in(_places())
+    os.environ["CUDA_PATH"] = str(toolkit.root)
+    os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] = " ".join(f"-I{p}" for p in toolkit.includes)
     _load_driver(folder)
-    ctypes.CDLL(str(next((toolkit / "lib").glob("libcudart.so*"))), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(toolkit.runtime), ctypes.RTLD_GLOBAL)
 
     import tvm
 
@@ -50,11 +51,39 @@ def main(folder: Path) -> None:
     executable.export_library(str(folder / "module.so"))
 
 
-def _toolkit() -> Path:
-    """NVIDIA's packages: headers, runtime and compiler."""
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """NVIDIA's packages: the folder whose `include` has CUDA's headers, the other folders of
+    headers, and CUDA's runtime library."""
+
+    root: Path
+    includes: tuple[Path, ...]
+    runtime: Path
+
+
+def found_in(places: Sequence[Path]) -> Toolkit:
+    """The toolkit, whose packages may be installed in several places, in the order of the path.
+
+    Raises FileNotFoundError naming what none of the places has, and its package.
+    """
+    root = _first(places, "include/cuda_runtime.h", "nvidia-cuda-runtime").parent.parent
+    runtime = _first(places, "lib/libcudart.so*", "nvidia-cuda-runtime")
+    folders = (p / inner for inner in ("include/cccl", "include") for p in places)
+    return Toolkit(root, tuple(f for f in folders if f.is_dir()), runtime)
+
+
+def _first(places: Sequence[Path], pattern: str, package: str) -> Path:
+    for place in places:
+        for found in sorted(place.glob(pattern)):
+            return found
+    told = ", ".join(map(str, places)) or "no folder"
+    raise FileNotFoundError(f"{told} has no {pattern}; install the package {package}")
+
+
+def _places() -> list[Path]:
+    """Where the package nvidia.cu13 lies: once for each folder of the path that has a part."""
     spec = importlib.util.find_spec("nvidia.cu13")
-    assert spec is not None and spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0])
+    return [Path(p) for p in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
 def _load_driver(folder: Path) -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 import onnxruntime
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.evaluate import Array, Unfolded, evaluate
 from mcfuser.graph.refusal import sentence
+
+log = logging.getLogger(__name__)
 
 # These merge operators into ones that hide the products, or shapes into ones TVM cannot read.
 _UNWANTED = ["MatMulAddFusion", "ReshapeFusion"]
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "If", "Loop"})
+_RANDOM = frozenset({
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
+    "Multinomial", "Dropout",
+})  # fmt: skip
+_LARGEST = 64 << 20
+"""Bytes that a folded value may have, however small the model is."""
+_MOST_BYTES = "optimization.constant_folding_max_output_size_in_bytes"
+_GROWTH = 4
+"""What is folded may have so many times the bytes of the constants it is made from."""
 
 
 def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -31,59 +42,92 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     types = [v.type.tensor_type.elem_type for v in proto.graph.input]
     types += [w.data_type for w in proto.graph.initializer]
     if any(t in _NARROW for t in types):  # onnxruntime would widen these operators on a CPU
+        _accepted(proto, _options(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL))
         return _fold_here(proto)
     return _fold_by_onnxruntime(proto)
 
 
 def _fold_by_onnxruntime(proto: onnx.ModelProto) -> onnx.ModelProto:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 4
+    options = _options(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    weights = [w.ByteSize() for w in proto.graph.initializer]
+    most = max(_LARGEST, _GROWTH * max(weights, default=0))
+    options.add_session_config_entry(_MOST_BYTES, str(most))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(path)
-        try:
-            onnxruntime.InferenceSession(
-                proto.SerializeToString(),
-                options,
-                providers=["CPUExecutionProvider"],
-                disabled_optimizers=_UNWANTED,
-            )
-        except ort_errors.NotImplemented:
+        if not _accepted(proto, options):
             return _fold_here(proto)
-        except (
-            ort_errors.Fail,
-            ort_errors.InvalidArgument,
-            ort_errors.InvalidGraph,
-            ort_errors.InvalidProtobuf,
-            ort_errors.RuntimeException,
-        ) as error:
-            reason = sentence(error).rpartition(" : ")[2]
-            raise ModelError(f"the model cannot be loaded: {reason}") from None
         return onnx.load(path)
 
 
+def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.log_severity_level = 4
+    return options
+
+
+def _accepted(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> bool:
+    """Whether onnxruntime has all the operators; raises ModelError where it finds them wrong."""
+    try:
+        onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
+            disabled_optimizers=_UNWANTED,
+        )  # fmt: skip
+    except ort_errors.NotImplemented:
+        return False
+    except Exception as error:  # onnxruntime's errors have no ancestor of their own
+        reason = sentence(error).rpartition(" : ")[2]
+        raise ModelError(f"the model cannot be loaded: {reason}") from None
+    return True
+
+
 def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Node by node with onnx's own evaluator, until nothing more is constant."""
+    """Node by node, each as it stands, until nothing more is constant.
+
+    A node that onnxruntime cannot compute, or whose result would be too large, stays.
+    """
+    left = _LARGEST + _GROWTH * sum(w.ByteSize() for w in proto.graph.initializer)
     while True:
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        proto = _inferred(proto)
         known = {w.name: w for w in proto.graph.initializer}
         shapes = _shapes(proto.graph)
-        left = []
+        kept = []
         for node in proto.graph.node:
-            arrays = _evaluated(node, known, shapes, proto)
+            try:
+                arrays = _evaluated(node, known, shapes, proto.opset_import, left)
+            except Unfolded as reason:
+                log.debug("node '%s' is not folded: %s", node.name, reason)
+                arrays = None
             if arrays is None:
-                left.append(node)
+                kept.append(node)
                 continue
+            left -= sum(a.nbytes for a in arrays.values())
             known |= {n: numpy_helper.from_array(a, n) for n, a in arrays.items()}
-        done = len(left) == len(proto.graph.node)
-        del proto.graph.node[:], proto.graph.value_info[:], proto.graph.initializer[:]
-        proto.graph.node.extend(left)
-        read = {name for node in left for name in node.input}
+        done = len(kept) == len(proto.graph.node)
+        read = {name for graph in _graphs(kept) for node in graph for name in node.input}
         read |= {o.name for o in proto.graph.output}
+        del proto.graph.node[:], proto.graph.value_info[:], proto.graph.initializer[:]
+        proto.graph.node.extend(kept)
         proto.graph.initializer.extend(w for n, w in known.items() if n in read)
         if done:
             return proto
+
+
+def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise ModelError(f"the model's shapes do not fit: {sentence(error)}") from None
+
+
+def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto]]:
+    """The nodes, and those of their branches: a branch reads what lies around it."""
+    yield nodes
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g.node)
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
@@ -99,22 +143,19 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 
 def _evaluated(
     node: onnx.NodeProto,
-    known: dict[str, TensorProto],
-    shapes: dict[str, tuple[int, ...]],
-    proto: onnx.ModelProto,
-) -> dict[str, NDArray[np.generic]] | None:
-    """A node's results, where they depend on no input."""
-    if node.op_type in _RANDOM:
+    known: Mapping[str, TensorProto],
+    shapes: Mapping[str, tuple[int, ...]],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+    most: int,
+) -> dict[str, Array] | None:
+    """A node's results, where they depend on no input; raises Unfolded as `evaluate` does."""
+    if node.op_type in _RANDOM or any(a.HasField("g") or a.graphs for a in node.attribute):
         return None
     if node.op_type == "Shape" and node.input[0] in shapes:
         given = {a.name: a.i for a in node.attribute}
         part = slice(given.get("start"), given.get("end"))
         return {node.output[0]: np.array(shapes[node.input[0]][part], np.int64)}
-    inputs = [name for name in node.input if name]
+    inputs = list(dict.fromkeys(name for name in node.input if name))
     if not all(name in known for name in inputs):
         return None
-    outputs = [helper.make_empty_tensor_value_info(o) for o in node.output if o]
-    graph = helper.make_graph([node], "constant", [], outputs, [known[n] for n in inputs])
-    alone = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-    arrays = ReferenceEvaluator(alone).run(None, {})
-    return dict(zip((o.name for o in outputs), (np.asarray(a) for a in arrays), strict=True))
+    return evaluate(node, {n: numpy_helper.to_array(known[n]) for n in inputs}, opsets, most)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import reduce
 
-from mcfuser.chain import WHOLE
+from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.operands import products_of
 from mcfuser.codegen.tensorir.parameters import Shapes, parameters
@@ -63,7 +63,7 @@ def generate(
     given = parameters(chain, packed, shapes or {})
     w = Writer(schedule, lowering, products, _direct(schedule.body))
     tiles = " ".join(f"{a}={n}" for a, n in schedule.tiles)
-    w.put(f"# {chain.name}: {schedule.expression} {tiles}")
+    w.put(f"# {identifier(chain.name)} as {schedule.expression} {tiles}")
     w.put("@T.prim_func(s_tir=True, private=True)")
     with w.block(f"def {name}({given.signature}):"):
         w.put('T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})')

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcfuser.chain import LOWEST, Bounds
+from mcfuser.chain import LOWEST, Bounds, identifier
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.gluon import HEAD as GLUON
 from mcfuser.codegen.triton.grid import identify
@@ -86,7 +86,7 @@ def _kernels(
 
 def _header(schedule: Schedule) -> list[str]:
     chain, tiles = schedule.chain, " ".join(f"{a}={t}" for a, t in schedule.tiles)
-    first = f"{chain.name} as {schedule.expression}, tiles {tiles}"
+    first = f"{identifier(chain.name)} as {schedule.expression}, tiles {tiles}"
     for a in chain.axes:
         if isinstance(a.extent, Bounds):
             first += f", {a.name} from {a.extent.low} to {a.extent.high}"

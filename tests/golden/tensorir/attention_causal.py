@@ -1,4 +1,4 @@
-# chain: mh.nk m=32 n=32 k=32 h=32
+# chain as mh.nk m=32 n=32 k=32 h=32
 @T.prim_func(s_tir=True, private=True)
 def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float32"), V_arg: T.Buffer((4096,), "float32"), O_arg: T.Buffer((4096,), "float32")):
     T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})

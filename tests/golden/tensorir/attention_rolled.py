@@ -1,4 +1,4 @@
-# attention:4,64,64,32,32: mh.nk m=32 n=32 k=32 h=32
+# attention_4_64_64_32_32 as mh.nk m=32 n=32 k=32 h=32
 @T.prim_func(s_tir=True, private=True)
 def kernel(Q_arg: T.Buffer((8192,), "float32"), K_arg: T.Buffer((8192,), "float32"), V_arg: T.Buffer((8192,), "float32"), O_arg: T.Buffer((8192,), "float32")):
     T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})

@@ -1,4 +1,4 @@
-# gemm:1,64,64,32,32: m.n(k,h) m=32 n=32 k=16 h=16
+# gemm_1_64_64_32_32 as m.n(k,h) m=32 n=32 k=16 h=16
 @T.prim_func(s_tir=True, private=True)
 def kernel(A_arg: T.Buffer((2048,), "float32"), B_arg: T.Buffer((2048,), "float32"), D_arg: T.Buffer((2048,), "float32"), E_arg: T.Buffer((2048,), "float32")):
     T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})

@@ -1,4 +1,4 @@
-# gemm:2,40,77,20,33: mh.nk m=16 n=32 k=20 h=33
+# gemm_2_40_77_20_33 as mh.nk m=16 n=32 k=20 h=33
 @T.prim_func(s_tir=True, private=True)
 def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float32"), D_arg: T.Buffer((5082,), "float32"), E_arg: T.Buffer((2640,), "float32")):
     T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})

@@ -1,4 +1,4 @@
-# gemm:2,64,64,32,32: mh.nk m=32 n=32 k=32 h=32
+# gemm_2_64_64_32_32 as mh.nk m=32 n=32 k=32 h=32
 @T.prim_func(s_tir=True, private=True)
 def kernel(A_arg: T.handle, B_arg: T.handle, D_arg: T.handle, E_arg: T.handle):
     T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})

@@ -1,4 +1,4 @@
-# attention:12,1,77,64,64 as mh.nk, tiles m=1 n=48 k=64 h=64
+# attention_12_1_77_64_64 as mh.nk, tiles m=1 n=48 k=64 h=64
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
 #   R[b, m] = max[n] S[b, m, n] * 0.18033688011112042

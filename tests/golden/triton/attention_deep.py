@@ -1,4 +1,4 @@
-# attention:12,512,256,64,64 as mh.nk, tiles m=64 n=64 k=64 h=64
+# attention_12_512_256_64_64 as mh.nk, tiles m=64 n=64 k=64 h=64
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
 #   R[b, m] = max[n] S[b, m, n] * 0.18033688011112042

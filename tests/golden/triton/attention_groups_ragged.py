@@ -1,4 +1,4 @@
-# attention:12,577,577,80,80 as mh.nk, tiles m=128 n=64 k=80 h=80
+# attention_12_577_577_80_80 as mh.nk, tiles m=128 n=64 k=80 h=80
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
 #   R[b, m] = max[n] S[b, m, n] * 0.16129820911147805

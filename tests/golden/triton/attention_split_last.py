@@ -1,4 +1,4 @@
-# attention:12,1,2048,64,64 as mh.nk, tiles m=1 n=64 k=64 h=64, n in 8 parts
+# attention_12_1_2048_64_64 as mh.nk, tiles m=1 n=64 k=64 h=64, n in 8 parts
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
 #   R[b, m] = max[n] S[b, m, n] * 0.18033688011112042

@@ -1,4 +1,4 @@
-# gemm:12,512,256,64,64 as m.n(k,h), tiles m=64 n=64 k=64 h=32
+# gemm_12_512_256_64_64 as m.n(k,h), tiles m=64 n=64 k=64 h=32
 #
 #   C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]
 #   E[b, m, h] = sum[n] float16(C[b, m, n]) * D[b, n, h]

@@ -1,4 +1,4 @@
-# gemm:12,500,256,64,64 as mh.nk, tiles m=48 n=96 k=64 h=64
+# gemm_12_500_256_64_64 as mh.nk, tiles m=48 n=96 k=64 h=64
 #
 #   C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]
 #   E[b, m, h] = sum[n] float16(C[b, m, n]) * D[b, n, h]

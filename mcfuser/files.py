@@ -1,0 +1,36 @@
+"""JSON files that a user names: read whole, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mcfuser.errors import InputError
+
+LARGEST = 64 << 20
+"""The most bytes of a JSON file."""
+
+
+def read_json(path: Path, what: str) -> dict[str, object]:
+    """The object that a JSON file holds; `what` names the file in errors, as `chain file 'x'`.
+
+    Raises InputError where the file cannot be read, is larger than LARGEST, is not JSON, holds
+    something other than an object, or nests deeper than Python's reader follows.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{what} cannot be read: {reason}") from None
+    if len(data) > LARGEST:
+        raise InputError(f"{what} has more than {LARGEST} bytes, which is the limit")
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise InputError(f"{what} is nested too deep to be read") from None
+    except ValueError as error:
+        raise InputError(f"{what} is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{what} must hold an object, not {type(document).__name__}")
+    return document

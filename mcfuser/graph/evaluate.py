@@ -1,0 +1,138 @@
+"""One constant ONNX node, computed by onnxruntime as it stands: nothing fused, nothing widened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.shape_inference
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.refusal import sentence
+
+Array = NDArray[np.generic]
+
+_SHOWN = 4096
+"""Inputs of so many elements at most tell shape inference their values."""
+_BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
+"""Operators whose results' shapes depend on values, and are bounded by their inputs' shapes."""
+
+
+class Unfolded(Exception):
+    """A node that is left in the model; the message says why."""
+
+
+def evaluate(
+    node: onnx.NodeProto, inputs: Mapping[str, Array], opsets: Sequence[onnx.OperatorSetIdProto],
+    most: int,
+) -> dict[str, Array]:  # fmt: skip
+    """A node's results by name.
+
+    Raises Unfolded where they would have more than `most` bytes, where their sizes cannot be told
+    before they are computed, and where onnxruntime has no such operator. Raises ModelError naming
+    the node where it has, and the inputs do not fit it.
+    """
+    types = _types(node, inputs, opsets)
+    size = 0
+    for name in filter(None, node.output):
+        size += _bytes(node, types.get(name), inputs)
+    if size > most:
+        raise Unfolded(f"node '{node.name}' would make {size} bytes; at most {most} are folded")
+    wide = _widened(node)
+    feeds = {n: a.astype(np.float32) if _narrow(a) else a for n, a in inputs.items()}
+    graph = helper.make_graph(
+        [wide], "constant",
+        [helper.make_tensor_value_info(n, _element(a), a.shape) for n, a in feeds.items()],
+        [helper.make_empty_tensor_value_info(o) for o in node.output if o],
+    )  # fmt: skip
+    try:
+        found = _run(helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds)
+    except (ort_errors.NotImplemented, ort_errors.NoSuchFile) as error:
+        raise Unfolded(f"onnxruntime does not compute it: {sentence(error)}") from None
+    except Exception as error:  # onnxruntime's errors have no ancestor of their own
+        reason = sentence(error).rpartition(" : ")[2]
+        raise ModelError(
+            f"operator '{node.op_type}' (node '{node.name}') cannot be computed: {reason}"
+        ) from None
+    return {
+        name: array.astype(ml_dtypes.bfloat16)
+        if types[name].elem_type == TensorProto.BFLOAT16
+        else array
+        for name, array in found.items()
+    }
+
+
+def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    names = [o.name for o in model.graph.output]
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    arrays = session.run(names, dict(feeds))
+    return {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)}
+
+
+def _types(
+    node: onnx.NodeProto, inputs: Mapping[str, Array], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> dict[str, onnx.TypeProto.Tensor]:
+    """The element types and shapes of the results, as far as onnx infers them."""
+    shown = [numpy_helper.from_array(a, n) for n, a in inputs.items() if a.size <= _SHOWN]
+    graph = helper.make_graph(
+        [node], "constant",
+        [helper.make_tensor_value_info(n, _element(a), a.shape) for n, a in inputs.items()],
+        [helper.make_empty_tensor_value_info(o) for o in node.output if o], shown,
+    )  # fmt: skip
+    alone = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(alone, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise Unfolded(f"onnx does not infer its shapes: {error}") from None
+    return {o.name: o.type.tensor_type for o in inferred.graph.output}
+
+
+def _bytes(
+    node: onnx.NodeProto, kind: onnx.TypeProto.Tensor | None, inputs: Mapping[str, Array]
+) -> int:
+    """The most bytes that a result can have."""
+    if kind is None or not kind.elem_type:
+        raise Unfolded(f"node '{node.name}' has a result of unknown type")
+    dims = kind.shape.dim
+    if kind.HasField("shape") and all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims):
+        width = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
+        return int(width * math.prod(d.dim_value for d in dims))
+    if node.op_type in _BOUNDED:
+        return int(sum(max(a.ndim, 1) * 8 * a.size for a in inputs.values()))
+    raise Unfolded(f"node '{node.name}' has a result whose size is not known before it is computed")
+
+
+def _element(array: Array) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def _narrow(array: Array) -> bool:
+    """onnxruntime has no kernels for bfloat16 on a CPU: they are computed in float32 and rounded,
+    which is what a kernel would do."""
+    return bool(array.dtype == ml_dtypes.bfloat16)
+
+
+def _widened(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The node in float32 where it says bfloat16."""
+    wide = onnx.NodeProto()
+    wide.CopyFrom(node)
+    for attribute in wide.attribute:
+        if attribute.name in ("to", "dtype") and attribute.i == TensorProto.BFLOAT16:
+            attribute.i = TensorProto.FLOAT
+        if attribute.HasField("t") and attribute.t.data_type == TensorProto.BFLOAT16:
+            value = numpy_helper.to_array(attribute.t).astype(np.float32)
+            attribute.t.CopyFrom(numpy_helper.from_array(value, attribute.t.name))
+    return wide

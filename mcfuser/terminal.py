@@ -1,0 +1,77 @@
+"""The end of a command: its exit status, and one sentence where it cannot go on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Callable
+
+from mcfuser.errors import InputError, LimitError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+MISTAKE, FAILURE = 2, 1
+
+
+def ended(command: Callable[[], object]) -> int:
+    """Runs a command; gives its exit status.
+
+    Status 2 is the user's mistake (InputError), told in one sentence on standard error. Status 1
+    and one sentence: a limit was reached (LimitError), the disk or the file that standard output
+    leads to is full, a file cannot be opened. Where the reader of standard output has gone,
+    status 1 and no word.
+    """
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding lacks is escaped
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = _status(command)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except LimitError as error:
+        tell(str(error))
+        return FAILURE
+    except InputError as error:
+        tell(str(error))
+        return MISTAKE
+    except BrokenPipeError:
+        return FAILURE
+    except OSError as error:
+        if error.errno in _FULL:
+            where = f"'{error.filename}'" if error.filename else "the output"
+            tell(f"{where} cannot be written: {error.strerror}; free some space and try again")
+        elif error.filename is not None:
+            tell(f"'{error.filename}' cannot be used: {error.strerror}")
+        else:
+            raise
+        return FAILURE
+    finally:
+        _discard()
+
+
+def tell(sentence: str) -> None:
+    """A sentence on standard error, where that can still be written."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"mcfuser: {' '.join(sentence.splitlines())}\n")
+        sys.stderr.flush()
+
+
+def _status(command: Callable[[], object]) -> int:
+    try:
+        command()
+    except SystemExit as ends:
+        return ends.code if isinstance(ends.code, int) else int(ends.code is not None)
+    return 0
+
+
+def _discard() -> None:
+    """What the streams still hold and cannot write is dropped, not told at the exit."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,153 @@
+"""What reports and stored kernels hold, as they are documented; later versions may hold more.
+
+They are served as they were kept, so these models describe and do not filter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def finite(value: Any) -> Any:
+    """JSON has neither infinity nor NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class FieldError(BaseModel):
+    """A part of the request that cannot be used."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    where: str = Field(alias="in", description="query, path or header")
+    name: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details: every error is answered so."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
+    errors: list[FieldError] | None = Field(default=None, description="of a bad-option, each")
+
+
+class ChainDocument(Document):
+    """A chain, as a chain file writes it."""
+
+    name: str
+    axes: dict[str, int | list[int]]
+    tensors: dict[str, dict[str, Any]]
+    operators: list[str]
+    outputs: list[str]
+
+
+class Kernel(Document):
+    """A tuned kernel, whole. Times are in seconds; `binary` is in base64."""
+
+    key: str
+    chain: ChainDocument
+    device: str
+    expression: str
+    tiles: dict[str, int]
+    lowering: dict[str, Any]
+    source: str
+    binary: str
+    predicted: float | None
+    measured: float | None
+    error: float | None
+    stages: dict[str, int]
+    trials: int
+    split: str | None
+    parts: int
+    failed: dict[str, int]
+    resources: dict[str, float]
+    versions: dict[str, str]
+    conditions: dict[str, Any]
+
+
+class ReportKernel(Document):
+    """A kernel that the module runs, or would run were it faster. Times are in seconds."""
+
+    key: str
+    operators: list[str]
+    expression: str
+    tiles: dict[str, int]
+    split: str | None
+    parts: int
+    lowering: dict[str, Any]
+    predicted_seconds: float | None
+    measured_seconds: float | None
+    error: float | None
+    candidates: dict[str, int]
+    trials: int
+    failed: dict[str, int]
+    resources: dict[str, float]
+
+
+class ReportChain(Document):
+    """A chain of the model and what was made of it; `places` are where the model has it."""
+
+    name: str
+    key: str
+    places: list[str]
+    extents: dict[str, int]
+    operators: list[str]
+    fused: bool
+    reason: str
+    saved_bytes: float
+    fused_seconds: float | None
+    unfused_seconds: float | None
+    candidate: ReportKernel | None
+    kernels: list[ReportKernel]
+
+
+class ReportProduct(Document):
+    """A matrix product of the model; `chain` counts from 0, `reason` says why it stands alone."""
+
+    name: str
+    shape: dict[str, int]
+    dtype: str
+    phi: float | None
+    bound: float | None
+    mbci: bool
+    chain: int | None
+    reason: str | None
+
+
+class Port(Document):
+    """An input or output of the module."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+class Report(Document):
+    """How a model was compiled. Times are in seconds; where one is not known it is null."""
+
+    device: str
+    arch: str
+    units: int
+    seed: int
+    times: str
+    chains: list[ReportChain]
+    products: list[ReportProduct]
+    seconds: dict[str, float]
+    versions: dict[str, str]
+    inputs: list[Port]
+    outputs: list[Port]

@@ -1,0 +1,98 @@
+"""What /openapi.json says beside what the routes' signatures tell: problems, HEAD, documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.documents import Kernel, Problem, Report
+from service.problems import KINDS
+
+EVERYWHERE = (
+    "malformed", "cross-origin", "wrong-host", "bad-option", "bug", "storage", "disk-full",
+)  # fmt: skip
+"""The problems that any address can answer with."""
+_PREFIX = "#/components/schemas/"
+_UNUSED = ("HTTPValidationError", "ValidationError")
+
+Route = Callable[..., Any]
+
+
+def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for its `responses`: of these kinds and those everywhere."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for kind in dict.fromkeys((*kinds, *EVERYWHERE)):
+        status, title = KINDS[kind]
+        words = f"`{kind}`: {title}"
+        if status in found:
+            found[status]["description"] += f"; {words}"
+            continue
+        schema = {"$ref": f"{_PREFIX}{Problem.__name__}"}
+        content = {"application/problem+json": {"schema": schema}}
+        found[status] = {"description": words, "content": content}
+    return found
+
+
+def document(name: str) -> dict[int | str, dict[str, Any]]:
+    """The response of a route that serves a document as it was kept."""
+    schema = {"$ref": f"{_PREFIX}{name}"}
+    return {200: {"description": "OK", "content": {"application/json": {"schema": schema}}}}
+
+
+def readable(routes: APIRouter, path: str, **more: Any) -> Callable[[Route], Route]:
+    """Registers a function for GET and HEAD; HEAD is documented by `describe`."""
+
+    def register(function: Route) -> Route:
+        quiet = {k: v for k, v in more.items() if k != "include_in_schema"}
+        routes.get(path, **more)(function)
+        routes.head(path, include_in_schema=False, **quiet)(function)
+        return function
+
+    return register
+
+
+def describe(app: FastAPI) -> None:
+    """Gives the application its /openapi.json, which is made when it is first asked for."""
+
+    def made() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
+            app.openapi_schema = _completed(found)
+        return app.openapi_schema
+
+    app.openapi = made  # type: ignore[method-assign]
+
+
+def _completed(found: dict[str, Any]) -> dict[str, Any]:
+    schemas = found["components"]["schemas"]
+    for model in (Problem, Report, Kernel):
+        own = model.model_json_schema(ref_template=f"{_PREFIX}{{model}}", mode="serialization")
+        schemas |= own.pop("$defs", {}) | {model.__name__: own}
+    for name in _UNUSED:
+        schemas.pop(name, None)
+    properties = schemas["JobOut"]["properties"]
+    for name, model in (("report", Report), ("problem", Problem)):
+        properties[name] = _or_null(model.__name__)
+    for operations in found["paths"].values():
+        if "get" in operations:
+            operations["head"] = _head(operations["get"])
+    return found
+
+
+def _or_null(name: str) -> dict[str, Any]:
+    return {"anyOf": [{"$ref": f"{_PREFIX}{name}"}, {"type": "null"}]}
+
+
+def _head(get: dict[str, Any]) -> dict[str, Any]:
+    """The same operation without a body."""
+    bare = {k: v for k, v in get.items() if k not in ("responses", "operationId")}
+    answers = {
+        status: {k: v for k, v in answer.items() if k != "content"}
+        for status, answer in get["responses"].items()
+    }
+    return {**bare, "operationId": f"{get['operationId']}_head", "responses": answers}

@@ -1,0 +1,40 @@
+"""What a request's query may say: names that the address knows, and plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from pydantic import AfterValidator, Field
+
+from service.problems import error
+
+LONGEST = 1000
+"""The most characters of a word in a query."""
+
+
+def _plain(words: str) -> str:
+    if not words.isprintable():
+        raise ValueError("it has characters that cannot be printed")
+    return words
+
+
+Word = Annotated[str, Field(max_length=LONGEST), AfterValidator(_plain)]
+
+
+def only(*names: str) -> Any:
+    """A dependency that refuses every other name in the query."""
+    return Depends(_refusing(names))
+
+
+def _refusing(names: tuple[str, ...]) -> Callable[[Request], None]:
+    def check(request: Request) -> None:
+        unknown = [n for n in dict.fromkeys(request.query_params.keys()) if n not in names]
+        if not unknown:
+            return
+        told = f"use {', '.join(names)}" if names else "this address takes none"
+        found = [{"in": "query", "name": n[:100], "detail": "it is not known"} for n in unknown[:9]]
+        raise error("bad-option", f"query '{unknown[0][:100]}' is not known; {told}", errors=found)
+
+    return check

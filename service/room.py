@@ -1,0 +1,51 @@
+"""Jobs that cannot be finished for now, by no fault of theirs: they wait and lose no attempt."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from uuid import UUID
+
+from db import Job, StorageError, Store, is_full
+
+log = logging.getLogger(__name__)
+
+FULL = "waiting: the disk is full"
+SILENT = "waiting: the database does not answer"
+WAIT = 30.0
+"""Seconds until such a job is tried again."""
+_PAUSE = 1.0  # s between two tries to write that a job waits
+
+
+def claimed(store: Store, name: str, lease: float) -> Job | None:
+    """The next job, or None where there is none or the database does not answer."""
+    try:
+        return store.claim(name, lease)
+    except StorageError as error:
+        log.warning("no job can be claimed: %s", _reason(error), extra={"worker": name})
+        return None
+
+
+def guarded(attempt: Callable[[], str], store: Store, claim: UUID, stop: threading.Event) -> str:
+    """How an attempt ended. One for which the disk has no room, or the database no answer, ends
+    with the job back in the queue, due in a while, as if it had not been taken."""
+    try:
+        return attempt()
+    except Exception as error:
+        if not isinstance(error, StorageError) and not is_full(error):
+            raise
+        stage = FULL if is_full(error) else SILENT
+        log.error("%s: %s", stage, _reason(error))
+    while True:
+        try:
+            return "postponed" if store.postpone(claim, WAIT, stage) else "lost"
+        except StorageError as error:
+            log.warning("job cannot be put back yet: %s", _reason(error))
+        if stop.wait(_PAUSE):
+            return "left"
+
+
+def _reason(error: BaseException) -> str:
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).strip().splitlines() or [type(error).__name__])[0]
