@@ -458,7 +458,7 @@ def _probed(device: Device, kept: Cache) -> Device:
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A line that tells the stage while work goes on; where nobody watches, one for each stage
     once it is past, so that a mistake is told by its own sentence alone."""
-    last = ""
+    last = "start"
     with Status("starting", console=err) as status:
 
         def tell(stage: str, done: int, total: int) -> None:
@@ -466,7 +466,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
             words = f"{stage}: {done} of {total} candidates" if total > 1 else stage
             if err.is_terminal:
                 status.update(words)
-            elif last and stage.split(":")[0] != last.split(":")[0]:
+            elif last != "start" and stage.split(":")[0] != last.split(":")[0]:
                 err.print(last, highlight=False)
             last = words
 
