@@ -10,7 +10,6 @@ import selectors
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -25,6 +24,8 @@ time."""
 
 ALONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """numpy's threads spin after a product: they spoil timings, and slow down whoever compiles."""
+
+_LONGEST = 3600.0  # seconds of one wait: the system takes no endless ones
 
 
 class Child:
@@ -148,4 +149,7 @@ def _ready(stream: IO[bytes], event: int, end: float) -> bool:
     """Waits until a pipe can be read or written, until `end` (time.monotonic) at most."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, event)
-        return bool(selector.select(max(0.0, min(end - time.monotonic(), threading.TIMEOUT_MAX))))
+        while not selector.select(max(0.0, min(end - time.monotonic(), _LONGEST))):
+            if time.monotonic() >= end:
+                return False
+        return True
