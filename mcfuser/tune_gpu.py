@@ -31,7 +31,7 @@ from mcfuser.search.evolve import MEASURED, Found, evolve
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
-from mcfuser.tuned import Tuned, kernel_name, realise
+from mcfuser.tuned import Tuned, names_of
 
 FINALISTS = 4
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
@@ -251,9 +251,12 @@ def too_large(binary: Binary, device: Device) -> str | None:
 
 
 def gpu_kernel(tuned: Tuned, chain: Chain) -> GpuKernel:
-    """The tuned kernel for a chain that is equal but for its names."""
-    lowering = triton.Lowering(**tuned.lowering)
-    source = triton.generate(realise(tuned, chain), kernel_name(tuned.key), lowering)
+    """The tuned kernel for a chain that is equal but for its names: the kept binary, launched as
+    it was when it was measured.
+
+    Raises KeyError, TypeError or ValueError where the kept launches cannot be read.
+    """
+    source = triton.from_record(tuned.launch, tuned.source, *names_of(tuned, chain))
     used = tuned.resources
     binary = Binary(
         tuned.binary, source.name, used["shared"], used["registers"], used["spills"],

@@ -17,7 +17,9 @@ SPACE = VALUES | {"algebra", "space"}
 GENERATED = SPACE | {"child", "codegen", "lease", "measure", "measure_child", "measure_gpu"}
 CHECKED = {"agree", "case", "inputs", "rounding", "sample"}
 CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
-TUNED = CHOSEN | {"foresee", "tune", "tune_gpu", "tune_predicted", "tuned"}
+TUNED = CHOSEN | {
+    "budget", "cache_key", "foresee", "recall", "tune", "tune_gpu", "tune_predicted", "tuned",
+}  # fmt: skip
 COMPILED = TUNED | {"decide", "graph", "install", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
@@ -55,7 +57,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "bench": (TUNED, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
     "measure_child": (GENERATED | {"case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
-    "tuned": (SPACE, set()),
+    "budget": (set(), set()),
+    "cache_key": (VALUES, {"tvm"}),  # asks TVM for its LLVM
+    "recall": (SPACE | {"cache_key", "tuned"}, set()),
+    "tuned": (SPACE | {"budget", "cache_key"}, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED | {"proof"}, {"numpy"}),
     "decide": (SPACE | {"model", "tuned"}, set()),
@@ -67,7 +72,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         COMPILED | {"bench", "cli", "confined", "probe_gpu", "report", "db", "service"},
         {"rich", "typer"},
     ),
-    "db": (VALUES | {"tuned"}, {"sqlalchemy", "alembic"}),
+    "db": (VALUES | {"cache_key", "tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
         COMPILED | {"confined", "db"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
@@ -76,7 +81,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"device"}}
+LAZY = {"sympy": {"algebra"}, "tvm": {"cache_key", "device"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",

@@ -1,0 +1,56 @@
+"""Which kept kernel serves a search, and which of two kernels stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mcfuser.cache_key import CacheKey, nearest
+from mcfuser.chain import Chain
+from mcfuser.tuned import Cache, Options, Tuned
+
+Launchable = Callable[[Tuned, Chain], object]
+"""Makes a kept kernel ready to be called; raises KeyError, TypeError or ValueError where it cannot
+be read."""
+
+
+def recall(
+    cache: Cache, key: CacheKey, chain: Chain, launchable: Launchable
+) -> tuple[Tuned | None, str]:
+    """The kept kernel of a key; or None, with the reason why there is none in one clause, empty
+    where nothing was ever kept for the chain."""
+    known = cache.get(key.digest)
+    if known is None:
+        changed = nearest(key, cache.alike(chain.key))
+        return None, f"the nearest kept kernel differs in {', '.join(changed)}" if changed else ""
+    try:
+        if known.key != key.digest:
+            raise ValueError("it is kept under another key")
+        launchable(known, chain)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return None, f"the kept kernel cannot be read: {error}"
+    return known, ""
+
+
+def serves(known: Tuned, options: Options, kind: str) -> bool:
+    """Whether a kept kernel is what a search under these options would find: it was measured, where
+    the device is the CPU or a GPU, and its search was not given less."""
+    told = known.measured is not None or kind == "cpu"
+    return told and known.budget.covers(known.trials, options.trials, options.timeout)
+
+
+def better(
+    known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Sequence[float]]
+) -> Tuned:
+    """The faster of a kept kernel and one that a larger search found, timed in turns by `compare`
+    where both were measured; the kept one under the larger search's budget."""
+    if found.measured is None:
+        first = known.measured is not None or known.predicted <= found.predicted
+    elif known.measured is None:
+        first = False
+    else:
+        old, new = compare((known, found))
+        first = old <= new < float("inf") or not new < float("inf")
+    if not first:
+        return found
+    return replace(known, budget=found.budget, trials=max(known.trials, found.trials))
