@@ -24,6 +24,7 @@ from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.measure import Worker
 from mcfuser.measure_gpu import GpuWorker
+from mcfuser.rounds import Turns
 from mcfuser.tune import compare, tune, worker_for
 from mcfuser.tuned import Anew, Cache, Options, Progress, Tuned, Use
 
@@ -86,10 +87,10 @@ class _Run:
             return math.inf
         return foreseen(chain, self.device, self.options, self.measured)
 
-    def compare(
-        self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
-    ) -> list[float]:
-        return compare(self.worker, chain, programs, self.options.seed, self.deadline)
+    def compare(self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]) -> Turns:
+        """The last program has the most kernels: it is kept unless another one is surely faster."""
+        last = len(programs) - 1
+        return compare(self.worker, chain, programs, self.options.seed, self.deadline, last)
 
 
 def compile_model(
@@ -264,6 +265,9 @@ def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[
         "saved_bytes": places[0].saved,
         "fused_seconds": decision.fused_seconds,
         "unfused_seconds": decision.unfused_seconds,
+        "sure": decision.sure,
+        "ratio": list(decision.ratio) if decision.ratio is not None else None,
+        "conditions": dict(decision.conditions),
         "candidate": _kernel(decision.fused) if decision.fused is not None else None,
         "kernels": [_kernel(t) for t in decision.kernels],
     }
@@ -295,6 +299,7 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
         "ended": tuned.budget.ended,
         "search": str(tuned.budget),
         "missed": tuned.missed,
+        "conditions": dict(tuned.conditions),
         "failed": dict(tuned.failed),
         "resources": dict(tuned.resources),
     }

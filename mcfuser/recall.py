@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mcfuser.cache_key import CacheKey, nearest
 from mcfuser.chain import Chain
+from mcfuser.rounds import CONFIDENT, MARGIN, Turns, certainty
 from mcfuser.tuned import Cache, Options, Tuned
 
 Launchable = Callable[[Tuned, Chain], object]
@@ -39,18 +40,20 @@ def serves(known: Tuned, options: Options, kind: str) -> bool:
     return told and known.budget.covers(known.trials, options.trials, options.timeout)
 
 
-def better(
-    known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Sequence[float]]
-) -> Tuned:
+def better(known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Turns]) -> Tuned:
     """The faster of a kept kernel and one that a larger search found, timed in turns by `compare`
-    where both were measured; the kept one under the larger search's budget."""
+    where both were measured. The kept one stays, under the larger search's budget, where it is not
+    sure that the other is faster by more than noise."""
     if found.measured is None:
         first = known.measured is not None or known.predicted <= found.predicted
     elif known.measured is None:
         first = False
     else:
-        old, new = compare((known, found))
-        first = old <= new < float("inf") or not new < float("inf")
+        timed = compare((known, found))
+        old, new = timed.seconds
+        ratios = timed.ratios(0, 1)
+        faster = certainty(ratios, 1 / MARGIN) >= CONFIDENT if ratios else new < old
+        first = not (new < float("inf") and faster)
     if not first:
         return found
     return replace(known, budget=found.budget, trials=max(known.trials, found.trials))

@@ -50,6 +50,12 @@ def show(report: Mapping[str, Any], out: Console) -> None:
                 f"{p['phi']:.1f}", f"{p['bound']:.1f}", p["reason"],
             )  # fmt: skip
         out.print(table)
+    busy = [c for c in report["chains"] if c["conditions"].get("busy")]
+    if busy:
+        out.print(
+            f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
+            highlight=False,
+        )
     cut = {k["key"]: k["search"] for c in report["chains"] for k in c["kernels"]
            if k["ended"] != "settled"}  # fmt: skip
     for words, count in Counter(cut.values()).items():
@@ -86,6 +92,12 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
     table.row("lowering", _tiles(tuned.lowering))
     table.row("predicted", _micro(tuned.predicted))
     table.row("measured", _micro(tuned.measured) if tuned.measured else "not measured")
+    if "next" in tuned.conditions:
+        low, high = tuned.conditions["next"]
+        words = f"the next one takes {low:.2f} to {high:.2f} times as long"
+        table.row("sure", f"{tuned.conditions['sure']:.3f}: {words}")
+    if tuned.conditions.get("busy"):
+        table.row("machine", "busy while the kernel was timed")
     table.row("error", f"{tuned.error:.1e}" if tuned.error is not None else "not measured")
     table.row("candidates", ", ".join(f"{k} {v:,}" for k, v in tuned.stages.items()))
     table.row("trials", f"{tuned.trials}, the search {_was(tuned.budget)}")

@@ -25,11 +25,12 @@ from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.foresee import pruned
 from mcfuser.lowerings import cpu_lowerings, declared
-from mcfuser.measure import BATCH, Kernel, Measured, Worker, offsets, smaller
+from mcfuser.measure import BATCH, Kernel, Measured, Worker, offsets, smaller, surest, turns
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.model import roofline
 from mcfuser.proof import disproof
 from mcfuser.recall import Launchable, better, recall, serves
+from mcfuser.rounds import Turns
 from mcfuser.search.evolve import evolve
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
@@ -94,8 +95,8 @@ def tune(
                 raise
             return known
 
-        def in_turns(some: Sequence[Tuned]) -> Sequence[float]:
-            return compare(worker, chain, [[(t, chain)] for t in some], options.seed, deadline)
+        def in_turns(some: Sequence[Tuned]) -> Turns:
+            return compare(worker, chain, [[(t, chain)] for t in some], options.seed, deadline, 0)
 
         if known is not None:
             found = better(known, found, in_turns)
@@ -144,25 +145,30 @@ def compare(
     programs: Sequence[Sequence[tuple[Tuned, Chain]]],
     seed: int,
     deadline: float = math.inf,
-) -> list[float]:
-    """Seconds of programs that compute a chain, timed in turns in one process, infinity where one
-    failed; what the model says where the device is not at hand, and what the searches found where
-    that is not done by the `deadline` (time.monotonic)."""
+    baseline: int | None = None,
+) -> Turns:
+    """Programs that compute a chain, timed in turns in one process until it is sure whether one is
+    faster than the `baseline`; what the model says where the device is not at hand, and what the
+    searches found where that is not done by the `deadline` (time.monotonic)."""
     if isinstance(worker, GpuWorker):
-        predicted = [sum(t.predicted for t, _ in pairs) for pairs in programs]
+        predicted = Turns(tuple(sum(t.predicted for t, _ in pairs) for pairs in programs))
         if worker.refused(deadline) is not None:
             return predicted
         launched = [[gpu_kernel(*pair) for pair in pairs] for pairs in programs]
-        found = worker.measure(chain, launched, seed + 2, together=True, deadline=deadline)
+        found = worker.measure(
+            chain, launched, seed + 2, together=True, deadline=deadline, baseline=baseline
+        )
         foreseen = all(t.measured is None for pairs in programs for t, _ in pairs)
         if foreseen and any(m.unusable for m in found):
             return predicted
     else:
         called = [[kernel_of(*pair) for pair in pairs] for pairs in programs]
-        found = worker.measure(chain, called, seed + 2, together=True, deadline=deadline)
+        found = worker.measure(
+            chain, called, seed + 2, together=True, deadline=deadline, baseline=baseline
+        )
     if any(m.failed == NO_TIME for m in found):
-        return [sum(t.seconds for t, _ in pairs) for pairs in programs]
-    return [m.seconds or float("inf") for m in found]
+        return Turns(tuple(sum(t.seconds for t, _ in pairs) for pairs in programs))
+    return turns(found)
 
 
 def kernel_of(tuned: Tuned, chain: Chain) -> Kernel:
@@ -365,7 +371,7 @@ class _Tuning:
             some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
             timed = self._again(some)
             if timed:
-                return min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+                return surest(timed)
         raise self._none()
 
     def _again(self, some: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:

@@ -24,7 +24,7 @@ from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Pending
 from mcfuser.device import Device
 from mcfuser.lowerings import LOWERINGS, every, predict
-from mcfuser.measure import Measured, smaller
+from mcfuser.measure import Measured, smaller, surest
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
 from mcfuser.model.worth import hopeless
 from mcfuser.search.evolve import MEASURED, Found, evolve
@@ -212,7 +212,7 @@ class GpuSearch:
             timed = self._again(some)
         if not timed:
             return None
-        best, result = min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+        best, result = surest(timed)
         plan, tiles = self.found.plan(best)
         predicted = self.found.each(np.asarray([best]), partial(predict, self.device))
         return Best(

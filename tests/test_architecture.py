@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
-GENERATED = SPACE | {"child", "codegen", "lease", "measure", "measure_child", "measure_gpu"}
+GENERATED = SPACE | {
+    "child", "codegen", "lease", "measure", "measure_child", "measure_gpu", "rounds",
+}  # fmt: skip
 CHECKED = {"agree", "case", "inputs", "rounding", "sample"}
 CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
 TUNED = CHOSEN | {
@@ -47,7 +49,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "candidates": (SPACE, {"numpy"}),
     "lowerings": (CHOSEN, {"numpy"}),
     "gpu": (VALUES, {"numpy", "cuda"}),
-    "gpu_time": (VALUES | {"gpu"}, {"cuda"}),
+    "gpu_time": (VALUES | {"gpu", "rounds"}, {"cuda"}),
     "measure_gpu": (GENERATED, set()),
     "problem": (GENERATED | {"gpu", "case"}, {"numpy"}),
     "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "case", "problem"}, {"numpy"}),
@@ -56,14 +58,16 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "tune_predicted": (TUNED | {"proof"}, {"numpy"}),
     "bench": (TUNED, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
-    "measure_child": (GENERATED | {"case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
+    "measure_child": (GENERATED | {"busy", "case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
     "budget": (set(), set()),
+    "busy": (set(), set()),
+    "rounds": (set(), set()),
     "cache_key": (VALUES, {"tvm"}),  # asks TVM for its LLVM
-    "recall": (SPACE | {"cache_key", "tuned"}, set()),
+    "recall": (SPACE | {"cache_key", "rounds", "tuned"}, set()),
     "tuned": (SPACE | {"budget", "cache_key"}, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED | {"proof"}, {"numpy"}),
-    "decide": (SPACE | {"model", "tuned"}, set()),
+    "decide": (SPACE | {"model", "rounds", "tuned"}, set()),
     "graph": (VALUES | {"lease"}, {"numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "google"}),
     "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),

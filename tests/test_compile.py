@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 from db import Blobs, Store
 from mcfuser import compile as compiling
 from mcfuser.compile import Artifact, compile_model
-from mcfuser.decide import MARGIN
 from mcfuser.device import device_named
 from mcfuser.graph.check import check
+from mcfuser.rounds import MARGIN
 from mcfuser.tuned import Cache, MemoryCache, Options
 from service.app import create_app
 from service.settings import Settings

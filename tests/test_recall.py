@@ -12,6 +12,7 @@ from mcfuser.cache_key import cache_key
 from mcfuser.chain import from_text
 from mcfuser.device import CATALOGUE
 from mcfuser.recall import better, recall, serves
+from mcfuser.rounds import Turns
 from mcfuser.tuned import Anew, MemoryCache, Options, Tuned, Use
 
 CHAIN = from_text("gemm:1,64,64,32,32")
@@ -72,13 +73,14 @@ def test_a_prediction_serves_the_cpu_alone_and_a_cut_search_no_larger_one() -> N
 def test_the_faster_in_turns_stays_under_the_larger_budget(times, first: bool) -> None:
     old = replace(KEPT, trials=3, budget=Budget(3, 60.0, "trials"))
     new = replace(KEPT, source="def other(): ...", trials=40, budget=LARGER)
-    kept = better(old, new, lambda some: [times[[old, new].index(t)] for t in some])
+    kept = better(old, new, lambda some: Turns(times))
+
     assert kept.source == (old if first else new).source
     assert (kept.budget, kept.trials) == (LARGER, 40)
 
 
 def test_without_the_device_the_prediction_decides_and_a_measurement_stays() -> None:
-    def never(some) -> list[float]:
+    def never(some) -> Turns:
         raise AssertionError("nothing can be timed")
 
     new = replace(KEPT, measured=None, source="new", budget=LARGER)

@@ -46,7 +46,7 @@ class Bench(GpuWorker):
 
     def measure(
         self, chain, programs, seed, together=False, deadline=None, offsets=(), varied=False,
-        extents=(),
+        extents=(), baseline=None,
     ):  # fmt: skip
         self.asked.append((len(programs), together))
         self.on.append((seed, together, dict(offsets), varied))
@@ -168,7 +168,7 @@ def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     alone = parts(CHAIN)
     pieces = [tune(p, H200, cache, Options(trials=8), worker=bench) for p in alone]
     unfused = list(zip(pieces, alone, strict=True))
-    one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0)
+    one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0).seconds
     assert bench.asked[-1] == (2, True)
     assert np.isfinite(one) and many != one
 
