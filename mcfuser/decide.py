@@ -10,6 +10,7 @@ noise.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,7 +175,7 @@ def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
     times = tuple(t if t > 0 else math.inf for t in timed.seconds)
     numbers, last = range(len(ways)), len(ways) - 1
     better = [i for i in numbers[:-1] if times[i] <= MARGIN * times[last] and times[i] < math.inf]
-    sure = [i for i in better if _surely(timed, i, last)]
+    sure = [i for i in numbers[:-1] if _surely(timed, i, last)] if timed.rounds else better
     kept = min(sure, key=lambda i: times[i], default=last)
     if not times[kept] < math.inf:
         return Decision(
@@ -185,12 +186,13 @@ def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
         reason = f"{_named(ways[other])} could not be timed beside it"
         return Decision(most, ways[kept], ways, times, reason)
     found = timed.ratios(other, kept)
-    reason = _reason(ways[kept], ways[other], times[other] / times[kept])
+    ratio = statistics.median(found) if found else times[other] / times[kept]
+    reason = _reason(ways[kept], ways[other], ratio)
     measured = all(t.measured is not None for w in ways for t in w.kernels)
     reason += ", measured" if measured else ", predicted, not measured"
     if not found:
         return Decision(most, ways[kept], ways, times, reason)
-    low, high = interval(found)
+    low, high, count = *interval(found), len(timed.rounds[kept])
     if kept == last:
         right = certainty(found, MARGIN)
     else:
@@ -200,9 +202,9 @@ def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
             f"{len(ways[last].cut)} kernels are kept: not told apart from noise, "
             f"{_named(ways[other])} takes {low:.2f} to {high:.2f} times as long"
         )
-        reason += f" in {len(found)} rounds"
+        reason += f" in {count} rounds"
     else:
-        reason += f" in {len(found)} rounds, between {low:.2f}x and {high:.2f}x"
+        reason += f" in {count} rounds, between {low:.2f}x and {high:.2f}x"
     return Decision(
         most, ways[kept], ways, times, reason, round(right, 4), (low, high), timed.conditions
     )
@@ -211,7 +213,9 @@ def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
 def _surely(timed: Turns, fewer: int, most: int) -> bool:
     """Fewer kernels are faster by more than noise, as far as rounds tell."""
     found = timed.ratios(most, fewer)
-    return not found or certainty(found, 1 / MARGIN) >= CONFIDENT
+    if not found:  # one of them failed
+        return timed.seconds[fewer] < math.inf and not timed.seconds[most] < math.inf
+    return certainty(found, 1 / MARGIN) >= CONFIDENT
 
 
 def _reason(kept: Way, other: Way, ratio: float) -> str:

@@ -21,6 +21,9 @@ CONFIDENT = 0.98
 EQUAL = 1.02
 """Programs whose times differ by less than this factor may be taken for each other."""
 
+BLOCKS = 7
+"""Comparisons that are made of however many rounds: fewer could not be CONFIDENT."""
+
 Times = Sequence[Sequence[float]]
 """Seconds of each program, round by round."""
 
@@ -42,9 +45,18 @@ class Turns:
         return ratios(self.rounds[slow], self.rounds[fast])
 
 
+def quietest(times: Sequence[float]) -> list[float]:
+    """The least time of each of BLOCKS runs of neighbouring rounds: what else wants a core makes
+    some rounds longer and none shorter, so the more rounds there are, the less of it is left."""
+    size = max(1, len(times) // BLOCKS)
+    return [min(times[i : i + size]) for i in range(0, len(times) - size + 1, size)]
+
+
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> list[float]:
-    """The first program's times over the second's, round by round."""
-    return [a / b for a, b in zip(slow, fast, strict=False) if b > 0]
+    """The first program's times over the second's, in the same rounds (`quietest`)."""
+    count = min(len(slow), len(fast))
+    both = zip(quietest(slow[:count]), quietest(fast[:count]), strict=True)
+    return [a / b for a, b in both if b > 0]
 
 
 def certainty(found: Sequence[float], limit: float) -> float:
@@ -67,9 +79,10 @@ def interval(found: Sequence[float]) -> tuple[float, float]:
 
 def fastest(times: Times) -> int:
     """The number of the program that takes the least, by its share of each round."""
-    rounds = list(zip(*times, strict=False))
-    means = [statistics.fmean(r) for r in rounds]
-    shares = [statistics.median(t / m for t, m in zip(p, means, strict=False)) for p in times]
+    least = min(len(t) for t in times)
+    quiet = [quietest(t[:least]) for t in times]
+    means = [statistics.fmean(r) for r in zip(*quiet, strict=True)]
+    shares = [statistics.median(t / m for t, m in zip(p, means, strict=True)) for p in quiet]
     return min(range(len(times)), key=lambda i: shares[i])
 
 
@@ -117,8 +130,8 @@ def in_turns(
     times: list[list[float]] = [[] for _ in runs]
     for done in range(bounds.most):
         if done >= bounds.least:
-            # asked seldom: with every look chance has another try at seeming sure
-            look = (done - bounds.least) % bounds.least == 0
+            # after twice as many every time: with every look chance has another try at seeming sure
+            look = done % bounds.least == 0 and (done // bounds.least).bit_count() == 1
             if clock() >= bounds.end or (look and settled(times, bounds.baseline)):
                 break
         for i in range(len(runs)):
@@ -137,5 +150,5 @@ def told(times: Times, chosen: int) -> dict[str, Any]:
     if not found:
         return {}
     low, high = interval(found)
-    return {"rounds": len(found), "sure": round(certainty(found, 1.0), 4),
+    return {"rounds": len(times[chosen]), "sure": round(certainty(found, 1.0), 4),
             "next": [round(low, 4), round(high, 4)]}  # fmt: skip

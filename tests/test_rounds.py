@@ -76,6 +76,18 @@ def test_what_is_within_noise_is_not_settled() -> None:
     assert settled(times[:1], None) and settled([], None)
 
 
+def test_of_many_rounds_the_quietest_are_compared() -> None:
+    """Two thirds of the rounds are interrupted, for as long as anything takes."""
+    rng = random.Random(3)
+
+    def one(cost: float) -> list[float]:
+        return [cost * (1.0 if rng.random() < 1 / 3 else rng.uniform(1, 50)) for _ in range(70)]
+
+    times = [one(1.2), one(1.0)]
+    assert interval(ratios(*times)) == (pytest.approx(1.2), pytest.approx(1.2))
+    assert fastest(times) == 1 and settled(times, 0) and settled(times, None)
+
+
 class Clock:
     """Time that passes with every run."""
 
