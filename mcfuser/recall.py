@@ -33,11 +33,12 @@ def recall(
     return known, ""
 
 
-def serves(known: Tuned, options: Options, kind: str) -> bool:
-    """Whether a kept kernel is what a search under these options would find: it was measured, where
-    the device is the CPU or a GPU, and its search was not given less."""
-    told = known.measured is not None or kind == "cpu"
-    return told and known.budget.covers(known.trials, options.trials, options.timeout)
+def serves(known: Tuned, options: Options) -> bool:
+    """Whether a kept kernel is what a search under these options would find: it was measured, and
+    its search was not given less."""
+    return known.measured is not None and known.budget.covers(
+        known.trials, options.trials, options.timeout
+    )
 
 
 def better(known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Turns]) -> Tuned:

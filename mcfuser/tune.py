@@ -63,7 +63,7 @@ def tune(
     that was cut short is searched again under a larger budget, and the faster of both is kept.
 
     `deadline` is on time.monotonic(); what was measured by then decides. Where nothing was, the
-    model chooses (the kernel's `measured` is None), and that is not kept in the cache; from
+    model chooses (the kernel's `measured` is None), and a later search measures; from
     `give_up` on there is no time for that either. The options' timeout is this chain's nominal
     share of the time: what a later search is compared with. Raises NoCandidate where nothing legal
     was found or no time was left. Where a shift was hoisted out of a sum and every candidate loses
@@ -73,7 +73,7 @@ def tune(
     cache = Anew(cache) if options.retune else cache
     launchable: Launchable = kernel_of if device.kind == "cpu" else gpu_kernel
     known, missed = recall(cache, key, chain, launchable)
-    if known is not None and serves(known, options, device.kind):
+    if known is not None and serves(known, options):
         return known
     if known is not None and time.monotonic() > min(give_up, deadline or math.inf):
         return known
@@ -101,8 +101,7 @@ def tune(
         if known is not None:
             found = better(known, found, in_turns)
     found = replace(found, missed=missed)
-    if found.measured is not None or device.kind != "cpu":
-        cache.put(found)
+    cache.put(found)
     return found
 
 
