@@ -97,7 +97,10 @@ class Job(Base):
 
 
 class Kernel(Base):
-    """One tuned kernel: what is asked for as columns, the whole as a document, and its binary."""
+    """One tuned kernel: what is asked for as columns, the whole as a document, and its binary.
+
+    `made` is the cache key field by field (mcfuser.cache_key), null where none was kept.
+    """
 
     __tablename__ = "kernels"
 
@@ -109,6 +112,7 @@ class Kernel(Base):
     measured: Mapped[float | None]
     predicted: Mapped[float]
     created: Mapped[datetime]
+    made: Mapped[dict[str, Any] | None]
     document: Mapped[dict[str, Any]]
     binary: Mapped[bytes] = mapped_column(LargeBinary)
 
@@ -117,6 +121,21 @@ class Kernel(Base):
         Index("kernels_device_created", "device", "created"),
         Index("kernels_created", "created", "key"),
     )
+
+
+class KernelUse(Base):
+    """A kernel that a chain of some compiled model was given, or that was weighed for it.
+
+    `place` is the SHA-256 of the chain's name there: names are as long as a model makes them.
+    """
+
+    __tablename__ = "kernel_uses"
+
+    chain_key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    place: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kernel: Mapped[str] = mapped_column(String(64), primary_key=True)
+
+    __table_args__ = (Index("kernel_uses_place", "place"),)
 
 
 class Probed(Base):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,17 +20,19 @@ from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sess
 from db import again
 from db.again import gave_up
 from db.engine import connect, upgrade, writing
-from db.models import LIVE, STATES, Job, Kernel, Probed
+from db.models import LIVE, STATES, Job, Kernel, KernelUse, Probed
 
 if TYPE_CHECKING:
+    from mcfuser.cache_key import CacheKey
     from mcfuser.device import Device
-    from mcfuser.tuned import Tuned
+    from mcfuser.tuned import Tuned, Use
 
 log = logging.getLogger(__name__)
 
 StorageError = SQLAlchemyError
 """What every method raises where the database does not answer."""
 
+_ALIKE = 100  # kernels of one chain that are looked at to tell what has changed
 _RACES = 10  # how often a row may be lost to another process before that is an error
 _NO_CLAIM: Mapping[str, Any] = {"worker": None, "claim": None, "lease": None}
 
@@ -277,7 +281,8 @@ class Store:
         kernel = Kernel(
             key=tuned.key, chain=tuned.chain.name, chain_key=tuned.chain.key,
             device=tuned.device, expression=tuned.expression, measured=tuned.measured,
-            predicted=tuned.predicted, created=self._now(), document=document, binary=binary,
+            predicted=tuned.predicted, created=self._now(), made=document["made"],
+            document=document, binary=binary,
         )  # fmt: skip
         for _ in range(_RACES):
             try:
@@ -288,6 +293,33 @@ class Store:
             except IntegrityError:
                 continue  # another process put it in between: now it is there to be replaced
         raise RuntimeError(f"kernel {tuned.key} cannot be kept: others remove it all the time")
+
+    def alike(self, chain_key: str) -> Sequence[CacheKey]:
+        """The keys of the kernels that are kept for a chain; those that cannot be read are left
+        out."""
+        from mcfuser.cache_key import CacheKey
+
+        query = select(Kernel.made).where(Kernel.chain_key == chain_key, Kernel.made.is_not(None))
+        with self._read() as session:
+            found = session.scalars(query.order_by(Kernel.created.desc()).limit(_ALIKE)).all()
+        read: list[CacheKey] = []
+        for made in found:
+            with suppress(KeyError, TypeError, ValueError):
+                read.append(CacheKey.from_json(made or {}))
+        return read
+
+    def note(self, uses: Iterable[Use]) -> None:
+        """Keeps which kernels the chains of a compiled model have."""
+        rows = {(u.chain_key, _place(u.chain), u.kernel) for u in uses}
+        for _ in range(_RACES):
+            try:
+                with self._write.begin() as session:
+                    for chain_key, place, kernel in sorted(rows):
+                        session.merge(KernelUse(chain_key=chain_key, place=place, kernel=kernel))
+                return
+            except IntegrityError:
+                continue  # another process has noted the same in between
+        raise RuntimeError(f"{len(rows)} uses of kernels cannot be kept: others write them, too")
 
     def kernel(self, key: str) -> dict[str, Any] | None:
         """The whole document of a kernel, its binary in base64."""
@@ -309,13 +341,18 @@ class Store:
         self, device: str | None = None, chain: str | None = None, limit: int = 50,
         after: str | None = None,
     ) -> Sequence[Kernel]:  # fmt: skip
-        """The newest first, without documents and binaries; `chain` is a chain's name or key."""
+        """The newest first, without documents and binaries; `chain` is the name or the key of a
+        chain, that a kernel was tuned for or that a compiled model uses it in."""
         unread = (defer(Kernel.document, raiseload=True), defer(Kernel.binary, raiseload=True))
         query = select(Kernel).options(*unread)
         if device is not None:
             query = query.where(Kernel.device == device)
         if chain is not None:
-            query = query.where(or_(Kernel.chain == chain, Kernel.chain_key == chain))
+            used = select(KernelUse.kernel).where(
+                or_(KernelUse.chain_key == chain, KernelUse.place == _place(chain))
+            )
+            named = or_(Kernel.chain == chain, Kernel.chain_key == chain)
+            query = query.where(or_(named, Kernel.key.in_(used)))
         with self._read() as session:
             if after is not None:
                 if (last := session.get(Kernel, after, options=unread)) is None:
@@ -353,6 +390,11 @@ class Store:
 
 def _is_due(now: datetime) -> ColumnElement[bool]:
     return or_(Job.due.is_(None), Job.due <= now)
+
+
+def _place(chain: str) -> str:
+    """A chain's name, of any length, as a column holds it."""
+    return hashlib.sha256(chain.encode(errors="surrogatepass")).hexdigest()
 
 
 def _before(

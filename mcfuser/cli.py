@@ -55,6 +55,9 @@ TimeoutOption = Annotated[
     typer.Option(help="for everything, as 60s, 5m or 1h; without it tuning alone ends after 60s"),
 ]
 CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="keep and use tuned kernels")]
+RetuneOption = Annotated[
+    bool, typer.Option("--retune", help="search again what was kept, and replace it")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
 ChainArgument = Annotated[
@@ -75,10 +78,11 @@ def compile_(
     trials: TrialsOption = None,
     timeout: TimeoutOption = None,
     cache: CacheOption = True,
+    retune: RetuneOption = False,
 ) -> None:
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = _begun()
-    options, limit = _options(seed, trials, timeout)
+    options, limit = _options(seed, trials, timeout, retune)
     shapes = parse_shapes(shape or ())
     if device != "cpu":
         device_named(device)  # says so now where it is not known
@@ -114,12 +118,13 @@ def tune_(
     trials: TrialsOption = None,
     timeout: TimeoutOption = None,
     cache: CacheOption = True,
+    retune: RetuneOption = False,
     source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Tune one chain and print its best kernel."""
     begun = _begun()
-    options, limit = _options(seed, trials, timeout)
+    options, limit = _options(seed, trials, timeout, retune)
     end = begun + limit if limit is not None else None
     with _ended(end, limit):
         from mcfuser import report as reporting
@@ -282,10 +287,10 @@ def device_(
 
 
 def _options(
-    seed: int, trials: int | None, timeout: str | None
+    seed: int, trials: int | None, timeout: str | None, retune: bool
 ) -> tuple[dict[str, Any], float | None]:
     """The tuner's options, and what everything may take, in seconds, where that is limited."""
-    options: dict[str, Any] = {"seed": seed, "trials": trials}
+    options: dict[str, Any] = {"seed": seed, "trials": trials, "retune": retune}
     if timeout is None:
         return options, None
     limit = seconds(timeout, most=LONGEST)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -26,8 +26,9 @@ from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.graph.refusal import refused
 from mcfuser.measure import Worker
 from mcfuser.measure_gpu import GpuWorker
+from mcfuser.rounds import Turns
 from mcfuser.tune import compare, tune, worker_for
-from mcfuser.tuned import Cache, Options, Progress, Tuned
+from mcfuser.tuned import Anew, Cache, Options, Progress, Tuned, Use
 
 BUILDING = 4.0
 """What building a module takes, as a multiple of what importing its model took, and"""
@@ -58,6 +59,8 @@ class _Run:
     chains: int = 1
     at: int = 0
     searches: int = 1
+    share: float = 60.0
+    """The seconds of one search if all of them took as long."""
 
     @property
     def measured(self) -> bool:
@@ -74,8 +77,9 @@ class _Run:
         def tell(stage: str, done: int, total: int) -> None:
             self.progress(f"{stage} chain {self.at + 1} of {self.chains}", done, total)
 
+        nominal = replace(self.options, timeout=self.share)
         return tune(
-            chain, self.device, self.cache, self.options, tell, self.worker, now + share,
+            chain, self.device, self.cache, nominal, tell, self.worker, now + share,
             self.deadline + CHOOSING,
         )  # fmt: skip
 
@@ -85,10 +89,10 @@ class _Run:
             return math.inf
         return foreseen(chain, self.device, self.options, self.measured)
 
-    def compare(
-        self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
-    ) -> list[float]:
-        return compare(self.worker, chain, programs, self.options.seed, self.deadline)
+    def compare(self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]) -> Turns:
+        """The last program has the most kernels: it is kept unless another one is surely faster."""
+        last = len(programs) - 1
+        return compare(self.worker, chain, programs, self.options.seed, self.deadline, last)
 
 
 def compile_model(
@@ -109,6 +113,8 @@ def compile_model(
     InputError where the model cannot be used or is larger than the limits allow.
     """
     begun, spent = time.monotonic(), time.process_time()
+    if options.retune:
+        cache, options = Anew(cache), replace(options, retune=False)
     progress("import", 0, 0)
     with ExitStack() as stack:
         worker = worker_for(device)
@@ -120,6 +126,7 @@ def compile_model(
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
         run = _Run(device, cache, options, progress, worker, deadline)
         decisions = _decide_all(run, parted.found)
+    cache.note(_uses(parted.found, decisions))
     tuned = time.monotonic()
     progress("build", 0, 0)
     replacements, binaries = _replacements(parted.found, decisions, device)
@@ -158,12 +165,21 @@ def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
     run.chains = len(distinct)
     alone = [len(finest(chain)) for chain in distinct.values()]
     run.searches = sum(1 + n if n > 1 else 1 for n in alone)
+    run.share = run.options.timeout / max(1, run.searches)
     decisions = {}
     for run.at, (key, chain) in enumerate(distinct.items()):
         decisions[key] = decide(
             chain, run.device, run.tune, run.foresee, partial(run.compare, chain)
         )
     return decisions
+
+
+def _uses(found: Sequence[Found], decisions: Mapping[str, Decision]) -> Iterator[Use]:
+    """The kernels that every place's chain has, or was compared with."""
+    for f in found:
+        key = f.chain.key
+        for tuned in (t for way in decisions[key].ways for t in way.kernels):
+            yield Use(key, f.chain.name, tuned.key)
 
 
 # --- installing -----------------------------------------------------------------------------
@@ -253,6 +269,9 @@ def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[
         "saved_bytes": places[0].saved,
         "fused_seconds": decision.fused_seconds,
         "unfused_seconds": decision.unfused_seconds,
+        "sure": decision.sure,
+        "ratio": list(decision.ratio) if decision.ratio is not None else None,
+        "conditions": dict(decision.conditions),
         "candidate": _kernel(decision.fused) if decision.fused is not None else None,
         "kernels": [_kernel(t) for t in decision.kernels],
     }
@@ -269,6 +288,7 @@ def _reason(decision: Decision) -> str:
 def _kernel(tuned: Tuned) -> dict[str, Any]:
     return {
         "key": tuned.key,
+        "chain_key": tuned.chain.key,
         "operators": [o.out for o in tuned.chain.operators],
         "expression": tuned.expression,
         "tiles": dict(tuned.tiles),
@@ -280,6 +300,10 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
         "error": tuned.error,
         "candidates": dict(tuned.stages),
         "trials": tuned.trials,
+        "ended": tuned.budget.ended,
+        "search": str(tuned.budget),
+        "missed": tuned.missed,
+        "conditions": dict(tuned.conditions),
         "failed": dict(tuned.failed),
         "resources": dict(tuned.resources),
     }

@@ -10,17 +10,18 @@ noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from mcfuser.algebra.quotient import guarded
 from mcfuser.chain import Chain, Cut, between, cut, finest
 from mcfuser.device import Device
 from mcfuser.model.least import least
+from mcfuser.rounds import CONFIDENT, MARGIN, Turns, certainty, interval
 from mcfuser.tuned import NoCandidate, Tuned
 
-MARGIN = 0.98
-"""Fewer kernels must take at most this share of the time of more: less is not told from noise."""
 SURE = 1.1
 """Pieces that already take this multiple of the fused time are slower, whatever is left."""
 PIECES = 5
@@ -30,8 +31,8 @@ Search = Callable[[Chain], Tuned]
 """Tunes a chain; raises NoCandidate."""
 Foresee = Callable[[Chain], float]
 """The seconds that the model expects of a chain's best candidate."""
-Compare = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Sequence[float]]
-"""Seconds of programs that are timed in turns, infinity where one failed."""
+Compare = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Turns]
+"""Times programs in turns, until it is sure whether one is faster than the last of them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Decision:
     """What is installed for every chain with one key: `kept`, or nothing (TVM's own).
 
     `most` is the chain's finest cut. `ways` are those that were tuned, fewest kernels first;
-    `times` their seconds, measured in turns or predicted, where there were several.
+    `times` their seconds, measured in turns or predicted, where there were several. Where they were
+    measured, `ratio` bounds how many times as long as the kept way the next best one takes, and
+    `sure` is how surely that way was right to be kept, from 0 to 1, under `conditions`.
     """
 
     most: Cut
@@ -65,6 +68,9 @@ class Decision:
     ways: tuple[Way, ...]
     times: tuple[float, ...]
     reason: str
+    sure: float | None = None
+    ratio: tuple[float, float] | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kernels(self) -> tuple[Tuned, ...]:
@@ -123,8 +129,7 @@ def decide(
         return Decision(most, None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
     if len(ways) == 1:
         return Decision(most, ways[0], tuple(ways), (), "; ".join(reasons))
-    times = [t if t > 0 else math.inf for t in compare([w.pairs for w in ways])]
-    return _fastest(most, tuple(ways), tuple(times))
+    return _fastest(most, tuple(ways), compare([w.pairs for w in ways]))
 
 
 def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[str]) -> Way | None:
@@ -164,26 +169,59 @@ def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | Non
     return found if off * expected(pieces(chain, found)) < best.seconds else None
 
 
-def _fastest(most: Cut, ways: tuple[Way, ...], times: tuple[float, ...]) -> Decision:
-    """The fastest of those that are faster than the most kernels by more than noise, or else these;
-    `ways` have the fewest kernels first."""
-    known = {w.cut: t for w, t in zip(ways, times, strict=True)}
-    limit = MARGIN * known[ways[-1].cut]
-    better = [w for w in ways[:-1] if known[w.cut] < math.inf and known[w.cut] <= limit]
-    kept = min(better, key=lambda w: known[w.cut], default=ways[-1])
-    if not known[kept.cut] < math.inf:
-        return Decision(most, kept, ways, times, "none of them could be timed beside the others")
+def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
+    """The fastest of those that are surely faster than the most kernels by more than noise, or else
+    these; `ways` have the fewest kernels first."""
+    times = tuple(t if t > 0 else math.inf for t in timed.seconds)
+    numbers, last = range(len(ways)), len(ways) - 1
+    better = [i for i in numbers[:-1] if times[i] <= MARGIN * times[last] and times[i] < math.inf]
+    sure = [i for i in numbers[:-1] if _surely(timed, i, last)] if timed.rounds else better
+    kept = min(sure, key=lambda i: times[i], default=last)
+    if not times[kept] < math.inf:
+        return Decision(
+            most, ways[kept], ways, times, "none of them could be timed beside the others"
+        )
+    other = min((i for i in numbers if i != kept), key=lambda i: times[i])
+    if not times[other] < math.inf:
+        reason = f"{_named(ways[other])} could not be timed beside it"
+        return Decision(most, ways[kept], ways, times, reason)
+    found = timed.ratios(other, kept)
+    ratio = statistics.median(found) if found else times[other] / times[kept]
+    reason = _reason(ways[kept], ways[other], ratio)
     measured = all(t.measured is not None for w in ways for t in w.kernels)
-    verb = "measured" if measured else "predicted, not measured"
-    other = min((w for w in ways if w is not kept), key=lambda w: known[w.cut])
-    ratio = known[other.cut] / known[kept.cut]
-    if not ratio < math.inf:
-        return Decision(most, kept, ways, times, f"{_named(other)} could not be timed beside it")
-    if len(kept.cut) > 1:
-        reason = f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
+    reason += ", measured" if measured else ", predicted, not measured"
+    if not found:
+        return Decision(most, ways[kept], ways, times, reason)
+    low, high, count = *interval(found), len(timed.rounds[kept])
+    if kept == last:
+        right = certainty(found, MARGIN)
     else:
-        reason = f"{ratio:.2f}x over {_named(other)}"
-    return Decision(most, kept, ways, times, f"{reason}, {verb}")
+        right = certainty(timed.ratios(last, kept), 1 / MARGIN)
+    if better and kept == last:
+        reason = (
+            f"{len(ways[last].cut)} kernels are kept: not told apart from noise, "
+            f"{_named(ways[other])} takes {low:.2f} to {high:.2f} times as long"
+        )
+        reason += f" in {count} rounds"
+    else:
+        reason += f" in {count} rounds, between {low:.2f}x and {high:.2f}x"
+    return Decision(
+        most, ways[kept], ways, times, reason, round(right, 4), (low, high), timed.conditions
+    )
+
+
+def _surely(timed: Turns, fewer: int, most: int) -> bool:
+    """Fewer kernels are faster by more than noise, as far as rounds tell."""
+    found = timed.ratios(most, fewer)
+    if not found:  # one of them failed
+        return timed.seconds[fewer] < math.inf and not timed.seconds[most] < math.inf
+    return certainty(found, 1 / MARGIN) >= CONFIDENT
+
+
+def _reason(kept: Way, other: Way, ratio: float) -> str:
+    if len(kept.cut) > 1:
+        return f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
+    return f"{ratio:.2f}x over {_named(other)}"
 
 
 def _named(way: Way) -> str:

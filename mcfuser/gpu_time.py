@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from cuda.bindings import nvml
 from cuda.core import EventOptions
 
 from mcfuser.gpu import Gpu, Launch
+from mcfuser.rounds import Bounds, in_turns
 
 GRAPH = 4e-4
 """Seconds that one graph of launches should last: what a replay costs besides is 1 % of it."""
@@ -34,8 +36,8 @@ REASONS = {4: "power cap", 8: "hardware slowdown", 32: "temperature", 64: "tempe
            128: "power brake"}  # fmt: skip
 
 
-def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], replays: int) -> list[list[float]]:
-    """Seconds of each program, some replays of each, taken in turns.
+def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], bounds: Bounds) -> list[list[float]]:
+    """Seconds of each program, some replays of each, taken in turns until the choice is settled.
 
     A replay runs a captured graph of many launches, so that the host is not in the figure. One
     program alone is replayed less often where it takes milliseconds.
@@ -43,15 +45,19 @@ def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], replays: int) -> list[
     once = [_once(gpu, launches) for launches in programs]
     counts = [min(MOST, math.ceil(GRAPH / t)) for t in once]
     if len(programs) == 1:
-        replays = max(FEWEST, min(replays, int(ENOUGH / (once[0] * counts[0]))))
+        few = max(FEWEST, min(bounds.least, int(ENOUGH / (once[0] * counts[0]))))
+        bounds = replace(bounds, least=few, most=few)
     graphs = [_captured(gpu, p, n) for p, n in zip(programs, counts, strict=True)]
     _warm(gpu, graphs)
-    times: list[list[float]] = [[] for _ in programs]
-    for _ in range(replays):
-        for kept, graph, count in zip(times, graphs, counts, strict=True):
-            kept.append(_between(gpu, partial(graph.launch, gpu.stream)) / count)
+    runs = [partial(_replay, gpu, g, n) for g, n in zip(graphs, counts, strict=True)]
+    times = in_turns(runs, bounds, time.monotonic)
     gpu.used = time.monotonic()
     return times
+
+
+def _replay(gpu: Gpu, graph: Any, count: int) -> float:
+    """Seconds of a program, of which a graph holds so many runs."""
+    return _between(gpu, partial(graph.launch, gpu.stream)) / count
 
 
 def _once(gpu: Gpu, launches: Sequence[Launch]) -> float:

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Chain
-from mcfuser.codegen import cubin, cuda_module, triton
+from mcfuser.codegen import cuda_module, tensorir
 from mcfuser.codegen.cpu import pack, parse_function
-from mcfuser.codegen.tensorir import Lowering, Panels, generate
+from mcfuser.codegen.tensorir import Panels
 from mcfuser.device import Device
-from mcfuser.tuned import Tuned, kernel_name, realise
+from mcfuser.tune import kernel_of
+from mcfuser.tune_gpu import gpu_kernel
+from mcfuser.tuned import Tuned, names_of
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,15 @@ class Function:
 def function(
     tuned: Tuned, chain: Chain, device: Device, name: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> Function:
-    """The kernel for parameters of these physical shapes, under this name."""
+    """The kernel for parameters of these physical shapes, under this name: the kept source, or the
+    kept binary with its launches. Only a CPU function's parameters are declared anew."""
     if device.kind == "cuda":
         return _launcher(tuned, chain, name, shapes)
-    source = generate(realise(tuned, chain), name, Lowering(**tuned.lowering), shapes)
-    order = chain.inputs
+    kept = kernel_of(tuned, tuned.chain).source
+    tensors, _ = names_of(tuned, chain)
+    own = {old: shapes[new] for old, new in tensors.items() if new in shapes}
+    source = tensorir.with_shapes(kept, tuned.chain, name, own)
+    order = tuned.chain.inputs
     packed = tuple((order.index(n), panels) for n, panels in source.packed)
     return Function(name, parse_function(source.text), packed)
 
@@ -44,15 +50,11 @@ def function(
 def _launcher(
     tuned: Tuned, chain: Chain, name: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> Function:
-    lowering = triton.Lowering(**tuned.lowering)
-    source = triton.generate(realise(tuned, chain), kernel_name(tuned.key), lowering)
-    binary = cubin.Binary(
-        tuned.binary, source.name, tuned.resources["shared"], tuned.resources["registers"],
-        tuned.resources["spills"], source.threads,
-    )  # fmt: skip
-    primfunc = cuda_module.launcher(source, binary, shapes)
-    counters = tuple(np.zeros(w.size, w.dtype) for w in cuda_module.counters(source))
-    return Function(name, primfunc, binary=cuda_module.kernel(source, binary), counters=counters)
+    made = gpu_kernel(tuned, chain)
+    primfunc = cuda_module.launcher(made.source, made.binary, shapes)
+    counters = tuple(np.zeros(w.size, w.dtype) for w in cuda_module.counters(made.source))
+    binary = cuda_module.kernel(made.source, made.binary)
+    return Function(name, primfunc, binary=binary, counters=counters)
 
 
 def packed(made: Function, chain: Chain, constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a candidate may ask of Triton's compiler, by number, and which of it is worth a look."""
+"""What a candidate may ask of its compiler, by number for Triton; which of it is worth a look."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mcfuser.candidates import Candidates, Choose, candidates
 from mcfuser.chain import product
+from mcfuser.codegen import tensorir
 from mcfuser.codegen.triton import Lowering, generate
 from mcfuser.codegen.triton.groups import COUNTS, ROWS
 from mcfuser.codegen.triton.tensor_map import mappable
@@ -40,6 +41,18 @@ KINDS = ALIKE // 2
 """Those before that have a kernel to combine parts."""
 PLAIN = KINDS // 2
 """Those before that, besides, load through pointers alone."""
+
+
+def cpu_lowerings(device: Device) -> tuple[tensorir.Lowering, ...]:
+    """Register micro-tiles that fill the accumulators without spilling: 12 to 24 of the 32
+    registers of AVX-512, at most 12 of 16 on narrower ones."""
+    shapes = ((8, 2), (6, 4), (8, 3)) if device.bits == 512 else ((6, 2), (4, 3))
+    return tuple(tensorir.Lowering(r, v, max(device.bits, 128) // 32) for r, v in shapes)
+
+
+def declared(device: Device) -> str:
+    """The text that says which lowerings a candidate for a device may have."""
+    return repr(LOWERINGS if device.kind == "cuda" else cpu_lowerings(device))
 
 
 def every(found: Space, device: Device, groups: bool = True) -> Candidates:

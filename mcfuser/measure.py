@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from mcfuser.algebra.hoist import shifted
 from mcfuser.chain import Chain, fixed, flops, run_time, to_json
 from mcfuser.child import NO_TIME, Child
 from mcfuser.codegen.tensorir import Source, shaped
 from mcfuser.expr import Cast, walk
+from mcfuser.rounds import Turns, fastest, told
+
+T = TypeVar("T")
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest norm-wise relative error against float64, by the type that the chain stores."""
@@ -115,6 +118,7 @@ class Worker:
         offsets: Mapping[str, float] = MappingProxyType({}),
         varied: bool = False,
         extents: Mapping[str, int] = MappingProxyType({}),
+        baseline: int | None = None,
         batch: int = BATCH,
     ) -> list[Measured]:
         """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
@@ -122,9 +126,10 @@ class Worker:
         signs and scales (mcfuser.inputs).
 
         Extents that are known at run time only are those given, or at their upper bounds.
-        `together` times them in turns, for a comparison that drift does not touch. A child builds
-        `batch` programs before it times the first of them. What is not done at the `deadline`
-        (time.monotonic) fails with NO_TIME.
+        `together` times them in turns, for a comparison that drift does not touch, until it is sure
+        which is the fastest; with a `baseline`, whether one is faster than that (mcfuser.rounds). A
+        child builds `batch` programs before it times the first of them. What is not done at the
+        `deadline` (time.monotonic) fails with NO_TIME.
         """
         results: list[Measured] = []
         while len(results) < len(programs):
@@ -134,11 +139,43 @@ class Worker:
             part = programs[len(results) :][: len(programs) if together else batch]
             encoded = [[_kernel(k, extents) for k in p] for p in part]
             request = request_of(at(chain, extents), encoded, seed, together, offsets, varied)
+            request |= lasting(baseline, len(results), deadline)
             limit = self.limit + flops(chain) / SLOWEST
             self.warm()
             answers = self._child.ask(request, len(part), limit, deadline)
             results += [measured(answer) for answer in answers]
         return results
+
+
+def surest(timed: Sequence[tuple[T, Measured]]) -> tuple[T, Measured]:
+    """The fastest of programs that were measured together; its conditions tell how sure that is.
+
+    Where they were not timed in turns, the one with the shortest time.
+    """
+    if all(r.times and r.conditions.get("in_turns", 1) > 1 for _, r in timed):
+        times = [r.times for _, r in timed]
+        which = fastest(times)
+        name, result = timed[which]
+        return name, replace(result, conditions={**result.conditions, **told(times, which)})
+    return min(timed, key=lambda pair: pair[1].seconds or math.inf)
+
+
+def turns(found: Sequence[Measured]) -> Turns:
+    """What was measured of programs together, some of which may have failed."""
+    seconds = tuple(m.seconds or math.inf for m in found)
+    right = [m for m in found if m.seconds]
+    if len(right) < 2 or not all(m.conditions.get("in_turns", 1) > 1 for m in right):
+        return Turns(seconds)
+    return Turns(seconds, tuple(m.times for m in found), right[0].conditions)
+
+
+def lasting(baseline: int | None, before: int, deadline: float) -> dict[str, Any]:
+    """What tells a child how long to time programs in turns; so many of them were asked before."""
+    there = baseline is not None and baseline >= before
+    return {
+        "baseline": baseline - before if there and baseline is not None else None,
+        "until": deadline if math.isfinite(deadline) else None,
+    }
 
 
 def measured(answer: Mapping[str, Any] | str) -> Measured:

@@ -7,6 +7,7 @@ one while it has the CPU alone.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import statistics
@@ -16,23 +17,36 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 import tvm
 
+from mcfuser.busy import watched
 from mcfuser.case import Case, stored_room
 from mcfuser.chain import Chain, from_json
 from mcfuser.child import WAITS, WORKS
 from mcfuser.codegen.cpu import compile_function, pack
 from mcfuser.codegen.tensorir import Panels
 from mcfuser.lease import lease
+from mcfuser.rounds import Bounds, in_turns, quietest
 from mcfuser.space.reference import logical
 
 ROUND = 2e-3
-"""Seconds that one timed round of calls should last at least, so that the clock's step is small."""
+"""Seconds that one timed round of calls should last."""
+LATE = 10 * ROUND
+"""Seconds after which a round ends where calls take longer than they first did."""
+GROUP = 5e-5
+"""Seconds of calls that are timed as one, so that reading the clock is no part of the figure."""
 ROUNDS = 7
+MOST_ROUNDS = 7 * 32
+FEW_MOST_ROUNDS = 12
+EXTRA = 5.0
+"""Seconds for which programs are timed in turns at most, where fewer rounds do not settle it."""
+SPARE = 0.5
+"""Seconds before the deadline of who asked, in which no round is begun but the first ones."""
 KEPT = 3
 """Cases kept: what candidates of a chain are checked on, and its finalists."""
 FEW_ROUNDS = 3
@@ -60,11 +74,15 @@ def _serve(request: Mapping[str, Any], cases: dict[str, Case]) -> Iterator[dict[
     with lease("cpu", exclusive=True):
         yield WORKS
         if request["together"]:
-            yield from _together(case, programs)
+            yield from _together(case, programs, request)
             return
         for program in programs:
             error = _check(case, program)
-            yield _answer(error, _interleaved([program[0]])[0] if isinstance(error, float) else ())
+            if isinstance(error, str):
+                yield _answer(error, (), {})
+                continue
+            times, state = _interleaved([program[0]], request)
+            yield _answer(error, times[0], state)
 
 
 def _case(request: Mapping[str, Any], cases: dict[str, Case]) -> Case:
@@ -80,22 +98,27 @@ def _case(request: Mapping[str, Any], cases: dict[str, Case]) -> Case:
     return cases[key]
 
 
-def _together(case: Case, programs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _together(
+    case: Case, programs: Sequence[Any], request: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     errors = [_check(case, p) for p in programs]
-    right = [p[0] for p, e in zip(programs, errors, strict=True) if not isinstance(e, str)]
-    times = iter(_interleaved(right))
+    right = [i for i, e in enumerate(errors) if not isinstance(e, str)]
+    baseline = right.index(b) if (b := request["baseline"]) in right else None
+    times, state = _interleaved([programs[i][0] for i in right], {**request, "baseline": baseline})
+    left = iter(times)
     for error in errors:
-        yield _answer(error, next(times) if isinstance(error, float) else ())
+        yield _answer(error, next(left) if isinstance(error, float) else (), state)
 
 
-def _answer(error: float | str, times: Sequence[float]) -> dict[str, Any]:
+def _answer(error: float | str, times: Sequence[float], state: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(error, str):
         return {"seconds": None, "error": None, "failed": error, "times": []}
     return {
-        "seconds": statistics.median(times),
+        "seconds": statistics.median(quietest(times)),
         "error": error,
         "failed": None,
         "times": list(times),
+        "conditions": dict(state),
     }
 
 
@@ -160,25 +183,45 @@ def _check(case: Case, program: Any) -> float | str:
     return worst
 
 
-def _interleaved(runs: Sequence[Callable[[], None]]) -> list[list[float]]:
-    """Seconds a call, some rounds of each, taken in turns."""
-    calls, longest = [], 0.0
+def _interleaved(
+    runs: Sequence[Callable[[], None]], request: Mapping[str, Any]
+) -> tuple[list[list[float]], dict[str, Any]]:
+    """Seconds a call, some rounds of each, taken in turns until what is chosen is settled; and the
+    state of the machine meanwhile."""
+    timed, round_, longest = list[Callable[[], float]](), 0.0, 0.0
     for run in runs:
         run()
+        once = _seconds(run, 1, 1)
+        group = max(1, int(GROUP / max(once, 1e-7)))
+        groups = max(1, int(ROUND / max(once * group, 1e-7)))
+        timed.append(partial(_seconds, run, groups, group))
+        round_, longest = round_ + once * group * groups, max(longest, once)
+    least = ROUNDS if longest < LONG else FEW_ROUNDS
+    baseline, begun = request["baseline"], time.monotonic()
+    end = begun + max(EXTRA, 3 * least * round_ if baseline is not None else 0.0)
+    if request["until"] is not None:
+        end = min(end, request["until"] - SPARE)
+    most = MOST_ROUNDS if longest < LONG else FEW_MOST_ROUNDS
+    bounds = Bounds(least, most if len(runs) > 1 else least, end, baseline)
+    with _apart(), watched() as state:
+        times = in_turns(timed, bounds, time.monotonic)
+    state["in_turns"] = len(runs)
+    return times, state
+
+
+def _seconds(run: Callable[[], None], groups: int, group: int) -> float:
+    """Seconds a call, the least of some groups of so many calls in a row: what else wants a core
+    interrupts some of them, and makes none shorter."""
+    least, begun = math.inf, time.perf_counter()
+    for _ in range(groups):
         start = time.perf_counter()
-        run()
-        once = time.perf_counter() - start
-        calls.append(max(1, int(ROUND / max(once, 1e-7))))
-        longest = max(longest, once)
-    times: list[list[float]] = [[] for _ in runs]
-    with _apart():
-        for _ in range(ROUNDS if longest < LONG else FEW_ROUNDS):
-            for kept, run, count in zip(times, runs, calls, strict=True):
-                start = time.perf_counter()
-                for _ in range(count):
-                    run()
-                kept.append((time.perf_counter() - start) / count)
-    return times
+        for _ in range(group):
+            run()
+        ended = time.perf_counter()
+        least = min(least, ended - start)
+        if ended - begun > LATE:
+            break
+    return least / group
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Compilers
 from mcfuser.codegen.triton import Source, TensorMap
 from mcfuser.device import Device
-from mcfuser.measure import Measured, at, measured, request_of
+from mcfuser.measure import Measured, at, lasting, measured, request_of
 
 START = 30.0
 """Seconds that the process may take until it has the GPU."""
@@ -123,6 +123,7 @@ class GpuWorker:
         offsets: Mapping[str, float] = MappingProxyType({}),
         varied: bool = False,
         extents: Mapping[str, int] = MappingProxyType({}),
+        baseline: int | None = None,
     ) -> list[Measured]:
         """Checks and times programs that compute `chain`, on inputs drawn from `seed`: normal ones
         of deviation one, around zero or, by name, around `offsets`; with `varied`, of different
@@ -130,8 +131,9 @@ class GpuWorker:
 
         Extents that are known at run time only are those given, or at their upper bounds.
         `together` checks whole tensors and times the programs in turns, for a comparison that
-        drift does not touch. What is not done at the `deadline` (time.monotonic) fails with
-        NO_TIME.
+        drift does not touch, until it is sure which is the fastest; with a `baseline`, whether one
+        is faster than that (mcfuser.rounds). What is not done at the `deadline` (time.monotonic)
+        fails with NO_TIME.
         """
         found: list[Measured] = []
         while len(found) < len(programs):
@@ -143,6 +145,7 @@ class GpuWorker:
                 break
             part = programs[len(found) :]
             request = _request(chain, part, seed, together, offsets, varied, extents)
+            request |= lasting(baseline, len(found), deadline)
             for answer in self._child.ask(request, len(part), self.limit, deadline):
                 found.append(measured(answer))
                 if isinstance(answer, dict) and answer["over"]:

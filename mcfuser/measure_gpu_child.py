@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from mcfuser.gpu import Gpu, Launch, Unusable
 from mcfuser.gpu_time import REPLAYS, conditions, timed
 from mcfuser.lease import lease
 from mcfuser.problem import BUDGET, WHOLE, Problem
+from mcfuser.rounds import Bounds, quietest
 
 Array = NDArray[Any]
 
@@ -39,7 +42,13 @@ KEPT = 3
 """Problems kept: what candidates of a chain are checked on, and its finalists on varied inputs and
 on whole tensors."""
 MANY = 21
-"""Replays of finalists, which are timed in turns."""
+"""Replays of finalists, which are timed in turns, and"""
+MOST = 21 * 8
+"""the most where fewer do not settle which is the fastest, within"""
+EXTRA = 1.5
+"""seconds, and up to"""
+SPARE = 0.5
+"""seconds before the deadline of who asked."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,9 @@ def _answers(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str,
             return
         for kernels in request["programs"]:
             made = _checked(problem, kernels)
-            yield made if isinstance(made, dict) else _timed(problem.gpu, [made], REPLAYS)[0]
+            if not isinstance(made, dict):
+                made = _timed(problem.gpu, [made], REPLAYS, {**request, "baseline": None})[0]
+            yield made
 
 
 def _together(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -109,8 +120,11 @@ def _together(problem: Problem, request: Mapping[str, Any]) -> Iterator[dict[str
                                 "it broke the GPU", False) for m in made[:-1])  # fmt: skip
             yield last
             return
+    good = [i for i, m in enumerate(made) if not isinstance(m, dict)]
     right = [m for m in made if not isinstance(m, dict)]
-    times = iter(_timed(problem.gpu, right, MANY) if right else ())
+    baseline = good.index(b) if (b := request["baseline"]) in good else None
+    asked = {**request, "baseline": baseline}
+    times = iter(_timed(problem.gpu, right, MANY, asked) if right else ())
     yield from (m if isinstance(m, dict) else next(times) for m in made)
 
 
@@ -136,17 +150,21 @@ def _checked(
     return _failed(error, False) if isinstance(error, str) else (program, error)
 
 
-def _timed(gpu: Gpu, made: Sequence[tuple[Program, float]], replays: int) -> list[dict[str, Any]]:
-    found = []
+def _timed(
+    gpu: Gpu, made: Sequence[tuple[Program, float]], replays: int, request: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    found, until = [], request["until"]
+    end = min(time.monotonic() + EXTRA, until - SPARE if until is not None else math.inf)
+    bounds = Bounds(replays, MOST if len(made) > 1 else replays, end, request["baseline"])
     try:
-        rounds = timed(gpu, [program.launches for program, _ in made], replays)
+        rounds = timed(gpu, [program.launches for program, _ in made], bounds)
     except Exception as reason:
         if not gpus.is_full(reason):
             raise
         return [_unusable(gpus.full(gpu.handle)) for _ in made]
-    state = conditions(gpu)
+    state = conditions(gpu) | {"in_turns": len(made)}
     for (_, error), times in zip(made, rounds, strict=True):
-        found.append({"seconds": statistics.median(times), "error": error, "failed": None,
+        found.append({"seconds": statistics.median(quietest(times)), "error": error, "failed": None,
                       "times": times, "conditions": state, "over": False})  # fmt: skip
     return found
 

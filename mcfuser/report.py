@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.roll import Refusal, Roll
+from mcfuser.budget import Budget
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.expr import reads, text
@@ -48,12 +50,26 @@ def show(report: Mapping[str, Any], out: Console) -> None:
                 f"{p['phi']:.1f}", f"{p['bound']:.1f}", p["reason"],
             )  # fmt: skip
         out.print(table)
+    busy = [c for c in report["chains"] if c["conditions"].get("busy")]
+    if busy:
+        out.print(
+            f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
+            highlight=False,
+        )
+    cut = {k["key"]: k["search"] for c in report["chains"] for k in c["kernels"]
+           if k["ended"] != "settled"}  # fmt: skip
+    for words, count in Counter(cut.values()).items():
+        out.print(f"the search of {count} kernel{'s' * (count > 1)} was {words}", highlight=False)
     seconds = report["seconds"]
     out.print(
         f"{report['device']} ({report['arch']}): times {report['times']}; tuned in "
         f"{seconds['tuning']:.1f} s, built in {seconds['building']:.1f} s",
         highlight=False,
     )
+
+
+def _was(budget: Budget) -> str:
+    return str(budget) if budget.ended == "settled" else f"was {budget}"
 
 
 def _times_used(count: int) -> str:
@@ -76,9 +92,17 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
     table.row("lowering", _tiles(tuned.lowering))
     table.row("predicted", _micro(tuned.predicted))
     table.row("measured", _micro(tuned.measured) if tuned.measured else "not measured")
+    if "next" in tuned.conditions:
+        low, high = tuned.conditions["next"]
+        words = f"the next one takes {low:.2f} to {high:.2f} times as long"
+        table.row("sure", f"{tuned.conditions['sure']:.3f}: {words}")
+    if tuned.conditions.get("busy"):
+        table.row("machine", "busy while the kernel was timed")
     table.row("error", f"{tuned.error:.1e}" if tuned.error is not None else "not measured")
     table.row("candidates", ", ".join(f"{k} {v:,}" for k, v in tuned.stages.items()))
-    table.row("trials", str(tuned.trials))
+    table.row("trials", f"{tuned.trials}, the search {_was(tuned.budget)}")
+    if tuned.missed:
+        table.row("searched, for", tuned.missed)
     for reason, count in tuned.failed.items():
         table.row("failed", f"{count} x {reason}")
     for name, number in tuned.resources.items():

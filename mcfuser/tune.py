@@ -15,33 +15,29 @@ from typing import Any
 import numpy as np
 
 from mcfuser.algebra.hoist import shifted
+from mcfuser.budget import Budget, Ended
+from mcfuser.cache_key import CacheKey, cache_key
 from mcfuser.candidates import Candidate, Candidates, candidates
 from mcfuser.chain import Chain
 from mcfuser.child import NO_TIME
-from mcfuser.codegen import cubin, tensorir
+from mcfuser.codegen import cubin, tensorir, triton
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.foresee import pruned
-from mcfuser.measure import BATCH, Kernel, Measured, Worker, offsets, smaller
+from mcfuser.lowerings import cpu_lowerings, declared
+from mcfuser.measure import BATCH, Kernel, Measured, Worker, offsets, smaller, surest, turns
 from mcfuser.measure_gpu import GpuWorker
 from mcfuser.model import roofline
 from mcfuser.proof import disproof
+from mcfuser.recall import Launchable, better, recall, serves
+from mcfuser.rounds import Turns
 from mcfuser.search.evolve import evolve
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune_gpu import GpuSearch, announce, gpu_kernel
 from mcfuser.tune_predicted import predicted
-from mcfuser.tuned import (
-    Cache,
-    NoCandidate,
-    Options,
-    Progress,
-    Tuned,
-    kernel_name,
-    realise,
-    tuned_key,
-)
+from mcfuser.tuned import Anew, Cache, NoCandidate, Options, Progress, Tuned, kernel_name, names_of
 
 FINALISTS = 3
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
@@ -63,17 +59,23 @@ def tune(
     give_up: float = math.inf,
 ) -> Tuned:
     """The best kernel for a chain, from the cache or by search; on a GPU that is not at hand the
-    model alone chooses, and a machine that has the GPU searches again.
+    model alone chooses, and a machine that has the GPU searches again. A kept kernel of a search
+    that was cut short is searched again under a larger budget, and the faster of both is kept.
 
     `deadline` is on time.monotonic(); what was measured by then decides. Where nothing was, the
-    model chooses (the kernel's `measured` is None), and that is not kept in the cache; from
-    `give_up` on there is no time for that either. Raises NoCandidate where nothing legal was found
-    or no time was left. Where a shift was hoisted out of a sum and every candidate loses too many
-    digits on data far from zero, the space without shifts is searched.
+    model chooses (the kernel's `measured` is None), and a later search measures; from
+    `give_up` on there is no time for that either. The options' timeout is this chain's nominal
+    share of the time: what a later search is compared with. Raises NoCandidate where nothing legal
+    was found or no time was left. Where a shift was hoisted out of a sum and every candidate loses
+    too many digits on data far from zero, the space without shifts is searched.
     """
-    key = tuned_key(chain, device, options)
-    known = cache.get(key)
-    if known is not None and (known.measured is not None or device.kind == "cpu"):
+    key = key_of(chain, device, options)
+    cache = Anew(cache) if options.retune else cache
+    launchable: Launchable = kernel_of if device.kind == "cpu" else gpu_kernel
+    known, missed = recall(cache, key, chain, launchable)
+    if known is not None and serves(known, options):
+        return known
+    if known is not None and time.monotonic() > min(give_up, deadline or math.inf):
         return known
     if time.monotonic() > give_up:
         raise NoCandidate(f"chain '{chain.name}' has no kernel: no time was left to choose one")
@@ -84,20 +86,51 @@ def tune(
             stack.callback(worker.stop)
         if isinstance(worker, GpuWorker):
             worker.warm()
-            if known is not None and worker.refused(deadline) is not None:
+            if known is not None and _predicted_again(known, options, worker, deadline):
                 return known
         try:
-            found = _Tuning(key, chain, device, options, progress, worker, deadline).run()
-        except ChainError as error:
-            raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
+            found = _searched(key, chain, device, options, progress, worker, deadline)
         except NoCandidate:
-            if not options.shifts or not shifted(chain):
+            if known is None:
                 raise
-            plain = replace(options, shifts=False)
-            found = _Tuning(key, chain, device, plain, progress, worker, deadline).run()
-    if found.measured is not None or device.kind != "cpu":
-        cache.put(found)
+            return known
+
+        def in_turns(some: Sequence[Tuned]) -> Turns:
+            return compare(worker, chain, [[(t, chain)] for t in some], options.seed, deadline, 0)
+
+        if known is not None:
+            found = better(known, found, in_turns)
+    found = replace(found, missed=missed)
+    cache.put(found)
     return found
+
+
+def key_of(chain: Chain, device: Device, options: Options) -> CacheKey:
+    """Equal for chains that differ in names only, on equal devices, with the same knobs, compilers
+    and sources."""
+    return cache_key(chain.key, device, options.space, options.shifts, declared(device))
+
+
+def _predicted_again(known: Tuned, options: Options, worker: GpuWorker, deadline: float) -> bool:
+    """The GPU is not at hand, and the model could choose nothing better than what is kept."""
+    told = known.measured is not None
+    enough = told or known.budget.covers(known.trials, options.trials, options.timeout)
+    return enough and worker.refused(deadline) is not None
+
+
+def _searched(
+    key: CacheKey, chain: Chain, device: Device, options: Options, progress: Progress,
+    worker: Worker | GpuWorker, deadline: float,
+) -> Tuned:  # fmt: skip
+    try:
+        return _Tuning(key, chain, device, options, progress, worker, deadline).run()
+    except ChainError as error:
+        raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
+    except NoCandidate:
+        if not options.shifts or not shifted(chain):
+            raise
+        plain = replace(options, shifts=False)
+        return _Tuning(key, chain, device, plain, progress, worker, deadline).run()
 
 
 def worker_for(device: Device) -> Worker | GpuWorker:
@@ -111,38 +144,39 @@ def compare(
     programs: Sequence[Sequence[tuple[Tuned, Chain]]],
     seed: int,
     deadline: float = math.inf,
-) -> list[float]:
-    """Seconds of programs that compute a chain, timed in turns in one process, infinity where one
-    failed; what the model says where the device is not at hand, and what the searches found where
-    that is not done by the `deadline` (time.monotonic)."""
+    baseline: int | None = None,
+) -> Turns:
+    """Programs that compute a chain, timed in turns in one process until it is sure whether one is
+    faster than the `baseline`; what the model says where the device is not at hand, and what the
+    searches found where that is not done by the `deadline` (time.monotonic)."""
     if isinstance(worker, GpuWorker):
-        predicted = [sum(t.predicted for t, _ in pairs) for pairs in programs]
+        predicted = Turns(tuple(sum(t.predicted for t, _ in pairs) for pairs in programs))
         if worker.refused(deadline) is not None:
             return predicted
         launched = [[gpu_kernel(*pair) for pair in pairs] for pairs in programs]
-        found = worker.measure(chain, launched, seed + 2, together=True, deadline=deadline)
+        found = worker.measure(
+            chain, launched, seed + 2, together=True, deadline=deadline, baseline=baseline
+        )
         foreseen = all(t.measured is None for pairs in programs for t, _ in pairs)
         if foreseen and any(m.unusable for m in found):
             return predicted
     else:
         called = [[kernel_of(*pair) for pair in pairs] for pairs in programs]
-        found = worker.measure(chain, called, seed + 2, together=True, deadline=deadline)
+        found = worker.measure(
+            chain, called, seed + 2, together=True, deadline=deadline, baseline=baseline
+        )
     if any(m.failed == NO_TIME for m in found):
-        return [sum(t.seconds for t, _ in pairs) for pairs in programs]
-    return [m.seconds or float("inf") for m in found]
+        return Turns(tuple(sum(t.seconds for t, _ in pairs) for pairs in programs))
+    return turns(found)
 
 
 def kernel_of(tuned: Tuned, chain: Chain) -> Kernel:
-    """The tuned kernel's function for a chain that is equal but for its names."""
-    lowering = tensorir.Lowering(**tuned.lowering)
-    return Kernel(chain, tensorir.generate(realise(tuned, chain), "kernel", lowering))
+    """The tuned kernel's function, as it was measured, for a chain that is equal but for its names.
 
-
-def cpu_lowerings(device: Device) -> tuple[tensorir.Lowering, ...]:
-    """Register micro-tiles that fill the accumulators without spilling: 12 to 24 of the 32
-    registers of AVX-512, at most 12 of 16 on narrower ones."""
-    shapes = ((8, 2), (6, 4), (8, 3)) if device.bits == 512 else ((6, 2), (4, 3))
-    return tuple(tensorir.Lowering(r, v, max(device.bits, 128) // 32) for r, v in shapes)
+    Raises KeyError, TypeError or ValueError where the kept record cannot be read.
+    """
+    names = names_of(tuned, chain)
+    return Kernel(chain, tensorir.from_record(tuned.launch, tuned.source, tuned.chain, *names))
 
 
 class _Tuning:
@@ -150,7 +184,7 @@ class _Tuning:
 
     def __init__(
         self,
-        key: str,
+        key: CacheKey,
         chain: Chain,
         device: Device,
         options: Options,
@@ -176,7 +210,7 @@ class _Tuning:
 
     def _on_gpu(self, worker: GpuWorker) -> Tuned:
         """Measured where the GPU is at hand and has room, else chosen by the model alone."""
-        name, best = kernel_name(self.key), None
+        name, best = kernel_name(self.key.digest), None
         if (why := worker.refused(self.deadline)) is not None:
             self.failed[why] += 1
         else:
@@ -198,7 +232,8 @@ class _Tuning:
         binary = best.kernel.binary
         return self._kept(
             best.plan, best.tiles, best.predicted, asdict(best.lowering), best.kernel.source.text,
-            binary.cubin, best.result, best.trials, _resources(binary),
+            triton.to_record(best.kernel.source), binary.cubin, best.result, best.trials,
+            _resources(binary),
         )  # fmt: skip
 
     def _measured(self) -> Tuned:
@@ -273,9 +308,10 @@ class _Tuning:
     def _made(self, best: Candidate, result: Measured, trials: int) -> Tuned:
         plan, tiles = self.every.plan(best)
         predicted = float(self._estimate(np.asarray([best]))[0])
+        source = self._kernel(best).source
         return self._kept(
-            plan, tiles, predicted, asdict(self.lowerings[best[-1]]),
-            self._kernel(best).source.text, b"", result, trials, {},
+            plan, tiles, predicted, asdict(self.lowerings[best[-1]]), source.text,
+            tensorir.to_record(source), b"", result, trials, {},
         )  # fmt: skip
 
     def _none(self) -> NoCandidate:
@@ -289,10 +325,11 @@ class _Tuning:
 
     def _kept(
         self, plan: Plan, tiles: Mapping[str, int], predicted: float, lowering: Mapping[str, Any],
-        source: str, binary: bytes, result: Measured, trials: int, resources: Mapping[str, int],
+        source: str, launch: Mapping[str, Any], binary: bytes, result: Measured, trials: int,
+        resources: Mapping[str, int],
     ) -> Tuned:  # fmt: skip
         return Tuned(
-            key=self.key,
+            key=self.key.digest,
             chain=self.chain,
             device=self.device.name,
             expression=str(plan.expression),
@@ -313,7 +350,18 @@ class _Tuning:
             resources=resources,
             versions=dict(_versions()),
             conditions=result.conditions,
+            launch=launch,
+            made=self.key,
+            budget=Budget(self.options.trials, self.options.timeout, self._ended(trials, result)),
         )
+
+    def _ended(self, trials: int, result: Measured) -> Ended:
+        """What ended the search, in which so many candidates were measured or compiled."""
+        if self._late():
+            return "time"
+        most, every = self.options.trials, self.stages.get("lowered", self.stages["distinct"])
+        cut = most is not None and most <= trials < every and result.seconds is not None
+        return "trials" if cut else "settled"
 
     def _final(self, ranked: Sequence[Candidate]) -> tuple[Candidate, Measured]:
         """The fastest of the first finalists that are right on other inputs, of varied signs and
@@ -322,7 +370,7 @@ class _Tuning:
             some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
             timed = self._again(some)
             if timed:
-                return min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+                return surest(timed)
         raise self._none()
 
     def _again(self, some: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:

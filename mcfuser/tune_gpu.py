@@ -24,14 +24,14 @@ from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.pool import Pending
 from mcfuser.device import Device
 from mcfuser.lowerings import LOWERINGS, every, predict
-from mcfuser.measure import Measured, smaller
+from mcfuser.measure import Measured, smaller, surest
 from mcfuser.measure_gpu import GpuKernel, GpuWorker
 from mcfuser.model.worth import hopeless
 from mcfuser.search.evolve import MEASURED, Found, evolve
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Space
 from mcfuser.space.statement import Illegal
-from mcfuser.tuned import Tuned, kernel_name, realise
+from mcfuser.tuned import Tuned, names_of
 
 FINALISTS = 4
 """Candidates timed again in turns: repeated single timings drift by more than they differ."""
@@ -212,7 +212,7 @@ class GpuSearch:
             timed = self._again(some)
         if not timed:
             return None
-        best, result = min(timed, key=lambda pair: pair[1].seconds or float("inf"))
+        best, result = surest(timed)
         plan, tiles = self.found.plan(best)
         predicted = self.found.each(np.asarray([best]), partial(predict, self.device))
         return Best(
@@ -251,9 +251,12 @@ def too_large(binary: Binary, device: Device) -> str | None:
 
 
 def gpu_kernel(tuned: Tuned, chain: Chain) -> GpuKernel:
-    """The tuned kernel for a chain that is equal but for its names."""
-    lowering = triton.Lowering(**tuned.lowering)
-    source = triton.generate(realise(tuned, chain), kernel_name(tuned.key), lowering)
+    """The tuned kernel for a chain that is equal but for its names: the kept binary, launched as
+    it was when it was measured.
+
+    Raises KeyError, TypeError or ValueError where the kept launches cannot be read.
+    """
+    source = triton.from_record(tuned.launch, tuned.source, *names_of(tuned, chain))
     used = tuned.resources
     binary = Binary(
         tuned.binary, source.name, used["shared"], used["registers"], used["spills"],

@@ -51,6 +51,9 @@ class Options(BaseModel):
         default=None, gt=0, le=LONGEST,
         description="for the whole compile: 60, 60s, 5m or 1h; without it tuning alone is limited",
     )  # fmt: skip
+    retune: bool = Field(
+        default=False, description="search kept kernels again; always a job of its own"
+    )
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -59,7 +62,7 @@ class Options(BaseModel):
     @property
     def tuning(self) -> tuned.Options:
         """The same for the tuner."""
-        asked = tuned.Options(seed=self.seed, trials=self.trials)
+        asked = tuned.Options(seed=self.seed, trials=self.trials, retune=self.retune)
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
 

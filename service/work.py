@@ -7,19 +7,23 @@ import json
 import platform
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 
 from mcfuser.revision import revision
 from service.schemas import Options
 
 
 def work_key(model: str, options: Options) -> str:
-    """Equal for equal models, options and code; on the CPU also for equal processors."""
+    """Equal for equal models, options and code; on the CPU also for equal processors. What is to be
+    tuned again is equal to nothing."""
     parts = {
         "model": model,
         "options": options.model_dump(mode="json"),
         "code": revision(),
         "processor": processor() if options.device == "cpu" else None,
     }
+    if options.retune:
+        parts["once"] = uuid4().hex
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

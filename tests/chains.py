@@ -160,3 +160,11 @@ def renamed(c: Chain, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Ch
         tuple(moved(o) for o in c.operators),
         tuple(tensors.get(o, o) for o in c.outputs),
     )
+
+
+def other(chain: Chain) -> tuple[Chain, dict[str, str], dict[str, str]]:
+    """The chain with other names, and both maps; one of its tensors is called like a workspace."""
+    axes = {a.name: f"{a.name}1" for a in chain.axes}
+    tensors = {t.name: f"{t.name}_{i}" for i, t in enumerate(chain.tensors)}
+    tensors[chain.tensors[0].name] = "ended"
+    return renamed(chain, axes, tensors), tensors, axes

@@ -14,10 +14,14 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
-GENERATED = SPACE | {"child", "codegen", "lease", "measure", "measure_child", "measure_gpu"}
+GENERATED = SPACE | {
+    "child", "codegen", "lease", "measure", "measure_child", "measure_gpu", "rounds",
+}  # fmt: skip
 CHECKED = {"agree", "case", "inputs", "rounding", "sample"}
 CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
-TUNED = CHOSEN | {"foresee", "tune", "tune_gpu", "tune_predicted", "tuned"}
+TUNED = CHOSEN | {
+    "budget", "cache_key", "foresee", "recall", "tune", "tune_gpu", "tune_predicted", "tuned",
+}  # fmt: skip
 COMPILED = TUNED | {"decide", "graph", "install", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
@@ -49,7 +53,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "candidates": (SPACE, {"numpy"}),
     "lowerings": (CHOSEN, {"numpy"}),
     "gpu": (VALUES, {"numpy", "cuda"}),
-    "gpu_time": (VALUES | {"gpu"}, {"cuda"}),
+    "gpu_time": (VALUES | {"gpu", "rounds"}, {"cuda"}),
     "measure_gpu": (GENERATED, set()),
     "problem": (GENERATED | {"gpu", "case"}, {"numpy"}),
     "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "case", "problem"}, {"numpy"}),
@@ -58,11 +62,16 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "tune_predicted": (TUNED | {"proof"}, {"numpy"}),
     "bench": (TUNED | {"files"}, {"numpy", "typer", "rich"}),
     "measure": (GENERATED, {"numpy"}),
-    "measure_child": (GENERATED | {"case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
-    "tuned": (SPACE, set()),
+    "measure_child": (GENERATED | {"busy", "case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
+    "budget": (set(), set()),
+    "busy": (set(), set()),
+    "rounds": (set(), set()),
+    "cache_key": (VALUES, {"tvm"}),  # asks TVM for its LLVM
+    "recall": (SPACE | {"cache_key", "rounds", "tuned"}, set()),
+    "tuned": (SPACE | {"budget", "cache_key"}, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
     "tune": (TUNED | {"proof"}, {"numpy"}),
-    "decide": (SPACE | {"model", "tuned"}, set()),
+    "decide": (SPACE | {"model", "rounds", "tuned"}, set()),
     "graph": (
         VALUES | {"lease"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
@@ -81,7 +90,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         | {"terminal", "words", "db", "service"},
         {"rich", "typer"},
     ),
-    "db": (VALUES | {"record", "tuned"}, {"sqlalchemy", "alembic"}),
+    "db": (VALUES | {"cache_key", "record", "tuned"}, {"sqlalchemy", "alembic"}),
     "service": (
         COMPILED | {"confined", "db", "duration", "revision", "words"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
@@ -90,7 +99,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"device"}}
+LAZY = {"sympy": {"algebra"}, "tvm": {"cache_key", "device"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",

@@ -46,7 +46,7 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     report = json.loads((out / "report.json").read_text())
     assert report["times"] == "measured"
-    again = mcfuser("compile", model, "-o", str(out), "--timeout", "1h", data=tmp_path)
+    again = mcfuser("compile", model, "-o", str(out), "--trials", "8", data=tmp_path)
     assert again.returncode == 0
     assert "measure chain" not in again.stderr
     checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
@@ -59,6 +59,18 @@ def test_tune_prints_json(tmp_path: Path) -> None:
     )
     found = json.loads(ran.stdout)
     assert found["measured"] > 0 and found["trials"] <= 4
+
+
+def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_path: Path) -> None:
+    kept = []
+    for more in ((), (), ("--retune",)):
+        ran = mcfuser("tune", "gemm:1,32,32,16,16", "--trials", "2", *more, data=tmp_path)
+        assert "the search was cut short by trials=2" in ran.stdout, ran.stderr
+        store = Store(f"sqlite:///{tmp_path / 'mcfuser.db'}")
+        kept.append([(k.key, k.created) for k in store.kernels()])
+        store.close()
+    assert kept[0] == kept[1] != kept[2]
+    assert [key for key, _ in kept[0]] == [key for key, _ in kept[2]]
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
+from db import Blobs, Store
 from mcfuser import compile as compiling
 from mcfuser.compile import Artifact, compile_model
-from mcfuser.decide import MARGIN
 from mcfuser.device import device_named
 from mcfuser.graph.check import check
-from mcfuser.tuned import MemoryCache, Options
+from mcfuser.rounds import MARGIN
+from mcfuser.tuned import Cache, MemoryCache, Options
+from service.app import create_app
+from service.settings import Settings
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CPU = device_named("cpu")
 QUICK = Options(trials=8)
 
 
-def compiled(name: str, cache: MemoryCache, shapes=None) -> tuple[Artifact, bytes]:
+def compiled(name: str, cache: Cache, shapes=None) -> tuple[Artifact, bytes]:
     model = (FIXTURES / f"{name}.onnx").read_bytes()
     return compile_model(model, CPU, cache, QUICK, shapes or {}), model
 
@@ -59,6 +64,41 @@ def test_a_warm_cache_answers_without_measuring() -> None:
     second, _ = compiled("attention_where", cache)
     assert cache.kept == kept
     assert [c["key"] for c in first.report["chains"]] == [c["key"] for c in second.report["chains"]]
+
+
+def test_every_kernel_of_a_report_is_found_over_http(tmp_path: Path) -> None:
+    """By its key, and by the key and the name of the chain that has it."""
+    settings = Settings(data=tmp_path)
+    store = Store(settings.database_url)
+    other = (FIXTURES / "attention_where.onnx").read_bytes()
+    compile_model(other, CPU, store, Options(trials=1), {})  # equal chains under other names
+    names = ("attention_where", "three_products")
+    reports = [compiled(name, store)[0].report for name in names]
+    app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
+    with TestClient(app, base_url="http://localhost") as client:
+        for chain in (c for report in reports for c in report["chains"]):
+            keys = {k["key"] for k in chain["kernels"]}
+            assert keys
+            for asked in (chain["key"], chain["name"], *chain["places"]):
+                found = client.get("/v1/kernels", params={"chain": asked, "limit": 500})
+                assert keys <= {k["key"] for k in found.json()["items"]}
+            for kernel in chain["kernels"]:
+                whole = client.get(f"/v1/kernels/{kernel['key']}").json()
+                assert whole["key"] == kernel["key"]
+                assert whole["measured"] == kernel["measured_seconds"]
+                assert whole["launch"] and whole["made"]["chain"] == kernel["chain_key"]
+                assert whole["budget"]["ended"] == kernel["ended"]
+    store.close()
+
+
+def test_a_model_tuned_again_searches_every_chain_once() -> None:
+    cache = MemoryCache()
+    compiled("attention_where", cache)
+    kept = dict(cache.kept)
+    model = (FIXTURES / "attention_where.onnx").read_bytes()
+    again = compile_model(model, CPU, cache, replace(QUICK, retune=True), {})
+    used = {k["key"] for c in again.report["chains"] for k in c["kernels"]}
+    assert used and all(cache.kept[key] is not kept.get(key) for key in used)
 
 
 def test_a_model_without_a_chain_compiles_all_the_same(tmp_path: Path) -> None:

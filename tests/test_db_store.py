@@ -10,18 +10,24 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from db_storages import STORAGES, claim_all, fresh, open_store
 from sqlalchemy import text
+from triton_cases import scheduled
 
 from db import Job, Order, Store
 from db.again import INTERRUPTIONS
+from db.models import Kernel
+from mcfuser.budget import Budget
+from mcfuser.cache_key import cache_key
 from mcfuser.chain import from_text
-from mcfuser.device import device_named
-from mcfuser.tune import tune
-from mcfuser.tuned import Options, Tuned, tuned_key
+from mcfuser.codegen import triton
+from mcfuser.device import CATALOGUE, device_named
+from mcfuser.tune import key_of, tune
+from mcfuser.tuned import Options, Tuned, Use
 
 
 class Clock:
@@ -301,6 +307,9 @@ def tuned(key: str = "k", chain: str = "gemm:1,64,64,32,32", device: str = "cpu"
         tiles={"m": 64, "n": 16}, lowering={"rows": 8}, source="def kernel(): ...",
         binary=b"\x00\xff binary", predicted=1e-5, measured=2e-5, error=1e-7,
         stages={"space": 100, "rule1": 10}, trials=8, failed={"too large": 2},
+        launch={"name": "kernel", "packed": [["A", 0, 1, 16]], "scalars": []},
+        made=cache_key(from_text(chain).key, CATALOGUE["nvidia/h200"], "mcfuser", True, "knobs"),
+        budget=Budget(8, 60.0, "trials"), missed="the nearest kept kernel differs in sources",
     )  # fmt: skip
 
 
@@ -343,6 +352,32 @@ class TestKernels:
         row = store.kernels(limit=1)[0]
         assert (row.expression, row.measured, row.predicted) == ("mn(k,h)", 2e-5, 1e-5)
 
+    def test_the_kernels_of_a_compiled_model_are_found_by_its_chain(self, store: Store) -> None:
+        """Those of its pieces, and those that were tuned under other names, too."""
+        whole, piece, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32"), tuned("3")
+        for one in (whole, piece, other):
+            store.put(one)
+        long = "model/" + "layer/" * 2000
+        uses = [Use("c" * 64, long, whole.key), Use("c" * 64, long, piece.key)]
+        store.note([])
+        store.note(uses)
+        store.note([*uses, Use("d" * 64, "elsewhere", piece.key)])
+        for asked in ("c" * 64, long):
+            assert {k.key for k in store.kernels(chain=asked)} == {whole.key, piece.key}
+        assert [k.key for k in store.kernels(chain="elsewhere")] == [piece.key]
+        assert list(store.kernels(chain="c" * 64, device="nvidia/l4")) == []
+        assert list(store.kernels(chain="unknown")) == []
+
+    def test_the_keys_kept_for_a_chain_are_told(self, store: Store) -> None:
+        one, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32")
+        store.put(one)
+        store.put(other)
+        store.put(replace(tuned("3"), made=None))
+        assert store.alike(one.chain.key) == [one.made]
+        with store._engine.begin() as connection:
+            connection.execute(text("UPDATE kernels SET made = '{}'"))
+        assert store.alike(one.chain.key) == []
+
     @pytest.mark.parametrize(
         "damage",
         [
@@ -365,6 +400,18 @@ class TestKernels:
         assert store.get(one.key) == one
 
 
+@pytest.mark.parametrize("damage", [{"binary": b"half"}, {"document": {"source": "other"}}])
+def test_a_record_that_was_changed_is_a_miss(tmp_path: Path, damage: dict[str, Any]) -> None:
+    store, one = Store(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
+    store.put(one)
+    with store._write.begin() as session:
+        row = session.get_one(Kernel, one.key)
+        row.binary = damage.get("binary", row.binary)
+        row.document = row.document | damage.get("document", {})
+    assert store.get(one.key) is None
+    store.close()
+
+
 def test_a_document_that_is_no_json_is_a_miss(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -382,16 +429,21 @@ def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path
     """Time on the processor: what other tests do meanwhile does not count."""
     url, device, options = f"sqlite:///{tmp_path / 'kernels.db'}", device_named("h200"), Options()
     chain = from_text("attention:12,512,512,64,64")
-    key = tuned_key(chain, device, options)
+    key = key_of(chain, device, options)
+    source = triton.generate(scheduled(chain, "mh.nk", {"m": 64, "n": 64, "k": 64, "h": 64}), "k")
     with closing(Store(url)) as store:
-        store.put(replace(tuned(key), chain=chain, binary=bytes(60_000), measured=1e-6))
+        store.put(replace(
+            tuned(key.digest), chain=chain, binary=bytes(60_000), measured=1e-6, made=key,
+            source=source.text, launch=triton.to_record(source),
+            resources={"shared": 1, "registers": 2, "spills": 0}, budget=Budget(),
+        ))  # fmt: skip
     spent = []
-    for _ in range(5):
+    for _ in range(20):
         with closing(Store(url)) as store:
             start = time.process_time()
             found = tune(from_text("attention:12,512,512,64,64"), device, store, options)
             spent.append(time.process_time() - start)
-            assert found.key == key
+            assert found.key == key.digest
     assert min(spent) < 5e-3
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from mcfuser.chain import Chain, attention, finest, gemm
-from mcfuser.decide import MARGIN, Decision, decide
+from mcfuser.decide import Decision, decide
 from mcfuser.device import CATALOGUE
+from mcfuser.rounds import MARGIN, Turns
 from mcfuser.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -35,7 +36,7 @@ class Bench:
 
     found: Mapping[tuple[int, str], float]
     expected: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    in_turns: Sequence[float] | None = None
+    in_turns: Sequence[float] | Turns | None = None
     measured: bool = True
     asked: list[Pieces] = field(default_factory=list)
     beside: list[int] = field(default_factory=list)
@@ -50,11 +51,12 @@ class Bench:
     def foresee(self, chain: Chain) -> float:
         return self.expected.get(where(chain), self.found.get(where(chain), float("inf")))
 
-    def compare(self, programs) -> Sequence[float]:
+    def compare(self, programs) -> Turns:
         self.beside = [len(p) for p in programs]
         if self.in_turns is not None:
-            return self.in_turns
-        return [sum(t.predicted for t, _ in p) for p in programs]
+            found = self.in_turns
+            return found if isinstance(found, Turns) else Turns(tuple(found))
+        return Turns(tuple(sum(t.predicted for t, _ in p) for p in programs))
 
     def decide(self, chain: Chain, device=H200) -> Decision:
         return decide(chain, device, self.search, self.foresee, self.compare)
@@ -144,6 +146,44 @@ def test_what_has_no_kernel_is_said() -> None:
                   outputs=("C",))  # fmt: skip
     assert Bench({}).decide(one).reason.startswith("left to TVM: nothing for")
     assert Bench({(1, "C"): 1e-6}).decide(one).reason == "one product with its epilogue"
+
+
+def rounds(count: int, *shares: float) -> Turns:
+    """So many equal rounds of three ways' times, or of two."""
+    times = tuple(tuple(s * 1e-6 * (1 + i % 3) for i in range(count)) for s in shares)
+    return Turns(tuple(t[0] for t in times), times, {"busy": False})
+
+
+def test_a_decision_says_how_sure_it_is() -> None:
+    made = Bench(PARTS | WHOLE, in_turns=rounds(7, 5.0, 7.0)).decide(SMALL)
+    assert made.kept is not None and made.kept.cut == (7,)
+    assert made.reason == (
+        "1.40x over unfused in 3 kernels, measured in 7 rounds, between 1.40x and 1.40x"
+    )
+    assert made.sure is not None and made.sure > 0.98 and made.conditions == {"busy": False}
+    assert made.ratio == (pytest.approx(1.4), pytest.approx(1.4))
+    slower = Bench(PARTS | WHOLE, in_turns=rounds(7, 7.0, 5.0)).decide(SMALL)
+    assert slower.kept is not None and slower.kept.cut == finest(SMALL) and slower.sure == made.sure
+
+
+@pytest.mark.parametrize("fused", [(4.0, 4.0, 9.0), (5.0, 9.0, 3.0)])
+def test_what_is_not_told_apart_from_noise_keeps_the_pieces(fused) -> None:
+    """Its median is far smaller, but every third round says otherwise."""
+    times = tuple(1e-6 * fused[i % 3] for i in range(12)), (6e-6,) * 12
+    found = Turns((4e-6, 6e-6), times, {"busy": True})
+    made = Bench(PARTS | WHOLE, in_turns=found).decide(SMALL)
+    assert made.kept is not None and made.kept.cut == finest(SMALL)
+    assert made.reason.startswith("3 kernels are kept: not told apart from noise, fused takes ")
+    assert made.sure is not None and made.sure < 0.98
+
+
+def test_a_cut_between_that_is_not_surely_faster_gives_way_to_one_that_is() -> None:
+    middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
+    noisy = tuple(1e-6 * (3.0 if i % 3 else 9.0) for i in range(9))
+    found = Turns((5e-6, 3e-6, 7e-6), ((5e-6,) * 9, noisy, (7e-6,) * 9), {})
+    made = Bench(WHOLE | PARTS | middle, in_turns=found).decide(SMALL)
+    assert made.kept is not None and made.kept.cut == (7,)
+    assert made.sure is not None and made.sure > 0.98
 
 
 def test_without_the_device_the_words_say_so() -> None:

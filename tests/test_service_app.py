@@ -82,7 +82,7 @@ class TestPost:
         assert int(response.headers["retry-after"]) > 0
         assert (body["state"], body["cached"]) == ("queued", False)
         assert body["options"] == {"device": "nvidia/h100", "shape": ["a=1x2", "b=1"], "seed": 3,
-                                   "trials": None, "timeout": 9.0}  # fmt: skip
+                                   "trials": None, "timeout": 9.0, "retune": False}  # fmt: skip
         sha256 = hashlib.sha256(b"model").hexdigest()
         assert body["model"] == {"sha256": sha256, "bytes": 5}
         assert service.blobs.read(sha256) == b"model"
@@ -100,6 +100,16 @@ class TestPost:
         assert service.store.counts()["done"] == 1
         assert service.post(seed=1).json()["cached"] is False
         assert service.post(b"other").json()["cached"] is False
+
+    def test_what_is_to_be_tuned_again_is_a_job_of_its_own(self, service: Service) -> None:
+        first = service.post().json()["id"]
+        service.work()
+        again = service.post(retune="true").json()
+        assert again["id"] != first and (again["state"], again["cached"]) == ("queued", False)
+        service.work()
+        assert service.post(retune="true").json()["id"] not in (first, again["id"])
+        assert service.post(retune="false").json()["id"] == first
+        check_problem(service.post(retune="perhaps"), 422, "bad-option")
 
     def test_a_lost_module_is_made_again(self, service: Service) -> None:
         job = service.post().json()["id"]

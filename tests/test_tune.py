@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
+from chains import other
 
+from mcfuser import cache_key, install
 from mcfuser import tune as tune_module
+from mcfuser.budget import Budget
 from mcfuser.chain import attention, from_json, gemm, to_json
 from mcfuser.child import NO_TIME
+from mcfuser.codegen.tensorir import with_shapes
 from mcfuser.device import CATALOGUE, device_named
 from mcfuser.measure import Measured, Worker
-from mcfuser.tune import kernel_of, tune
-from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned, tuned_key
+from mcfuser.tune import kernel_of, key_of, tune
+from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned
 
 CPU = device_named("cpu")
 H200 = CATALOGUE["nvidia/h200"]
 SMALL = gemm(2, 32, 32, 16, 16)
+KEPT = MemoryCache()
 
 
 def test_a_chain_is_measured_and_right() -> None:
@@ -41,7 +46,7 @@ def test_the_cache_answers_and_names_do_not_matter() -> None:
     )
     renamed = from_json(document)
     assert renamed != SMALL
-    assert tune(renamed, CPU, cache, Options()) is first
+    assert tune(renamed, CPU, cache, Options(trials=8)) is first
     with Worker(CPU.units) as worker:
         again = worker.measure(renamed, [[kernel_of(first, renamed)]], 3)[0]
     assert again.failed is None
@@ -63,15 +68,29 @@ def test_a_tuned_kernel_survives_json() -> None:
     assert Tuned.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"format": 6}, {"format": None}, {"source": ""}, {"checksum": "0"}, {"measured": "fast"},
+     {"binary": "AAAA"}, {"from_the_future": 1}, {"budget": {}}, {"made": 3}, {"chain": []}],
+)  # fmt: skip
+def test_a_document_of_another_form_is_told(damage) -> None:
+    found = tune(SMALL, CPU, KEPT, Options(trials=2), worker=Bench(0))
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Tuned.from_json(found.to_json() | damage)
+    for name in found.to_json():
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Tuned.from_json({k: v for k, v in found.to_json().items() if k != name})
+
+
 def test_the_key_tells_devices_and_spaces_apart() -> None:
     keys = {
-        tuned_key(chain, device, options)
+        key_of(chain, device, options).digest
         for chain in (SMALL, gemm(2, 32, 32, 16, 32))
         for device in (CPU, H200)
         for options in (Options(), Options(space="chimera"))
     }
     assert len(keys) == 8
-    assert tuned_key(SMALL, CPU, Options(seed=1)) == tuned_key(SMALL, CPU, Options(seed=2))
+    assert key_of(SMALL, CPU, Options(seed=1)) == key_of(SMALL, CPU, Options(seed=2))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +104,101 @@ def test_a_gpu_that_is_not_at_hand_gets_a_cubin_chosen_by_the_model(chain) -> No
     assert found.resources["shared"] <= H200.fast
     assert found.resources["spills"] == 0
     assert "@triton.jit" in found.source
+
+
+def test_a_search_that_was_cut_short_says_so_and_stops_no_larger_one() -> None:
+    cache, bench = MemoryCache(), Bench(0)
+
+    def again(trials: int | None) -> Tuned:
+        return tune(SMALL, CPU, cache, Options(trials=trials), worker=bench)
+
+    one = again(1)
+    assert (one.budget.ended, one.trials, one.missed) == ("trials", 1, "")
+    assert again(1) is one
+    more = again(4)
+    assert more.trials > 1 and more.key == one.key
+    assert cache.get(one.key) is more
+    measured = len(bench.alone)
+    assert again(2) is again(1) is more and len(bench.alone) == measured
+    most = again(None)
+    assert most.budget.ended == "settled" and len(bench.alone) > measured
+
+
+def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> None:
+    cache, bench = MemoryCache(), Bench(0)
+
+    def again(timeout: float) -> Tuned:
+        return tune(SMALL, CPU, cache, Options(timeout=timeout), worker=bench)
+
+    with monkeypatch.context() as patch:  # time is over once something was measured
+        patch.setattr(tune_module._Tuning, "_late", lambda self: bool(bench.alone))
+        short = again(600.0)
+    assert short.budget == Budget(None, 600.0, "time") and short.measured is not None
+    measured = len(bench.alone)
+    assert again(600.0) is short is again(6.0) and len(bench.alone) == measured
+    long = again(700.0)
+    assert long.budget.ended == "settled" and len(bench.alone) > measured
+    assert again(6000.0) is long
+
+
+@pytest.mark.parametrize("faster", [0, 1])
+def test_of_the_kept_kernel_and_the_larger_search_s_the_faster_in_turns_stays(faster: int) -> None:
+    cache = MemoryCache()
+    one = tune(SMALL, CPU, cache, Options(trials=1), worker=Bench(0))
+    marked = replace(one, source=one.source + "    # kept\n")
+    cache.put(marked)
+    more = tune(SMALL, CPU, cache, Options(trials=12), worker=Bench(faster))
+    assert ("# kept" in more.source) == (faster == 0)
+    assert more.budget.trials == 12 and cache.get(one.key) is more
+
+
+def test_the_kept_kernel_stays_where_the_larger_search_finds_nothing() -> None:
+    cache = MemoryCache()
+    one = tune(SMALL, CPU, cache, Options(trials=1), worker=Bench(0))
+    assert tune(SMALL, CPU, cache, Options(trials=8), worker=Bench(None)) is one
+    assert cache.get(one.key) is one
+
+
+def test_retune_searches_again_and_replaces() -> None:
+    cache = MemoryCache()
+    first = tune(SMALL, CPU, cache, Options(trials=8), worker=Bench(0))
+    bench = Bench(1)
+    again = tune(SMALL, CPU, cache, Options(trials=8, retune=True), worker=bench)
+    assert bench.alone and again is not first and cache.get(first.key) is again
+    with pytest.raises(NoCandidate):
+        tune(SMALL, CPU, cache, Options(trials=8, retune=True), worker=Bench(None))
+    assert cache.get(first.key) is again
+
+
+def test_what_has_changed_since_a_kernel_was_kept_is_told(monkeypatch) -> None:
+    cache = MemoryCache()
+    old = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    monkeypatch.setattr(cache_key, "sources", lambda kind: "edited")
+    new = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    assert new.key != old.key and new.missed == "the nearest kept kernel differs in sources"
+
+
+@pytest.mark.parametrize("damage", [{"launch": {}}, {"source": "def kernel(): ..."}])
+def test_a_kept_kernel_that_cannot_be_called_is_searched_again(damage) -> None:
+    cache = MemoryCache()
+    first = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    cache.put(replace(first, **damage))
+    again = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    assert again.missed.startswith("the kept kernel cannot be read: ")
+    assert again.launch == first.launch and cache.get(first.key) is again
+
+
+def test_the_kept_source_is_what_is_measured_and_installed() -> None:
+    """Not one generated beside it."""
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=4), worker=Bench(0))
+    marked = replace(found, source=found.source + "    # kept\n", lowering={}, expression="")
+    made, _, _ = other(SMALL)
+    assert kernel_of(marked, made).source.text == marked.source
+    shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
+    assert install.function(found, made, CPU, "chain_1", shapes).primfunc is not None
+    assert "# kept" in with_shapes(kernel_of(marked, SMALL).source, SMALL, "c", {}).text
+    with pytest.raises(ValueError, match="is none of chain"):
+        kernel_of(found, gemm(2, 32, 32, 16, 32))
 
 
 @dataclass
@@ -195,7 +309,9 @@ def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> Non
     found = tune(SMALL, CPU, cache, Options(), deadline=time.monotonic())
     assert (found.measured, found.error, found.trials) == (None, None, 0)
     assert found.seconds == found.predicted > 0
-    assert not cache.kept, "a search with more time would not be made"
+    again = tune(SMALL, CPU, cache, Options(), worker=Bench(0))
+    assert again.measured is not None and cache.get(found.key) is again
+    assert tune(SMALL, CPU, cache, Options(), deadline=time.monotonic()) is again
     with Worker(CPU.units) as worker:
         assert worker.measure(SMALL, [[kernel_of(found, SMALL)]], 0)[0].failed is None
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Timer
 
 import numpy as np
 import pytest
+from chains import other
 
-from mcfuser import tune_gpu
+from mcfuser import install, tune_gpu
 from mcfuser.chain import gemm, parts
 from mcfuser.codegen.pool import Compilers, Pending
 from mcfuser.codegen.triton import Source, generate
@@ -21,7 +23,7 @@ from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import compare, tune
 from mcfuser.tune_gpu import LATE, GpuSearch, gpu_kernel
-from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned, realise
+from mcfuser.tuned import MemoryCache, NoCandidate, Options, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
 CHAIN = gemm(1, 128, 128, 64, 64, "float16")
@@ -44,7 +46,7 @@ class Bench(GpuWorker):
 
     def measure(
         self, chain, programs, seed, together=False, deadline=None, offsets=(), varied=False,
-        extents=(),
+        extents=(), baseline=None,
     ):  # fmt: skip
         self.asked.append((len(programs), together))
         self.on.append((seed, together, dict(offsets), varied))
@@ -99,10 +101,46 @@ def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
     assert Tuned.from_json(found.to_json()) == found
     again = gpu_kernel(found, CHAIN)
     assert again.source.text == found.source and again.binary.cubin == found.binary
-    assert realise(found, CHAIN).chain is not None
     before = len(bench.asked)
-    assert tune(CHAIN, H200, cache, Options(), worker=bench) is found
+    assert tune(CHAIN, H200, cache, Options(trials=8), worker=bench) is found
     assert len(bench.asked) == before
+
+
+def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
+    """Nothing is generated beside it, and a chain with other names has it, too."""
+    found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=bench)
+    made, tensors, _ = other(CHAIN)
+    old = replace(found, expression="", tiles={}, lowering={}, source="# an older one's")
+    there = gpu_kernel(old, made)
+    assert there.source.parameters == tuple(tensors[n] for n in (*CHAIN.inputs, *CHAIN.outputs))
+    assert there.source.text == old.source
+    same = gpu_kernel(old, CHAIN).source
+    assert (there.source.grid, there.source.threads) == (same.grid, same.threads)
+    shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
+    installed = install.function(old, made, H200, "chain_1", shapes)
+    assert installed.binary is not None and installed.binary.cubin == found.binary
+    assert installed.binary.name == same.name
+
+
+@pytest.mark.parametrize("damage", [{"launch": {}}, {"resources": {}}])
+def test_launches_that_cannot_be_read_are_a_miss(bench, damage) -> None:
+    cache = MemoryCache()
+    first = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    cache.put(replace(first, **damage))
+    again = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    assert again.missed.startswith("the kept kernel cannot be read: ")
+    assert again.launch == first.launch
+
+
+def test_a_search_cut_short_on_a_gpu_is_made_longer(bench) -> None:
+    cache = MemoryCache()
+    first = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    assert first.budget.ended == "trials"
+    more = tune(CHAIN, H200, cache, Options(trials=24), worker=bench)
+    assert more.trials > first.trials and cache.get(first.key) is more
+    assert bench.asked[-1] == (2, True)  # both, in turns
+    measured = [t.measured for t in (first, more) if t.measured is not None]
+    assert more.measured == min(measured)
 
 
 def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
@@ -130,7 +168,7 @@ def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     alone = parts(CHAIN)
     pieces = [tune(p, H200, cache, Options(trials=8), worker=bench) for p in alone]
     unfused = list(zip(pieces, alone, strict=True))
-    one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0)
+    one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0).seconds
     assert bench.asked[-1] == (2, True)
     assert np.isfinite(one) and many != one
 

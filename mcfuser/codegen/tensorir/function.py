@@ -13,7 +13,7 @@ from functools import reduce
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.operands import products_of
-from mcfuser.codegen.tensorir.parameters import Shapes, parameters
+from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.passes import (
     assign,
     combine,
@@ -65,14 +65,12 @@ def generate(
     tiles = " ".join(f"{a}={n}" for a, n in schedule.tiles)
     w.put(f"# {identifier(chain.name)} as {schedule.expression} {tiles}")
     w.put("@T.prim_func(s_tir=True, private=True)")
-    with w.block(f"def {name}({given.signature}):"):
-        w.put('T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})')
-        for line in given.lines:
-            w.put(line)
-        with w.block('with T.sblock("root"):'):
-            w.put("T.reads()")
-            w.put("T.writes()")
-            _phases(w)
+    w.lines += header(name, given)
+    w.depth += 1
+    with w.block(ROOT):
+        w.put("T.reads()")
+        w.put("T.writes()")
+        _phases(w)
     return Source("\n".join(w.lines) + "\n", name, tuple(packed.items()), given.scalars)
 
 

@@ -18,6 +18,9 @@ from mcfuser.codegen.tensorir.source import Panels, flat_size
 Shapes = Mapping[str, tuple[int | str, ...]]
 """The extents that parameters have in the surrounding graph, run-time ones by their axis."""
 
+ROOT = 'with T.sblock("root"):'
+"""The line with which a function's statements begin."""
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -55,6 +58,13 @@ def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Pa
         flat = f'({reduce(times, found)},), "{chain.tensor(n).dtype}"'
         lines.append(f"{n}_flat = T.decl_buffer({flat}, data={n}_{whole}.data)")
     return Parameters(", ".join(signature), tuple(lines), scalars)
+
+
+def header(name: str, given: Parameters) -> tuple[str, ...]:
+    """The function's first lines, before its statements."""
+    attributes = '{"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}'
+    lines = (f"T.func_attr({attributes})", *given.lines)
+    return (f"def {name}({given.signature}):", *(f"    {line}" for line in lines))
 
 
 def shaped(chain: Chain) -> list[str]:

@@ -5,7 +5,11 @@ powers of two and masked only where padding or a ragged extent needs it.
 """
 
 from mcfuser.codegen.triton.function import generate
+from mcfuser.codegen.triton.record import from_record, to_record
 from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
 from mcfuser.codegen.triton.tensor_map import TensorMap
 
-__all__ = ["Launch", "Lowering", "Source", "TensorMap", "Workspace", "generate"]
+__all__ = [
+    "Launch", "Lowering", "Source", "TensorMap", "Workspace", "from_record", "generate",
+    "to_record",
+]  # fmt: skip
