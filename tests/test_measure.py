@@ -90,16 +90,17 @@ def test_many_programs_are_several_requests(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child builds a whole request before it answers: too large a one would seem to hang."""
-    monkeypatch.setattr("mcfuser.measure.BATCH", 2)
     asked: list[int] = []
-    ask = worker._ask
-    monkeypatch.setattr(worker, "_ask", lambda r, n, limit: (asked.append(n), ask(r, n, limit))[1])
+    ask = worker._child.ask
+    monkeypatch.setattr(
+        worker._child, "ask", lambda r, n, *at: (asked.append(n), ask(r, n, *at))[1]
+    )
     right, wrong = [kernel()], altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
-    found = worker.measure(CHAIN, [right, right, wrong, right, right], 0)
+    found = worker.measure(CHAIN, [right, right, wrong, right, right], 0, batch=2)
     assert [f.failed is None for f in found] == [True, True, False, True, True]
     assert asked == [2, 2, 1]
     asked.clear()
-    worker.measure(CHAIN, [right, right, right], 0, together=True)
+    worker.measure(CHAIN, [right, right, right], 0, together=True, batch=2)
     assert asked == [3]
 
 
@@ -121,8 +122,10 @@ def test_what_hangs_is_ended(worker: Worker, monkeypatch: pytest.MonkeyPatch) ->
     hang = altered(
         "for t in T.parallel(", "for forever in range(10000000000):\n          for t in range("
     )
-    ask, limits = worker._ask, iter([2.0])
-    monkeypatch.setattr(worker, "_ask", lambda r, n, limit: ask(r, n, next(limits, limit)))
+    ask, limits = worker._child.ask, iter([2.0])
+    monkeypatch.setattr(
+        worker._child, "ask", lambda r, n, limit, end: ask(r, n, next(limits, limit), end)
+    )
     found = worker.measure(CHAIN, [hang, [kernel()]], 0)
     assert found[0].failed == "it ran longer than 2 s"
     assert found[1].failed is None
