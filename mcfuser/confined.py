@@ -30,6 +30,7 @@ _POLL = 0.1  # s between two looks at whether the work is still wanted
 _KEPT = 8192  # bytes of the last words of a child
 _ANSWER = 64 << 20  # bytes of one line: no answer is so long, results go through files
 
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 _MEMORY = "it needed more memory than it may have"
 _SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
 """How libraries say that they are given no memory, before they end the process."""
@@ -55,12 +56,17 @@ class Limits:
 
 
 class Stopped(Exception):
-    """The work ended without an answer: `why`, a sentence, and the process's last words."""
+    """The work ended without an answer: `why`, a sentence, and the process's last words.
 
-    def __init__(self, why: Why, sentence: str, words: str = "") -> None:
+    After a death, `fault` says that the process did something that the system forbids, or gave
+    itself up, as C++ does: it would again. Others were killed, or had a Python error.
+    """
+
+    def __init__(self, why: Why, sentence: str, words: str = "", fault: bool = False) -> None:
         super().__init__(sentence)
         self.why = why
         self.words = words
+        self.fault = fault
 
 
 class Confined:
@@ -181,7 +187,8 @@ class Confined:
             return Stopped("memory", _MEMORY, words)
         last = words.strip().splitlines()[-1:] if code > 0 else []
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
-        return Stopped("death", ": ".join([f"its process died of {how}", *last]), words)
+        told = ": ".join([f"its process died of {how}", *last])
+        return Stopped("death", told, words, fault=-code in _FAULTS)
 
 
 def run(

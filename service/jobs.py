@@ -36,7 +36,7 @@ _BODY: dict[str, Any] = {
 _POST = problems("bad-model", "busy", "empty-body", "not-raw", "too-large")
 _UNDONE = (
     "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
-    "gave-up",
+    "crashed", "gave-up",
 )  # fmt: skip
 """The problems of asking for what a job has made; those from `lost` on are a failed job's own."""
 _BINARY = {"schema": {"type": "string", "format": "binary"}}

@@ -74,11 +74,13 @@ def test_time_is_limited() -> None:
 
 
 def test_a_death_is_told_with_its_last_words() -> None:
-    with pytest.raises(Stopped, match="died of signal SIGABRT"):
+    with pytest.raises(Stopped, match="died of signal SIGABRT") as stopped:
         run(WORK, {"do": "abort"}, Limits())
+    assert stopped.value.fault
     with pytest.raises(Stopped, match="status 1: KeyError: 'x'") as stopped:
         run(WORK, {"do": "bug"}, Limits())
     assert stopped.value.why == "death" and "Traceback" in stopped.value.words
+    assert not stopped.value.fault
     with pytest.raises(Stopped, match="No module named 'no_such_work'"):
         run("no_such_work", {}, Limits())
 

@@ -77,8 +77,8 @@ def test_every_error_is_a_documented_problem(told: dict[str, Any]) -> None:
     statuses = {p: {int(s) for s in o["responses"]} for p, m, o in operations(told) if m == "get"}
     assert {202, 413, 415} <= {int(s) for s in told["paths"]["/v1/jobs"]["post"]["responses"]}
     assert {404, 409} <= {int(s) for s in told["paths"]["/v1/jobs/{id}"]["delete"]["responses"]}
-    assert {404, 409, 410, 504, 206, 304, 416} <= statuses["/v1/jobs/{id}/module"]
-    assert {404, 409, 410, 504} <= statuses["/v1/jobs/{id}/report"]
+    assert {404, 409, 410, 422, 206, 304, 416} <= statuses["/v1/jobs/{id}/module"]
+    assert {404, 409, 410, 422} <= statuses["/v1/jobs/{id}/report"]
     assert 404 in statuses["/v1/kernels/{key}"]
 
 

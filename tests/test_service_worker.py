@@ -113,6 +113,22 @@ def test_any_other_error_is_tried_three_times(
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_a_model_that_crashes_the_compiler_is_not_tried_again(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise Stopped("death", "its process died of signal SIGSEGV", fault=True)
+
+    job = bench.run(compiler)
+    assert job.state == "failed" and job.problem is not None
+    assert job.problem["status"] == 422 and "SIGSEGV" in job.problem["detail"]
+
+
+def test_a_compile_that_was_killed_is_tried_again(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise Stopped("death", "its process died of signal SIGKILL")
+
+    assert bench.run(compiler).state == "queued"
+
+
 def test_a_lost_model_fails_at_once(bench: Bench, damage: str) -> None:
     path = bench.blobs.path(bench.job.model)
     if damage == "gone":
@@ -252,7 +268,7 @@ def test_a_job_has_its_time_and_a_hanging_one_ends_the_worker(bench: Bench) -> N
 
     job = bench.run(compiler)
     assert job.state == "failed" and job.problem is not None
-    assert job.problem["status"] == 504 and "0.1 s" in job.problem["detail"]
+    assert job.problem["status"] == 422 and "0.1 s" in job.problem["detail"]
 
 
 def test_a_worker_takes_job_after_job_until_it_is_stopped(bench: Bench) -> None:

@@ -94,7 +94,7 @@ def _types(
     )  # fmt: skip
     alone = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     try:
-        inferred = onnx.shape_inference.infer_shapes(alone, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(alone)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise Unfolded(f"onnx does not infer its shapes: {error}") from None
     return {o.name: o.type.tensor_type for o in inferred.graph.output}

@@ -17,6 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from mcfuser.errors import ModelError
 from mcfuser.graph.evaluate import Array, Unfolded, evaluate
 from mcfuser.graph.refusal import sentence
+from mcfuser.graph.sizes import inferred_shapes
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     left = _LARGEST + _GROWTH * sum(w.ByteSize() for w in proto.graph.initializer)
     while True:
-        proto = _inferred(proto)
+        proto = inferred_shapes(proto)
         known = {w.name: w for w in proto.graph.initializer}
         shapes = _shapes(proto.graph)
         kept = []
@@ -112,13 +113,6 @@ def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
         proto.graph.initializer.extend(w for n, w in known.items() if n in read)
         if done:
             return proto
-
-
-def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
-    try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise ModelError(f"the model's shapes do not fit: {sentence(error)}") from None
 
 
 def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto]]:
