@@ -82,6 +82,8 @@ class GpuWorker:
         self.warm()
         if self._refused is None and not self._greeted:
             told = self._child.line(START, deadline)
+            if told == NO_TIME:
+                return "no time was left to open the GPU"  # there may be for the next chain
             if isinstance(told, str):
                 self._refused = f"no GPU could be opened: {told}"
             else:

@@ -75,7 +75,7 @@ def serve(gpu: Gpu, requests: BinaryIO, answers: BinaryIO) -> None:
             for answer in _answers(problem, request):
                 answers.write(json.dumps(answer).encode() + b"\n")
                 answers.flush()
-                if answer["over"]:
+                if answer.get("over"):
                     os._exit(1)  # no tidy end: every call to the GPU would fail again
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import io
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mcfuser.chain import gemm
-from mcfuser.child import Child
+from mcfuser.child import WAITS, WORKS, Child
 from mcfuser.codegen.cubin import Binary
 from mcfuser.codegen.triton import Lowering, generate
 from mcfuser.device import CATALOGUE
@@ -202,7 +203,8 @@ class TestOnTheGpuSide:
 
         def answers(problem: child.Problem, request: object) -> list[dict[str, object]]:
             held = {p.case.seed for p in known if "buffers" in p.__dict__}
-            return [{"seed": problem.case.seed, "held": sorted(held), "over": False}]
+            done = {"seed": problem.case.seed, "held": sorted(held), "over": False}
+            return [WAITS, WORKS, done]
 
         known = list[child.Problem]()
         made = child.Problem
@@ -217,12 +219,24 @@ class TestOnTheGpuSide:
         told = io.BytesIO()
         child.serve(None, io.BytesIO(b"".join(json.dumps(x).encode() + b"\n" for x in lines)), told)
         found = [json.loads(line) for line in told.getvalue().splitlines()]
+        assert found[:2] == [WAITS, WORKS], "a child that waits for the GPU says so"
+        found = [x for x in found if x not in (WAITS, WORKS)]
         assert [x["seed"] for x in found] == [0, 1, 2, 3, 0]
         assert prepared == [(0, False), (1, True)]
         assert [of(p) for p in known] == [
             (0, False), (1, True), (2, False), (3, False), (0, False),
         ]  # fmt: skip
         assert all(x["held"] in ([], [x["seed"]]) for x in found[1:])
+
+
+def test_a_gpu_that_there_was_no_time_for_is_not_given_up(monkeypatch) -> None:
+    monkeypatch.setattr(GpuWorker, "_refuse_missing", lambda self: False)
+    with GpuWorker(H200, cores=1) as worker:
+        worker._child = Child("timeit", ["import time; time.sleep(60)"])
+        assert worker.refused(time.monotonic()) == "no time was left to open the GPU"
+        greeting = "import json, time; print(json.dumps({'failed': None}), flush=True)"
+        worker._child = Child("timeit", [f"{greeting}; time.sleep(60)"])
+        assert worker.refused() is None
 
 
 def test_tensor_maps_travel_with_a_request() -> None:

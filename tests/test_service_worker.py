@@ -112,7 +112,6 @@ def test_any_other_error_is_tried_three_times(
     assert "/secret/path" not in str(problem) and "/secret/path" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_a_model_that_crashes_the_compiler_is_not_tried_again(bench: Bench) -> None:
     def compiler(*_: object) -> Made:
         raise Stopped("death", "its process died of signal SIGSEGV", fault=True)
@@ -129,6 +128,7 @@ def test_a_compile_that_was_killed_is_tried_again(bench: Bench) -> None:
     assert bench.run(compiler).state == "queued"
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_a_lost_model_fails_at_once(bench: Bench, damage: str) -> None:
     path = bench.blobs.path(bench.job.model)
     if damage == "gone":
