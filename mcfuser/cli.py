@@ -25,7 +25,7 @@ from mcfuser.confined import Stopped
 from mcfuser.device import CATALOGUE, Device, device_named, names
 from mcfuser.duration import LONGEST, seconds
 from mcfuser.errors import InputError, LimitError
-from mcfuser.files import read_json
+from mcfuser.files import check_readable, read_json
 from mcfuser.terminal import ended
 from mcfuser.words import shapes as parse_shapes
 
@@ -86,7 +86,7 @@ def compile_(
     shapes = parse_shapes(shape or ())
     if device != "cpu":
         device_named(device)  # says so now where it is not known
-    _read(model)
+    check_readable(model, f"model '{model}'")
     _writable(output)
     from mcfuser import report as reporting
     from service.compilation import Request, compiled, start
@@ -359,6 +359,7 @@ def _is_shape(value: object) -> bool:
 
 
 def _read(path: Path) -> bytes:
+    check_readable(path, f"model '{path}'")
     try:
         return path.read_bytes()
     except OSError as error:

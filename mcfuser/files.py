@@ -1,8 +1,10 @@
-"""JSON files that a user names: read whole, or refused in one sentence."""
+"""Files that a user names: read whole, or refused in one sentence."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
 from mcfuser.errors import InputError
@@ -11,12 +13,30 @@ LARGEST = 64 << 20
 """The most bytes of a JSON file."""
 
 
+def check_readable(path: Path, what: str) -> None:
+    """Raises InputError where the path is no regular file that can be opened: a pipe may never end,
+    and a device never does. `what` names the file in errors, as `model 'x'`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            kind = os.fstat(handle).st_mode
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{what} cannot be read: {reason}") from None
+    if not stat.S_ISREG(kind):
+        found = "a folder" if stat.S_ISDIR(kind) else "a pipe, socket or device"
+        raise InputError(f"{what} cannot be read: it is {found}, not a file")
+
+
 def read_json(path: Path, what: str) -> dict[str, object]:
     """The object that a JSON file holds; `what` names the file in errors, as `chain file 'x'`.
 
     Raises InputError where the file cannot be read, is larger than LARGEST, is not JSON, holds
     something other than an object, or nests deeper than Python's reader follows.
     """
+    check_readable(path, what)
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)

@@ -81,7 +81,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "duration": ({"errors"}, set()),
     "revision": (set(), set()),
     "batch": (
-        VALUES | {"duration", "revision", "measure_gpu"}, {"pydantic", "rich", "typer"}
+        VALUES | {"duration", "files", "revision", "measure_gpu"}, {"pydantic", "rich", "typer"}
     ),
     "report": (COMPILED, {"rich"}),
     "cli": (

@@ -19,6 +19,7 @@ from pathlib import Path
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.zoo import Entry
 from mcfuser.errors import InputError
+from mcfuser.files import check_readable
 from mcfuser.revision import revision
 
 OUTCOME = "outcome.json"
@@ -44,6 +45,7 @@ def work_key(entry: Entry, device: str, at_hand: bool) -> str:
 
 def file_hash(path: Path) -> str:
     """The sha256 of a file; raises InputError where it cannot be read."""
+    check_readable(path, f"'{path}'")
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
