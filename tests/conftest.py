@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from mcfuser.codegen.pool import Compilers
 from mcfuser.measure import Worker
 from mcfuser.tuned import Options
 
+_TVM = importlib.util.find_spec("tvm") is not None
+"""Without it, as on a machine that has a GPU and no more, the tests that need none run."""
 PATIENT = 3600
 """Seconds that no test waits for, however busy the machine is."""
 
@@ -29,6 +32,8 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(autouse=True)
 def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests ask a compiled module whether it is right; steady times would take seconds each."""
+    if not _TVM:
+        return
     for name, value in (("_ROUNDS", 1), ("_REST", 0.0), ("_WARM", 0.0), ("_COUNTED", 0.0)):
         monkeypatch.setattr(f"mcfuser.graph.check.{name}", value)
 
@@ -40,7 +45,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
     _default(monkeypatch, Compilers.__init__, longest=PATIENT)
     _default(monkeypatch, Options.__init__, timeout=float(PATIENT))
-    monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
+    if _TVM:
+        monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
 
 
 def _default(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], **given: Any) -> None:
