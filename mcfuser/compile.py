@@ -30,9 +30,9 @@ from mcfuser.rounds import Turns
 from mcfuser.tune import compare, tune, worker_for
 from mcfuser.tuned import Anew, Cache, Options, Progress, Tuned, Use
 
-BUILDING = 4.0
+BUILDING = 1.5
 """What building a module takes, as a multiple of what importing its model took, and"""
-BUILT = 2.0
+BUILT = 1.0
 """seconds of a machine that does nothing else. So much is left of a limit when tuning ends."""
 CHOOSING = 2.0
 """Seconds after the end of tuning in which the model may still choose kernels for what is left."""
