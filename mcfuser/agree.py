@@ -37,10 +37,11 @@ def disagreement(
         other = np.isfinite(expected) & np.isfinite(allowed)
         off = np.abs(found - expected)
         usual = other & (np.abs(expected) < MARKS)
-        known = usual & (np.abs(expected) > NOISE * allowed)
+        known = usual & (np.abs(expected) > NOISE * allowed + LEAST)
         scale = expected if known.any() else allowed
         judged = known if known.any() else usual
-        error = float(np.linalg.norm(off[judged])) / (float(np.linalg.norm(scale[judged])) or 1.0)
+        apart = np.maximum(off[judged] - LEAST, 0.0)
+        error = float(np.linalg.norm(apart)) / (float(np.linalg.norm(scale[judged])) or 1.0)
         wrong = other & ~(off <= limit * allowed + LEAST)
     if (found[infinite] != expected[infinite]).any():
         return f"{_count(found[infinite] != expected[infinite])} should be infinite"

@@ -25,3 +25,8 @@ def test_elements_that_cancelled_are_no_scale_for_others() -> None:
     assert "its error is 1.0e-04" in str(
         disagreement(np.array([1e-6, 1.0001]), expected, allowed, 1e-5, True)
     )
+
+
+def test_what_float32_cannot_hold_may_be_zero() -> None:
+    expected = np.array([4e-78, -2e-77])
+    assert disagreement(np.zeros(2), expected, np.abs(expected), 1e-5, True) == 0.0
