@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -33,7 +34,7 @@ _BODY: dict[str, Any] = {
     }
 }
 
-_POST = problems("bad-model", "busy", "empty-body", "not-raw", "too-large")
+_POST = problems("bad-model", "busy", "empty-body", "stalled", "not-raw", "too-large")
 _UNDONE = (
     "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
     "crashed", "gave-up",
@@ -63,7 +64,7 @@ def router(
         """Compiles the ONNX model that is the request's body; equal requests share one job."""
         _check_headers(request, settings.max_model_bytes)
         with blobs.arriving() as incoming:
-            await _receive(request, incoming, settings.max_model_bytes)
+            await _receive(request, incoming, settings)
             live = await run_in_threadpool(store.live, work_key(incoming.digest, options))
             if live is None:
                 await _inspect(incoming, options, inspect)
@@ -151,12 +152,18 @@ def _too_large(limit: int) -> ProblemError:
     return error("too-large", f"the model has more than {limit} bytes, which is the limit here")
 
 
-async def _receive(request: Request, incoming: Incoming, limit: int) -> None:
-    """The body to disk, a chunk at a time."""
-    chunk = bytearray()
-    async for part in request.stream():
-        if incoming.size + len(chunk) + len(part) > limit:
-            raise _too_large(limit)
+async def _receive(request: Request, incoming: Incoming, settings: Settings) -> None:
+    """The body to disk, a chunk at a time; a sender that falls silent has given up."""
+    chunk, parts, most = bytearray(), request.stream(), settings.max_model_bytes
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(parts, None), settings.upload_stall)
+        except TimeoutError:
+            raise _stalled(settings.upload_stall) from None
+        if part is None:
+            break
+        if incoming.size + len(chunk) + len(part) > most:
+            raise _too_large(most)
         chunk += part
         if len(chunk) >= _CHUNK:
             await run_in_threadpool(incoming.write, bytes(chunk))
@@ -166,6 +173,11 @@ async def _receive(request: Request, incoming: Incoming, limit: int) -> None:
         raise error(
             "empty-body", "the body is empty; send the ONNX file: curl --data-binary @model.onnx"
         )
+
+
+def _stalled(seconds: float) -> ProblemError:
+    silent = error("stalled", f"no byte of the model came for {seconds:g} s; post it again")
+    return ProblemError(silent.details, {"Connection": "close"})
 
 
 async def _inspect(incoming: Incoming, options: Options, inspect: Inspect) -> None:

@@ -10,6 +10,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "bad-model": (422, "The model cannot be compiled"),
     "empty-body": (422, "The request has no body"),
     "not-raw": (415, "The model is not the request's body"),
+    "stalled": (408, "The model did not arrive"),
     "too-large": (413, "The model is too large"),
     "busy": (429, "Too many models at once"),
     "malformed": (400, "The request is malformed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -50,7 +51,11 @@ def serve(settings: Settings, load: Load = load_compiler) -> None:
             host, port = listener.getsockname()[:2]
             url = f"http://{_bracketed(host)}:{port}"
             log.info("serving on %s", url, extra={"data": settings.data})
-            _run(uvicorn.Config(app, log_config=None, access_log=False), listener)
+            config = uvicorn.Config(
+                app, log_config=None, access_log=False,
+                timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
+            )  # fmt: skip
+            _run(config, listener)
         store.close()
     log.info("stopped")
 

@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     inspect_memory: int = Field(default=4 << 30, ge=1 << 28)
     inspect_seconds: float = Field(default=10.0, ge=1)
     inspect_wait: float = Field(default=4.0, gt=0)
+    upload_stall: float = Field(default=30.0, gt=0)
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)

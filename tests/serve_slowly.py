@@ -54,4 +54,4 @@ def load(settings: Settings) -> Compiler:
 
 if __name__ == "__main__":
     work.revision = lambda: "1"  # the same after a restart, even while the source is edited
-    serve(Settings(data=FOLDER, port=int(sys.argv[2]), grace=120), load)
+    serve(Settings(data=FOLDER, port=int(sys.argv[2]), grace=120, upload_stall=2), load)

@@ -316,3 +316,12 @@ def test_a_server_behind_a_proxy_answers_to_its_name_too(tmp_path: Path) -> None
     with serving(tmp_path, inspect, allowed_hosts="mcfuser.example") as s:
         for host, status in ((b"mcfuser.example", 200), (b"localhost", 200), (b"evil", 421)):
             assert parted(s.ask(b"/v1/jobs", Host=host))[0] == status
+
+
+def test_an_upload_that_falls_silent_is_given_up(tmp_path: Path) -> None:
+    with serving(tmp_path, inspect, upload_stall=0.3) as served:
+        head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\ngood"
+        answer = served.talk(head, shut=False)
+        assert "no byte of the model came for 0.3 s" in checked(answer, 408)
+        assert list((served.settings.blobs / "arriving").iterdir()) == []
+        assert checked(served.ask(JOB), 404)

@@ -206,3 +206,13 @@ def test_a_folder_has_one_server(server: Server) -> None:
     server.start(seconds=1)
     with pytest.raises(InputError, match="served by another"):
         serve(Settings(data=server.folder, port=0))
+
+
+def test_a_sender_that_never_ends_keeps_no_server_from_stopping(server: Server) -> None:
+    server.start(seconds=1)
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        silent.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+        arriving = server.folder / "blobs" / "arriving"
+        server.wait(lambda: len(list(arriving.iterdir())) == 1)
+        assert server.stop(signal.SIGTERM) == 0
+    assert list(arriving.iterdir()) == []
