@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mcfuser.device import Device
+from mcfuser.revision import source_hash
 
 Kind = Literal["cpu", "cuda"]
 
@@ -150,11 +151,7 @@ def _ptxas() -> str:
 @cache
 def sources(kind: Kind) -> str:
     """A hash of the sources that generate code for a kind of device."""
-    root, digest = Path(__file__).parent, hashlib.sha256()
-    for path in generating(kind):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return source_hash(generating(kind))[:16]
 
 
 def generating(kind: Kind) -> Iterator[Path]:

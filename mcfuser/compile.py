@@ -69,10 +69,10 @@ class _Run:
 
     def tune(self, chain: Chain) -> Tuned:
         """Tunes within a fair share of the time that is left for the searches still to come."""
-        left = max(0.0, self.deadline - time.monotonic())
+        now = time.monotonic()
+        left = max(0.0, self.deadline - now)
         share = left / max(1, self.searches)
         self.searches -= 1
-        now = time.monotonic()
 
         def tell(stage: str, done: int, total: int) -> None:
             self.progress(f"{stage} chain {self.at + 1} of {self.chains}", done, total)

@@ -43,7 +43,7 @@ def main() -> None:
     limits, module = json.loads(sys.argv[1]), sys.argv[2]
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _end_with_parent()
+    end_with_parent()
     _limit(limits)
     if not limits["network"]:  # before there are other threads, which would keep theirs
         forbid_network()
@@ -97,7 +97,7 @@ def _limit(limits: Mapping[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """The system kills this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

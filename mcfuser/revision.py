@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -11,9 +12,15 @@ from pathlib import Path
 @cache
 def revision() -> str:
     """The version of mcfuser, and a hash of its source: an edited checkout is another version."""
-    root = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    return f"{version('mcfuser')}+{source_hash(files)[:12]}"
+
+
+def source_hash(files: Iterable[Path]) -> str:
+    """The sha256 of files of this package, of their places in it and of what they hold, in their
+    order."""
+    root, digest = Path(__file__).parent, hashlib.sha256()
+    for path in files:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
-    return f"{version('mcfuser')}+{digest.hexdigest()[:12]}"
+    return digest.hexdigest()

@@ -14,7 +14,6 @@ from mcfuser.errors import LimitError
 
 _MODULE = "service.compile_child"
 
-
 Progress = Callable[[str, int, int], None]
 """Told the stage, the candidates done and those in all."""
 
@@ -63,9 +62,7 @@ def start(memory: int) -> Confined:
     return Confined(_MODULE, Limits(memory=memory))
 
 
-def compiled(
-    request: Request, process: Confined, progress: Callable[[str, int, int], None]
-) -> Artifact:
+def compiled(request: Request, process: Confined, progress: Progress) -> Artifact:
     """The module and report of a model; the process ends with it.
 
     `progress` is called ten times a second at least, and may raise what ends the compile. Raises

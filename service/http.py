@@ -190,9 +190,7 @@ class _Answer:
         self.status = message["status"]
         headers = Headers(raw=message["headers"])
         kind = headers.get("content-type", "")
-        if self.status >= 400 and not kind.startswith(
-            ("application/problem+json", "application/json")
-        ):
+        if self.status >= 400 and not kind.startswith(_JSON):
             self._replaced = True
             kept = {n: headers[n] for n in _KEPT if n in headers}
             detail = f"{self._scope['method']} {self._scope['path']} cannot be answered"

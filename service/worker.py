@@ -106,8 +106,8 @@ def _attempt(store: Store, blobs: Blobs, compiler: Compiler, job: Job, claim: Cl
             log.error("the compile's process: %s\n%s", error, error.words, extra={"job": job.id})
             if error.fault:
                 return "refused" if store.fail(claim.token, _crash(error)) else "lost"
-            return "retried" if store.retry(claim.token) else "lost"
-        log.exception("job raised", extra={"job": job.id, "attempt": job.attempts})
+        else:
+            log.exception("job raised", extra={"job": job.id, "attempt": job.attempts})
         return "retried" if store.retry(claim.token) else "lost"
     module = blobs.put(made.module)
     kept = store.finish(claim.token, module, len(made.module), finite(made.report))

@@ -66,7 +66,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "budget": (set(), set()),
     "busy": (set(), set()),
     "rounds": (set(), set()),
-    "cache_key": (VALUES, {"tvm"}),  # asks TVM for its LLVM
+    "cache_key": (VALUES | {"revision"}, {"tvm"}),  # asks TVM for its LLVM
     "recall": (SPACE | {"cache_key", "rounds", "tuned"}, set()),
     "tuned": (SPACE | {"budget", "cache_key"}, set()),
     "foresee": (CHOSEN | {"tuned"}, set()),
@@ -81,7 +81,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "duration": ({"errors"}, set()),
     "revision": (set(), set()),
     "batch": (
-        VALUES | {"duration", "files", "revision", "measure_gpu"}, {"pydantic", "rich", "typer"}
+        VALUES | {"confinement", "duration", "files", "revision", "measure_gpu"},
+        {"pydantic", "rich", "typer"},
     ),
     "report": (COMPILED, {"rich"}),
     "cli": (

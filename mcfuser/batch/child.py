@@ -7,19 +7,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import runpy
-import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+from mcfuser.confinement import end_with_parent
 
 
 def main() -> None:
     parent = int(sys.argv.pop(1))
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent:  # it died before the call above
         sys.exit(1)
     runpy.run_module("mcfuser.cli", run_name="__main__", alter_sys=True)
