@@ -22,7 +22,7 @@ from pathlib import Path
 from mcfuser.compile import compile_model
 from mcfuser.device import device_named
 from mcfuser.graph.check import check
-from mcfuser.tuned import MemoryCache, Options
+from mcfuser.tune.tuned import MemoryCache, Options
 
 HERE = Path(__file__).parent
 

@@ -34,13 +34,13 @@ from gpu_table import table
 from gpu_workloads import SUITES, Workload, workloads
 
 import mcfuser
+from mcfuser.backends.cuda.worker import GpuWorker
 from mcfuser.chain import Chain, finest
-from mcfuser.decide import Decision, Way, decide
 from mcfuser.device import Device, device_named
-from mcfuser.foresee import foreseen
-from mcfuser.measure_gpu import GpuWorker
-from mcfuser.tune import compare, tune
-from mcfuser.tuned import MemoryCache, Options, Tuned
+from mcfuser.tune.cover import Decision, Way, decide
+from mcfuser.tune.expected import foreseen
+from mcfuser.tune.tuned import MemoryCache, Options, Tuned
+from mcfuser.tune.tuner import compare, tune
 
 HERE = Path(__file__).parent
 SLICE = {"tables": 7, "norms": 3, "neptune": 3}

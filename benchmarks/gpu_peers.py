@@ -19,7 +19,7 @@ from gpu_workloads import EPSILON, Attention, Workload, workloads
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from mcfuser.lease import lease
+from mcfuser.measure.lease import lease
 
 Tensor = torch.Tensor
 Run = Callable[[], Tensor]

@@ -19,16 +19,16 @@ from cuda.core import Stream
 from gpu_peers import DTYPES, inputs, peers, reference
 from gpu_workloads import Workload, workloads
 
-from mcfuser import gpu as gpus
-from mcfuser.decide import pieces
+from mcfuser.backends.cuda import driver as gpus
+from mcfuser.backends.cuda.driver import Gpu, Launch
+from mcfuser.backends.cuda.timing import conditions
+from mcfuser.backends.cuda.worker import GpuKernel
 from mcfuser.device import device_named
-from mcfuser.gpu import Gpu, Launch
-from mcfuser.gpu_time import conditions
-from mcfuser.lease import lease
-from mcfuser.measure import tolerance
-from mcfuser.measure_gpu import GpuKernel
-from mcfuser.tune_gpu import gpu_kernel
-from mcfuser.tuned import Tuned
+from mcfuser.measure.lease import lease
+from mcfuser.measure.worker import tolerance
+from mcfuser.tune.cover import pieces
+from mcfuser.tune.gpu_search import gpu_kernel
+from mcfuser.tune.tuned import Tuned
 
 Tensor = torch.Tensor
 ROUNDS = 51

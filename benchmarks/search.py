@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfuser.backends.lowerings import predict
 from mcfuser.bench.judge import by_plan, columns
 from mcfuser.bench.landscape import Landscape, read
-from mcfuser.lowerings import predict
 from mcfuser.search.evolve import Candidate, evolve
 from mcfuser.space.plan import Floats, Ints
-from mcfuser.tune_gpu import room
+from mcfuser.tune.gpu_search import room
 
 DATA = Path(__file__).parent / "data" / "h200"
 DEVIATION = 0.45

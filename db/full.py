@@ -24,7 +24,8 @@ def _full(error: BaseException) -> bool:
         return True
     if getattr(error, "sqlstate", None) == _POSTGRESQL_FULL:
         return True
-    told = str(getattr(error, "words", ""))  # of a process that ended (mcfuser.confined.Stopped)
+    # of a process that ended (mcfuser.process.confined.Stopped)
+    told = str(getattr(error, "words", ""))
     return any(words in told for words in _WORDS)
 
 

@@ -99,7 +99,7 @@ class Job(Base):
 class Kernel(Base):
     """One tuned kernel: what is asked for as columns, the whole as a document, and its binary.
 
-    `made` is the cache key field by field (mcfuser.cache_key), null where none was kept.
+    `made` is the cache key field by field (mcfuser.tune.key), null where none was kept.
     """
 
     __tablename__ = "kernels"
@@ -139,7 +139,8 @@ class KernelUse(Base):
 
 
 class Probed(Base):
-    """The readings of a device's last probe (mcfuser.probe_gpu), and its state meanwhile."""
+    """The readings of a device's last probe (mcfuser.backends.cuda.probe), and its state
+    meanwhile."""
 
     __tablename__ = "probes"
 

@@ -23,9 +23,9 @@ from db.engine import connect, upgrade, writing
 from db.models import LIVE, STATES, Job, Kernel, KernelUse, Probed
 
 if TYPE_CHECKING:
-    from mcfuser.cache_key import CacheKey
     from mcfuser.device import Device
-    from mcfuser.tuned import Tuned, Use
+    from mcfuser.tune.key import CacheKey
+    from mcfuser.tune.tuned import Tuned, Use
 
 log = logging.getLogger(__name__)
 
@@ -264,8 +264,8 @@ class Store:
         document = self.kernel(key)
         if document is None:
             return None
-        from mcfuser.record import check
-        from mcfuser.tuned import Tuned
+        from mcfuser.tune.record import check
+        from mcfuser.tune.tuned import Tuned
 
         try:
             check(document)
@@ -297,7 +297,7 @@ class Store:
     def alike(self, chain_key: str) -> Sequence[CacheKey]:
         """The keys of the kernels that are kept for a chain; those that cannot be read are left
         out."""
-        from mcfuser.cache_key import CacheKey
+        from mcfuser.tune.key import CacheKey
 
         query = select(Kernel.made).where(Kernel.chain_key == chain_key, Kernel.made.is_not(None))
         with self._read() as session:

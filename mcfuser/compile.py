@@ -12,23 +12,23 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from mcfuser import install
+from mcfuser.backends import install
+from mcfuser.backends.cuda.worker import GpuWorker
 from mcfuser.chain import Chain, finest
-from mcfuser.codegen import cuda_module
-from mcfuser.decide import Decision, decide, pieces
+from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.device import Device
-from mcfuser.foresee import foreseen
 from mcfuser.graph.assemble import Installed, Replacement, assemble
 from mcfuser.graph.assemble import install as insert
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
 from mcfuser.graph.refusal import refused
-from mcfuser.measure import Worker
-from mcfuser.measure_gpu import GpuWorker
-from mcfuser.rounds import Turns
-from mcfuser.tune import compare, tune, worker_for
-from mcfuser.tuned import Anew, Cache, Options, Progress, Tuned, Use
+from mcfuser.measure.rounds import Turns
+from mcfuser.measure.worker import Worker
+from mcfuser.tune.cover import Decision, decide, pieces
+from mcfuser.tune.expected import foreseen
+from mcfuser.tune.tuned import Anew, Cache, Options, Progress, Tuned, Use
+from mcfuser.tune.tuner import compare, tune, worker_for
 
 BUILDING = 1.5
 """What building a module takes, as a multiple of what importing its model took, and"""

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.roll import Refusal, Roll
-from mcfuser.budget import Budget
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.expr import reads, text
 from mcfuser.space.program import Program, program
 from mcfuser.space.prune import Step, prune, space
-from mcfuser.tuned import Tuned
+from mcfuser.tune.budget import Budget
+from mcfuser.tune.tuned import Tuned
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcfuser.confined import Confined, Limits, Stopped
 from mcfuser.errors import LimitError
+from mcfuser.process.confined import Confined, Limits, Stopped
 
 _MODULE = "service.compile_child"
 

@@ -1,5 +1,6 @@
 """The process in which a model is compiled, for the command and for a worker alike; see
-`mcfuser.confined`. It loads TVM, keeps tuned kernels in the store, and may be killed at any time.
+`mcfuser.process.confined`. It loads TVM, keeps tuned kernels in the store, and may be killed at any
+time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from db import Store
 from mcfuser.compile import compile_model
 from mcfuser.device import device_named
 from mcfuser.graph.limits import ModelLimits
-from mcfuser.tuned import Cache, MemoryCache, Options
+from mcfuser.tune.tuned import Cache, MemoryCache, Options
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict
 
 from db import Store
-from mcfuser import tuned
-from mcfuser.confined import Confined
+from mcfuser.process.confined import Confined
+from mcfuser.tune import tuned
 from service.compilation import Artifact, Request, compiled, start
 from service.schemas import Options
 from service.settings import Settings

@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from mcfuser.confined import Limits, Stopped, run
 from mcfuser.errors import ModelError
+from mcfuser.process.confined import Limits, Stopped, run
 from service.problems import ProblemError, problem
 from service.settings import Settings
 

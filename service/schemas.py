@@ -11,10 +11,10 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from db import Job
-from mcfuser import tuned
+from mcfuser.arguments.duration import LONGEST, TIME, seconds
+from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.device import device_named
-from mcfuser.duration import LONGEST, TIME, seconds
-from mcfuser.words import shapes as parse_shapes
+from mcfuser.tune import tuned
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 

@@ -17,8 +17,8 @@ from multiprocessing import parent_process
 from typing import Any, NoReturn, Protocol
 
 from db import Blobs, Job, LostBlob, StorageError, Store, is_full
-from mcfuser.confined import Stopped
 from mcfuser.errors import InputError, LimitError
+from mcfuser.process.confined import Stopped
 from service import logs
 from service.claim import Claim, Interrupted
 from service.documents import finite

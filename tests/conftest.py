@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mcfuser.codegen.pool import Compilers
-from mcfuser.measure import Worker
-from mcfuser.tuned import Options
+from mcfuser.codegen.cuda.pool import Compilers
+from mcfuser.measure.worker import Worker
+from mcfuser.tune.tuned import Options
 
 _TVM = importlib.util.find_spec("tvm") is not None
 """Without it, as on a machine that has a GPU and no more, the tests that need none run."""
@@ -45,8 +45,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
     _default(monkeypatch, Compilers.__init__, longest=PATIENT)
     _default(monkeypatch, Options.__init__, timeout=float(PATIENT))
-    monkeypatch.setattr("mcfuser.tune_gpu.WAITING", float(PATIENT))
-    monkeypatch.setattr("mcfuser.tune_gpu.COMPILING", float(PATIENT) * 64)
+    monkeypatch.setattr("mcfuser.tune.gpu_search.WAITING", float(PATIENT))
+    monkeypatch.setattr("mcfuser.tune.gpu_search.COMPILING", float(PATIENT) * 64)
     if _TVM:
         monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
 

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
-GENERATED = SPACE | {
-    "child", "codegen", "lease", "measure", "measure_child", "measure_gpu", "rounds",
-}  # fmt: skip
-CHECKED = {"agree", "case", "inputs", "rounding", "sample"}
-CHOSEN = GENERATED | {"model", "search", "candidates", "lowerings"}
-TUNED = CHOSEN | {
-    "budget", "cache_key", "foresee", "recall", "tune", "tune_gpu", "tune_predicted", "tuned",
-}  # fmt: skip
-COMPILED = TUNED | {"decide", "graph", "install", "compile"}
+CODE = SPACE | {"codegen"}
+MEASURED = CODE | {"measure", "process"}
+BACKENDS = MEASURED | {"model", "search", "backends"}
+TUNED = BACKENDS | {"tune", "revision"}
+COMPILED = TUNED | {"graph", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
 # expr, chain, device) may go anywhere but upstream.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
+    "revision": (set(), set()),
+    "process": ({"errors"}, set()),
+    "arguments": ({"errors"}, set()),
     "expr": ({"errors"}, set()),
     "chain": ({"errors", "expr"}, set()),
     "device": ({"errors"}, {"numpy", "tvm"}),  # the probe times numpy and asks LLVM for the CPU
@@ -36,77 +36,41 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "model": (SPACE, {"numpy"}),
     "search": (SPACE, {"numpy"}),
     "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
-    "files": ({"errors"}, set()),
-    "terminal": ({"errors"}, set()),
-    "words": ({"errors"}, set()),
-    "record": (set(), set()),
-    "lease": (VALUES, {"platformdirs"}),
-    "child": (VALUES, set()),
-    "confined": (VALUES, set()),
-    "confinement": (VALUES, set()),
-    "sample": (SPACE, {"numpy"}),
-    "inputs": (VALUES, {"numpy"}),
-    "rounding": (SPACE, {"numpy"}),
-    "agree": (VALUES, {"numpy"}),
-    "case": (SPACE | CHECKED | {"codegen"}, {"numpy"}),
-    "proof": (SPACE | CHECKED, set()),
-    "candidates": (SPACE, {"numpy"}),
-    "lowerings": (CHOSEN, {"numpy"}),
-    "gpu": (VALUES, {"numpy", "cuda"}),
-    "gpu_time": (VALUES | {"gpu", "rounds"}, {"cuda"}),
-    "measure_gpu": (GENERATED, set()),
-    "problem": (GENERATED | {"gpu", "case"}, {"numpy"}),
-    "measure_gpu_child": (GENERATED | {"gpu", "gpu_time", "case", "problem"}, {"numpy"}),
-    "probe_gpu": (GENERATED, set()),
-    "tune_gpu": (TUNED, {"numpy"}),
-    "tune_predicted": (TUNED | {"proof"}, {"numpy"}),
-    "bench": (TUNED | {"files"}, {"numpy", "typer", "rich"}),
-    "measure": (GENERATED, {"numpy"}),
-    "measure_child": (GENERATED | {"busy", "case"}, {"ml_dtypes", "numpy", "tvm", "cuda"}),
-    "budget": (set(), set()),
-    "busy": (set(), set()),
-    "rounds": (set(), set()),
-    "cache_key": (VALUES | {"revision"}, {"tvm"}),  # asks TVM for its LLVM
-    "recall": (SPACE | {"cache_key", "rounds", "tuned"}, set()),
-    "tuned": (SPACE | {"budget", "cache_key"}, set()),
-    "foresee": (CHOSEN | {"tuned"}, set()),
-    "tune": (TUNED | {"proof"}, {"numpy"}),
-    "decide": (SPACE | {"model", "rounds", "tuned"}, set()),
+    "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
+    "backends": (TUNED, {"cuda", "ml_dtypes", "numpy", "tvm"}),
+    "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
+    "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
     "graph": (
-        VALUES | {"lease"},
+        VALUES | {"measure", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
-    "install": (TUNED, {"numpy", "tvm"}),
     "compile": (COMPILED, {"numpy"}),
-    "duration": ({"errors"}, set()),
-    "revision": (set(), set()),
+    "report": (COMPILED, {"rich"}),
+    "bench": (TUNED | {"arguments"}, {"numpy", "typer", "rich"}),
     "batch": (
-        VALUES | {"confinement", "duration", "files", "revision", "measure_gpu"},
+        VALUES | {"process", "arguments", "revision", "backends"},
         {"pydantic", "rich", "typer"},
     ),
-    "report": (COMPILED, {"rich"}),
     "cli": (
-        COMPILED
-        | {"batch", "bench", "cli", "confined", "duration", "files", "probe_gpu", "report"}
-        | {"terminal", "words", "db", "service"},
+        COMPILED | {"arguments", "batch", "bench", "db", "process", "report", "service"},
         {"rich", "typer"},
     ),
-    "db": (VALUES | {"cache_key", "record", "tuned"}, {"sqlalchemy", "alembic"}),
+    "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"confined", "db", "duration", "revision", "words"},
+        COMPILED | {"arguments", "db", "process", "revision"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "anyio"},
     ),
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"cache_key", "device"}}
+LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "device"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",
-    "mcfuser/cli.py": "the command",
-    "mcfuser/child.py": "hands its own environment on to the child that measures",
-    "mcfuser/confined.py": "hands its own environment on to the process that works",
+    "mcfuser/cli/command.py": "the command",
+    "mcfuser/process/child.py": "hands its own environment on to the child that measures",
+    "mcfuser/process/confined.py": "hands its own environment on to the process that works",
     "service/supervisor.py": "hands its own environment on to the worker process",
 }
 
@@ -176,7 +140,7 @@ def test_only_the_command_knows_storage_and_service() -> None:
         for module, _ in imports(path)
         if module.split(".")[0] in ("db", "service")
     }
-    assert known == {"mcfuser/cli.py"}
+    assert known == {"mcfuser/cli/command.py"}
 
 
 def reads_environment(path: Path) -> bool:

@@ -15,12 +15,12 @@ from mcfuser import compile as compiling
 from mcfuser.compile import Artifact, compile_model
 from mcfuser.device import device_named
 from mcfuser.graph.check import check
-from mcfuser.rounds import MARGIN
-from mcfuser.tuned import Cache, MemoryCache, Options
+from mcfuser.measure.rounds import MARGIN
+from mcfuser.tune.tuned import Cache, MemoryCache, Options
 from service.app import create_app
 from service.settings import Settings
+from tests.support.paths import FIXTURES
 
-FIXTURES = Path(__file__).parent / "fixtures"
 CPU = device_named("cpu")
 QUICK = Options(trials=8)
 

@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 
-from mcfuser.confinement import end_with_parent
+from mcfuser.process.confinement import end_with_parent
 
 
 def main() -> None:

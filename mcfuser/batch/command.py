@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from mcfuser.duration import seconds
+from mcfuser.arguments.duration import seconds
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def _target(name: str) -> Target:
     device = device_named(name)
     if device.kind == "cpu":
         return Target(device.key, None)
-    from mcfuser.measure_gpu import GpuWorker
+    from mcfuser.backends.cuda.worker import GpuWorker
 
     with GpuWorker(device, cores=1) as worker:
         return Target(device.key, worker.refused())

@@ -16,10 +16,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from mcfuser.arguments.files import check_readable
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.zoo import Entry
 from mcfuser.errors import InputError
-from mcfuser.files import check_readable
 from mcfuser.revision import revision
 
 OUTCOME = "outcome.json"

@@ -38,7 +38,7 @@ def shared_memory(
 ) -> None:
     """Equation (1) against what Triton allocates, for the paper's workloads (Fig. 10)."""
     from mcfuser.bench import shared_memory as bench
-    from mcfuser.codegen.pool import Compilers
+    from mcfuser.codegen.cuda.pool import Compilers
 
     target = _gpu(device)
     chosen = bench.draw(_known(workload, PAPER), target, limit, seed)
@@ -112,9 +112,9 @@ def model(
 def _measure(
     device: Device, workloads: dict[str, Chain], folder: Path, count: int, seed: int
 ) -> None:
+    from mcfuser.backends.cuda.worker import GpuWorker
     from mcfuser.bench import landscape
     from mcfuser.errors import DeviceError
-    from mcfuser.measure_gpu import GpuWorker
 
     folder.mkdir(parents=True, exist_ok=True)
     with GpuWorker(device) as worker:

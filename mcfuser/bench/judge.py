@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcfuser.backends.lowerings import STAGES, WARPS, counted
 from mcfuser.bench.landscape import Landscape, Point, plan_of
 from mcfuser.chain import Chain
-from mcfuser.lowerings import STAGES, WARPS, counted
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.model.worth import hopeless, worth
 from mcfuser.space.plan import Floats, Ints, Plan

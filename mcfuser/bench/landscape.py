@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mcfuser.candidates import Candidate, Candidates
+from mcfuser.arguments.files import read_json
+from mcfuser.backends.cuda.worker import GpuKernel, GpuWorker
+from mcfuser.backends.lowerings import ALIKE, LOWERINGS, every, predict
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.codegen import triton
-from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.pool import Compilers
+from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.device import Device, device_named
 from mcfuser.errors import InputError
-from mcfuser.files import read_json
-from mcfuser.lowerings import ALIKE, LOWERINGS, every, predict
-from mcfuser.measure_gpu import GpuKernel, GpuWorker
+from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Space, distinct, parted, prune, space

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.candidates import Candidate, Candidates, candidates
+from mcfuser.backends.lowerings import LOWERINGS, PLAIN, STAGES, WARPS
 from mcfuser.chain import from_text
 from mcfuser.codegen import triton
-from mcfuser.codegen.cubin import Binary
-from mcfuser.codegen.pool import Compilers
+from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.device import Device
-from mcfuser.lowerings import LOWERINGS, PLAIN, STAGES, WARPS
 from mcfuser.model import fitted
 from mcfuser.model.worth import HELD
+from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.plan import Ints, Plan, footprint
 from mcfuser.space.prune import SLACK, Space, distinct, prune, space
 from mcfuser.space.statement import Illegal

@@ -144,7 +144,7 @@ def _type(found: Found, chain: Chain, tensor: str) -> relax.TensorType:
 
 
 TILES_APART = {"tirx.disable_storage_rewrite": True}
-"""Every tile of a kernel has memory of its own (codegen.cpu.tiles_apart)."""
+"""Every tile of a kernel has memory of its own (codegen.tensorir.build.tiles_apart)."""
 
 
 def _build(module: tvm.IRModule, device: Device) -> relax.VMExecutable:

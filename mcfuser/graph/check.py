@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from mcfuser.errors import InputError
-from mcfuser.graph import runner
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound
-from mcfuser.lease import lease
+from mcfuser.measure.lease import lease
+from mcfuser.runtime import runner
 
 _ROUNDS = 5
 _REST = 0.3  # seconds in which the other's waiting threads, which spin, fall asleep

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import httpx
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+
 GROWTH = 300 << 20
 """Bytes that the web process may grow by."""
 _PATIENCE = 120.0  # s; the server itself gives up long before

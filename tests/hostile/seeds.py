@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+from tests.support.paths import FIXTURES
+
 _FIXTURES = (
     "attention_operator", "feed_forward_gelu", "softmax_over_rows", "attention_half",
     "normalization_spelled_out", "three_products", "attention_decode", "no_product",

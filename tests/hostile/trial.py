@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+
 What = Literal["kinds", "inspect", "load", "build"]
 
 

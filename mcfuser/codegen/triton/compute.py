@@ -6,10 +6,17 @@ from dataclasses import replace
 
 from mcfuser.algebra.masks import selected
 from mcfuser.codegen.triton.frame import TAB, Frame, call
-from mcfuser.codegen.triton.groups import Groups
+from mcfuser.codegen.triton.hopper.groups import Groups
+from mcfuser.codegen.triton.hopper.warpgroup import (
+    begin_late,
+    counted,
+    end_late,
+    left_name,
+    of,
+    operand,
+)
 from mcfuser.codegen.triton.loop import block, edge
 from mcfuser.codegen.triton.statement import sides
-from mcfuser.codegen.triton.warpgroup import begin_late, counted, end_late, left_name, of, operand
 from mcfuser.expr import Call, Cast, Expr, conjuncts
 from mcfuser.space.bounds import bounds
 from mcfuser.space.statement import Compute, Loop, Repair, Statement

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
-from mcfuser.codegen.triton.groups import Groups
+from mcfuser.codegen.triton.hopper.groups import Groups
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, named, shape_text

@@ -18,13 +18,13 @@ from dataclasses import replace
 
 from mcfuser.chain import LOWEST, Bounds, identifier
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
-from mcfuser.codegen.triton.gluon import HEAD as GLUON
 from mcfuser.codegen.triton.grid import identify
-from mcfuser.codegen.triton.groups import Groups
+from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON
+from mcfuser.codegen.triton.hopper.groups import Groups
+from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
-from mcfuser.codegen.triton.specialised import specialised
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements
 

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from mcfuser.chain import Product, Tensor, product
 from mcfuser.codegen.triton.address import address, wide
+from mcfuser.codegen.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.codegen.triton.softmax import Masked, masked
-from mcfuser.codegen.triton.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.codegen.triton.tile import HALF
 from mcfuser.codegen.triton.width import widths
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, reads

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from mcfuser.chain import Tensor
 from mcfuser.codegen.triton.address import Step, address
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
-from mcfuser.codegen.triton.tensor_map import dimensions
+from mcfuser.codegen.triton.hopper.tensor_map import dimensions
+from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
 from mcfuser.codegen.triton.tile import Value, aligned, both, cast, shape_text
-from mcfuser.codegen.triton.warpgroup import arrived, put
 from mcfuser.expr import Affine
 from mcfuser.space.statement import Load, Share, Store
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from mcfuser.chain import Product, lowest
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
-from mcfuser.codegen.triton.groups import factor
+from mcfuser.codegen.triton.hopper.groups import factor
+from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
 from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.softmax import Masked, ends
 from mcfuser.codegen.triton.tile import (
@@ -24,7 +25,6 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
-from mcfuser.codegen.triton.warpgroup import multiply, of
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 

@@ -1,0 +1,1 @@
+"""What users write: shapes, durations, files that they name."""

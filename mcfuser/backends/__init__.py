@@ -1,0 +1,1 @@
+"""The kinds of device that kernels are made for."""

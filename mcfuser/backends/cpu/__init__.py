@@ -1,0 +1,1 @@
+"""Kernels for the CPU at hand: TensorIR through TVM."""

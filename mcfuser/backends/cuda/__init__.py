@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA GPUs: Triton and Gluon."""

@@ -1,0 +1,166 @@
+"""A GPU's constants, measured in seconds: an empty kernel, copies, turns, products, functions.
+
+Each reading is the time of a small generated kernel over its work. The fitted model's constants
+belong to one GPU; a reading over that GPU's says how much slower another one is at that
+(model.fitted.costs).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcfuser.backends.cuda.worker import GpuKernel, GpuWorker
+from mcfuser.chain import BYTES, Chain, from_json
+from mcfuser.codegen import triton
+from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.device import Device
+from mcfuser.errors import DeviceError
+from mcfuser.space.expression import parse
+from mcfuser.space.plan import Plan
+from mcfuser.space.prune import space
+from mcfuser.space.statement import Illegal
+
+LAUNCH = "launch"
+"""The reading of an empty kernel, which the others are less of."""
+ROW = 2048
+"""Elements in a row of what is copied."""
+DEEP = 16
+"""Functions in a row in the kernel that times them."""
+TURNS = 1024
+SHAPES = ((64, 64), (128, 128), (128, 256))
+"""Tiles of the products whose rate is read."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A kernel and what a reading divides its seconds by; `units` counts the multiprocessors that
+    do that work side by side."""
+
+    name: str
+    chain: Chain
+    expression: str
+    tiles: Mapping[str, int]
+    lowering: triton.Lowering
+    work: float
+    units: int = 1
+
+    def source(self) -> triton.Source:
+        plan = Plan(space(self.chain).program, parse(self.expression), frozenset())
+        return triton.generate(plan.schedule(self.tiles), "probe", self.lowering)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Readings by name, and the state of the GPU meanwhile."""
+
+    readings: Mapping[str, float]
+    conditions: Mapping[str, Any]
+
+
+def probe(device: Device, worker: GpuWorker) -> Probe:
+    """Readings of the GPU at hand: seconds of an empty kernel (`launch`) and of a turn of a loop
+    that waits for memory (`turn`); seconds a byte of memory (`memory`); and of one multiprocessor,
+    seconds a byte of the last cache (`cache`), a flop of products by tile shape
+    (`product 128x128` ..; `warp`: those that warps compute alone), a function (`function`).
+
+    A tile shape that does not fit the GPU has no reading. Raises DeviceError where there is no such
+    GPU, or where another trial fails.
+    """
+    if (why := worker.refused()) is not None:
+        raise DeviceError(f"{device.name} cannot be probed: {why}")
+    found = trials(device)
+    sources = [trial.source() for trial in found]
+    seconds: dict[str, float] = {}
+    conditions: dict[str, Any] = {}
+    for i, made in worker.compilers.compile(sources, device.arch):
+        result = _timed(found[i], sources[i], made, device, worker)
+        if result is not None:
+            seconds[found[i].name] = result[0]
+            conditions.update(result[1])
+    return Probe(_readings(found, seconds), conditions)
+
+
+def _timed(
+    trial: Trial, source: triton.Source, made: Binary | Illegal, device: Device, worker: GpuWorker
+) -> tuple[float, Mapping[str, Any]] | None:
+    if isinstance(made, Illegal):
+        raise DeviceError(f"the probe's kernel '{trial.name}' does not compile: {made}")
+    if made.shared > device.fast:
+        return None
+    result = worker.measure(trial.chain, [[GpuKernel(trial.chain, source, made)]], 0)[0]
+    if result.seconds is None:
+        raise DeviceError(f"the probe's kernel '{trial.name}' failed: {result.failed}")
+    return result.seconds, result.conditions
+
+
+def _readings(found: list[Trial], seconds: Mapping[str, float]) -> dict[str, float]:
+    readings = {LAUNCH: seconds[LAUNCH]}
+    for trial in found:
+        if trial.name in seconds and trial.name != LAUNCH:
+            alone = max(seconds[trial.name] - seconds[LAUNCH], 0.1 * seconds[trial.name])
+            readings[trial.name] = alone / trial.work * trial.units
+    return readings
+
+
+def trials(device: Device) -> list[Trial]:
+    """What is timed on a device; copies are of a size that its cache holds, or does not."""
+    held = 1 << int(math.log2(max(device.cache, 1 << 22) / 4))
+    found = [
+        Trial(LAUNCH, _map({"m": 16}, "X[m] * 2.0"), "m.", {"m": 16}, triton.Lowering(1, 1), 1.0),
+        _copy("cache", held, device.units),
+        _copy("memory", max(8 * held, 1 << 27), 1),
+        Trial(
+            "turn", _product(16, 16, 16 * TURNS), "mn.k", {"m": 16, "n": 16, "k": 16},
+            triton.Lowering(1, 1), float(TURNS),
+        ),
+        _rate("warp", (32, 64), device),
+        Trial(
+            "function", _map({"m": 1 << 22}, _nested(DEEP)), "m.", {"m": 1024},
+            triton.Lowering(4, 1), DEEP * 2.0**22, device.units,
+        ),
+    ]  # fmt: skip
+    return found + [_rate(f"product {m}x{n}", (m, n), device) for m, n in SHAPES]
+
+
+def _copy(name: str, nbytes: int, units: int) -> Trial:
+    """Reads so many bytes and writes as many."""
+    rows = nbytes // (ROW * BYTES["float32"])
+    chain = _map({"m": rows, "n": ROW}, "X[m, n] * 2.0")
+    return Trial(name, chain, "mn.", {"m": 2, "n": ROW}, triton.Lowering(8, 1), 2.0 * nbytes, units)
+
+
+def _rate(name: str, tile: tuple[int, int], device: Device) -> Trial:
+    """A product with as many tiles as fill the device some times."""
+    m, n, k = 2048, 4096, 1024
+    tiles = {"m": tile[0], "n": tile[1], "k": 64}
+    lowering = triton.Lowering(8 if tile[0] * tile[1] > 64 * 128 else 4, 3)
+    work = 2.0 * m * n * k
+    return Trial(name, _product(m, n, k), "mn.k", tiles, lowering, work, device.units)
+
+
+def _nested(depth: int) -> str:
+    words = "X[m]"
+    for _ in range(depth):
+        words = f"exp(0.0 - {words})"
+    return words
+
+
+def _map(axes: Mapping[str, int], body: str) -> Chain:
+    shape = ", ".join(axes)
+    return from_json({
+        "name": "probe", "axes": dict(axes),
+        "tensors": {t: {"shape": list(axes), "dtype": "float32"} for t in "XY"},
+        "operators": [f"Y[{shape}] = {body}"],
+    })  # fmt: skip
+
+
+def _product(m: int, n: int, k: int) -> Chain:
+    shapes = {"X": ["m", "k"], "W": ["k", "n"], "Y": ["m", "n"]}
+    return from_json({
+        "name": "probe", "axes": {"m": m, "n": n, "k": k},
+        "tensors": {t: {"shape": s, "dtype": "float16"} for t, s in shapes.items()},
+        "operators": ["Y[m, n] = sum[k] X[m, k] * W[k, n]"],
+    })  # fmt: skip

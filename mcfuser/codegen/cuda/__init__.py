@@ -1,0 +1,1 @@
+"""From generated kernels to machine code for an NVIDIA GPU, and to a TVM module."""

@@ -1,0 +1,151 @@
+"""The build of a module for an NVIDIA GPU: `python -m mcfuser.codegen.cuda.build folder`.
+
+A process of its own, because it must load the CUDA runtime, and on a machine without a driver a
+stand-in for it, before TVM is imported. `cuda_module.build` writes the folder and reads the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAP = "tensormap"
+"""The type of an argument that is a tensor map, beside TVM's own types."""
+TAGS = ("threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory")
+"""Launch parameters in the order in which a call passes them; the last only if it is not zero."""
+
+# What TVM's CUDA runtime wants of the driver. Nothing is called while a module is built.
+_DRIVER = (
+    "cuDeviceGetName", "cuFuncSetAttribute", "cuGetErrorName", "cuGetErrorString",
+    "cuLaunchKernelEx", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload",
+    "cuTensorMapEncodeTiled",
+)  # fmt: skip
+_NO_DEVICE = 100
+
+
+def main(folder: Path) -> None:
+    """Reads build.json and what it names; writes module.so."""
+    order = json.loads((folder / "build.json").read_text())
+    toolkit = found_in(_places())
+    os.environ["CUDA_PATH"] = str(toolkit.root)
+    os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] = " ".join(f"-I{p}" for p in toolkit.includes)
+    _load_driver(folder)
+    ctypes.CDLL(str(toolkit.runtime), ctypes.RTLD_GLOBAL)
+
+    import tvm
+
+    if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is None:
+        raise RuntimeError("TVM's CUDA runtime does not load here, so it would embed source")
+    module = _module(folder, order)
+    target = tvm.target.Target(_target(order), host="llvm")
+    with target:
+        executable = tvm.compile(module, target=target)
+    executable.export_library(str(folder / "module.so"))
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """NVIDIA's packages: the folder whose `include` has CUDA's headers, the other folders of
+    headers, and CUDA's runtime library."""
+
+    root: Path
+    includes: tuple[Path, ...]
+    runtime: Path
+
+
+def found_in(places: Sequence[Path]) -> Toolkit:
+    """The toolkit, whose packages may be installed in several places, in the order of the path.
+
+    Raises FileNotFoundError naming what none of the places has, and its package.
+    """
+    root = _first(places, "include/cuda_runtime.h", "nvidia-cuda-runtime").parent.parent
+    runtime = _first(places, "lib/libcudart.so*", "nvidia-cuda-runtime")
+    folders = (p / inner for inner in ("include/cccl", "include") for p in places)
+    return Toolkit(root, tuple(f for f in folders if f.is_dir()), runtime)
+
+
+def _first(places: Sequence[Path], pattern: str, package: str) -> Path:
+    for place in places:
+        for found in sorted(place.glob(pattern)):
+            return found
+    told = ", ".join(map(str, places)) or "no folder"
+    raise FileNotFoundError(f"{told} has no {pattern}; install the package {package}")
+
+
+def _places() -> list[Path]:
+    """Where the package nvidia.cu13 lies: once for each folder of the path that has a part."""
+    spec = importlib.util.find_spec("nvidia.cu13")
+    return [Path(p) for p in (spec.submodule_search_locations or ())] if spec is not None else []
+
+
+def _load_driver(folder: Path) -> None:
+    """The driver, or a library that looks like one; every later library finds it by its name."""
+    try:
+        ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
+    except OSError:
+        source, library = folder / "driver.c", folder / "libcuda.so.1"
+        source.write_text("".join(f"int {f}(void) {{ return {_NO_DEVICE}; }}\n" for f in _DRIVER))
+        flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+        subprocess.run(["cc", *flags, "-o", str(library), str(source)], check=True)
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+def _target(order: Mapping[str, Any]) -> dict[str, Any]:
+    """TVM's description of the GPU; `sm_90`, for dlight takes `sm_90a` for one without tensor
+    cores."""
+    return {
+        "kind": "cuda",
+        "arch": order["arch"],
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 48 * 1024,
+        "thread_warp_size": 32,
+        "registers_per_block": 65536,
+    }
+
+
+def _module(folder: Path, order: Mapping[str, Any]) -> Any:
+    """The Relax module with its constants in place and its kernels attached."""
+    import numpy as np
+    import tvm
+    from tvm import relax
+
+    module = tvm.ir.load_json((folder / "module.json").read_text())
+    constants = {n: tvm.runtime.tensor(np.load(folder / f"{n}.npy")) for n in order["constants"]}
+    if constants:
+        module = relax.transform.BindParams("main", constants)(module)
+    attached = [_kernel(folder, k) for k in order["kernels"]]
+    return module.with_attr("external_mods", attached) if attached else module
+
+
+def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
+    """A module of TVM's runtime that holds one cubin."""
+    import tvm
+
+    tags = TAGS if described["shared"] else TAGS[:-1]
+    functions = {
+        name: {"name": "", "launch_param_tags": tags, **_arguments(types)}
+        for name, types in described["functions"]
+    }
+    facts = json.dumps({"tvm_version": tvm.__version__, "func_info": functions})
+    table = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(facts)
+    cubin = (folder / f"{described['name']}.cubin").read_bytes()
+    return tvm.get_global_func("ffi.Module.create.cuda")(cubin, "cubin", table, {})
+
+
+def _arguments(types: Sequence[str]) -> dict[str, Any]:
+    """A tensor map is a handle to where it lies, and is tagged to be passed by value."""
+    tagged = [name == MAP for name in types]
+    plain = ["handle" if tag else name for name, tag in zip(types, tagged, strict=True)]
+    return {"arg_types": plain, "arg_extra_tags": [int(tag) for tag in tagged]}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,238 @@
+"""Cubins inside a TVM module: the functions that launch them, and the build for an NVIDIA GPU.
+
+TVM makes a module with binaries only in a process that has the CUDA runtime and a CUDA driver;
+without them it silently embeds source. So the build runs in a process of its own (`cuda_build`),
+which brings the runtime along and stands in for the driver where the machine has none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from mcfuser.chain import BYTES
+from mcfuser.codegen.cuda.build import MAP
+from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.codegen.triton import Launch, Source, TensorMap, Workspace
+from mcfuser.codegen.triton.hopper.tensor_map import SWIZZLES
+from mcfuser.device import Device
+from mcfuser.errors import DeviceError
+from mcfuser.space.statement import Illegal
+
+NEEDED = ("cuda.bindings", "nvidia.cu13")
+"""What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
+LARGE = 1 << 16
+"""Constants of more bytes than this travel beside the module: its text would take seconds."""
+
+
+L2_LINE = 2
+"""The driver's number for 128 bytes, which a copy brings into the cache at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A cubin as a module calls it: its functions by name with the types of what they take, and
+    `shared` bytes a block."""
+
+    functions: tuple[tuple[str, tuple[str, ...]], ...]
+    cubin: bytes
+    shared: int
+
+    @property
+    def name(self) -> str:
+        """The first function's."""
+        return self.functions[0][0]
+
+
+def kernel(source: Source, binary: Binary) -> Kernel:
+    """The last two arguments are Triton's scratch pointers, which are null."""
+    functions = tuple((launch.name, _types(launch)) for launch in source.launches)
+    return Kernel(functions, binary.cubin, binary.shared)
+
+
+def _types(launch: Launch) -> tuple[str, ...]:
+    found = ["handle"] * len(launch.arguments)
+    for m in launch.maps:
+        found += [MAP, *["int32"] * len(m.shape), *["int64"] * len(m.strides)]
+    return (*found, "int64", "int64")
+
+
+def counters(source: Source) -> tuple[Workspace, ...]:
+    """The workspaces that hold zeros between launches: constants of the module that calls."""
+    return tuple(w for w in source.workspace if w.zero)
+
+
+def launcher(
+    source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
+) -> tvm.tirx.PrimFunc:
+    """A function that launches the kernels on tensors of these physical shapes, by parameter.
+
+    It takes the chain's inputs, the counters, and the chain's outputs; the workspace is its own.
+    Raises Illegal where an extent is known at run time only: graphs have numbers.
+    """
+    return tvm.script.from_source(launcher_text(source, binary, shapes))
+
+
+def launcher_text(source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The function's TVMScript. TVM allocates the workspace on the device that the tensors are on,
+    and takes it back when the function ends; the stream keeps what uses it next behind."""
+    if missing := [a for launch in source.launches for a in launch.extents]:
+        raise Illegal(f"axis '{missing[0]}' has an extent that is known at run time only")
+    inputs = source.parameters[: -source.written]
+    known = dict(shapes) | {w.name: (w.size,) for w in source.workspace}
+    order = [*inputs, *(w.name for w in counters(source)), *source.parameters[-source.written :]]
+    names = {t: f"p{i}" for i, t in enumerate(order)}
+    buffers = [f"{p}: T.Buffer({known[t]!r}, {source.dtype_of[t]!r})" for t, p in names.items()]
+    regions = {t: f"{p}[{', '.join(f'0:{n}' for n in known[t])}]" for t, p in names.items()}
+    written = [regions[t] for t in order[len(inputs) :]]
+    own = [w for w in source.workspace if not w.zero]
+    names |= {w.name: f"w{i}" for i, w in enumerate(own)}
+    return "\n".join(
+        [
+            "@T.prim_func(s_tir=True, private=True)",
+            f"def {source.name}({', '.join(buffers)}):",
+            '    T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})',
+            '    with T.sblock("root"):',
+            f"        T.reads({', '.join(regions[t] for t in order[: -source.written])})",
+            f"        T.writes({', '.join(written)})",
+            *(f"        {names[w.name]} = {_allocation(w)}" for w in own),
+            *(f"        {line}" for one in source.launches for line in _lines(one, binary, names)),
+        ]
+    )
+
+
+def _allocation(w: Workspace) -> str:
+    return f"T.alloc_buffer(({w.size},), {w.dtype!r})"
+
+
+def _lines(launch: Launch, binary: Binary, names: Mapping[str, str]) -> list[str]:
+    """The tensor maps, which last until the function ends, and the call. The two zeros are Triton's
+    scratch pointers, which it has no use for; what follows are the launch parameters of
+    `cuda_build.TAGS`."""
+    lines: list[str] = []
+    arguments = [f"{names[t]}.data" for t in launch.arguments]
+    for i, m in enumerate(launch.maps):
+        name = f"{launch.name}_map_{i}"
+        lines += [
+            f'{name}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)',
+            f"T.tensormap_encode_tiled({name}, {_described(m, names[m.tensor])})",
+        ]
+        arguments += [name, *map(str, m.shape), *(f"T.int64({n})" for n in m.strides)]
+    shared = [binary.shared] if binary.shared else []
+    grid = [str(n) for n in (binary.threads, *launch.blocks({}), *shared)]
+    words = ", ".join([*arguments, *["T.int64(0)"] * 2, *grid])
+    return [*lines, f'T.call_packed("{launch.name}", {words})']
+
+
+def _described(m: TensorMap, tensor: str) -> str:
+    """What the driver is told of a tensor map: dimensions, innermost first, strides in bytes, the
+    box and its steps."""
+    size = BYTES[m.dtype]
+    base = f"{tensor}.data"
+    if m.start:
+        base = f"T.handle_add_byte_offset({base}, {m.start})"
+    numbers = [
+        *reversed(m.shape), *(n * size for n in reversed(m.strides[:-1])), *reversed(m.part),
+        *(1 for _ in m.box),
+    ]  # fmt: skip
+    facts = f"descriptor_dtype={m.dtype!r}, rank={len(m.box)}"
+    facts += f", swizzle={SWIZZLES.index(m.swizzle)}, l2_promotion={L2_LINE}"
+    return f"{base}, {', '.join(map(str, numbers))}, {facts}"
+
+
+def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> bytes:
+    """The shared library of a Relax module whose functions launch these kernels.
+
+    No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
+    compiler or TVM refuse the module; ValueError for two kernels of one name.
+    """
+    names = [name for k in set(kernels) for name, _ in k.functions]
+    if len(set(names)) < len(names):
+        raise ValueError("two kernels of one name; a module finds its kernels by name")
+    if missing := [name for name in NEEDED if not _installed(name)]:
+        raise DeviceError(
+            f"a module for device '{device.name}' needs the package {missing[0]}, which is not "
+            "installed; install mcfuser with its gpu extra: pip install 'mcfuser[gpu]'"
+        )
+    with tempfile.TemporaryDirectory(prefix="mcfuser-") as name:
+        folder = Path(name)
+        _write(folder, module, device, tuple(dict.fromkeys(kernels)))
+        command = [sys.executable, "-m", "mcfuser.codegen.cuda.build", str(folder)]
+        told = subprocess.run(command, capture_output=True, text=True)
+        library = folder / "module.so"
+        if told.returncode or not library.exists():
+            last = (told.stderr.strip().splitlines() or [f"status {told.returncode}"])[-1]
+            raise DeviceError(f"the module for device '{device.name}' cannot be built: {last}")
+        return library.read_bytes()
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _write(folder: Path, module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> None:
+    """What the build reads: the module, its large constants, the cubins."""
+    light, constants = lift_constants(module)
+    (folder / "module.json").write_text(tvm.ir.save_json(light))
+    for constant, array in constants.items():
+        np.save(folder / f"{constant}.npy", array, allow_pickle=False)
+    for k in kernels:
+        (folder / f"{k.name}.cubin").write_bytes(k.cubin)
+    order = {
+        "arch": device.arch,
+        "constants": list(constants),
+        "kernels": [
+            {"name": k.name, "functions": k.functions, "shared": k.shared} for k in kernels
+        ],
+    }
+    (folder / "build.json").write_text(json.dumps(order))
+
+
+def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
+    """The module with its large constants as last parameters of `main`, and these by name."""
+    main = module["main"]
+    lifter = _Lifter({v.name for v in main.params})
+    lifted = lifter.visit_expr(main)
+    parameters = [*lifted.params, *lifter.parameters]
+    light = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    light.update_func(
+        light.get_global_var("main"),
+        relax.Function(parameters, lifted.body, lifted.ret_ty, lifted.is_pure, lifted.attrs),
+    )
+    return light, lifter.arrays
+
+
+@relax.expr_functor.mutator
+class _Lifter(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces every large constant by a parameter."""
+
+    def __init__(self, taken: set[str]) -> None:
+        super().__init__()
+        self.taken = taken
+        self.parameters: list[relax.Var] = []
+        self.arrays: dict[str, Any] = {}
+
+    def visit_generic_const_(self, constant: Any) -> Any:
+        array = constant.value.numpy()
+        if array.nbytes <= LARGE:
+            return constant
+        name = f"constant_{len(self.arrays)}"
+        while name in self.taken:
+            name += "_"
+        self.arrays[name] = array
+        self.parameters.append(relax.Var(name, constant.ty))
+        return self.parameters[-1]

@@ -1,0 +1,18 @@
+"""What a process that forks compilers imports before it does: all that they share.
+
+Triton makes a key of every byte of its own for each process that compiles, half a gigabyte, though
+what is compiled here is kept nowhere; made here, it is made once.
+"""
+
+import contextlib
+
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.experimental.gluon import _runtime  # noqa: F401
+from triton.runtime.cache import triton_key
+
+import mcfuser.codegen.cuda.cubin  # noqa: F401
+
+with contextlib.suppress(Exception):  # what is wrong with Triton a compilation says in a sentence
+    make_backend(GPUTarget("cuda", 90, 32)).hash()
+    triton_key()

@@ -1,0 +1,1 @@
+"""What only NVIDIA's Hopper has: tensor maps, and warps with work of their own."""

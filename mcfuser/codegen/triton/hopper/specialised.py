@@ -1,0 +1,216 @@
+"""A kernel whose warps have work of their own, in Gluon: a loader, groups that compute, and the
+kernel that sets up what they share.
+
+The loader walks the loop and fills rings; a group walks it too, and takes from them.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from mcfuser.chain import Bounds
+from mcfuser.codegen.triton.compute import computing
+from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
+from mcfuser.codegen.triton.grid import identify
+from mcfuser.codegen.triton.hopper.gluon import translated
+from mcfuser.codegen.triton.hopper.groups import LOADER, REGISTERS, Groups, Ring
+from mcfuser.codegen.triton.hopper.tensor_map import dimensions
+from mcfuser.codegen.triton.hopper.warpgroup import counted, empty, full, names, place, tile
+from mcfuser.codegen.triton.loop import edge, turns_of
+from mcfuser.codegen.triton.memory import corner
+from mcfuser.codegen.triton.source import Launch
+from mcfuser.space.statement import Illegal, Loop, Statement
+
+BARRIERS = "mbarrier.MBarrierLayout()"
+
+
+def specialised(
+    groups: Groups, body: Sequence[Statement], name: str, pointers: Sequence[str]
+) -> tuple[list[str], Launch]:
+    """The functions' lines, all of them, and how to launch the kernel. `body` is what a block
+    runs.
+
+    Raises Illegal where warps cannot divide the work so.
+    """
+    if groups.whole.split is not None:
+        raise Illegal("warp groups do not run parts of a split")
+    before, after = _around(groups, body)
+    own = _placed(Frame(groups.layout.schedule, groups.layout, groups=groups), groups)
+    whole = _placed(Frame(groups.whole, groups.layout, names=own.names), groups)
+    start, stop, setting = _ends(whole, groups)
+    lines = computing(own, before, after, start, stop)
+    a = groups.rows
+    moved = f"{TAB}{own.start(a)} = " + ("" if _dead(groups) else f"{own.start(a)} + ")
+    lines = [f"{moved}group * {groups.layout.schedule.tile(a)}", *lines]
+    loads = _loading(whole, groups, start, stop)
+    text, launch = _assembled(whole, groups, setting, lines, loads, name, pointers)
+    return translated(text, groups.columns), launch
+
+
+def _dead(groups: Groups) -> bool:
+    """One block has all rows."""
+    return groups.whole.trips(groups.rows) == 1
+
+
+def _placed(frame: Frame, groups: Groups) -> Frame:
+    """A block's place, or a group's."""
+    schedule = frame.schedule
+    frame.at |= {a.name: 0 for a in schedule.chain.axes if schedule.trips(a.name) == 1}
+    frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)
+    frame.at[groups.rows] = 0 if frame.groups is None and _dead(groups) else None
+    return frame
+
+
+def _around(
+    groups: Groups, body: Sequence[Statement]
+) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+    """What a group does before and after the loop."""
+    at = [i for i, s in enumerate(body) if isinstance(s, Loop)]
+    if len(at) != 1 or body[at[0]] != groups.loop:
+        raise Illegal("warp groups want one loop, around everything that is repeated")
+    return tuple(body[: at[0]]), tuple(body[at[0] + 1 :])
+
+
+def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
+    """Where the loop begins and ends, the same for all warps of a block, after these lines."""
+    loop, a, lines = groups.loop, groups.loop.axis, list[str]()
+    first, last, *_ = turns_of(frame, loop)
+    if groups.late and loop.lo:  # a group always walks one turn, which lies inside the tensors
+        size, tile = groups.whole.chain.size(a), groups.whole.tile(a)
+        first = f"tl.minimum({first}, {(size - 1) // tile * tile})"
+    if not first.isdigit():
+        lines.append(f"{TAB}{a}_first = {first}")
+        first = f"{a}_first"
+    some = all(edge(frame, index, greatest=True).natural for index in loop.hi)
+    if groups.late and (loop.lo or not some):
+        last = f"tl.maximum({last}, {first} + 1)"
+    if not last.isdigit():
+        lines.append(f"{TAB}{a}_end = {last}")
+        last = f"{a}_end"
+    return first, last, lines
+
+
+# --- the loader
+
+
+def _loading(frame: Frame, groups: Groups, start: str, stop: str) -> list[str]:
+    a, n = groups.loop.axis, groups.stages
+    lines = [x for r in groups.rings.values() if not r.looped for x in _filled(frame, groups, r)]
+    step = str(frame.schedule.tile(a))
+    frame.at[a] = None
+    lines += [
+        f"{TAB}turn = 0",
+        *call(1, f"for {frame.start(a)} in range", [start, stop, step], ":"),
+    ]
+    frame.depth += 1
+    lines += counted(frame, n)
+    lines += [x for r in groups.rings.values() if r.looped for x in _filled(frame, groups, r)]
+    lines.append(f"{TAB * frame.depth}turn += 1")
+    frame.depth -= 1
+    del frame.at[a]
+    return lines
+
+
+def _filled(frame: Frame, groups: Groups, ring: Ring) -> list[str]:
+    """A tile for every group that has one of its own, or one for all."""
+    depth, lines = frame.depth, list[str]()
+    if ring.own:
+        lines.append(f"{TAB * depth}for group in gl.static_range({groups.count}):")
+        depth += 1
+    at = place(groups, ring)
+    if ring.looped:
+        wait = f"mbarrier.wait({empty(frame, ring)}.index({at}), 1 - phase)"
+        lines.append(f"{TAB * depth}{wait}")
+    bar = f"{full(frame, ring)}.index({at})"
+    where = f"[{', '.join(_corner(frame, groups, ring))}]"
+    args = [frame.map(ring.buffer), where, bar, f"{tile(frame, ring)}.index({at})"]
+    lines.append(f"{TAB * depth}mbarrier.expect({bar}, {ring.size})")
+    return lines + call(depth, "fetch", args)
+
+
+def _corner(frame: Frame, groups: Groups, ring: Ring) -> Iterator[str]:
+    load = groups.layout.loads[ring.buffer]
+    at, _ = corner(frame, load)
+    own = f"group * {groups.layout.schedule.tile(groups.rows)}"
+    start = frame.start(groups.rows)
+    for words, (*_, index) in zip(at, dimensions(groups.whole.chain, load.read), strict=True):
+        if ring.own and index.plain == groups.rows:
+            yield own if start == "0" else f"{start} + {own}"
+        else:
+            yield words
+
+
+# --- the kernel
+
+
+def _assembled(
+    frame: Frame, groups: Groups, setting: list[str], computes: list[str], loads: list[str],
+    name: str, pointers: Sequence[str],
+) -> tuple[list[str], Launch]:  # fmt: skip
+    chain = groups.whole.chain
+    shared = [n for r in groups.rings.values() for n in names(frame, r)]
+    mapped = {n: r.map for n, r in groups.rings.items()}
+    mapped |= {n: through for n, (_, through) in groups.stored.items()}
+    maps = [frame.map(n) for n in mapped]
+    taken = tuple(p for p in pointers if mentions(computes, frame.pointer(p)))
+    extents = tuple(a.name for a in chain.axes if isinstance(a.extent, Bounds))
+    if extents or groups.layout.wide:
+        raise Illegal("warp groups want extents that are known, below 2^31 elements")
+    turning = [frame.start(a) for a, t in frame.at.items() if t is None]
+    turning += [line.split()[0] for line in setting]
+    tail = [*map(frame.pointer, taken), *maps, *shared]
+    scalars = [n for n in dict.fromkeys(turning) if mentions([*computes, *loads], n)]
+    given = [[n for n in (*scalars, *tail) if mentions(body, n)] for body in (computes, loads)]
+    arguments = [*map(frame.pointer, taken), *maps]
+    inside = [*setting, *_set_up(frame, groups)]
+    starts = [*inside, *(f"{TAB}({n})" for n in scalars)]
+    body = [*identify(frame, starts), *inside, *_divided(groups, name, *given)]
+    lines = [
+        "@gluon.jit", *call(0, f"def {name}_loads", given[1], ":"), *loads, "", "",
+        "@gluon.jit", *call(0, f"def {name}_rows", ["group: gl.constexpr", *given[0]], ":"),
+        *computes, "", "",
+        "@gluon.jit", *call(0, f"def {name}", arguments, ":"), *body,
+    ]  # fmt: skip
+    grid = tuple((chain.size(a), groups.whole.tile(a)) for a, _ in groups.whole.grid)
+    launch = Launch(name, taken, (), grid, 1, tuple(mapped.values()))
+    return lines, launch
+
+
+def _set_up(frame: Frame, groups: Groups) -> list[str]:
+    """Tiles and barriers of every ring."""
+    lines: list[str] = []
+    inits: dict[int, list[str]] = {}
+    for ring in groups.rings.values():
+        count = (groups.stages if ring.looped else 1) * (groups.count if ring.own else 1)
+        box = ring.map.box if len(ring.map.box) > 2 else ring.shape
+        of = frame.map(ring.buffer)
+        args = [f"gl.{ring.map.dtype}", f"{[count, *box]}", f"{of}.layout"]
+        lines += call(1, f"{tile(frame, ring)} = gl.allocate_shared_memory", args)
+        for bar in names(frame, ring)[1:]:
+            args = ["gl.int64", f"[{count}, 1]", BARRIERS]
+            lines += call(1, f"{bar} = gl.allocate_shared_memory", args)
+            waited = groups.count if bar == empty(frame, ring) and not ring.own else 1
+            inits.setdefault(count, []).append(f"mbarrier.init({bar}.index(each), count={waited})")
+    for count, each in inits.items():
+        lines.append(f"{TAB}for each in gl.static_range({count}):")
+        lines += [f"{TAB}{TAB}{words}" for words in each]
+    return [*lines, f"{TAB}hopper.fence_async_shared()"]
+
+
+def _divided(groups: Groups, name: str, computes: Sequence[str], loads: Sequence[str]) -> list[str]:
+    lines = [f"{TAB}gl.warp_specialize(", f"{TAB * 2}["]
+    for i in range(groups.count):
+        lines += _wrapped(f"({name}_rows, (", f"{i}, {', '.join(computes)})),")
+    lines += _wrapped(f"({name}_loads, (", f"{', '.join(loads)})),")
+    warps = [4] * (groups.count - 1) + [1]
+    registers = [REGISTERS[groups.count]] * (groups.count - 1) + [LOADER]
+    return [*lines, f"{TAB * 2}],", f"{TAB * 2}{warps},", f"{TAB * 2}{registers},", f"{TAB})"]
+
+
+def _wrapped(head: str, words: str) -> list[str]:
+    pad = TAB * 3
+    if len(f"{pad}{head}{words}") <= LINE:
+        return [f"{pad}{head}{words}"]
+    broken = textwrap.wrap(words, LINE - len(pad) - len(TAB))
+    return [f"{pad}{head}", *(f"{pad}{TAB}{line}" for line in broken)]

@@ -1,0 +1,166 @@
+"""Products of a warp group in Gluon: tiles in shared memory, waits for them, what is in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcfuser.codegen.triton.frame import TAB, Frame, call
+from mcfuser.codegen.triton.hopper.groups import Groups, Ring
+from mcfuser.codegen.triton.tile import shape_text
+from mcfuser.space.statement import Compute, Illegal
+
+NOW = ("slot", "phase")
+BEFORE = ("slot_before", "phase_before")
+"""Of this turn's tiles, and of those of the turn before, whose products are issued late."""
+
+
+def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
+    """A product from what Triton would take, begun and waited for. Late ones begin beside it and
+    are still under way after it."""
+    lines = _begin(frame, s, operand(frame, s, a, 0), operand(frame, s, b, 1))
+    late, frame.late = frame.late, ()
+    return lines + begin_late(frame, late) + _end(frame, s, len(late))
+
+
+def begin_late(frame: Frame, late: Sequence[Compute]) -> list[str]:
+    """Products of the turn before begin, with the left operands that it has left."""
+    lines: list[str] = []
+    for s in late:
+        words = frame.tile(of(frame).layout.dots[s.buffer].right.tensor)
+        right = operand(frame, s, words, 1, late=True)
+        lines += _begin(frame, s, left_name(frame, s), right, late=True)
+    return lines
+
+
+def end_late(frame: Frame, late: Sequence[Compute]) -> list[str]:
+    """They have ended, the first of them first."""
+    lines: list[str] = []
+    for i, s in enumerate(late):
+        lines += _end(frame, s, len(late) - 1 - i, late=True)
+    return lines
+
+
+def _begin(frame: Frame, s: Compute, a: str, b: str, late: bool = False) -> list[str]:
+    """The product begins, once its operands are there."""
+    lines, name = list[str](), frame.tile(s.buffer)
+    for ring in _rings(frame, s):
+        if ring.looped and (ring.buffer, late) not in frame.arrived:
+            frame.arrived.add((ring.buffer, late))
+            lines += arrived(frame, ring, late)
+    args = [a, b, name]
+    if s.buffer in frame.fresh:
+        shape = shape_text([frame.layout.width(x) for x in frame.layout.space(s.buffer)])
+        args[2:] = [f"gl.zeros({shape}, gl.float32, TILE)", "use_acc=False"]
+    head = f"{name} = hopper.warpgroup_mma"
+    return lines + call(frame.depth, head, [*args, "is_async=True"])
+
+
+def _end(frame: Frame, s: Compute, flying: int, late: bool = False) -> list[str]:
+    """The product has ended, so many later ones have perhaps not; tiles that the turn does not
+    need any more may be filled again."""
+    pad, names = TAB * frame.depth, [frame.tile(s.buffer)]
+    if late:
+        names.append(left_name(frame, s))
+    taken = ", ".join(names) + ("," if len(names) == 1 else "")
+    lines = [f"{pad}{', '.join(names)} = hopper.warpgroup_mma_wait({flying}, deps=({taken}))"]
+    groups = of(frame)
+    for ring in _rings(frame, s):
+        if ring.looped and groups.readers(ring.buffer)[-1] == s.buffer:
+            at = place(groups, ring, (BEFORE if late else NOW)[0])
+            lines.append(f"{pad}mbarrier.arrive({empty(frame, ring)}.index({at}), count=1)")
+    return lines
+
+
+def operand(frame: Frame, s: Compute, words: str, side: int, late: bool = False) -> str:
+    """A side of a product: a tile that was loaded lies in a ring, one that was computed is in
+    registers, and moves among them."""
+    roles = of(frame).layout.dots[s.buffer]
+    name = (roles.left, roles.right)[side].tensor
+    ring = of(frame).rings.get(name)
+    if ring is None:
+        return f"gl.convert_layout({words}, LEFT)"
+    if words != frame.tile(name):
+        raise Illegal(f"'{name}' is changed before it enters a product")
+    at = place(of(frame), ring, (BEFORE if late else NOW)[0])
+    return flat(frame, ring, at) + (".permute((1, 0))" if ring.flipped else "")
+
+
+def left_name(frame: Frame, s: Compute) -> str:
+    """The variable that holds the left operand of a late product."""
+    return frame.named("left", f"{s.buffer}_left")
+
+
+def put(frame: Frame, buffer: str, value: str, at: Sequence[str]) -> list[str]:
+    """An output's tile leaves through a map, from where an operand has lain."""
+    groups = of(frame)
+    name, _ = groups.stored[buffer]
+    ring, pad = groups.rings[name], TAB * frame.depth
+    here = f"{tile(frame, ring)}.index({place(groups, ring)})"
+    return [
+        *call(frame.depth, f"{flat(frame, ring, place(groups, ring))}.store", [value]),
+        f"{pad}hopper.fence_async_shared()",
+        *call(frame.depth, "put", [frame.map(buffer), f"[{', '.join(at)}]", here]),
+        f"{pad}tma.store_wait(0)",
+    ]
+
+
+# --- rings
+
+
+def arrived(frame: Frame, ring: Ring, late: bool = False) -> list[str]:
+    """Waits until a tile is there."""
+    slot, phase = BEFORE if late else NOW
+    at = place(of(frame), ring, slot)
+    words = f"{full(frame, ring)}.index({at}), {phase if ring.looped else 0}"
+    return [f"{TAB * frame.depth}mbarrier.wait({words})"]
+
+
+def place(groups: Groups, ring: Ring, slot: str = NOW[0]) -> str:
+    """Which tile of a ring a group has in a turn."""
+    if not ring.looped:
+        return "group" if ring.own else "0"
+    return f"{slot} * {groups.count} + group" if ring.own else slot
+
+
+def flat(frame: Frame, ring: Ring, at: str) -> str:
+    """A tile as a matrix."""
+    found = f"{tile(frame, ring)}.index({at})"
+    return f"{found}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else found
+
+
+def counted(frame: Frame, stages: int, late: bool = False) -> list[str]:
+    """Which tiles of the rings a turn has, or the one before, and in which round of them."""
+    pad, turn = TAB * frame.depth, "(turn - 1)" if late else "turn"
+    slot, phase = BEFORE if late else NOW
+    return [f"{pad}{slot} = {turn} % {stages}", f"{pad}{phase} = {turn} // {stages} % 2"]
+
+
+def tile(frame: Frame, ring: Ring) -> str:
+    return frame.named("ring", f"{ring.buffer}_tile")
+
+
+def full(frame: Frame, ring: Ring) -> str:
+    return frame.named("ring", f"{ring.buffer}_full")
+
+
+def empty(frame: Frame, ring: Ring) -> str:
+    return frame.named("ring", f"{ring.buffer}_empty")
+
+
+def names(frame: Frame, ring: Ring) -> Sequence[str]:
+    """What a function is handed of a ring."""
+    both = (tile(frame, ring), full(frame, ring))
+    return (*both, empty(frame, ring)) if ring.looped else both
+
+
+def _rings(frame: Frame, s: Compute) -> list[Ring]:
+    groups = of(frame)
+    roles = groups.layout.dots[s.buffer]
+    both = dict.fromkeys((roles.left.tensor, roles.right.tensor))
+    return [groups.rings[n] for n in both if n in groups.rings]
+
+
+def of(frame: Frame) -> Groups:
+    """The groups of which the frame is one's place."""
+    assert frame.groups is not None
+    return frame.groups

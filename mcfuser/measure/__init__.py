@@ -1,0 +1,1 @@
+"""Right, and how fast: test cases, processes that may die, timing in turns."""

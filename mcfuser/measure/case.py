@@ -1,0 +1,157 @@
+"""A chain with random inputs and what it should compute: what kernels are checked on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.chain import WHOLE, Chain
+from mcfuser.codegen.tensorir import flat_size
+from mcfuser.measure.agreement import disagreement
+from mcfuser.measure.inputs import Kind, Range, Style, drawn, kinds, positives, style
+from mcfuser.measure.rounding import allowed
+from mcfuser.measure.sample import Sample, sample
+from mcfuser.space.reference import evaluate, logical, typed
+
+Array = NDArray[Any]
+
+PIECE = 1 << 20
+"""Random values that one generator draws."""
+CACHED = 1 << 17
+"""Values that are looked at together: what a core's cache holds, and a copy of it."""
+RANGES: tuple[Range, ...] = ("positive", "share")
+"""What inputs that must not be negative are drawn from: the first that suits the chain."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """Inputs as their types store them, flat; the sampled results expected of them, and what
+    rounding may make of these, in units of `Case.unit`."""
+
+    data: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    allowed: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chain with inputs drawn from a seed. The reference computes it at as many positions as
+    `budget` flops allow. A check allows relative errors of `unit`. Where inputs are `varied` all of
+    them may be given one `sign`."""
+
+    chain: Chain
+    seed: int
+    offsets: Mapping[str, float]
+    unit: float
+    varied: bool = False
+    sign: int | None = None
+    budget: float = float("inf")
+
+    @cached_property
+    def sample(self) -> Sample:
+        return sample(self.chain, self.budget, self.seed)
+
+    @cached_property
+    def made(self) -> Made:
+        """The first of the RANGES for which every output is a number, or the one with most."""
+        ranges = RANGES if positives(self.chain) else RANGES[:1]
+        best, most = None, -1
+        for positive in ranges:
+            found = self._made(positive)
+            known = [~np.isnan(found.expected[n]) for n in self.chain.outputs]
+            count = sum(int(np.count_nonzero(k)) for k in known)
+            if count > most:
+                best, most = found, count
+            if all(k.all() for k in known):
+                break
+        assert best is not None
+        return best
+
+    def _made(self, positive: Range) -> Made:
+        wanted = kinds(self.chain, self.offsets, positive)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            data = {n: self._random(pool, i, wanted[n]) for i, n in enumerate(self.chain.inputs)}
+        known = {n: logical(self.chain, n, a) for n, a in data.items()}
+        taken = self.sample.inputs(known)
+        inputs = {n: decode(a, self.chain.tensor(n).dtype) if n in data else a
+                  for n, a in taken.items()}  # fmt: skip
+        inputs = typed(self.sample.chain, inputs)  # once for both that need them so
+        results = evaluate(self.sample.chain, inputs)
+        return Made(data, results, allowed(self.sample.chain, inputs, results, self.unit))
+
+    def _random(self, pool: Executor, number: int, kind: Kind) -> Array:
+        """Draws one input, in pieces with a generator each: long ones take seconds otherwise."""
+        name = self.chain.inputs[number]
+        found = stored_room(self.chain, name)
+        how: Style = style(np.random.default_rng((self.seed, number)), kind, self.varied, self.sign)
+
+        def draw(first: int) -> None:
+            part = found[first : first + PIECE]
+            rng = np.random.default_rng((self.seed, number, first // PIECE))
+            part[:] = encode(drawn(rng, kind, len(part), how), kind.dtype)
+
+        list(pool.map(draw, range(0, len(found), PIECE)))
+        return found
+
+    def error(self, name: str, found: Array) -> float | str:
+        """The norm-wise relative error of an output, as the chain indexes it and its type stores
+        it; or what is wrong."""
+        dtype, made = self.chain.tensor(name).dtype, self.made
+        wanted = made.expected[name]
+        if np.isfinite(wanted).all() and _representable(wanted, dtype) and not finite(found, dtype):
+            return f"output '{name}' is not finite"
+        part = decode(self.sample.output(name, found), dtype)
+        error = disagreement(part, wanted, made.allowed[name], self.unit, not self.varied)
+        return error if isinstance(error, float) else f"output '{name}' is wrong: {error}"
+
+
+def _representable(values: Array, dtype: str) -> bool:
+    """None of them is infinite in that type."""
+    most = {"float16": 6e4, "bfloat16": 3e38}.get(dtype, 3.402824e38)
+    return not values.size or float(np.abs(values).max()) < most
+
+
+def stored_room(chain: Chain, name: str) -> Array:
+    """Room for a tensor, flat, in its type's bytes."""
+    dtype = chain.tensor(name).dtype
+    return np.empty(flat_size(chain, name), _HOST.get(dtype, dtype))
+
+
+# --- values as types store them -------------------------------------------------------------
+
+_HOST = {"bfloat16": "uint16"}
+
+
+def encode(values: Array, dtype: str) -> Array:
+    """Values in a type's bytes; bfloat16, which numpy lacks, rounded to nearest even."""
+    if dtype != "bfloat16":
+        return values.astype(dtype)
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def decode(stored: Array, dtype: str) -> Array:
+    """The values that `encode` stored."""
+    if dtype != "bfloat16":
+        return stored
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def finite(stored: Array, dtype: str) -> bool:
+    """No value that `encode` stored is infinite or none: not every bit of an exponent is set."""
+    if dtype in (*WHOLE, "bool"):
+        return True
+    exponent = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(dtype)
+    if exponent is None:
+        return bool(np.isfinite(stored).all())
+    bits = stored.view(np.uint16).ravel()
+    some = (bits[first : first + CACHED] for first in range(0, bits.size, CACHED))
+    return all(bool((part & exponent).max() < exponent) for part in some)

@@ -1,0 +1,1 @@
+"""Child processes: started, limited, asked, and ended with whoever started them."""

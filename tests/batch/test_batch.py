@@ -1,0 +1,261 @@
+"""Batches with a pretended compiler: what is done, skipped, kept, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mcfuser.batch import state
+from mcfuser.batch.outcome import Outcome
+from tests.support.paths import SUPPORT
+
+SLOWLY = SUPPORT / "batch_slowly.py"
+
+
+class Zoo:
+    """A folder with a zoo of pretended models, by name what they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.output = folder, folder / "report"
+
+    def holds(self, more: str = "", **models: str) -> None:
+        for name, what in models.items():
+            (self.folder / f"{name}.onnx").write_text(what)
+        files = json.dumps([f"{name}.onnx" for name in models])
+        (self.folder / "zoo.toml").write_text(f"[[models]]\nfiles = {files}\n{more}\n")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(SLOWLY), str(self.folder / "zoo.toml"), "-o", str(self.output),
+             *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def batch(self, *words: str) -> tuple[int, str, str]:
+        """The exit status, what was printed, and what was said to be wrong."""
+        process = self.start(*words)
+        told, wrong = process.communicate()
+        return process.returncode, told, wrong
+
+    @property
+    def report(self) -> dict[str, object]:
+        return json.loads((self.output / "report.json").read_text())
+
+    def states(self) -> dict[str, str]:
+        """Each entry's model and state."""
+        return {e["name"].removesuffix(".onnx"): e["state"] for e in self.report["entries"]}
+
+    def begun(self) -> list[str]:
+        """The models that were compiled so far, in that order."""
+        return [line.split(".")[0] for line in self._noted()]
+
+    def processes(self) -> list[int]:
+        return [int(line.split()[1]) for line in self._noted()]
+
+    def _noted(self) -> Sequence[str]:
+        noted = self.folder / "begun"
+        return noted.read_text().splitlines() if noted.exists() else []
+
+    def wait_until_begun(self, name: str) -> None:
+        while name not in self.begun():
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Zoo:
+    return Zoo(tmp_path)
+
+
+def test_a_good_zoo_is_done_once(zoo: Zoo) -> None:
+    zoo.holds('devices = ["cpu", "l4"]', a="good", b="fine")
+    status, told, wrong = zoo.batch("--jobs", "2")
+    assert (status, wrong) == (0, "")
+    assert "4 of" not in told and "2 unchecked, 2 passed; 0 of 4 unchanged" in told
+    assert sorted(zoo.begun()) == ["a", "a", "b", "b"]
+    (entry, other, *_) = zoo.report["entries"]
+    assert (entry["device"], entry["error"], entry["fused"], entry["chains"]) == ("cpu", 1e-7, 1, 2)
+    assert (zoo.output / entry["folder"] / "module.so").read_bytes() == b"module of good"
+    assert other["device"] == "nvidia/l4" and "no GPU is at hand" in other["reason"]
+    status, told, _ = zoo.batch()
+    assert status == 0 and "4 of 4 unchanged" in told
+    assert len(zoo.begun()) == 4
+    suites = ElementTree.parse(zoo.output / "junit.xml").getroot()
+    assert [s.get("name") for s in suites] == ["cpu", "nvidia/l4"]
+    assert suites.attrib | {"time": ""} == {
+        "name": "mcfuser batch", "tests": "4", "failures": "0", "errors": "0", "skipped": "4",
+        "time": "",
+    }  # fmt: skip
+
+
+def test_what_changed_is_done_again_and_nothing_else(zoo: Zoo) -> None:
+    zoo.holds(a="good", b="fine", c="fair")
+    assert zoo.batch()[0] == 0
+    (zoo.folder / "b.onnx").write_text("better")
+    folder = next(e["folder"] for e in zoo.report["entries"] if e["name"] == "c.onnx")
+    (zoo.output / folder / "module.so").write_bytes(b"something else")
+    assert zoo.batch()[0] == 0
+    assert zoo.begun() == ["a", "b", "c", "b", "c"]
+    zoo.holds("seed = 1", a="good", b="better", c="fair")
+    assert zoo.batch()[0] == 0
+    assert len(zoo.begun()) == 8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "", "{", "[]", "[" * 100_000, '{"key": "k"}', '{"key": "k", "outcome": {}}',
+        '{"key": "k", "outcome": {"state": "odd"}}', '{"key": "k", "outcome": {"state": []}}',
+        '{"key": "k", "outcome": {"state": "passed", "error": "none"}}',
+        '{"key": "k", "outcome": {"state": "passed", "seconds": null}}',
+    ],
+)  # fmt: skip
+def test_a_spoilt_outcome_is_no_outcome(words: str, tmp_path: Path) -> None:
+    (tmp_path / "module.so").write_bytes(b"module")
+    kept = Outcome("passed", error=0.0, module=state.file_hash(tmp_path / "module.so"))
+    state.keep(tmp_path, "k", kept)
+    assert state.known(tmp_path, "k") == kept
+    assert state.known(tmp_path, "another") is None
+    (tmp_path / "outcome.json").write_text(words)
+    assert state.known(tmp_path, "k") is None
+
+
+def test_one_entrys_death_is_its_own_failure(zoo: Zoo) -> None:
+    zoo.holds(
+        dies="crash", bug="bug", refused="refused", wrong="wrong", infinite="infinite", nan="nan",
+        later="dies later", good="good",
+    )  # fmt: skip
+    status, _, wrong = zoo.batch("--jobs", "3")
+    assert (status, wrong) == (1, "")
+    disagreed = {"wrong", "infinite", "nan"}
+    assert zoo.states() == {
+        **dict.fromkeys(("dies", "bug", "refused", "later"), "failed"),
+        **dict.fromkeys(disagreed, "disagreed"),
+        "good": "passed",
+    }
+    reasons = {e["name"].removesuffix(".onnx"): e["reason"] for e in zoo.report["entries"]}
+    assert reasons["dies"] == "compile died of signal SIGSEGV"
+    assert reasons["bug"] == "compile ended with status 1: RuntimeError: a bug"
+    assert reasons["refused"] == "the model has no operators"
+    assert "differ from onnxruntime's by 5.0e-01, more than 1.0e-04" in reasons["wrong"]
+    cases = ElementTree.parse(zoo.output / "junit.xml").getroot().findall("testsuite/testcase")
+    assert sum(c.find("failure") is not None for c in cases) == 7
+    page = (zoo.output / "summary.md").read_text()
+    assert page.index("**disagreed**") < page.index("**failed**") < page.index("| passed |")
+    again, _, _ = zoo.batch()
+    assert again == 1
+    assert zoo.begun().count("good") == 1 and zoo.begun().count("dies") == 2
+
+
+def test_what_takes_too_long_has_failed(zoo: Zoo) -> None:
+    zoo.holds('limit = "2s"', a="wait")
+    assert zoo.batch()[0] == 1
+    assert zoo.report["entries"][0]["reason"] == "compile took longer than 2 s and was ended"
+    assert gone(*zoo.processes())
+
+
+def test_a_spent_budget_keeps_what_is_done(zoo: Zoo) -> None:
+    zoo.holds(a="wait", b="good")
+    status, told, _ = zoo.batch("--timeout", "3s")
+    assert status == 3 and "2 not run" in told
+    assert zoo.states() == {"a": "not run", "b": "not run"}
+    assert "b" not in zoo.begun() and gone(*zoo.processes())
+    (zoo.folder / "gate").touch()
+    assert zoo.batch()[0] == 0
+    status, _, _ = zoo.batch("--timeout", "1ms")
+    assert status == 0, "what is known needs no time"
+
+
+def test_a_failure_outweighs_a_spent_budget(zoo: Zoo) -> None:
+    zoo.holds(a="refused", b="wait")
+    process = zoo.start("--timeout", "600s")
+    zoo.wait_until_begun("b")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert zoo.states() == {"a": "failed", "b": "not run"}
+    assert zoo.report["status"] == 1 and zoo.report["interrupted"] is True
+    assert gone(*zoo.processes())
+
+
+def test_after_kill_9_it_goes_on_where_it_was(zoo: Zoo) -> None:
+    zoo.holds(a="good", b="wait", c="fine")
+    process = zoo.start()
+    zoo.wait_until_begun("b")
+    process.kill()
+    process.communicate()
+    assert not (zoo.output / "report.json").exists()
+    (zoo.folder / "gate").touch()
+    status, told, _ = zoo.batch()
+    assert status == 0 and "1 of 3 unchanged" in told
+    assert zoo.begun() == ["a", "b", "b", "c"]
+
+
+def test_one_batch_at_a_time_writes_to_a_folder(zoo: Zoo) -> None:
+    zoo.holds(a="wait")
+    process = zoo.start()
+    zoo.wait_until_begun("a")
+    status, _, wrong = zoo.batch()
+    assert status == 2 and "another batch writes to" in wrong
+    (zoo.folder / "gate").touch()
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_an_entry_that_cannot_be_kept_has_failed(zoo: Zoo) -> None:
+    zoo.holds(a="good", b="fine")
+    assert zoo.batch()[0] == 0
+    a, _ = (zoo.output / e["folder"] for e in zoo.report["entries"])
+    for file in a.iterdir():
+        file.unlink()
+    a.rmdir()
+    a.write_text("in the way")
+    assert zoo.batch()[0] == 1
+    assert zoo.states() == {"a": "failed", "b": "passed"}
+
+
+def test_the_command_ends_with_who_started_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "model.onnx"
+    os.mkfifo(fifo)
+    script = (
+        "import os, subprocess, sys; words = sys.argv[1:]; "
+        "child = [sys.executable, '-m', 'mcfuser.batch.child', str(os.getpid())]; "
+        "print(subprocess.Popen(child + words).pid, flush=True); sys.stdin.read()"
+    )
+    words = ["compile", str(fifo), "-o", str(tmp_path / "out"), "--device", "l4"]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        with fifo.open("wb"):  # the command has opened its model
+            parent.kill()
+            assert gone(child)
+
+
+def test_the_command_does_not_begin_for_one_that_is_dead() -> None:
+    command = [sys.executable, "-m", "mcfuser.batch.child", "1", "devices"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 1 and done.stdout == b""
+
+
+def gone(*processes: int) -> bool:
+    """None of them runs; waits until that is so, and fails with the test's own limit if never."""
+    while any(Path(f"/proc/{p}").exists() and not zombie(p) for p in processes):
+        time.sleep(0.05)
+    return True
+
+
+def zombie(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return os.path.exists(f"/proc/{process}")

@@ -1,0 +1,132 @@
+"""Chains cut into pieces: what each computes, where cuts fall, and how wide values cross them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcfuser.chain import Chain, attention, between, cut, finest, from_json, gemm, parts, products
+from mcfuser.expr import Cast, walk
+from mcfuser.space.reference import evaluate
+from mcfuser.tune.cover import pieces
+from tests.support.chains import LINES, extents, inputs, named
+
+chains = st.builds(named, st.sampled_from(sorted(LINES)), extents())
+
+
+def in_a_row(chain: Chain, pieces: tuple[Chain, ...], seed: int) -> None:
+    expected, known = evaluate(chain, inputs(chain, seed)), dict(inputs(chain, seed))
+    for piece in pieces:
+        found = evaluate(piece, {n: known[n] for n in piece.inputs})
+        known |= {o: found[o] for o in piece.outputs}
+    for o in chain.outputs:
+        np.testing.assert_allclose(known[o], expected[o], rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(chains, st.integers(0, 99), st.data())
+def test_the_pieces_of_every_cut_compute_the_chain(c: Chain, seed: int, data) -> None:
+    in_a_row(c, parts(c), seed)
+    assert all(len(products(part)) <= 1 for part in parts(c))
+    if others := list(between(c)):
+        in_a_row(c, cut(c, data.draw(st.sampled_from(others))), seed)
+
+
+def test_cuts_between_join_neighbours() -> None:
+    c = attention(2, 16, 16, 16, 16)
+    assert finest(c) == (2, 3, 2)
+    assert list(between(c)) == [(2, 5), (5, 2)]
+    assert list(between(gemm(1, 16, 16, 16, 16))) == []
+    assert cut(c, (7,)) == (c,)
+    assert [p.name for p in cut(c, (2, 5))] == [f"{c.name}/1", f"{c.name}/2"]
+
+
+def dtypes(pieces: tuple[Chain, ...]) -> list[dict[str, str]]:
+    return [{o: p.tensor(o).dtype for o in p.outputs} for p in pieces]
+
+
+def test_a_value_that_is_rounded_where_it_is_read_crosses_rounded() -> None:
+    first, second = parts(gemm(1, 16, 16, 16, 16, "float16"))
+    assert first.tensor("C").dtype == second.tensor("C").dtype == "float16"
+    assert not any(isinstance(e, Cast) for e in walk(second.operators[0].body))
+
+
+def test_a_value_that_its_piece_needs_whole_crosses_as_a_copy() -> None:
+    """The sum of exponentials is over unrounded ones."""
+    c = attention(2, 16, 16, 16, 16, "float16")
+    assert dtypes(parts(c)) == [
+        {"X": "float32"}, {"Z": "float32", "P_float16": "float16"}, {"O": "float16"}
+    ]  # fmt: skip
+    assert [str(o) for o in parts(c)[1].operators][-1] == (
+        "P_float16[b, m, n] = float16(P[b, m, n])"
+    )
+    assert dtypes(cut(c, (5, 2)))[0] == {"Z": "float32", "P_float16": "float16"}
+    assert dtypes(cut(c, (2, 5))) == [{"X": "float32"}, {"O": "float16"}]
+    in_a_row(c, parts(c), 0)
+
+
+DOCUMENT = {
+    "name": "norm", "axes": {"m": 4, "n": 8, "k": 8},
+    "tensors": {"X": {"shape": ["m", "k"], "dtype": "float16"},
+                "W": {"shape": ["k", "n"], "dtype": "float16"},
+                "V": {"shape": ["k", "n"], "dtype": "float16"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("readers", "crossing"),
+    [
+        (("float16(N[m, k])", "float16(N[m, k])"), {"N": "float16"}),
+        (("float16(N[m, k])", "bfloat16(N[m, k])"), {"N": "float32"}),
+        (("float16(N[m, k])", "N[m, k]"), {"N": "float32"}),
+        (("float32(N[m, k])", "float32(N[m, k])"), {"N": "float32"}),
+    ],
+)
+def test_readers_that_disagree_get_the_value_whole(readers, crossing) -> None:
+    one, two = readers
+    operators = [
+        "Q[m] = sum[k] X[m, k] * X[m, k]", "N[m, k] = X[m, k] / sqrt(Q[m])",
+        f"G[m, n] = sum[k] {one} * W[k, n]", f"U[m, n] = sum[k] {two} * V[k, n]",
+        "Y[m, n] = G[m, n] * U[m, n]",
+    ]  # fmt: skip
+    c = from_json({**DOCUMENT, "operators": operators})
+    assert dtypes(parts(c))[0] == crossing
+    assert dtypes(parts(c))[1] == {"G": "float32"}
+    in_a_row(c, parts(c), 1)
+
+
+def test_an_output_keeps_its_type() -> None:
+    operators = ["Q[m] = sum[k] X[m, k] * X[m, k]", "N[m, k] = X[m, k] / sqrt(Q[m])",
+                 "G[m, n] = sum[k] float16(N[m, k]) * W[k, n]"]  # fmt: skip
+    tensors = DOCUMENT["tensors"] | {"N": {"shape": ["m", "k"]}}  # type: ignore[operator]
+    c = from_json({**DOCUMENT, "tensors": tensors, "operators": operators, "outputs": ["N", "G"]})
+    assert dtypes(parts(c))[0] == {"N": "float32"}
+
+
+def test_a_condition_reads_the_value_whole() -> None:
+    operators = ["Q[m] = sum[k] X[m, k] * X[m, k]", "N[m, k] = X[m, k] / sqrt(Q[m])",
+                 "G[m, n] = sum[k] float16(N[m, k]) * W[k, n] where N[m, k] < 1.0"]  # fmt: skip
+    c = from_json({**DOCUMENT, "operators": operators})
+    assert dtypes(parts(c))[0] == {"N": "float32"}
+
+
+def test_empty_rows_are_nothing_in_pieces_too() -> None:
+    """A piece that divides by a sum does not see that it is one: the chain's guard goes along."""
+    lines = ["S[m, n] = sum[k] Q[m, k] * K[n, k]", "R[m] = max[n] S[m, n] where n < L[m]",
+             "P[m, n] = exp(S[m, n] - R[m])", "Z[m] = sum[n] P[m, n] where n < L[m]",
+             "U[m, h] = sum[n] P[m, n] * V[n, h] where n < L[m]",
+             "O[m, h] = U[m, h] / Z[m]"]  # fmt: skip
+    shapes = {"Q": "mk", "K": "nk", "V": "nh", "L": "m"}
+    c = from_json({"axes": {"m": 3, "n": 8, "k": 4, "h": 4}, "operators": lines,
+                   "tensors": {t: {"shape": list(s)} for t, s in shapes.items()}})  # fmt: skip
+    x = inputs(c, 0)
+    x["L"] = np.asarray([0.0, 3.0, 8.0])
+    expected = evaluate(c, x)["O"]
+    assert not expected[0].any()
+    for where in (finest(c), *between(c)):
+        known = dict(x)
+        for piece in pieces(c, where):
+            known |= evaluate(piece, {n: known[n] for n in piece.inputs})
+        np.testing.assert_allclose(known["O"], expected, rtol=1e-9, atol=1e-12)

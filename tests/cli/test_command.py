@@ -1,0 +1,110 @@
+"""The command: what it prints, what it writes, and its one sentence where the user errs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from db import Store
+from tests.support.paths import FIXTURES
+
+
+def mcfuser(*words: str, data: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mcfuser.cli", *words],
+        capture_output=True, text=True, env={**os.environ, "MCFUSER_DATA": str(data)}, check=False,
+    )  # fmt: skip
+
+
+def test_space_counts_as_the_paper_does(tmp_path: Path) -> None:
+    ran = mcfuser("space", "gemm:1,1024,1024,512,512", "--json", data=tmp_path)
+    found = json.loads(ran.stdout)
+    assert found["expressions"] == 26 and found["candidates"] == 109_051_904
+    assert [found["after"][r]["expressions"] for r in ("rule1", "rule2", "rule3")] == [5, 3, 3]
+    assert found["after"]["rule3"]["candidates"] == 5292
+    assert 0 < found["after"]["rule4"]["candidates"] < 5292
+
+
+def test_explain_derives_the_online_softmax(tmp_path: Path) -> None:
+    ran = mcfuser("explain", "attention:8,512,512,64,64", data=tmp_path)
+    assert "U <- exp2(R_old[b, m] - R[b, m]) * U[b, m, h]" in ran.stdout
+    assert "mh(L_Q,n(L_K,C_S,C_R,C_P,C_Z,L_V,C_U),C_O,S_O)" in ran.stdout
+
+
+def test_compile_run_and_the_cache(tmp_path: Path) -> None:
+    model = str(FIXTURES / "attention_divide_after.onnx")
+    out = tmp_path / "out"
+    ran = mcfuser(
+        "compile", model, "-o", str(out), "--trials", "8", "--timeout", "1h", data=tmp_path
+    )
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads((out / "report.json").read_text())
+    assert report["times"] == "measured"
+    again = mcfuser("compile", model, "-o", str(out), "--trials", "8", data=tmp_path)
+    assert again.returncode == 0
+    assert "measure chain" not in again.stderr
+    checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
+    assert json.loads(checked.stdout)["error"] <= 1e-5
+
+
+def test_tune_prints_json(tmp_path: Path) -> None:
+    ran = mcfuser(
+        "tune", "gemm:1,32,32,16,16", "--json", "--trials", "4", "--timeout", "1h", data=tmp_path
+    )
+    found = json.loads(ran.stdout)
+    assert found["measured"] > 0 and found["trials"] <= 4
+
+
+def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_path: Path) -> None:
+    kept = []
+    for more in ((), (), ("--retune",)):
+        ran = mcfuser("tune", "gemm:1,32,32,16,16", "--trials", "2", *more, data=tmp_path)
+        assert "the search was cut short by trials=2" in ran.stdout, ran.stderr
+        store = Store(f"sqlite:///{tmp_path / 'mcfuser.db'}")
+        kept.append([(k.key, k.created) for k in store.kernels()])
+        store.close()
+    assert kept[0] == kept[1] != kept[2]
+    assert [key for key, _ in kept[0]] == [key for key, _ in kept[2]]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("space", "gemm:1,2,3"), "is neither gemm:batch,M,N,K,H nor attention"),
+        (("space", "nowhere.json"), "chain file 'nowhere.json' cannot be read"),
+        (("space", "gemm:1,2,3,4,5", "--device", "abacus"), "device 'abacus' is not known"),
+        (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
+        (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
+        (("run", "nowhere", "--check", __file__), "there is no compiled module at 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(words: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    ran = mcfuser(*words, data=tmp_path)
+    assert ran.returncode == 2
+    assert sentence in ran.stderr
+    assert "Traceback" not in ran.stderr and ran.stderr.count("\n") == 1
+
+
+def test_a_model_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "words.onnx").write_bytes(b"not a model at all")
+    for name in ("empty", "words"):
+        path = tmp_path / f"{name}.onnx"
+        ran = mcfuser("compile", str(path), "-o", str(tmp_path / "out"), data=tmp_path)
+        assert ran.returncode == 2
+        assert "Traceback" not in ran.stderr
+
+
+def test_a_device_tells_its_readings_or_why_it_has_none(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'mcfuser.db'}")
+    store.keep_probe("nvidia/l4", {"launch": 3e-6}, {})
+    store.close()
+    told = mcfuser("device", "l4", "--json", data=tmp_path).stdout
+    assert json.loads(told) == {"device": "nvidia/l4", "readings": {"launch": 3e-6}}
+    assert "published rates" in mcfuser("device", "a100", data=tmp_path).stdout
+    assert "is no GPU" in mcfuser("device", "cpu", data=tmp_path).stderr

@@ -1,0 +1,182 @@
+"""Modules for a GPU hold cubins, and are built where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import relax
+
+from mcfuser.chain import attention
+from mcfuser.codegen.cuda import module as cuda_module
+from mcfuser.codegen.cuda.cubin import Binary, compile_source
+from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.device import device_named
+from mcfuser.errors import DeviceError
+from mcfuser.space.statement import Illegal
+from tests.support.cuda_modules import MISSING, PHYSICAL, module_with, tvm
+from tests.support.triton_cases import run_time, scheduled
+
+gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed: {MISSING}")
+
+
+@pytest.fixture(scope="module")
+def mapped() -> tuple[Source, Binary]:
+    tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
+    chain = attention(2, 64, 64, 32, 32, "float16")
+    tensors = [replace(t, offset=32, strides=(2048, 32, 1)) if t.name == "K" else t
+               for t in chain.tensors]  # fmt: skip
+    schedule = scheduled(replace(chain, tensors=tuple(tensors)), "mh.nk", tiles)
+    source = generate(schedule, "mapped_attention", Lowering(tma=True))
+    return source, compile_source(source, "sm_90")
+
+
+@gpu
+def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[Source, Binary]) -> None:
+    source, binary = compiled
+    module = module_with(source, binary)
+    library = cuda_module.build(
+        module, device_named("nvidia/h200"), [cuda_module.kernel(source, binary)]
+    )
+    assert library.startswith(b"\x7fELF")
+    assert binary.cubin in library
+    assert library.count(b"\x7fELF") >= 3, "the library, the kernel, and what TVM compiled"
+    assert b"fused_attention_0" in library
+    assert b"__global__" not in library, "TVM fell back to embedding CUDA source"
+
+
+@gpu
+def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(split: tuple[Source, Binary]) -> None:
+    source, binary = split
+    library = cuda_module.build(
+        module_with(source, binary), device_named("h200"), [cuda_module.kernel(source, binary)]
+    )
+    assert library.count(binary.cubin) == 1, "one cubin for both kernels"
+    assert b"TVMBackendAllocWorkspace" in library
+    for launch in source.launches:
+        assert launch.name.encode() in library
+    assert b"__global__" not in library
+
+
+def test_a_split_launches_its_kernels_in_order(split: tuple[Source, Binary]) -> None:
+    source, binary = split
+    words = cuda_module.launcher(source, binary, PHYSICAL).script()
+    calls = [line for line in words.splitlines() if "call_packed" in line]
+    for launch, call in zip(source.launches, calls, strict=True):
+        x, y, z = launch.blocks({})
+        assert f'"{launch.name}"' in call
+        assert f"128, {x}, {y}, {z}, {binary.shared})" in call
+        assert call.count(".data") == len(launch.arguments)
+    parameters = words[words.index("def ") : words.index(":\n")].count("T.Buffer")
+    counters = [w for w in source.workspace if w.zero]
+    assert parameters == len(source.parameters) + len(counters)
+    assert words.count("alloc_buffer") == len(source.workspace) - len(counters)
+
+
+ENCODE = "runtime.cuTensorMapEncodeTiled"
+
+
+@pytest.mark.skipif(
+    tvm.get_global_func(ENCODE, allow_missing=True) is not None, reason="TVM's CUDA runtime is here"
+)
+def test_a_launcher_hands_tensor_maps_over(mapped: tuple[Source, Binary]) -> None:
+    """Run on this CPU, with stand-ins for the driver's function and the kernel."""
+    source, binary = mapped
+    shapes = {n: (2, 65, 32) if n == "K" else shape for n, shape in PHYSICAL.items()}
+    function = cuda_module.launcher(source, binary, shapes).with_attr("global_symbol", "launch")
+    built = tvm.compile(tvm.IRModule({"launch": function}), target={"kind": "llvm"})
+    q, k, v, o = (tvm.runtime.tensor(np.zeros(shapes[n], np.float16)) for n in source.parameters)
+    maps: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
+    tvm.register_global_func(ENCODE, lambda *given: maps.append(given))
+    tvm.register_global_func(source.name, lambda *given: calls.append(given))
+    try:
+        built["launch"](q, k, v, o)
+    finally:
+        for name in (ENCODE, source.name):
+            tvm_ffi.registry.remove_global_func(name)
+    bases = [q.data_ptr(), k.data_ptr() + 2 * 32, v.data_ptr()]
+    numbers = (32, 64, 2, 64, 4096, 32, 32, 1, 1, 1, 1)  # extents, bytes, box, steps
+    codes = (0, 2, 2, 0)  # no interleaving, 64 bytes swizzled, lines of 128 bytes, zeros outside
+    for given, base in zip(maps, bases, strict=True):
+        assert given[0].value % 64 == 0, "the driver wants a map to lie so"
+        assert given[3].value == base
+        assert given[1:3] + given[4:] == ("float16", 3, *numbers, *codes)
+    each = [(m[0].value, 2, 64, 32, 2048, 32, 1) for m in maps]
+    rest = (0, 0, binary.threads, *source.grid, binary.shared)
+    taken = [getattr(x, "value", x) for x in calls[0]]
+    assert taken == [o.data_ptr(), *(x for one in each for x in one), *rest]
+
+
+@gpu
+def test_a_module_is_built_with_tensor_maps(mapped: tuple[Source, Binary]) -> None:
+    source, binary = mapped
+    kernel = cuda_module.kernel(source, binary)
+    ((_, types),) = kernel.functions
+    assert types == (
+        "handle",
+        *(cuda_module.MAP, *["int32"] * 3, *["int64"] * 3) * 3,
+        *["int64"] * 2,
+    )
+    library = cuda_module.build(module_with(source, binary), device_named("h200"), [kernel])
+    assert binary.cubin in library
+    assert ENCODE.encode() in library
+    assert b"__global__" not in library
+
+
+def test_extents_known_at_run_time_only_are_refused(compiled: tuple[Source, Binary]) -> None:
+    chain = run_time(attention(2, 64, 64, 32, 32, "float16"), "n")
+    source = generate(scheduled(chain, "mh.nk", dict.fromkeys("mnkh", 32)), "f")
+    with pytest.raises(Illegal, match="axis 'n' has an extent that is known at run time only"):
+        cuda_module.launcher(source, compiled[1], PHYSICAL)
+
+
+@gpu
+def test_what_the_compiler_refuses_is_one_sentence(compiled: tuple[Source, Binary]) -> None:
+    source, binary = compiled
+    device = replace(device_named("nvidia/h200"), arch="sm_12")
+    with pytest.raises(DeviceError, match=r"device 'nvidia/h200' cannot be built: .+") as caught:
+        cuda_module.build(module_with(source, binary), device, [cuda_module.kernel(source, binary)])
+    assert "\n" not in str(caught.value)
+
+
+def test_two_kernels_of_one_name_are_refused(compiled: tuple[Source, Binary]) -> None:
+    one = cuda_module.kernel(*compiled)
+    with pytest.raises(ValueError, match="two kernels of one name"):
+        cuda_module.build(
+            module_with(*compiled), device_named("h200"), [one, replace(one, cubin=b"")]
+        )
+
+
+def test_missing_packages_are_named(
+    compiled: tuple[Source, Binary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_module, "NEEDED", ("no_such.package",))
+    with pytest.raises(DeviceError, match=r"needs the package no_such\.package.*mcfuser\[gpu\]"):
+        cuda_module.build(module_with(*compiled), device_named("nvidia/h200"), [])
+
+
+def test_large_constants_travel_apart_and_come_back(compiled: tuple[Source, Binary]) -> None:
+    module = module_with(*compiled)
+    light, constants = cuda_module.lift_constants(module)
+    assert [a.shape for a in constants.values()] == [(2, 256, 128)]
+    assert len(light["main"].params) == 4
+    assert len(tvm.ir.save_json(light)) < len(tvm.ir.save_json(module)) / 2
+    bound = relax.transform.BindParams(
+        "main", {n: tvm.runtime.tensor(a) for n, a in constants.items()}
+    )(light)
+    tvm.ir.assert_structural_equal(bound["main"], module["main"])
+
+
+def test_the_launcher_takes_physical_shapes(compiled: tuple[Source, Binary]) -> None:
+    source, binary = compiled
+    function = cuda_module.launcher(source, binary, PHYSICAL)
+    words = function.script()
+    for i, name in enumerate(source.parameters):
+        assert f'p{i}: T.Buffer({PHYSICAL[name]}, "float16")' in words
+    launch = f"128, {source.grid[0]}, 1, 1, {binary.shared}"
+    assert f"T.int64(0), T.int64(0), {launch})" in words
+    without = cuda_module.launcher(source, replace(binary, shared=0), PHYSICAL)
+    assert f"128, {source.grid[0]}, 1, 1)" in without.script()

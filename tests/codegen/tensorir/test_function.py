@@ -1,0 +1,369 @@
+"""The same schedules run for real: TensorIR on this CPU against the chain's plain meaning."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+
+from mcfuser.algebra.hoist import hoist
+from mcfuser.algebra.roll import rolls
+from mcfuser.chain import Bounds, Chain, attention, fixed, from_json, gemm
+from mcfuser.codegen.tensorir import Lowering, flat_size, generate
+from mcfuser.codegen.tensorir.build import compile_function
+from mcfuser.space.expression import Expression, bind, loop_axes, parse, tilings
+from mcfuser.space.place import place
+from mcfuser.space.program import Program
+from mcfuser.space.reference import evaluate, logical
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal, loops
+from tests.support.paths import GOLDEN
+from tests.support.schedules import LINES, build, random_inputs, schedules
+from tests.support.tensorir_agree import WIDE, call, error, run
+
+GOLDEN = GOLDEN / "tensorir"
+NARROW = Lowering(4, 3, 8)
+EXTENTS = (1, 7, 16, 33, 48, 64, 77)
+KINDS = ("plain", "split", "bounded", "run time", "all")
+BOUNDED = {
+    "attention": [
+        "S[b, m, n] = sum[k] A[b, m, k] * B[b, n, k]",
+        "R[b, m] = max[n] S[b, m, n]",
+        "P[b, m, n] = exp(S[b, m, n] - R[b, m])",
+        "Z[b, m] = sum[n] P[b, m, n]",
+        "U[b, m, h] = sum[n] P[b, m, n] * D[b, n, h]",
+        "O[b, m, h] = U[b, m, h] / Z[b, m]",
+    ],
+    "product": ["U[b, m, h] = sum[n] E[b, m, n] * D[b, n, h]"],
+    "normaliser": [
+        "R[b, m] = max[n] E[b, m, n]",
+        "Z[b, m] = sum[n] exp(E[b, m, n] - R[b, m])",
+        "L[b, m] = R[b, m] + log(Z[b, m])",
+    ],
+}
+CAUSAL, WINDOW = " where n <= m", " where n <= m and m <= n + 30"
+"""Wide enough for every row of `draw` to have a position."""
+
+
+def bounded(name: str, extents: Mapping[str, int], domain: str) -> Chain:
+    """A chain whose reductions over n have a domain."""
+    lines = [x + domain * ("[n]" in x) for x in BOUNDED[name]]
+    shapes = {"A": "bmk", "B": "bnk", "D": "bnh", "E": "bmn"}
+    used = {t: list(s) for t, s in shapes.items() if any(f"{t}[" in x for x in lines)}
+    axes = {a: n for a, n in extents.items() if any(a in s for s in used.values())}
+    tensors = {t: {"shape": shape} for t, shape in used.items()}
+    return from_json({"axes": axes, "tensors": tensors, "operators": lines})
+
+
+def parted(
+    chain: Chain, expression: Expression, tiles: Mapping[str, int], split: str, parts: int
+) -> Schedule:
+    chain = hoist(chain)
+    dead = {a for a in loop_axes(chain) if tiles[a] >= chain.size(a)}
+    kept = tuple((a, min(tiles[a], chain.size(a))) for a in loop_axes(chain))
+    buffers, body = place(Program(chain, rolls(chain)), expression, dead, split=split)
+    return Schedule(chain, expression, kept, buffers, body, parts)
+
+
+def at_run_time(chain: Chain, bounds: Mapping[str, Bounds]) -> Chain:
+    axes = tuple(replace(a, extent=bounds.get(a.name, a.extent)) for a in chain.axes)
+    return replace(chain, axes=axes)
+
+
+def draw(rng: random.Random, kind: str) -> tuple[Schedule, Chain]:
+    """A schedule of this kind and the chain that it computes; raises Illegal if there is none."""
+    wants = {kind} if kind != "all" else set(KINDS)
+    extents = {a: rng.choice(EXTENTS) for a in "mnkh"} | {"b": rng.choice((1, 3))}
+    tiles = {a: rng.choice((16, 32, 48, 64, 128)) for a in "bmnkh"}
+    if "bounded" in wants:
+        extents |= {a: rng.choice((64, 77)) for a in "mn"}
+        tiles |= {"n": rng.choice((16, 32))}
+        domain = rng.choice((CAUSAL, WINDOW))
+        chain = bounded(rng.choice(sorted(BOUNDED)), extents, domain)
+    else:
+        chain = build(rng.choice(sorted(LINES)), extents)
+    if rng.random() < 0.4:
+        weights = [replace(t, constant=t.name in tuple("BDefg")) for t in chain.tensors]
+        chain = replace(chain, tensors=tuple(weights))
+    if "run time" in wants:
+        names = rng.sample([a.name for a in chain.axes], rng.randint(1, 2))
+        least = 49 if "bounded" in wants else 1
+        low = {a: rng.randint(min(least, chain.size(a)), chain.size(a)) for a in names}
+        chain = at_run_time(chain, {a: Bounds(low[a], chain.size(a)) for a in names})
+    every = tilings(chain)
+    expression = rng.choice(every) if rng.random() < 0.2 else bind(chain, rng.choice(every))
+    if "split" not in wants:
+        return schedules(chain, expression, tiles), chain
+    axis = rng.choice([a for o in chain.operators for a in o.over])
+    if axis in expression.grid or tiles[axis] >= chain.size(axis):
+        raise Illegal("nothing to split")
+    return parted(chain, expression, tiles, axis, rng.choice((2, 3, 5))), chain
+
+
+def values(rng: random.Random, chain: Chain) -> list[dict[str, int]]:
+    """Both ends of the bounds, and something between; one empty choice where all is known."""
+    bounds = {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
+    between = {a: rng.randint(b.low, b.high) for a, b in bounds.items()}
+    ends = [{a: b.low for a, b in bounds.items()}, {a: b.high for a, b in bounds.items()}]
+    return [*ends, between] if bounds else [{}]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_schedules_agree_with_the_chain(seed: int) -> None:
+    """25 a seed, 200 in all, a fifth of each kind: every chain, bound or not, ragged, packed."""
+    rng = random.Random(seed)
+    legal = 0
+    while legal < 25:
+        kind = KINDS[legal % len(KINDS)]
+        try:
+            schedule, chain = draw(rng, kind)
+            source = generate(schedule, "kernel", rng.choice((WIDE, NARROW)))
+        except Illegal:
+            continue
+        if kind in ("bounded", "all") and not any(x.lo or x.hi for x in loops(schedule.body)):
+            continue
+        legal += 1
+        function = compile_function(source.text, "kernel")
+        for extents in values(rng, chain):
+            plain = fixed(chain, extents)
+            inputs = {n: a.astype("float32") for n, a in random_inputs(plain, seed).items()}
+            found = call(source, function, chain, inputs, extents)
+            wrong = error(found, evaluate(plain, inputs))
+            assert wrong < 1e-5, (kind, extents, schedule.parts, str(chain), str(schedule))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["attention", "gemm"])
+def test_parts_that_are_empty_add_nothing(name: str, parts: int) -> None:
+    """Of four turns, three parts take two, two and none, and six leave two without any."""
+    chain = build(name, {"b": 2, "m": 20, "n": 60, "k": 8, "h": 20})
+    tiles = {"b": 1, "m": 16, "n": 16, "k": 8, "h": 32}
+    schedule = parted(chain, parse("mh.nk"), tiles, "n", parts)
+    empty = parts * schedule.span("n") - schedule.trips("n") >= schedule.span("n")
+    assert empty == (parts in (3, 6))
+    inputs = random_inputs(chain, parts)
+    first = chain.inputs[0]
+    inputs[first] *= 30  # scores of several hundred: the parts' maxima lie far apart
+    assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-5
+
+
+def test_tiles_that_no_row_reaches_are_not_visited() -> None:
+    """Whatever lies in keys and values past a causal row's tile, it is never read."""
+    chain = build("causal", {"b": 1, "m": 32, "n": 96, "k": 16, "h": 16})
+    inputs = random_inputs(chain, 0)
+    expected = evaluate(chain, inputs)
+    inputs["K"][:, 32:] = inputs["V"][:, 32:] = np.nan
+    schedule = schedules(chain, parse("mh.nk"), {"m": 16, "n": 16, "k": 16, "h": 16})
+    assert error(run(schedule, chain, WIDE, inputs), expected) < 1e-5
+
+
+def test_one_row_reads_its_keys_where_they_lie() -> None:
+    """A decode step uses each element of the keys once: panels would only cost."""
+    chain = attention(3, 1, 77, 33, 16)
+    schedule = schedules(chain, parse("mh.nk"), {"m": 16, "n": 32, "k": 48, "h": 16})
+    assert "panels" not in generate(schedule, "kernel", WIDE).text
+    inputs = random_inputs(chain, 0)
+    assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-6
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "s[n] = sum[k] B[k, n]",
+        "s[n] = B[0, n] * 1.0",
+        "s[n] = B[n, 3] * 1.0",
+        "s[n] = sum[k] B[k, n] where 0.0 < B[n, k]",
+        "s[n] = n * 0.1 where 0.0 < B[2, n]",
+    ],
+)
+def test_a_constant_that_something_else_reads_as_well_stays_as_it_lies(
+    other: str, constant: bool
+) -> None:
+    """What reads it wherever, in a body or a domain, finds no panels there."""
+    document = {
+        "axes": {"m": 20, "n": 80, "k": 80},
+        "tensors": {
+            "A": {"shape": ["m", "k"]},
+            "B": {"shape": ["k", "n"], "constant": constant},
+        },
+        "operators": [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            other,
+            "Y[m, n] = C[m, n] - s[n]",
+        ],
+    }
+    chain = from_json(document)
+    schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 80, "k": 8})
+    inputs = random_inputs(chain, 0)
+    assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-6
+
+
+def test_extents_that_no_shape_shows_are_arguments() -> None:
+    """Columns of views that are transposed: neither array has a dimension of m elements."""
+    document = {
+        "axes": {"m": [3, 50], "n": 32, "k": 24},
+        "tensors": {
+            "A": {"shape": ["m", "k"], "strides": [1, 50]},
+            "B": {"shape": ["k", "n"]},
+            "C": {"shape": ["m", "n"], "strides": [1, 50], "offset": 7},
+        },
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+    }
+    chain = from_json(document)
+    source = generate(schedules(chain, parse("mn.k"), {"m": 16, "n": 16, "k": 8}), "kernel", WIDE)
+    assert source.scalars == ("m",)
+    function = compile_function(source.text, "kernel")
+    rng = np.random.default_rng(0)
+    for m in (3, 16, 49, 50):
+        plain = fixed(chain, {"m": m})
+        flat = {n: rng.standard_normal(flat_size(plain, n)).astype("float32") for n in plain.inputs}
+        expected = evaluate(plain, {n: logical(plain, n, a) for n, a in flat.items()})
+        assert error(call(source, function, chain, flat, {"m": m}), expected) < 1e-6
+
+
+def test_an_extent_outside_its_bounds_is_refused() -> None:
+    chain = at_run_time(gemm(1, 64, 64, 32, 32), {"n": Bounds(10, 64)})
+    source = generate(schedules(chain, parse("mh.nk"), dict.fromkeys("mnkh", 32)), "kernel", WIDE)
+    function = compile_function(source.text, "kernel")
+    for n in (9, 65):
+        plain = gemm(1, 64, n, 32, 32)
+        arrays = [np.zeros(plain.shape(t), "float32") for t in ("A", "B", "D", "E")]
+        arrays = [a if "n" in chain.tensor(t).shape else a.reshape(-1)
+                  for t, a in zip("ABDE", arrays, strict=True)]  # fmt: skip
+        with pytest.raises(RuntimeError, match="axis 'n' needs an extent from 10 to 64"):
+            function(*(tvm.runtime.tensor(a) for a in arrays))
+
+
+def test_views_are_read_and_written_where_they_lie() -> None:
+    """Heads split out of rows of 3 x 8: strides, and an offset, on both sides."""
+    document = {
+        "axes": {"b": 3, "m": 20, "n": 20, "k": 8},
+        "tensors": {
+            "Q": {"shape": ["b", "m", "k"], "strides": [8, 24, 1], "offset": 48},
+            "K": {"shape": ["b", "n", "k"], "strides": [8, 24, 1]},
+            "S": {"shape": ["b", "m", "n"], "strides": [20, 60, 1], "offset": 5},
+        },
+        "operators": ["S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]"],
+    }
+    chain = from_json(document)
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 16, "k": 8})
+    found = run(schedule, chain, WIDE, flat)
+    assert error(found, evaluate(chain, known)) < 1e-6
+
+
+def test_half_precision_is_stored_and_accumulated_wide() -> None:
+    chain = attention(2, 32, 32, 16, 16, "float16")
+    inputs = {n: a.astype("float16") for n, a in random_inputs(chain, 0).items()}
+    schedule = schedules(chain, parse("mh.nk"), {"m": 16, "n": 16, "k": 16, "h": 16})
+    assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-3
+
+
+def test_masked_scores_of_minus_infinity_weigh_nothing() -> None:
+    chain = build("softmax_in_place", {"b": 1, "m": 16, "n": 40, "k": 8, "h": 16})
+    inputs = random_inputs(chain, 0)
+    inputs["M"][:, 25:] = -np.inf
+    schedule = schedules(chain, parse("mh.nk"), {"m": 16, "n": 16, "k": 8, "h": 16})
+    assert error(run(schedule, chain, WIDE, inputs), evaluate(chain, inputs)) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_functions_are_accurate(scale: float) -> None:
+    """exp, exp2, erf, tanh are polynomials: within 5e-7 of the true values where these matter."""
+    lines = [
+        "E[m] = exp(X[m])", "F[m] = erf(X[m])", "G[m] = tanh(X[m])", "H[m] = exp2(X[m])"
+    ]  # fmt: skip
+    document = {
+        "axes": {"m": 4096},
+        "tensors": {"X": {"shape": ["m"]}},
+        "operators": lines,
+        "outputs": ["E", "F", "G", "H"],
+    }
+    chain = from_json(document)
+    inputs = {"X": np.random.default_rng(0).standard_normal(4096).astype("float32") * scale}
+    found = run(schedules(chain, parse("m."), {"m": 64}), chain, WIDE, inputs)
+    expected = evaluate(chain, inputs)
+    kept = np.abs(inputs["X"]) < 80
+    relative = np.abs(found["E"] - expected["E"]) / expected["E"]
+    assert relative[kept].max() < 5e-7
+    assert (np.abs(found["H"] - expected["H"]) / expected["H"])[kept].max() < 5e-7
+    assert np.abs(found["F"] - expected["F"]).max() < 5e-7
+    assert (np.abs(found["G"] - expected["G"]) <= 1e-6 * np.abs(expected["G"])).all()
+
+
+def test_what_is_not_a_number_stays_so_and_what_is_too_large_is_infinite() -> None:
+    document = {
+        "axes": {"m": 32},
+        "tensors": {"X": {"shape": ["m"]}},
+        "operators": [
+            "E[m] = exp(X[m])",
+            "F[m] = erf(X[m])",
+            "G[m] = tanh(X[m])",
+            "H[m] = max(X[m], 0.0)",
+            "I[m] = 1.0 / (1.0 + exp(-X[m]))",
+            "J[m] = exp2(X[m] * 2.0)",
+        ],
+        "outputs": ["E", "F", "G", "H", "I", "J"],
+    }
+    chain = from_json(document)
+    x = np.zeros(32, "float32")
+    x[:4] = np.nan, np.inf, -np.inf, 100.0
+    found = run(schedules(chain, parse("m."), {"m": 32}), chain, WIDE, {"X": x})
+    expected = {
+        "E": (np.nan, np.inf, 0.0, np.inf),
+        "F": (np.nan, 1.0, -1.0, 1.0),
+        "G": (np.nan, 1.0, -1.0, 1.0),
+        "H": (np.nan, np.inf, 0.0, 100.0),
+        "I": (np.nan, 1.0, 0.0, 1.0),
+        "J": (np.nan, np.inf, 0.0, np.inf),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name][:4], values, rtol=1e-6, err_msg=name)
+
+
+SMALL = {"m": 32, "n": 32, "k": 32, "h": 32}
+CASES = {
+    "gemm_mhnk": (gemm(1, 64, 64, 32, 32), "mh.nk", {"m": 32, "n": 32, "k": 16, "h": 32}, 1),
+    "gemm_flat": (gemm(1, 64, 64, 32, 32), "m.n(k,h)", {"m": 32, "n": 32, "k": 16, "h": 16}, 1),
+    "gemm_ragged": (gemm(2, 40, 77, 20, 33), "mh.nk", {"m": 16, "n": 32, "k": 20, "h": 33}, 1),
+    "attention_whole": (attention(4, 64, 64, 32, 32), "mh.nk", SMALL | {"n": 64}, 1),
+    "attention_rolled": (attention(4, 64, 64, 32, 32), "mh.nk", SMALL, 1),
+    "attention_split": (attention(1, 32, 256, 32, 32), "mh.nk", SMALL, 3),
+    "attention_causal": (
+        build("causal", {"b": 2, "m": 64, "n": 64, "k": 32, "h": 32}), "mh.nk", SMALL, 1,
+    ),
+    "gemm_run_time": (
+        at_run_time(gemm(2, 64, 64, 32, 32), {"b": Bounds(1, 8), "n": Bounds(1, 100)}),
+        "mh.nk", SMALL, 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_is_as_it_was(name: str, update_golden: bool) -> None:
+    chain, expression, tiles, parts = CASES[name]
+    schedule = (
+        schedules(chain, parse(expression), tiles)
+        if parts == 1
+        else parted(chain, parse(expression), tiles, "n", parts)
+    )
+    text = generate(schedule, "kernel", WIDE).text
+    path = GOLDEN / f"{name}.py"
+    if update_golden:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text, "run pytest --update-golden if the change is meant"
+
+
+def test_tiles_kept_side_by_side_must_be_whole_vectors() -> None:
+    chain = gemm(1, 64, 60, 32, 32)
+    schedule = schedules(chain, parse("mkhn"), {"m": 32, "n": 20, "k": 16, "h": 32})
+    with pytest.raises(Illegal, match="axis 'n' are kept side by side"):
+        generate(schedule, "kernel", WIDE)

@@ -1,0 +1,60 @@
+"""Chains that kernels once got wrong, by the interpreter and by both back ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+
+from mcfuser.codegen import tensorir, triton
+from mcfuser.codegen.tensorir.build import compile_function
+from mcfuser.space.interpret import interpret
+from mcfuser.space.statement import Illegal
+from tests.support.hard_chains import HARD, disagree, filled, some
+from tests.support.numpy_triton import DTYPES, run
+from tests.support.wide_chains import room, seen
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_every_schedule_is_right(name: str) -> None:
+    c = HARD[name]
+    for i, schedule in enumerate(some(c, 12)):
+        flat = filled(c, i)
+        found, _ = interpret(schedule, {n: seen(c, n, a) for n, a in flat.items()})
+        assert not disagree(c, flat, found), schedule
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_kernels_for_gpus_are_right(name: str) -> None:
+    c, count = HARD[name], 0
+    for i, schedule in enumerate(some(c, 8)):
+        flat = filled(c, i)
+        try:
+            source = triton.generate(schedule, "kernel")
+        except Illegal:
+            continue
+        poison = {n: np.zeros(room(c, n), DTYPES[c.tensor(n).dtype]) for n in c.outputs}
+        held = {n: a.astype(DTYPES[c.tensor(n).dtype]) for n, a in flat.items()} | poison
+        run(source, held)
+        found = {n: seen(c, n, held[n]) for n in c.outputs}
+        assert not disagree(c, flat, found), source.text
+        count += 1
+    assert count > 2
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_kernels_for_cpus_are_right(name: str) -> None:
+    c, count = HARD[name], 0
+    for i, schedule in enumerate(some(c, 3)):
+        flat = filled(c, i)
+        try:
+            source = tensorir.generate(schedule, "kernel", tensorir.Lowering(6, 2, 8))
+        except Illegal:
+            continue
+        call = compile_function(source.text, "kernel")
+        outs = {n: tvm.runtime.tensor(np.zeros(room(c, n), c.tensor(n).dtype)) for n in c.outputs}
+        call(*(tvm.runtime.tensor(flat[n]) for n in c.inputs), *outs.values())
+        found = {n: seen(c, n, t.numpy().reshape(-1)) for n, t in outs.items()}
+        assert not disagree(c, flat, found), source.text
+        count += 1
+    assert count > 0

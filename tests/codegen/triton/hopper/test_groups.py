@@ -1,0 +1,306 @@
+"""Warps with work of their own: what they compute whoever goes first, which schedules divide so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+
+from mcfuser.chain import Chain
+from mcfuser.codegen.cuda.cubin import compile_source
+from mcfuser.codegen.triton import Lowering, Source, generate, grid
+from mcfuser.codegen.triton.hopper.groups import Groups
+from mcfuser.space.reference import evaluate, logical
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal
+from tests.support.gluon_emulated import Broken, emulate
+from tests.support.hopper_chains import chain_of
+from tests.support.triton_agree import TOLERANCE, error, memory_of
+from tests.support.triton_cases import run_time, scheduled
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chain as an expression, sizes as words; `late` where products are issued a turn late."""
+
+    chain: str
+    expression: str
+    extents: str
+    tiles: str
+    stages: int = 2
+    dtype: str = "float16"
+    late: bool = True
+
+    @property
+    def plain(self) -> Chain:
+        return chain_of(self.chain, {**SMALL, **sizes(self.extents)}, self.dtype)
+
+    @property
+    def schedule(self) -> Schedule:
+        return scheduled(self.plain, self.expression, {**TILES, **sizes(self.tiles)})
+
+    @property
+    def source(self) -> Source:
+        return written(self.schedule, self.stages)
+
+
+SMALL = {"b": 2, "g": 2, "k": 32, "h": 32}
+TILES = {"b": 1, "g": 1, "k": 32, "h": 32}
+SEEDS = 3
+
+
+def sizes(words: str) -> dict[str, int]:
+    return {a: int(n) for a, n in (w.split("=") for w in words.split())}
+
+
+def written(schedule: Schedule, stages: int = 2) -> Source:
+    return generate(schedule, "kernel", Lowering(stages=stages, tma=True, groups=True))
+
+
+def wrong(chain: Chain, source: Source, seed: int) -> float:
+    """How far the worst output is from what the chain means in float64, in tolerances."""
+    memory = memory_of(chain, source, seed)
+    expected = evaluate(chain, {n: logical(chain, n, memory[n]) for n in chain.inputs})
+    emulate(source, memory, seed)
+    every = ((n, TOLERANCE[chain.tensor(n).dtype]) for n in chain.outputs)
+    return max(error(chain, n, memory, expected) / tolerance for n, tolerance in every)
+
+
+def agree(case: Case) -> Source:
+    source = case.source
+    assert source.gluon
+    for seed in range(SEEDS):
+        assert wrong(case.plain, source, seed) < 1, source.text
+    return source
+
+
+# --- what they compute ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("attention", "mh.nk", "m=256 n=256", "m=128 n=32", 4),
+        Case("attention", "mh.nk", "m=200 n=200 k=16 h=64", "m=128 n=64 h=64", 3, "bfloat16"),
+        Case("attention", "mh.nk", "m=128 n=64", "m=128 n=32"),
+        Case("attention", "mh.nk", "m=192 n=64 b=1", "m=192 n=32", 1),
+        Case("attention", "mh.nk", "m=300 n=96 h=48", "m=192 n=32 h=16"),
+        Case("attention", "mh.nk", "m=300 n=96 b=1", "m=256 n=32", 3),
+        Case("attention", "mh.nk", "m=197 n=197 k=24 h=40", "m=128 n=64 k=24 h=40", 3),
+        Case("causal", "mh.nk", "m=197 n=197 k=40 h=24", "m=128 n=64 k=40 h=24"),
+        Case("window", "mh.nk", "m=197 n=197", "m=128 n=32"),
+        Case("cap", "mh.nk", "m=128 n=100", "m=128 n=32"),
+        Case("causal", "mh.nk", "m=512 n=300", "m=256 n=64", 4, "bfloat16"),
+        Case("causal", "mh.nk", "m=300 n=300", "m=192 n=64"),
+        Case("causal", "mh.nk", "m=200 n=256 h=64", "m=128 n=32", 3, "bfloat16"),
+        Case("alibi", "mh.nk", "m=256 n=200", "m=128 n=64", 3),
+        Case("window", "mh.nk", "m=400 n=256", "m=128 n=32"),
+        Case("around", "mh.nk", "m=300 n=256", "m=192 n=16", 3, "bfloat16"),
+        Case("cap", "mh.nk", "m=200 n=128 k=64", "m=128 n=32 k=64"),
+        Case("masked", "mh.nk", "m=200 n=200", "m=128 n=64"),
+        Case("grouped", "gmh.nk", "m=200 n=128", "m=128 n=64", 3),
+        Case("grouped_causal", "gmh.nk", "m=300 n=128", "m=192 n=32", 4, "bfloat16"),
+        Case("gemm", "mh.nk", "m=200 n=256", "m=128 n=64"),
+        Case("mlp", "mh.nk", "m=300 n=128", "m=192 n=32", 3),
+        Case("long_before", "mh.nk", "m=400 n=256", "m=128 n=32"),
+        Case("empty_rows", "mh.nk", "m=600 n=256", "m=128 n=32"),
+        Case("scores", "mh.nk", "i=2 m=256 n=128", "m=128 n=32"),
+        Case("two", "mh.nk", "m=256 n=256", "m=128 n=64"),
+        Case("lower", "mh.nk", "m=256 n=256 h=64", "m=128 n=64 h=64"),
+        Case("again", "mh.nk", "m=200 n=128", "m=128 n=32"),
+        Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", late=False),
+        Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", late=False),
+        Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, late=False),
+        Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, late=False),
+        Case("linear", "mn.k", "m=130 n=40 k=200", "m=128 n=16", late=False),
+        Case("linear", "mn.k", "m=300 n=136 k=256", "m=192 n=128", 4, "bfloat16", late=False),
+        Case("linear_flipped", "mn.k", "m=200 n=128 k=200", "m=128 n=64 k=64", late=False),
+        Case("gated", "mn.k", "m=300 n=136 k=256", "m=192 n=64", 3, late=False),
+        Case("gated", "mn.k", "m=200 n=64 k=128", "m=128 n=32", 2, "bfloat16", late=False),
+    ],
+    ids=lambda case: f"{case.chain} {case.extents}",
+)
+def test_chains_agree(case: Case) -> None:
+    assert bool(Groups(case.schedule, case.stages).late) == case.late
+    agree(case)
+
+
+CAUSAL = Case("causal", "mh.nk", "m=256 n=256 b=1", "m=128 n=32")
+GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", late=False)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("chain", ["causal", "window", "gemm", "mlp"])
+def test_products_that_are_issued_in_their_own_turn_agree(
+    monkeypatch: pytest.MonkeyPatch, chain: str, stages: int
+) -> None:
+    monkeypatch.setattr(Groups, "late", frozenset())
+    source = agree(replace(CAUSAL, chain=chain, extents="m=200 n=256", stages=stages))
+    assert "slot_before" not in source.text
+
+
+def test_products_that_do_not_fit_in_registers_are_not_late() -> None:
+    case = Case("attention", "mh.nk", "m=192 n=256 k=16 h=128 b=1", "m=192 n=128 h=128")
+    assert not Groups(case.schedule, 2).late
+    assert Groups(replace(case, tiles="m=128 n=128 h=128").schedule, 2).late
+    agree(case)
+
+
+def test_a_product_whose_sum_its_own_turn_reads_is_not_late() -> None:
+    """Triton has no layout for the maximum's tile of m, n and h, but that is not why."""
+    case = Case("below", "mh.nk", "m=128 n=128 b=1", "m=128 n=32")
+    assert not Groups(case.schedule, 2).late
+    for seed in range(SEEDS):
+        assert wrong(case.plain, case.source, seed) < 1
+
+
+def test_heads_in_groups_that_share_the_cache_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = 256 * (32 + 32) * 2
+    monkeypatch.setattr(grid, "CACHED", 2 * head)
+    for chain, expression in (("causal", "mh.nk"), ("grouped_causal", "gmh.nk")):
+        source = agree(
+            replace(CAUSAL, chain=chain, expression=expression, extents="m=256 n=256 b=4")
+        )
+        assert re.search(r"\n    b = pid // \d+ \* 2 \+ ", source.text)
+
+
+def test_turns_inside_a_domain_have_no_mask() -> None:
+    """The first turn, which stands before the loop, always compares positions; later ones do past
+    those that lie inside."""
+    text = CAUSAL.source.text
+    bare, masked = "S_inside = S", "S_inside = gl.where(n[None, :] <= m[:, None], S, LOWEST)"
+    assert text.count(masked) == 2
+    either = f"if n_start < n_inside:\n            {bare}\n        else:\n            {masked}"
+    assert text.count(either) == 1
+    assert text.count("    for n_start in") == 2  # one of them loads
+
+
+def test_scores_past_the_end_are_masked_in_the_last_turn_and_nothing_else_is() -> None:
+    text = replace(CAUSAL, chain="attention", extents="m=197 n=197", tiles="m=128 n=64").source.text
+    assert "if n_start > 133:\n            S = gl.where(n_in[None, :], S, LOWEST)\n" in text
+    assert text.count("n_in[None, :]") == 1
+    causal = replace(CAUSAL, extents="m=197 n=197").source.text
+    assert "n_in[" not in causal, "n <= m ends there"
+
+
+# --- whoever goes first -----------------------------------------------------------------------
+
+BAD = {
+    "a tile of V is given back before its product has ended": (
+        CAUSAL,
+        r"( +U, U_left = hopper\.warpgroup_mma_wait.*\n)( +mbarrier\.arrive\(V_empty.*\n)",
+        r"\2\1",
+    ),
+    "tiles are given back before their products have ended": (
+        GATED,
+        r"( +(?:G, )?U = hopper\.warpgroup_mma_wait.*\n)((?: +(?:slot|mbarrier\.arrive).*\n)+)",
+        r"\2\1",
+    ),
+    "a tile is filled when it is full": (CAUSAL, r"1 - phase", "phase"),
+    "nobody waits for Q": (CAUSAL, r" +mbarrier\.wait\(Q_full.*\n", ""),
+    "nobody waits for K": (CAUSAL, r" +mbarrier\.wait\(K_full.*\n", ""),
+    "nobody waits for V": (CAUSAL, r" +mbarrier\.wait\(V_full.*\n", ""),
+    "nobody waits for X": (GATED, r" +mbarrier\.wait\(X_full.*\n", ""),
+    "nobody waits for W": (GATED, r" +mbarrier\.wait\(W_full.*\n", ""),
+    "K is filled at once": (CAUSAL, r" +mbarrier\.wait\(K_empty.*\n", ""),
+    "V is filled at once": (CAUSAL, r" +mbarrier\.wait\(V_empty.*\n", ""),
+    "V is of this turn": (CAUSAL, r"V_tile\.index\(slot_before", "V_tile.index(slot"),
+    "another V is waited for": (CAUSAL, r"V_full\.index\(slot_before", "V_full.index(slot"),
+    "V is waited for by this turn's phase": (CAUSAL, r"phase_before\)", "phase)"),
+    "another V is given back": (CAUSAL, r"V_empty\.index\(slot_before", "V_empty.index(slot"),
+    "V is not given back": (CAUSAL, r" +mbarrier\.arrive\(V_empty.*\n", ""),
+    "one group is enough": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>1"),
+    "three groups are awaited": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>3"),
+    "phases change each turn": (CAUSAL, r"phase = turn // 2 % 2", "phase = turn % 2"),
+    "more bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>4096"),
+    "fewer bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>1024"),
+    "S is used early": (CAUSAL, r"mma_wait\(1", "mma_wait(2"),
+    "U is used early": (CAUSAL, r"mma_wait\(0, deps=\(U", "mma_wait(1, deps=(U"),
+    "groups share their rows": (CAUSAL, r"Q_tile\.index\(group", "Q_tile.index(0"),
+    "groups share a ring": (GATED, r"slot \* 2 \+ group", "slot * 2"),
+    "the tile that leaves is not fenced": (CAUSAL, r" +hopper\.fence.*\n(?= +put)", ""),
+    "barriers are not fenced": (CAUSAL, r" +hopper\.fence.*\n(?= +gl)", ""),
+    "a tile has not left": (CAUSAL, r" +tma\.store_wait.*\n", ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_race_or_a_deadlock_is_found(name: str) -> None:
+    case, old, new = BAD[name]
+    source, plain = case.source, case.plain
+    text, count = re.subn(old, new, source.text)
+    assert count
+    assert any(broken(plain, replace(source, text=text), seed) for seed in range(10))
+
+
+def broken(chain: Chain, source: Source, seed: int) -> bool:
+    try:
+        return wrong(chain, source, seed) > 1
+    except Broken:
+        return True
+
+
+# --- which divide so --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("causal", "mh.nk", "m=512 n=512 k=64 h=64", "m=128 n=64 k=64 h=64"),
+        Case("grouped", "gmh.nk", "m=384 n=256 k=64 h=64", "m=192 n=64 k=64 h=64", 3),
+        Case("attention", "mh.nk", "m=512 n=256 k=64 h=64", "m=256 n=64 k=64 h=64", 4),
+        Case("gated", "mn.k", "m=384 n=128 k=256", "m=192 n=64 k=64", 3, "bfloat16"),
+    ],
+    ids=lambda case: case.chain,
+)
+def test_kernels_compile(case: Case) -> None:
+    source = case.source
+    binary = compile_source(source, "sm_90")
+    groups = sizes(case.tiles)["m"] // 64
+    assert binary.threads == source.threads == 128 * (groups + 1)
+    assert not binary.spills
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (replace(CAUSAL, tiles="m=64 n=32"), "64 rows are not those of 2 to 4 warp groups"),
+        (replace(CAUSAL, tiles="m=160 n=32"), "160 rows are not those of 2 to 4 warp groups"),
+        (
+            Case("attention", "mh.nk", "m=512 n=512 k=64 h=64", "m=256 n=128 k=64 h=64"),
+            "a thread of 4 warp groups has no 126 registers",
+        ),
+        (replace(CAUSAL, tiles="m=128 n=32 k=16"), "want one loop, and there are 2"),
+        (replace(CAUSAL, tiles="m=128 n=256"), "want one loop, around everything"),
+        (replace(CAUSAL, expression="m.n(k,h)", tiles="m=128 n=32 h=16"), "want one loop, around"),
+        (replace(CAUSAL, chain="wide"), "'V' is changed before it enters a product"),
+        (replace(GATED, chain="norm"), "'X' is loaded in a loop, and not as an operand"),
+        (
+            Case("rows", "b.k", "m=128 n=64 k=256", "m=128 n=64", late=False),
+            "something is reduced over 'm'",
+        ),
+        (replace(GATED, chain="lengths"), "'A' is read by a product and by something else"),
+        (replace(CAUSAL, dtype="float32"), "is no matrix in half precision"),
+        (replace(CAUSAL, chain="gemm", extents="m=256 n=132"), "'B' cannot be loaded through"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_does_not_divide_is_refused(case: Case, reason: str) -> None:
+    with pytest.raises(Illegal, match=re.escape(reason)):
+        written(case.schedule)
+
+
+def test_parts_of_a_split_are_refused() -> None:
+    tiles = {**TILES, **sizes(CAUSAL.tiles)}
+    schedule = scheduled(CAUSAL.plain, CAUSAL.expression, tiles, "n", 4)
+    with pytest.raises(Illegal, match="warp groups do not run parts of a split"):
+        written(schedule)
+
+
+@pytest.mark.parametrize("axis", ["b", "m", "n"])
+def test_extents_known_at_run_time_are_refused(axis: str) -> None:
+    tiles = {**TILES, **sizes(CAUSAL.tiles)}
+    schedule = scheduled(run_time(CAUSAL.plain, axis), CAUSAL.expression, tiles)
+    with pytest.raises(Illegal, match="cannot be loaded through a tensor map"):
+        written(schedule)

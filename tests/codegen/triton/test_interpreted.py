@@ -1,0 +1,80 @@
+"""Random chains as Triton, run by Triton's own interpreter, agree with the oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from mcfuser.chain import fixed
+from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.space.statement import Illegal, loops
+from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
+from tests.support.triton_cases import Drawn, drawn
+from tests.support.triton_interpreted import Case, interpreted
+
+CASES, MAPPED = 200, 60
+
+
+def cases(seed: int, count: int, lowering: Lowering, step: int = 1) -> list[tuple[Drawn, Case]]:
+    rng, found = Random(seed), []
+    while len(found) < count:
+        case = drawn(rng, step)
+        if case is None:
+            continue
+        try:
+            source = generate(case.schedule, "kernel", replace(lowering, combine=case.combine))
+        except Illegal as illegal:
+            reasons = ("register file", "single positions", "tensor map")
+            assert any(words in str(illegal) for words in reasons[: 2 + lowering.tma])
+            continue
+        memory = memory_of(fixed(case.plain, case.extents), source, len(found))
+        found.append((case, Case(source, memory, case.extents)))
+    return found
+
+
+def agree(drawn_cases: list[tuple[Drawn, Case]], folder: Path) -> None:
+    found = interpreted([case for _, case in drawn_cases], folder)
+    for (case, run), memory in zip(drawn_cases, found, strict=True):
+        where = f"{case.schedule}\n{case.extents}\n{run.source.text}"
+        assert not isinstance(memory, str), f"{memory}\n{where}"
+        chain = fixed(case.plain, case.extents)
+        expected = interpreted_tiles(case.schedule, chain, run.memory, case.extents)
+        for name in chain.outputs:
+            wrong = error(chain, name, memory, expected)
+            assert wrong < TOLERANCE[chain.tensor(name).dtype], f"{name}: {wrong}\n{where}"
+        assert not any(memory[w.name].any() for w in run.source.workspace if w.zero), where
+
+
+def test_random_chains_agree_with_the_oracle(tmp_path: Path) -> None:
+    drawn_cases = cases(0, CASES, Lowering())
+    kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
+    assert all(kinds[f"split, {c}"] >= CASES // 10 for c in ("kernel", "last")), kinds
+    assert kinds["bounded"] >= CASES // 10, kinds
+    assert kinds["ragged"] >= CASES // 4, kinds
+    assert kinds["run time"] >= CASES // 5, kinds
+    agree(drawn_cases, tmp_path)
+
+
+def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
+    drawn_cases = cases(1, MAPPED, Lowering(tma=True), step=8)
+    kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
+    assert all(kinds[f"split, {c}"] >= MAPPED // 20 for c in ("kernel", "last")), kinds
+    assert kinds["bounded"] >= MAPPED // 10, kinds
+    assert kinds["ragged"] >= MAPPED // 4, kinds
+    agree(drawn_cases, tmp_path)
+
+
+def _kinds(case: Drawn) -> set[str]:
+    schedule = case.schedule
+    return {
+        kind
+        for kind, holds in {
+            f"split, {case.combine}": schedule.split is not None,
+            "bounded": any(loop.lo or loop.hi for loop in loops(schedule.body)),
+            "ragged": any(schedule.ragged(a.name) for a in schedule.chain.axes),
+            "run time": bool(case.extents),
+        }.items()
+        if holds
+    }

@@ -1,0 +1,446 @@
+"""What every storage promises."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from db import Job, Order, Store
+from db.again import INTERRUPTIONS
+from db.models import Kernel
+from mcfuser.chain import from_text
+from mcfuser.codegen import triton
+from mcfuser.device import device_named
+from mcfuser.tune.budget import Budget
+from mcfuser.tune.tuned import Options, Use
+from mcfuser.tune.tuner import key_of, tune
+from tests.support.db_storages import STORAGES, claim_all, fresh, open_store
+from tests.support.kernels import tuned
+from tests.support.triton_cases import scheduled
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=STORAGES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with fresh(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def store(url: str, clock: Clock) -> Iterator[Store]:
+    store = Store(url, clock)
+    yield store
+    store.close()
+
+
+def order(work: str = "a") -> Order:
+    return Order(work.rjust(64, "0"), "b" * 64, 7, "cpu", {"seed": 0, "shape": ["x=1x2"]})
+
+
+def submit(store: Store, work: str = "a") -> Job:
+    return store.submit(order(work))[0]
+
+
+def claim(store: Store, worker: str = "w", lease: float = 60) -> Job:
+    job = store.claim(worker, lease)
+    assert job is not None and job.claim is not None
+    return job
+
+
+def state(store: Store, job: Job) -> str:
+    found = store.job(job.id)
+    assert found is not None
+    return found.state
+
+
+class TestJobs:
+    def test_a_job_is_kept_as_it_was_ordered(self, store: Store, clock: Clock) -> None:
+        job, new = store.submit(order())
+        found = store.job(job.id)
+        assert new and found is not None
+        assert (found.state, found.attempts, found.created) == ("queued", 0, clock.now)
+        assert (found.model, found.model_bytes, found.device) == ("b" * 64, 7, "cpu")
+        assert found.options == {"seed": 0, "shape": ["x=1x2"]}
+        assert found.report is None and found.problem is None
+
+    def test_equal_work_is_one_job_until_it_fails(self, store: Store) -> None:
+        first = submit(store)
+        assert store.submit(order())[1] is False and submit(store).id == first.id
+        token = claim(store).claim
+        assert submit(store).id == first.id
+        assert store.fail(token, {"status": 422, "detail": "no"})
+        second, new = store.submit(order())
+        assert new and second.id != first.id
+        assert store.finish(claim(store).claim, "c" * 64, 3, {"chains": []})
+        assert submit(store).id == second.id and state(store, second) == "done"
+
+    def test_concurrent_equal_submissions_share_a_job(self, url: str, tmp_path: Path) -> None:
+        store = Store(url)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: store.submit(order()), range(40)))
+        assert len({job.id for job, _ in found}) == 1
+        assert sum(new for _, new in found) == 1
+        store.close()
+
+    def test_the_oldest_is_claimed_first_and_once(self, store: Store, clock: Clock) -> None:
+        jobs = []
+        for work in "abc":
+            jobs.append(submit(store, work).id)
+            clock.wait(1)
+        assert [claim(store).id for _ in jobs] == jobs
+        assert store.claim("w", 60) is None
+
+    def test_a_claim_that_is_renewed_lasts(self, store: Store, clock: Clock) -> None:
+        submit(store)
+        job = claim(store, lease=10)
+        for done in range(3):
+            clock.wait(9)
+            assert store.renew(job.claim, 10, "tuning", done, 3)
+            assert store.claim("other", 10) is None
+        found = store.job(job.id)
+        assert found and (found.stage, found.done, found.total) == ("tuning", 2, 3)
+
+    def test_a_claim_that_runs_out_is_another_worker_s(self, store: Store, clock: Clock) -> None:
+        submit(store)
+        late = claim(store, "slow", lease=10)
+        clock.wait(11)
+        job = claim(store, "other")
+        assert job.id == late.id and job.attempts == 2 and job.claim != late.claim
+        assert not store.renew(late.claim, 10, "", 0, 0)
+        assert not store.finish(late.claim, "c" * 64, 3, {})
+        assert not store.fail(late.claim, {"status": 500})
+        assert not store.retry(late.claim) and not store.give_back(late.claim)
+        assert store.finish(job.claim, "d" * 64, 3, {})
+
+    def test_a_dead_worker_s_jobs_are_taken_back_by_name(self, store: Store, clock: Clock) -> None:
+        submit(store, "a"), submit(store, "b")
+        dead, living = claim(store, "dead"), claim(store, "living")
+        assert store.release("dead") == 1
+        assert (state(store, dead), state(store, living)) == ("queued", "running")
+        clock.wait(2)
+        assert claim(store, "dead").attempts == 2
+
+    def test_attempts_are_limited(self, store: Store, clock: Clock) -> None:
+        job = submit(store)
+        for end in (store.retry, lambda _: store.release("w"), None):
+            token = claim(store, "w", lease=10).claim
+            if end is not None:
+                assert end(token)
+                clock.wait(100)
+        clock.wait(11)
+        assert store.claim("w", 10) is None
+        found = store.job(job.id)
+        assert found and found.state == "failed" and found.finished == clock.now
+        assert found.problem and found.problem["status"] == 500
+        assert "3 times" in found.problem["detail"]
+
+    def test_a_job_given_back_has_lost_no_attempt(self, store: Store) -> None:
+        submit(store)
+        for _ in range(5):
+            assert store.give_back(claim(store).claim)
+        claim(store, "w")
+        assert store.release("w", blame=False) == 1
+        assert claim(store).attempts == 1
+
+    def test_failed_attempts_are_ever_further_apart(self, store: Store, clock: Clock) -> None:
+        first = submit(store)
+        clock.wait(1)
+        second = submit(store, "b")
+        for wait in (2, 8):
+            job = claim(store)
+            assert job.id == first.id
+            assert store.retry(job.claim)
+            assert (back := store.job(first.id)) and back.due == clock.now + timedelta(seconds=wait)
+            other = claim(store)  # the oldest does not block the queue
+            assert other.id == second.id and store.give_back(other.claim)
+            clock.wait(wait - 0.5)
+            again = claim(store)
+            assert again.id == second.id and store.give_back(again.claim)
+            clock.wait(1)
+        assert claim(store).attempts == 3
+
+    def test_a_postponed_job_waits_and_has_lost_no_attempt(
+        self, store: Store, clock: Clock
+    ) -> None:
+        submit(store)
+        for _ in range(5):
+            job = claim(store)
+            assert job.attempts == 1 and job.due is None
+            assert store.postpone(job.claim, 30, "waiting: the disk is full")
+            assert not store.postpone(job.claim, 30, "")
+            assert store.claim("w", 60) is None
+            found = store.job(job.id)
+            assert found and found.stage == "waiting: the disk is full"
+            clock.wait(30)
+
+    def test_a_server_s_death_is_no_failed_attempt(self, store: Store, clock: Clock) -> None:
+        job, other = submit(store, "a"), None
+        for number in range(INTERRUPTIONS):
+            assert (held := claim(store, "w:0")).attempts == 1
+            assert store.interrupted("w:1") == 0
+            assert store.interrupted("w:0") == 1
+            assert not store.renew(held.claim, 60, "", 0, 0)
+            assert (found := store.job(job.id)) and found.interrupted == number + 1
+        claim(store, "w:0")
+        clock.wait(1)
+        other = submit(store, "b")
+        assert store.interrupted("w:0") == 1
+        found = store.job(job.id)
+        assert found and found.state == "failed" and found.problem
+        assert f"{INTERRUPTIONS} times" in found.problem["detail"]
+        assert claim(store).id == other.id
+
+    def test_a_done_job_says_what_was_made(self, store: Store, clock: Clock) -> None:
+        submit(store)
+        clock.wait(5)
+        job = claim(store)
+        clock.wait(5)
+        assert store.finish(job.claim, "c" * 64, 3, {"chains": [{"speedup": 2.5}]})
+        found = store.job(job.id)
+        assert found and (found.state, found.module, found.module_bytes) == ("done", "c" * 64, 3)
+        assert found.report == {"chains": [{"speedup": 2.5}]}
+        assert found.started == clock.now - timedelta(seconds=5) and found.finished == clock.now
+        assert found.claim is None and found.worker is None and found.lease is None
+
+    def test_a_cancelled_job_s_worker_is_told(self, store: Store) -> None:
+        queued, running = submit(store, "a"), submit(store, "b")
+        token = claim(store).claim
+        assert store.cancel(queued.id) and store.cancel(running.id)
+        assert not store.renew(token, 60, "", 0, 0)
+        assert store.claim("w", 60) is None
+        assert not store.cancel(queued.id) and not store.cancel(uuid4())
+        assert store.counts() == {
+            "queued": 0, "running": 0, "done": 0, "failed": 0, "cancelled": 2,
+        }  # fmt: skip
+        assert store.submit(order("a"))[1]
+
+    def test_a_done_job_is_done_again_when_its_module_is_lost(self, store: Store) -> None:
+        job = submit(store)
+        assert not store.requeue(job.id)
+        store.finish(claim(store).claim, "c" * 64, 3, {})
+        assert store.requeue(job.id)
+        again = claim(store)
+        assert again.id == job.id and again.attempts == 1 and again.module is None
+
+    def test_lists_are_newest_first_by_pages(self, store: Store, clock: Clock) -> None:
+        ids = []
+        for number in range(7):
+            ids.append(submit(store, f"{number}").id)
+            clock.wait(number % 2)  # some at the same moment
+        pages, after = [], None
+        while page := store.jobs(limit=3, after=after):
+            pages.append([j.id for j in page])
+            after = page[-1].id
+        assert [len(p) for p in pages] == [3, 3, 1]
+        flat = [id for page in pages for id in page]
+        assert sorted(flat) == sorted(ids) and flat[0] == ids[-1]
+        assert [j.id for j in store.jobs(state="done")] == []
+        assert store.jobs(after=uuid4()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "postgresql"])
+def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
+    with fresh(kind, tmp_path) as url:
+        store = Store(url)
+        jobs = {str(submit(store, f"{number}").id) for number in range(50)}
+        spawn = multiprocessing.get_context("spawn")
+        start, out = spawn.Barrier(4), spawn.Queue()
+        workers = [
+            spawn.Process(target=claim_all, args=(url, f"w{i}", start, out)) for i in range(4)
+        ]
+        for worker in workers:
+            worker.start()
+        shares = [out.get(timeout=600) for _ in workers]
+        for worker in workers:
+            worker.join()
+        claimed = [id for share in shares for id in share]
+        assert sorted(claimed) == sorted(jobs)
+        assert all(shares)
+        assert store.counts()["done"] == 50
+        store.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "postgresql"])
+def test_processes_may_open_a_new_database_at_once(kind: str, tmp_path: Path) -> None:
+    with fresh(kind, tmp_path) as url:
+        spawn = multiprocessing.get_context("spawn")
+        start = spawn.Barrier(4)
+        workers = [spawn.Process(target=open_store, args=(url, start)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert [w.exitcode for w in workers] == [0, 0, 0, 0]
+
+
+class TestKernels:
+    def test_a_kernel_comes_back_as_it_was_put(self, store: Store) -> None:
+        one = tuned()
+        assert store.get(one.key) is None
+        store.put(one)
+        assert store.get(one.key) == one
+        document = store.kernel(one.key)
+        assert document is not None and document == one.to_json()
+
+    def test_of_two_with_one_key_the_later_stays(self, store: Store) -> None:
+        store.put(tuned())
+        later = replace(tuned(), measured=1e-6, binary=b"")
+        store.put(later)
+        assert store.get(later.key) == later and store.kernel_count() == 1
+
+    def test_a_kernel_without_a_measurement(self, store: Store) -> None:
+        predicted = replace(tuned(device="nvidia/h200"), measured=None, error=None)
+        store.put(predicted)
+        assert store.get(predicted.key) == predicted
+
+    def test_they_are_found_by_device_and_chain(self, store: Store, clock: Clock) -> None:
+        attention = "attention:2,64,64,32,32"
+        for key, chain, device in (
+            ("1", attention, "cpu"), ("2", "gemm:1,64,64,32,32", "cpu"),
+            ("3", attention, "nvidia/l4"),
+        ):  # fmt: skip
+            store.put(tuned(key, chain, device))
+            clock.wait(1)
+        keys = lambda **query: [k.key[-1] for k in store.kernels(**query)]  # noqa: E731
+        assert keys() == ["3", "2", "1"]
+        assert keys(device="cpu") == ["2", "1"]
+        assert keys(chain=attention) == keys(chain=from_text(attention).key) == ["3", "1"]
+        assert keys(chain=attention, device="cpu") == ["1"]
+        assert keys(limit=2) == ["3", "2"]
+        assert keys(limit=2, after="2".rjust(64, "0")) == ["1"]
+        assert keys(after="unknown") == []
+        row = store.kernels(limit=1)[0]
+        assert (row.expression, row.measured, row.predicted) == ("mn(k,h)", 2e-5, 1e-5)
+
+    def test_the_kernels_of_a_compiled_model_are_found_by_its_chain(self, store: Store) -> None:
+        """Those of its pieces, and those that were tuned under other names, too."""
+        whole, piece, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32"), tuned("3")
+        for one in (whole, piece, other):
+            store.put(one)
+        long = "model/" + "layer/" * 2000
+        uses = [Use("c" * 64, long, whole.key), Use("c" * 64, long, piece.key)]
+        store.note([])
+        store.note(uses)
+        store.note([*uses, Use("d" * 64, "elsewhere", piece.key)])
+        for asked in ("c" * 64, long):
+            assert {k.key for k in store.kernels(chain=asked)} == {whole.key, piece.key}
+        assert [k.key for k in store.kernels(chain="elsewhere")] == [piece.key]
+        assert list(store.kernels(chain="c" * 64, device="nvidia/l4")) == []
+        assert list(store.kernels(chain="unknown")) == []
+
+    def test_the_keys_kept_for_a_chain_are_told(self, store: Store) -> None:
+        one, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32")
+        store.put(one)
+        store.put(other)
+        store.put(replace(tuned("3"), made=None))
+        assert store.alike(one.chain.key) == [one.made]
+        with store._engine.begin() as connection:
+            connection.execute(text("UPDATE kernels SET made = '{}'"))
+        assert store.alike(one.chain.key) == []
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "UPDATE kernels SET document = '{}'",
+            "UPDATE kernels SET document = '[1]'",
+            'UPDATE kernels SET document = \'{"key": "k", "from_the_future": 1}\'',
+            "UPDATE kernels SET document = 'null'",
+        ],
+    )
+    def test_a_damaged_row_is_a_miss_and_is_replaced(
+        self, store: Store, damage: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one = tuned()
+        store.put(one)
+        with store._engine.begin() as connection:
+            connection.execute(text(damage))
+        assert store.get(one.key) is None
+        assert one.key in caplog.text
+        store.put(one)
+        assert store.get(one.key) == one
+
+
+@pytest.mark.parametrize("damage", [{"binary": b"half"}, {"document": {"source": "other"}}])
+def test_a_record_that_was_changed_is_a_miss(tmp_path: Path, damage: dict[str, Any]) -> None:
+    store, one = Store(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
+    store.put(one)
+    with store._write.begin() as session:
+        row = session.get_one(Kernel, one.key)
+        row.binary = damage.get("binary", row.binary)
+        row.document = row.document | damage.get("document", {})
+    assert store.get(one.key) is None
+    store.close()
+
+
+def test_a_document_that_is_no_json_is_a_miss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, one = Store(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
+    store.put(one)
+    with store._engine.begin() as connection:
+        connection.execute(text("UPDATE kernels SET document = '{half'"))
+    assert store.get(one.key) is None and one.key in caplog.text
+    store.put(one)
+    assert store.get(one.key) == one
+    store.close()
+
+
+def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path) -> None:
+    """Time on the processor: what other tests do meanwhile does not count."""
+    url, device, options = f"sqlite:///{tmp_path / 'kernels.db'}", device_named("h200"), Options()
+    chain = from_text("attention:12,512,512,64,64")
+    key = key_of(chain, device, options)
+    source = triton.generate(scheduled(chain, "mh.nk", {"m": 64, "n": 64, "k": 64, "h": 64}), "k")
+    with closing(Store(url)) as store:
+        store.put(replace(
+            tuned(key.digest), chain=chain, binary=bytes(60_000), measured=1e-6, made=key,
+            source=source.text, launch=triton.to_record(source),
+            resources={"shared": 1, "registers": 2, "spills": 0}, budget=Budget(),
+        ))  # fmt: skip
+    spent = []
+    for _ in range(20):
+        with closing(Store(url)) as store:
+            start = time.process_time()
+            found = tune(from_text("attention:12,512,512,64,64"), device, store, options)
+            spent.append(time.process_time() - start)
+            assert found.key == key.digest
+    assert min(spent) < 5e-3
+
+
+class TestProbes:
+    def test_a_device_has_the_readings_of_its_last_probe(self, store: Store) -> None:
+        l4, h200 = device_named("l4"), device_named("h200")
+        assert store.probed(l4) == l4
+        store.keep_probe(l4.name, {"turn": 1e-6, "launch": 3e-6}, {"sm_mhz": 900})
+        store.keep_probe(l4.name, {"turn": 2e-6, "launch": 3e-6}, {"sm_mhz": 1000})
+        assert store.probed(l4) == replace(l4, readings=(("launch", 3e-6), ("turn", 2e-6)))
+        assert store.probed(l4).key == l4.key
+        assert store.probed(h200) == h200

@@ -1,0 +1,184 @@
+"""What an ONNX model becomes, and the one sentence for each that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.load import Port, load
+from tests.support.paths import FIXTURES
+
+
+def fixture(name: str) -> bytes:
+    return (FIXTURES / f"{name}.onnx").read_bytes()
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    shape: Sequence[int | str | None] | None = (2, 3),
+    dtype: int = TensorProto.FLOAT,
+    domains: Sequence[str] = (),
+    weights: Sequence[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes),
+        "small",
+        [helper.make_tensor_value_info("x", dtype, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        list(weights),
+    )
+    opsets = [helper.make_opsetid(d, 17 if not d else 1) for d in ("", *domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def computed_giant() -> bytes:
+    """A shape of 2^32 that is known only once constants have been computed."""
+    nodes = [
+        helper.make_node("ReduceProd", ["extents"], ["extent"], keepdims=1),
+        helper.make_node("ConstantOfShape", ["extent"], ["giant"]),
+        helper.make_node("ReduceMax", ["giant"], ["most"], keepdims=0),
+        helper.make_node("Add", ["x", "most"], ["y"]),
+    ]
+    extents = numpy_helper.from_array(np.array([1 << 16, 1 << 16], np.int64), "extents")
+    return model(nodes, weights=[extents]).SerializeToString()
+
+
+def relu(shape: Sequence[int | str | None] | None = (2, 3), dtype: int = 1) -> bytes:
+    return model([helper.make_node("Relu", ["x"], ["y"])], shape, dtype).SerializeToString()
+
+
+def test_a_model_names_its_inputs_and_outputs() -> None:
+    loaded = load(fixture("attention_dynamic"), {"x": (2, 16, 24)})
+    assert loaded.inputs == (Port("x", (2, 16, 24), "float32"), Port("mask", (2, 16), "int64"))
+    assert [(p.shape, p.dtype) for p in loaded.outputs] == [((2, 16, 24), "float32")]
+
+
+def test_shape_arithmetic_is_folded_away() -> None:
+    script = load(fixture("attention_dynamic"), {"x": (2, 16, 24)}).module.script()
+    assert "shape_of" not in script
+    assert "concat" not in script
+
+
+def test_an_operator_with_a_body_is_written_out() -> None:
+    script = load(fixture("attention_operator"), {}).module.script()
+    assert script.count("R.matmul") == 2
+    assert script.count("softmax") == 1
+
+
+def test_half_precision_stays_half() -> None:
+    script = load(fixture("attention_half"), {}).module.script()
+    assert "float32" not in script
+    assert "softmax" in script
+
+
+def test_spelled_out_operators_are_one_again() -> None:
+    script = load(fixture("normalization_spelled_out"), {}).module.script()
+    assert script.count("R.nn.layer_norm") == 1
+    assert "R.mean" not in script
+    script = load(fixture("attention_spelled_out"), {}).module.script()
+    assert script.count("R.nn.softmax") == 1
+    assert "R.exp" not in script
+
+
+def test_a_weight_among_the_inputs_is_a_constant() -> None:
+    weight = numpy_helper.from_array(np.ones((3, 3), np.float32), "w")
+    proto = model([helper.make_node("MatMul", ["x", "w"], ["y"])], weights=[weight])
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, (3, 3)))
+    assert [p.name for p in load(proto.SerializeToString(), {}).inputs] == ["x"]
+
+
+def test_local_functions_are_inlined() -> None:
+    proto = model([helper.make_node("Twice", ["x"], ["y"], domain="local")], domains=["local"])
+    body = [helper.make_node("Add", ["a", "a"], ["b"])]
+    opsets = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function("local", "Twice", ["a"], ["b"], body, opsets))
+    assert "R.add" in load(proto.SerializeToString(), {}).module.script()
+
+
+def unknown_operator() -> bytes:
+    return model([helper.make_node("Det", ["x"], ["y"], name="volume")]).SerializeToString()
+
+
+def unknown_domain() -> bytes:
+    node = helper.make_node("Wave", ["x"], ["y"], name="sea", domain="org.ocean")
+    return model([node], domains=["org.ocean"]).SerializeToString()
+
+
+def external() -> bytes:
+    weight = numpy_helper.from_array(np.ones((3, 3), np.float32), "w")
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="weights.bin")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    return model([node], weights=[weight]).SerializeToString()
+
+
+def mismatched() -> bytes:
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="clash")
+    return model([node], weights=[weight]).SerializeToString()
+
+
+def unimportable() -> bytes:
+    """TopK with a k that is computed: the importer has a converter, which refuses."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("NonZero", ["x"], ["n"]),
+        helper.make_node("Shape", ["n"], ["m"], start=1),
+        helper.make_node("TopK", ["x", "m"], ["y", "i"], name="best"),
+    ]
+    return model(nodes).SerializeToString()
+
+
+Shapes = dict[str, tuple[int, ...]]
+BAD: dict[str, tuple[Callable[[], bytes], Shapes, tuple[str, ...]]] = {
+    "empty": (lambda: b"", {}, ("empty",)),
+    "text": (lambda: b"not a model at all", {}, ("not ONNX",)),
+    "zeros": (lambda: b"\0" * 64, {}, ("not ONNX",)),
+    "picture": (lambda: b"\x89PNG\r\n\x1a\n" + bytes(range(256)), {}, ("not ONNX",)),
+    "truncated": (lambda: fixture("three_products")[:-700], {}, ("truncated",)),
+    "head only": (lambda: fixture("three_products")[:2], {}, ("not ONNX",)),
+    "unknown operator": (unknown_operator, {}, ("'Det'", "'volume'")),
+    "unknown domain": (unknown_domain, {}, ("'Wave'", "'sea'", "'org.ocean'")),
+    "external data": (external, {}, ("'w'", "weights.bin")),
+    "dynamic": (lambda: relu(("rows", 3)), {}, ("'rows'", "'x'", "--shape x=128x3")),
+    "nameless dimension": (lambda: relu((2, None)), {}, ("dimension 1", "'x'", "--shape x=2x128")),
+    "unknown rank": (lambda: relu(None), {}, ("'x'", "--shape x=")),
+    "unknown input": (lambda: relu(), {"z": (1,)}, ("'z'", "x")),
+    "wrong rank": (lambda: relu(), {"x": (2, 3, 4)}, ("'x'", "3 dimensions", "2")),
+    "contradiction": (lambda: relu(), {"x": (2, 4)}, ("'x'", "4", "3")),
+    "no extent": (lambda: relu((0, 3)), {}, ("'x'", "extent 0")),
+    "no extent given": (lambda: relu(("rows", 3)), {"x": (0, 3)}, ("'x'", "extent 0")),
+    "string": (lambda: relu((2, 3), TensorProto.STRING), {}, ("'x'", "string")),
+    "complex": (lambda: relu((2, 3), TensorProto.COMPLEX64), {}, ("'x'", "complex64")),
+    "computed giant": (computed_giant, {}, ("'giant'", "4294967296", "MCFUSER_MAX_ELEMENTS")),
+    "mismatch": (mismatched, {}, ("clash",)),
+    "converter refuses": (unimportable, {}, ("'TopK'", "'best'")),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_used_is_refused_in_one_sentence(name: str) -> None:
+    build, shapes, words = BAD[name]
+    with pytest.raises(ModelError) as refused:
+        load(build(), shapes)
+    message = str(refused.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30, 200, 1000])
+def test_no_truncation_goes_unnoticed(cut: int) -> None:
+    with pytest.raises(ModelError):
+        load(fixture("three_products")[:-cut], {})
+
+
+def test_one_name_is_one_extent() -> None:
+    with pytest.raises(ModelError, match="'batch' of input 'mask'"):
+        load(fixture("attention_dynamic"), {"x": (2, 16, 24), "mask": (3, 16)})

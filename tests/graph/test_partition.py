@@ -1,0 +1,201 @@
+"""Chains cut out of small models mean what the models mean, and are the ones to cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from mcfuser.chain import products
+from mcfuser.device import probe_cpu
+from mcfuser.graph.assemble import Installed, Replacement, assemble
+from mcfuser.graph.load import Loaded, bound, load
+from mcfuser.graph.partition import Found, Partition, partition
+from tests.support.naive import primfunc
+from tests.support.paths import FIXTURES
+
+SHAPES = {"attention_dynamic": {"x": (2, 16, 24), "mask": (2, 16)}}
+ATTENTION = sorted(p.stem for p in FIXTURES.glob("attention_*.onnx"))
+FUSED = [
+    *ATTENTION, "feed_forward_relu", "feed_forward_gelu", "feed_forward_gelu_tanh",
+    "feed_forward_gated", "three_products", "product_on_the_right",
+]  # fmt: skip
+SINGLE = ["linear_transposed", "escaping", "softmax_over_rows"]
+
+
+def given(name: str) -> tuple[Loaded, Partition]:
+    loaded = load((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {}))
+    return loaded, partition(loaded.module, 100e9, 10e9)
+
+
+def feeds(loaded: Loaded, name: str) -> dict[str, NDArray[Any]]:
+    random = np.random.default_rng(1)
+    out: dict[str, NDArray[Any]] = {}
+    for port in loaded.inputs:
+        if port.dtype in ("bool", "int64"):
+            out[port.name] = (random.random(port.shape) < 0.7).astype(port.dtype)
+            out[port.name][..., 0] = 1
+        else:
+            out[port.name] = random.standard_normal(port.shape).astype(port.dtype)
+    if name == "attention_nan_guard":
+        out["mask"] = np.where(random.random(out["mask"].shape) < 0.5, -np.inf, 0).astype("float32")
+        out["mask"][0, :, 3, :] = -np.inf  # a row that attends to nothing
+    return out
+
+
+def naive(found: Found, index: int) -> Replacement:
+    kernel = Installed(f"kernel{index}", found.chain, primfunc(found.chain, found.shapes))
+    return Replacement(found, (kernel,))
+
+
+def run(library: bytes, values: list[NDArray[Any]], folder: Path) -> list[NDArray[Any]]:
+    import tvm
+    from tvm import relax
+
+    path = folder / "module.so"
+    path.write_bytes(library)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(v) for v in values])
+    return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]
+
+
+def check(name: str, folder: Path) -> Partition:
+    """Compares the module, every chain computed by its own operators, with onnxruntime."""
+    loaded, cut = given(name)
+    values = feeds(loaded, name)
+    replacements = [naive(f, i) for i, f in enumerate(cut.found)]
+    results = run(assemble(loaded.module, replacements, probe_cpu()), [*values.values()], folder)
+    model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {}))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for ours, theirs in zip(results, session.run(None, values), strict=True):
+        error = np.linalg.norm(ours.astype("f8") - theirs) / np.linalg.norm(theirs)
+        assert error < (2e-3 if "half" in name else 2e-6)
+    return cut
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_two_products_share_a_chain_that_means_the_same(name: str, tmp_path: Path) -> None:
+    cut = check(name, tmp_path)
+    fused = [f for f in cut.found if len(products(f.chain)) == 2]
+    assert len(fused) == 1
+    assert fused[0].saved > 0
+    assert all(p.reason is None for p in cut.products if p.chain == cut.found.index(fused[0]))
+    assert all(p.reason for p in cut.products if p.chain != cut.found.index(fused[0]))
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_product_alone_means_the_same(name: str, tmp_path: Path) -> None:
+    cut = check(name, tmp_path)
+    assert cut.products
+    assert all(len(products(f.chain)) == 1 for f in cut.found)
+
+
+def chain_of(cut: Partition, count: int) -> Found:
+    return next(f for f in cut.found if len(products(f.chain)) == count)
+
+
+def test_views_around_attention_cost_nothing() -> None:
+    _, cut = given("attention_divide_after")
+    found = chain_of(cut, 2)
+    q, v, out = (found.chain.tensor(t) for t in ("Q", "V", found.chain.outputs[0]))
+    assert found.chain.shape("Q") == (2, 3, 16, 8)
+    assert q.strides == v.strides == out.strides == (384, 8, 24, 1)
+    assert found.shapes["Q"] == found.shapes[found.chain.outputs[0]] == (2, 16, 24)
+    assert [str(o) for o in found.chain.operators] == [
+        "S[b, a, m, n] = sum[k] Q[b, a, m, k] * K[b, a, n, k]",
+        f"X[b, a, m, n] = S[b, a, m, n] * {1 / float(np.float32(8**0.5))!r} + M[b, n]",
+        "R[b, a, m] = max[n] X[b, a, m, n]",
+        "P[b, a, m, n] = exp(X[b, a, m, n] - R[b, a, m])",
+        "Z[b, a, m] = sum[n] P[b, a, m, n]",
+        "W[b, a, m, n] = P[b, a, m, n] / Z[b, a, m]",
+        "O[b, a, m, h] = sum[n] W[b, a, m, n] * V[b, a, n, h]",
+    ]
+
+
+def test_axes_that_need_no_telling_apart_are_merged() -> None:
+    _, cut = given("attention_three_dimensions")
+    assert [a.name for a in chain_of(cut, 2).chain.axes] == ["b", "m", "n", "k", "h"]
+    _, cut = given("feed_forward_relu")
+    assert {a.name: a.extent for a in chain_of(cut, 2).chain.axes} == {
+        "m": 32, "n": 40, "k": 24, "h": 24,
+    }  # fmt: skip
+
+
+def test_heads_that_share_a_key_are_rows() -> None:
+    _, cut = given("attention_grouped")
+    chain = chain_of(cut, 2).chain
+    assert chain.shape("Q") == (4, 2 * 16, 8)
+    assert chain.shape("K") == (4, 16, 8)
+
+
+def test_parts_of_one_product_are_read_in_place() -> None:
+    _, cut = given("attention_packed")
+    found = chain_of(cut, 2)
+    offsets = [found.chain.tensor(t).offset for t in "QKV"]
+    assert offsets == [0, 24, 48]
+    assert len({v.name for v in found.arguments.values()}) == 1
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    _, cut = given("attention_half")
+    chain = chain_of(cut, 2).chain
+    assert chain.tensor("Q").dtype == chain.tensor(chain.outputs[0]).dtype == "float16"
+    assert {chain.tensor(t).dtype for t in "SXRPZW"} == {"float32"}
+    assert "float16(W[b, m, n]) * V" in str(chain)
+
+
+def test_a_row_without_keys_is_guarded_by_its_sum() -> None:
+    _, cut = given("attention_nan_guard")
+    assert "select(0.5 < Z" in str(chain_of(cut, 2).chain)
+
+
+def test_equal_blocks_are_equal_chains() -> None:
+    _, cut = given("attention_divide_after")
+    singles = [f.chain for f in cut.found if len(products(f.chain)) == 1]
+    assert len(singles) == 3
+    assert len({c.key for c in singles}) == 1
+    assert len({c.name for c in singles}) == 3
+
+
+def test_the_larger_saving_wins_and_the_other_is_told_so() -> None:
+    _, cut = given("three_products")
+    assert [p.chain for p in cut.products] == [0, 0, 1]
+    assert cut.found[0].saved == 2 * 16 * 48 * 4
+    _, cut = given("feed_forward_gated")
+    gate, up, down = cut.products
+    assert sorted((gate.chain, up.chain, down.chain)) == [0, 1, 1]
+    assert "is in one that saves" in next(p.reason for p in cut.products if p.chain == 0)
+
+
+def test_a_value_that_escapes_forbids_the_chain_and_is_named() -> None:
+    _, cut = given("escaping")
+    assert "is an output of the model" in (cut.products[0].reason or "")
+
+
+def test_a_softmax_over_rows_is_left_alone() -> None:
+    _, cut = given("softmax_over_rows")
+    assert "softmax" in (cut.products[0].reason or "")
+
+
+def test_other_dtypes_are_left_to_tvm() -> None:
+    _, cut = given("double")
+    assert cut.found == ()
+    assert "float64" in (cut.products[0].reason or "")
+
+
+def test_phi_is_flops_per_byte_against_the_device() -> None:
+    loaded, _ = given("escaping")
+    for peak, mbci in ((1e12, True), (1e9, False)):
+        first = partition(loaded.module, peak, 1e9).products[0]
+        assert (first.rows, first.columns, first.depth) == (16, 48, 8)
+        assert first.phi == pytest.approx(2 * 16 * 48 * 8 / (4 * (2 * 16 * 48 + 8 * (16 + 48))))
+        assert first.mbci is mbci
+
+
+def test_a_model_without_products_has_no_chains(tmp_path: Path) -> None:
+    cut = check("no_product", tmp_path)
+    assert cut == Partition((), ())

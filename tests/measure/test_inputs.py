@@ -1,0 +1,70 @@
+"""Random inputs: defined, positions where they are compared with some, of many signs and scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mcfuser.chain import from_json
+from mcfuser.measure.inputs import BLOCK, Kind, drawn, kinds, positives, style
+from tests.support.chains import chain, named
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["Y[m, n] = U[m, n] / Z[m, n]"], {"Z"}),
+        (["T[m, n] = U[m, n] + 1.0", "Y[m, n] = log(T[m, n]) * Z[m, n]"], {"U"}),
+        (["S[m] = sum[n] U[m, n] * Z[m, n]", "Y[m] = sqrt(S[m])"], {"U", "Z"}),
+        (["Y[m, n] = pow(U[m, n], 0.3) + pow(Z[m, n], 2.0)"], {"U"}),
+        (["Y[m, n] = U[m, n] / (1.0 + exp(-Z[m, n]))"], set()),
+        (["Q[m] = sum[n] U[m, n] * U[m, n]", "Y[m, n] = Z[m, n] / sqrt(Q[m] + 0.5)"], set()),
+    ],
+)
+def test_what_must_not_be_negative_is_known(lines: list[str], found: set[str]) -> None:
+    c = chain({"m": 8, "n": 8}, {"U": "mn", "Z": "mn"}, lines)
+    assert positives(c) == found
+
+
+def test_the_operands_of_an_attention_have_both_signs() -> None:
+    assert not positives(named("attention", dict.fromkeys("bmnkh", 8)))
+
+
+def test_whole_inputs_that_meet_positions_are_positions() -> None:
+    c = from_json({
+        "axes": {"m": 8, "n": 50},
+        "tensors": {
+            "X": {"shape": ["m", "n"]}, "t": {"shape": ["m"], "dtype": "int32"},
+            "L": {"shape": ["m"], "dtype": "int64"}, "c": {"shape": ["n"], "dtype": "int32"},
+        },
+        "operators": ["Y[m] = sum[n] select(n == t[m], X[m, n], 0.0) * c[n] where n < L[m]"],
+    })  # fmt: skip
+    found = kinds(c, {})
+    assert (found["t"].most, found["L"].most, found["c"].most) == (50, 50, None)
+    rng = np.random.default_rng(0)
+    values = drawn(rng, found["L"], 1000, style(rng, found["L"], False))
+    assert values.min() == 0 and values.max() == 50
+    values = drawn(rng, found["c"], 1000, style(rng, found["c"], False))
+    assert values.min() < -2 and values.max() > 2
+
+
+def test_varied_inputs_differ_in_sign_and_scale() -> None:
+    kind, signs, sizes = Kind("float32"), set(), list[float]()
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        values = drawn(rng, kind, 4096, style(rng, kind, True))
+        signs.add((bool((values > 0).any()), bool((values < 0).any())))
+        each = np.abs(values).reshape(-1, BLOCK).max(1)
+        assert (each == 0).sum() < len(each) / 4
+        sizes += [float(each[each > 0].max() / each[each > 0].min())]
+    assert signs == {(True, True), (True, False), (False, True)}
+    assert min(sizes) > 8
+
+
+def test_plain_inputs_are_normal_and_far_ones_stay_far() -> None:
+    rng = np.random.default_rng(0)
+    values = drawn(rng, Kind("float32"), 100_000, style(rng, Kind("float32"), False))
+    assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
+    far = Kind("float32", offset=1e4)
+    values = drawn(rng, far, 1000, style(rng, far, True))
+    assert abs(values.mean() - 1e4) < 1 and values.std() < 2

@@ -1,0 +1,176 @@
+"""A program that crashes, hangs, is wrong or does not compile costs itself and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from mcfuser.backends.cpu.runner import _apart
+from mcfuser.chain import attention, from_json, parts
+from mcfuser.codegen.tensorir import Lowering, generate
+from mcfuser.measure.lease import lease
+from mcfuser.measure.worker import Kernel, Worker
+from mcfuser.space.expression import bind, loop_axes, tilings
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import program
+
+CHAIN = attention(2, 32, 32, 16, 16)
+
+
+def kernel(chain=CHAIN) -> Kernel:
+    ready = program(chain)
+    expression = bind(ready.chain, tilings(ready.chain)[0])
+    tiles = {a: min(16, chain.size(a)) for a in loop_axes(ready.chain)}
+    dead = frozenset(a for a in tiles if tiles[a] >= chain.size(a))
+    schedule = Plan(ready, expression, dead).schedule(tiles)
+    return Kernel(chain, generate(schedule, "kernel", Lowering()))
+
+
+def altered(old: str, new: str) -> list[Kernel]:
+    right = kernel()
+    assert old in right.source.text
+    text = right.source.text.replace(old, new)
+    return [replace(right, source=replace(right.source, text=text))]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(2, limit=600.0) as running:
+        yield running
+
+
+def test_each_failure_costs_itself_alone(worker: Worker) -> None:
+    right = [kernel()]
+    wrong = altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
+    broken = altered("T.float32(0.36067376022224085)", "T.no_such_thing(0.36)")
+    crash = altered("O_flat[", "O_flat[1000000000 + ")
+    found = worker.measure(CHAIN, [right, wrong, crash, broken, right], 0)
+    assert [f.failed is None for f in found] == [True, False, False, False, True]
+    assert "error is" in str(found[1].failed)
+    assert "died with status" in str(found[2].failed)
+    assert "does not compile" in str(found[3].failed)
+    for ok in (found[0], found[4]):
+        assert ok.error is not None and ok.error < 1e-5
+        assert ok.seconds is not None and 0 < ok.seconds < 1
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be kept to cores here, or there is one core",
+)
+def test_the_caller_keeps_off_the_cores_that_pool_threads_are_bound_to() -> None:
+    before = os.sched_getaffinity(0)
+    core, done, bound = max(before), threading.Event(), threading.Event()
+
+    def pool() -> None:
+        os.sched_setaffinity(0, {core})
+        bound.set()
+        done.wait()
+
+    thread = threading.Thread(target=pool)
+    thread.start()
+    bound.wait()
+    try:
+        with _apart():
+            assert os.sched_getaffinity(0) == before - {core}
+        assert os.sched_getaffinity(0) == before
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_many_programs_are_several_requests(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child builds a whole request before it answers: too large a one would seem to hang."""
+    asked: list[int] = []
+    ask = worker._child.ask
+    monkeypatch.setattr(
+        worker._child, "ask", lambda r, n, *at: (asked.append(n), ask(r, n, *at))[1]
+    )
+    right, wrong = [kernel()], altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
+    found = worker.measure(CHAIN, [right, right, wrong, right, right], 0, batch=2)
+    assert [f.failed is None for f in found] == [True, True, False, True, True]
+    assert asked == [2, 2, 1]
+    asked.clear()
+    worker.measure(CHAIN, [right, right, right], 0, together=True, batch=2)
+    assert asked == [3]
+
+
+def test_the_error_is_that_of_the_worst_output(worker: Worker) -> None:
+    """In float16 the first output is off by what that stores, the second by float32's rounding."""
+    document = {
+        "axes": {"m": 64, "n": 32},
+        "tensors": {"X": {"shape": ["m", "n"]}, "A": {"shape": ["m", "n"], "dtype": "float16"},
+                    "B": {"shape": ["m", "n"]}},
+        "operators": ["A[m, n] = X[m, n] * 1.1", "B[m, n] = X[m, n] * 1.2"],
+        "outputs": ["A", "B"],
+    }  # fmt: skip
+    chain = from_json(document)
+    (found,) = worker.measure(chain, [[kernel(chain)]], 0)
+    assert found.error is not None and found.error > 5e-5
+
+
+def test_what_hangs_is_ended(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = altered(
+        "for t in T.parallel(", "for forever in range(10000000000):\n          for t in range("
+    )
+    ask, limits = worker._child.ask, iter([2.0])
+    monkeypatch.setattr(
+        worker._child, "ask", lambda r, n, limit, end: ask(r, n, next(limits, limit), end)
+    )
+    found = worker.measure(CHAIN, [hang, [kernel()]], 0)
+    assert found[0].failed == "it ran longer than 2 s"
+    assert found[1].failed is None
+
+
+def test_what_wants_too_much_memory_is_told(worker: Worker) -> None:
+    found = worker.measure(CHAIN, [altered("R_tile = ", HOG), [kernel()]], 0)
+    assert found[0].failed is not None
+    assert found[1].failed is None
+
+
+HOG = (
+    'hog = T.alloc_buffer((34359738368,), "float32")\n'
+    "            for big in range(34359738):\n"
+    "                hog[big * 1000] = T.float32(1)\n"
+    "            R_tile = "
+)
+
+
+def test_unfused_parts_pass_tensors_by_name_and_are_timed_together(worker: Worker) -> None:
+    unfused = [kernel(part) for part in parts(CHAIN)]
+    assert len(unfused) == 3
+    first, second = worker.measure(CHAIN, [[kernel()], unfused], 0, together=True)
+    assert first.failed is None and second.failed is None
+    assert len(first.times) == len(second.times) > 1
+
+
+def test_past_the_deadline_nothing_starts(worker: Worker) -> None:
+    found = worker.measure(CHAIN, [[kernel()]], 0, deadline=time.monotonic() - 1)
+    assert found[0].failed == "no time left"
+
+
+def _hold(name: str, path: str) -> None:
+    with lease(name, exclusive=True):
+        Path(path).write_text("held")
+        time.sleep(1.0)
+        Path(path).write_text("released")
+
+
+def test_the_lease_keeps_two_measurements_apart(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    other = get_context("spawn").Process(target=_hold, args=("test", str(path)))
+    other.start()
+    while not path.exists():
+        time.sleep(0.01)
+    with lease("test", exclusive=False):
+        assert path.read_text() == "released"
+    other.join()

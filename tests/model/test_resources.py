@@ -1,0 +1,106 @@
+"""Estimates of shared memory and registers, against what Triton makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mcfuser.backends.lowerings import LOWERINGS, STAGES, WARPS, every
+from mcfuser.chain import attention, gemm
+from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.codegen.cuda.pool import Compilers
+from mcfuser.codegen.triton import generate
+from mcfuser.device import CATALOGUE
+from mcfuser.model.fitted import lowered
+from mcfuser.model.worth import GATHERED, HELD, worth
+from mcfuser.space.prune import distinct, parted, prune, space
+
+H200 = CATALOGUE["nvidia/h200"]
+
+
+def made(plan, tiles, warps, stages):
+    rows = np.asarray([[tiles[a] for a in plan.axes]])
+    w, s = np.asarray([warps]), np.asarray([stages])
+    return lowered(plan, rows, w, s, w < 0, H200)
+
+
+def plan_for(chain, tiles):
+    """The first plan of the pruned space that has these tiles."""
+    tables = distinct(prune(space(chain), H200)[0]).tables
+    return next(p for p, t in tables if [tiles[a] for a in p.axes] in t.tolist())
+
+
+@pytest.mark.parametrize(
+    ("tiles", "warps", "stages", "allocated"),
+    [  # as Triton 3.6 allocated them for sm_90
+        ({"m": 64, "n": 64, "k": 64, "h": 16}, 4, 4, 49152),
+        ({"m": 64, "n": 256, "k": 16, "h": 16}, 4, 4, 40960),
+    ],
+)
+def test_pipelined_tiles_count_once_a_stage(tiles, warps, stages, allocated) -> None:
+    chain = gemm(1, 512, 256, 64, 64, "float16")
+    assert made(plan_for(chain, tiles), tiles, warps, stages).shared[0] == allocated
+
+
+def test_without_group_instructions_a_stage_less_is_in_flight() -> None:
+    chain = attention(1, 1024, 512, 64, 64, "float16")
+    tiles = {"m": 16, "n": 128, "k": 64, "h": 64}
+    plan = plan_for(chain, tiles)
+    few, more = made(plan, tiles, 4, 3), made(plan, tiles, 4, 4)
+    assert more.shared[0] - few.shared[0] == 2 * 128 * 64 * 2  # a tile of K and one of V
+    assert more.shared[0] == 104448  # as Triton 3.6 allocates
+
+
+def test_estimates_agree_with_the_compiler() -> None:
+    chain = gemm(1, 512, 256, 64, 64, "float16")
+    found = every(distinct(prune(space(chain), H200)[0]), H200)
+    order = np.random.default_rng(0).permutation(len(found))[:12]
+    chosen = [found.candidate(i) for i in order]
+    sources = []
+    for c in chosen:
+        plan, tiles = found.plan(c)
+        sources.append(generate(plan.schedule(tiles), "kernel", LOWERINGS[c[-1]]))
+    near = 0
+    with Compilers(2) as compilers:
+        for i, binary in compilers.compile(sources, "sm_90"):
+            assert isinstance(binary, Binary)
+            plan, tiles = found.plan(chosen[i])
+            number = chosen[i][-1]
+            one = made(plan, tiles, int(WARPS[number]), int(STAGES[number]))
+            near += abs(one.shared[0] - binary.shared) <= 0.2 * binary.shared
+            assert (binary.shared <= H200.fast) == (one.shared[0] <= H200.fast)
+    assert near >= 7
+
+
+def test_certain_spilling_and_idle_warps_are_left_out() -> None:
+    chain = gemm(1, 512, 512, 64, 128, "float16")
+    for plan, tiles in distinct(prune(space(chain), H200)[0]).tables:
+        warps, stages = np.full(len(tiles), 8), np.full(len(tiles), 2)
+        kept = worth(plan, tiles, warps, stages, H200)
+        one = lowered(plan, tiles[kept], warps[kept], stages[kept], warps[kept] < 0, H200)
+        assert (one.registers <= HELD).all() and (one.shared <= H200.fast).all()
+
+
+def test_group_instructions_have_two_stages_at_least() -> None:
+    chain = gemm(1, 512, 256, 64, 64, "float16")
+    found = every(distinct(prune(space(chain), H200)[0]), H200)
+    axes = found.space.axes
+    for row in found.rows:
+        lowering = LOWERINGS[row[-1]]
+        if row[1 + axes.index("m")] >= 64 and lowering.warps % 4 == 0:
+            assert lowering.stages > 1
+
+
+def test_a_combining_thread_can_hold_all_parts() -> None:
+    chain = gemm(1, 512, 512, 256, 256, "float16")
+    whole = parted(distinct(prune(space(chain), H200)[0]), H200)
+    split = [(p, t) for p, t in whole.tables if p.split is not None]
+    assert split
+    dropped = 0
+    for plan, tiles in split:
+        warps, stages = np.full(len(tiles), 1), np.full(len(tiles), 2)
+        one = lowered(plan, tiles, warps, stages, warps < 0, H200)
+        kept = worth(plan, tiles, warps, stages, H200)
+        assert not (kept & (one.gathered > GATHERED)).any()
+        dropped += int((one.gathered > GATHERED).sum())
+    assert dropped

@@ -1,0 +1,194 @@
+"""A module captured into a CUDA graph: with a driver that only takes notes, and on a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm.runtime.vm import VirtualMachine  # noqa: E402
+
+from mcfuser.chain import attention  # noqa: E402
+from mcfuser.codegen.cuda import module as cuda_module  # noqa: E402
+from mcfuser.codegen.cuda.cubin import Binary  # noqa: E402
+from mcfuser.codegen.triton import Source  # noqa: E402
+from mcfuser.device import device_named, probe_cpu  # noqa: E402
+from mcfuser.graph.assemble import assemble  # noqa: E402
+from mcfuser.graph.load import load  # noqa: E402
+from mcfuser.runtime.runner import Captured, Driver, arrays, gpu  # noqa: E402
+from mcfuser.space.reference import evaluate  # noqa: E402
+from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split  # noqa: E402
+from tests.support.paths import FIXTURES  # noqa: E402
+
+__all__ = ["compiled", "split"]  # fixtures
+MODEL = FIXTURES / "three_products.onnx"
+
+
+class Notes:
+    """A driver whose graph is what main did, noted."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., str]:
+        def note(*arguments: object) -> str:
+            self.calls.append(name)
+            return name
+
+        return note
+
+
+class Watched:
+    """A machine that tells where each run's tensors lie, and when it runs."""
+
+    def __init__(self, machine: Any, driver: Notes) -> None:
+        self.machine, self.driver = machine, driver
+        self.runs: list[set[int]] = []
+        self.breaks = False
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            self.driver.calls.append("run")
+            self.runs.append(set())
+            if self.breaks and "begin" in self.driver.calls:
+                raise RuntimeError("broken")
+            return self.machine[name](*inputs)
+
+        return run
+
+    def set_instrument(self, told: Callable[..., object] | None) -> None:
+        def tell(function: object, name: str, before: bool, result: Any, *rest: object) -> None:
+            if not before and name.endswith("alloc_tensor"):
+                self.runs[-1].add(np.from_dlpack(result).ctypes.data)
+            if told is not None:
+                told(function, name, before, result, *rest)
+
+        self.machine.set_instrument(tell)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    loaded = load(MODEL.read_bytes(), {})
+    path = tmp_path / "module.so"
+    path.write_bytes(assemble(loaded.module, [], probe_cpu()))
+    machine = Watched(VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu()), Notes())
+    rng = np.random.default_rng(0)
+    machine.inputs = [
+        tvm.runtime.tensor(rng.standard_normal(p.shape).astype(p.dtype)) for p in loaded.inputs
+    ]
+    return machine
+
+
+def test_a_run_before_the_capture_loads_what_a_capture_must_not(watched: Watched) -> None:
+    graph = Captured(watched, tvm.cpu(), watched.inputs, watched.driver)
+    assert watched.driver.calls == ["run", "wait", "begin", "run", "end", "instantiate"]
+    assert graph.replay() is graph.outputs
+    assert watched.driver.calls[6:] == ["launch", "wait"]
+    graph.close()
+    assert watched.driver.calls[8:] == ["destroy"]
+
+
+def test_what_a_graph_writes_is_taken_by_no_later_run(watched: Watched) -> None:
+    graph = Captured(watched, tvm.cpu(), watched.inputs, watched.driver)
+    _, own = watched.runs
+    assert len(own) > 1
+
+    def later() -> set[int]:
+        watched.runs.clear()
+        held = [watched["main"](*watched.inputs) for _ in range(4)]
+        assert len(held) == 4
+        return own & set().union(*watched.runs)
+
+    assert not later()
+    graph._storage.clear()
+    assert later(), "the test would not see memory that is shared"
+
+
+def test_a_run_that_breaks_leaves_no_capture_open(watched: Watched) -> None:
+    watched.breaks = True
+    with pytest.raises(RuntimeError, match="broken"):
+        Captured(watched, tvm.cpu(), watched.inputs, watched.driver)
+    assert watched.driver.calls == ["run", "wait", "begin", "run", "end"]
+
+
+def test_what_the_driver_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def cuGraphLaunch(self, *arguments: object) -> int:
+            return 900
+
+        def cuGetErrorName(self, status: int, words: Any) -> int:
+            words._obj.value = b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+            return 0
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Library())
+    with pytest.raises(RuntimeError, match=r"^cuGraphLaunch: CUDA_ERROR_STREAM_CAP\w+ \(900\)$"):
+        Driver().launch(None, 0)  # type: ignore[arg-type]
+
+
+# --- on a GPU -------------------------------------------------------------------------------
+
+
+def no_gpu() -> str | None:
+    """Why no module runs on a GPU here."""
+    if MISSING:
+        return f"the gpu extra is not installed: {MISSING}"
+    try:
+        gpu()
+    except SystemExit as reason:
+        return str(reason)
+    return None
+
+
+@pytest.fixture
+def device() -> Any:
+    if (why := no_gpu()) is not None:
+        pytest.skip(why)
+    return gpu()
+
+
+def expected(q: Any, k: Any, v: Any) -> Any:
+    """What `module_with` computes, in float64."""
+    rng = np.random.default_rng(0)
+    shift = rng.standard_normal(PHYSICAL["Q"]).astype(np.float16)
+    scale = rng.standard_normal((2, 256, 128)).astype(np.float16)
+    chain = attention(2, 64, 64, 32, 32, "float16")
+    o = evaluate(chain, {"Q": (q + shift)[0], "K": k, "V": v})["O"]
+    return o * (1 + np.vectorize(math.erf)(o / math.sqrt(2))) / 2 * float(scale.max())
+
+
+def test_replays_follow_their_inputs(
+    compiled: tuple[Source, Binary], device: Any, tmp_path: Path
+) -> None:
+    replays_follow(compiled, device, tmp_path)
+
+
+def test_replays_of_a_split_follow_their_inputs(
+    split: tuple[Source, Binary], device: Any, tmp_path: Path
+) -> None:
+    replays_follow(split, device, tmp_path)
+
+
+def replays_follow(pair: tuple[Source, Binary], device: Any, tmp_path: Path) -> None:
+    library = cuda_module.build(
+        module_with(*pair), device_named("nvidia/h200"), [cuda_module.kernel(*pair)]
+    )
+    path = tmp_path / "module.so"
+    path.write_bytes(library)
+    machine = VirtualMachine(tvm.runtime.load_module(str(path)), device)
+    rng = np.random.default_rng(1)
+    graph: Captured | None = None
+    for _ in range(3):
+        values = [rng.standard_normal(PHYSICAL[n]).astype(np.float16) for n in "QKV"]
+        if graph is None:
+            graph = Captured(machine, device, [tvm.runtime.tensor(a, device) for a in values])
+        for tensor, value in zip(graph.inputs, values, strict=True):
+            tensor.copyfrom(value)
+        for _ in range(3):
+            (found,) = arrays(graph.replay())
+            assert np.abs(found - expected(*values)).max() < 2e-2

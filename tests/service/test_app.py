@@ -1,0 +1,372 @@
+"""The HTTP interface, over a store with no worker: the tests do the work."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from httpx import Response
+
+from db import Blobs, Store
+from db.blobs import Incoming
+from mcfuser.errors import ModelError
+from mcfuser.tune.tuned import Tuned
+from service.app import create_app
+from service.settings import Settings
+from tests.support.full import sqlite_full
+from tests.support.kernels import tuned
+
+MODULE = b"\x7fELF module"
+REPORT = {"chains": [{"expression": "mhnk"}]}
+
+
+async def inspect(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if model.read_bytes().startswith(b"bad"):
+        raise ModelError("the model is not ONNX: it begins with b'bad'; give an ONNX file")
+
+
+class Service:
+    """A client, and what stands behind the application."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(data=folder, max_model_bytes=1000)
+        self.store = Store(self.settings.database_url)
+        self.blobs = Blobs(self.settings.blobs)
+        self.alive = 1
+        app = create_app(self.settings, self.store, self.blobs, lambda: self.alive, inspect)
+        self.client = TestClient(app, base_url="http://localhost")
+
+    def post(self, model: bytes = b"model", **query: Any) -> Response:
+        return self.client.post("/v1/jobs", content=model, params=query)
+
+    def work(self) -> None:
+        """Does the oldest job."""
+        job = self.store.claim("w", 60)
+        assert job is not None and job.claim is not None
+        assert self.blobs.read(job.model)
+        self.store.finish(job.claim, self.blobs.put(MODULE), len(MODULE), REPORT)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    service = Service(tmp_path)
+    with service.client:
+        yield service
+    service.store.close()
+
+
+def check_problem(response: Response, status: int, kind: str) -> str:
+    """The detail of a response that is a problem."""
+    body = response.json()
+    assert response.status_code == status == body["status"], body
+    assert response.headers["content-type"] == "application/problem+json"
+    assert body["type"] == f"urn:mcfuser:problem:{kind}"
+    assert body["title"] and body["instance"] == response.request.url.path
+    return str(body["detail"])
+
+
+class TestPost:
+    def test_a_model_becomes_a_job(self, service: Service) -> None:
+        response = service.post(shape=["b=1", "a=1x2"], device="h100", seed=3, timeout="9s")
+        body = response.json()
+        assert response.status_code == 202
+        assert response.headers["location"] == f"/v1/jobs/{body['id']}"
+        assert int(response.headers["retry-after"]) > 0
+        assert (body["state"], body["cached"]) == ("queued", False)
+        assert body["options"] == {"device": "nvidia/h100", "shape": ["a=1x2", "b=1"], "seed": 3,
+                                   "trials": None, "timeout": 9.0, "retune": False}  # fmt: skip
+        sha256 = hashlib.sha256(b"model").hexdigest()
+        assert body["model"] == {"sha256": sha256, "bytes": 5}
+        assert service.blobs.read(sha256) == b"model"
+
+    def test_the_same_again_shares_the_job_then_answers_from_the_cache(
+        self, service: Service
+    ) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            first = {r.json()["id"] for r in pool.map(lambda _: service.post(), range(8))}
+        assert len(first) == 1
+        service.work()
+        again = service.post().json()
+        assert {again["id"]} == first
+        assert (again["state"], again["cached"], again["report"]) == ("done", True, REPORT)
+        assert service.store.counts()["done"] == 1
+        assert service.post(seed=1).json()["cached"] is False
+        assert service.post(b"other").json()["cached"] is False
+
+    def test_what_is_to_be_tuned_again_is_a_job_of_its_own(self, service: Service) -> None:
+        first = service.post().json()["id"]
+        service.work()
+        again = service.post(retune="true").json()
+        assert again["id"] != first and (again["state"], again["cached"]) == ("queued", False)
+        service.work()
+        assert service.post(retune="true").json()["id"] not in (first, again["id"])
+        assert service.post(retune="false").json()["id"] == first
+        check_problem(service.post(retune="perhaps"), 422, "bad-option")
+
+    def test_a_lost_module_is_made_again(self, service: Service) -> None:
+        job = service.post().json()["id"]
+        service.work()
+        service.blobs.path(hashlib.sha256(MODULE).hexdigest()).unlink()
+        check_problem(service.client.get(f"/v1/jobs/{job}/module"), 410, "lost")
+        again = service.post().json()
+        assert (again["id"], again["state"], again["cached"]) == (job, "queued", False)
+        service.work()
+        assert service.client.get(f"/v1/jobs/{job}/module").content == MODULE
+
+    @pytest.mark.parametrize("damage", [MODULE[:-1], b"", b"\x7fELF modulf", MODULE + b"x"])
+    def test_a_damaged_module_is_not_served_and_is_made_again(
+        self, service: Service, damage: bytes
+    ) -> None:
+        job = service.post().json()["id"]
+        service.work()
+        path, tag = f"/v1/jobs/{job}/module", hashlib.sha256(MODULE).hexdigest()
+        assert service.client.get(path).content == MODULE
+        service.blobs.path(tag).write_bytes(damage)
+        for headers in ({}, {"If-None-Match": f'"{tag}"'}, {"Range": "bytes=0-1"}):
+            check_problem(service.client.get(path, headers=headers), 410, "lost")
+        assert service.client.head(path).status_code == 410
+        again = service.post().json()
+        assert (again["id"], again["state"], again["cached"]) == (job, "queued", False)
+        service.work()
+        assert service.client.get(path).content == MODULE
+
+    def test_a_damaged_model_heals_when_it_is_posted_again(self, service: Service) -> None:
+        path = service.blobs.path(hashlib.sha256(b"model").hexdigest())
+        service.post()
+        for _ in range(2):  # while its job is queued, and when it is done
+            path.write_bytes(b"mod")
+            service.post()
+            assert path.read_bytes() == b"model"
+            if service.store.counts()["queued"]:
+                service.work()
+
+    @pytest.mark.parametrize("where", ["write", "keep", "database"])
+    def test_a_full_disk_is_507_and_leaves_nothing(
+        self, service: Service, where: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            if where == "database":
+                patched.setattr(Store, "submit", lambda store, _: sqlite_full(store))
+            else:
+                patched.setattr(Incoming, where, full)
+            response = service.post()
+        assert "disk is full" in check_problem(response, 507, "disk-full")
+        assert int(response.headers["retry-after"]) > 0
+        assert list((service.settings.blobs / "arriving").iterdir()) == []
+        assert sum(service.store.counts().values()) == 0
+        assert service.post().status_code == 202
+
+    def test_a_folder_that_cannot_be_used_is_503(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> Any:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(Incoming, "keep", broken)
+        check_problem(service.post(), 503, "storage")
+
+    def test_a_failed_job_is_tried_anew(self, service: Service) -> None:
+        first = service.post().json()["id"]
+        job = service.store.claim("w", 60)
+        assert job is not None and job.claim is not None
+        service.store.fail(job.claim, {"type": "t", "status": 500, "detail": "no"})
+        assert service.post().json()["id"] != first
+
+    @pytest.mark.parametrize(
+        ("model", "query", "status", "kind", "words"),
+        [
+            (b"", {}, 422, "empty-body", "--data-binary"),
+            (b"bad", {}, 422, "bad-model", "not ONNX"),
+            (b"m", {"device": "tpu"}, 422, "bad-option", "'tpu' is not known; use one of cpu"),
+            (b"m", {"shape": "x=ax2"}, 422, "bad-option", "input=1x128"),
+            (b"m", {"seed": "many"}, 422, "bad-option", "seed"),
+            (b"m", {"tiemout": 3}, 422, "bad-option", "tiemout"),
+            (b"m" * 1001, {}, 413, "too-large", "1000 bytes"),
+        ],
+    )
+    def test_bad_requests_are_problems_and_leave_nothing(
+        self, service: Service, model: bytes, query: dict[str, Any], status: int, kind: str,
+        words: str,
+    ) -> None:  # fmt: skip
+        detail = check_problem(service.post(model, **query), status, kind)
+        assert words in detail
+        assert sum(service.store.counts().values()) == 0
+        assert [p for p in service.settings.blobs.rglob("*") if p.is_file()] == []
+
+    def test_a_long_body_of_unknown_length_is_cut_off(self, service: Service) -> None:
+        sent = 0
+
+        def parts() -> Iterator[bytes]:
+            nonlocal sent
+            for _ in range(100):
+                sent += 100
+                yield b"x" * 100
+
+        response = service.client.post("/v1/jobs", content=parts())
+        check_problem(response, 413, "too-large")
+
+    def test_a_form_is_not_a_model(self, service: Service) -> None:
+        response = service.client.post("/v1/jobs", files={"model": b"model"})
+        check_problem(response, 415, "not-raw")
+
+
+class TestJob:
+    def test_it_is_watched(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        job = service.store.claim("w", 60)
+        assert job is not None and job.claim is not None
+        service.store.renew(job.claim, 60, "measuring attention", 3, 8)
+        response = service.client.get(f"/v1/jobs/{id}")
+        body = response.json()
+        assert (body["state"], body["stage"]) == ("running", "measuring attention")
+        assert body["candidates"] == {"done": 3, "total": 8}
+        assert body["started"].endswith("Z") and "retry-after" in response.headers
+        late = service.client.get(f"/v1/jobs/{id}/module")
+        assert "measuring attention" in check_problem(late, 409, "not-ready")
+        assert "retry-after" in late.headers
+
+    def test_its_module_is_fetched_once(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        service.work()
+        body = service.client.get(f"/v1/jobs/{id}").json()
+        response = service.client.get(body["module"]["href"])
+        digest = hashlib.sha256(MODULE).digest()
+        assert response.content == MODULE
+        assert response.headers["etag"] == f'"{digest.hex()}"' == f'"{body["module"]["sha256"]}"'
+        assert response.headers["repr-digest"] == f"sha-256=:{base64.b64encode(digest).decode()}:"
+        for tags in (f'"{digest.hex()}"', f'"x", W/"{digest.hex()}"', "*"):
+            again = service.client.get(body["module"]["href"], headers={"If-None-Match": tags})
+            assert (again.status_code, again.content) == (304, b"")
+            assert again.headers["etag"] == response.headers["etag"]
+        other = service.client.get(body["module"]["href"], headers={"If-None-Match": '"x"'})
+        assert other.status_code == 200
+        assert service.client.get(f"/v1/jobs/{id}/report").json() == REPORT
+
+    def test_a_failed_one_answers_with_its_problem(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        job = service.store.claim("w", 60)
+        assert job is not None and job.claim is not None
+        found = {"type": "urn:mcfuser:problem:bad-model", "title": "t", "status": 422,
+                 "detail": "operator 'Det' is not known"}  # fmt: skip
+        service.store.fail(job.claim, found)
+        assert service.client.get(f"/v1/jobs/{id}").json()["problem"] == found
+        for part in ("module", "report"):
+            response = service.client.get(f"/v1/jobs/{id}/{part}")
+            assert "Det" in check_problem(response, 422, "bad-model")
+
+    def test_it_is_cancelled(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        for _ in range(2):
+            assert service.client.delete(f"/v1/jobs/{id}").status_code == 204
+        assert service.client.get(f"/v1/jobs/{id}").json()["state"] == "cancelled"
+        check_problem(service.client.get(f"/v1/jobs/{id}/module"), 410, "cancelled")
+        done = service.post().json()["id"]
+        service.work()
+        check_problem(service.client.delete(f"/v1/jobs/{done}"), 409, "over")
+
+    def test_unknown_ones(self, service: Service) -> None:
+        unknown = "/v1/jobs/00000000-0000-4000-8000-000000000000"
+        for method, path in (("GET", ""), ("GET", "/module"), ("GET", "/report"), ("DELETE", "")):
+            check_problem(service.client.request(method, unknown + path), 404, "no-such-job")
+        check_problem(service.client.get("/v1/jobs/etc"), 422, "bad-option")
+        assert service.client.get("/v1/jobs/..%2f..%2fetc").status_code in (404, 422)
+
+    def test_lists_by_pages(self, service: Service) -> None:
+        ids = [service.post(f"model {n}".encode()).json()["id"] for n in range(5)]
+        path, found = "/v1/jobs?limit=2&state=queued", []
+        while path:
+            page = service.client.get(path).json()
+            found += [job["id"] for job in page["items"]]
+            path = page["next"]
+        assert found == ids[::-1]
+        check_problem(service.client.get("/v1/jobs?limit=0"), 422, "bad-option")
+
+
+class TestKernels:
+    def test_they_are_listed_by_pages_and_fetched_whole(self, service: Service) -> None:
+        made = [tuned(str(n), device=device) for n, device in enumerate(("cpu", "nvidia/l4") * 2)]
+        for kernel in made:
+            service.store.put(kernel)
+        path, found = "/v1/kernels?device=nvidia/l4&chain=gemm:1,64,64,32,32&limit=1", []
+        while path:
+            page = service.client.get(path).json()
+            found += page["items"]
+            path = page["next"]
+        assert [k["key"] for k in found] == [made[3].key, made[1].key]
+        assert "source" not in found[0] and found[0]["measured"] == made[3].measured
+        whole = service.client.get(f"/v1/kernels/{made[0].key}").json()
+        assert Tuned.from_json(whole) == made[0]
+
+    def test_unknown_ones(self, service: Service) -> None:
+        check_problem(service.client.get(f"/v1/kernels/{'0' * 64}"), 404, "no-such-kernel")
+        check_problem(service.client.get("/v1/kernels/x"), 422, "bad-option")
+
+
+class TestRest:
+    def test_health_tells_when_no_worker_lives(self, service: Service) -> None:
+        assert service.client.get("/healthz").json()["status"] == "ok"
+        service.alive = 0
+        response = service.client.get("/healthz")
+        assert (response.status_code, response.json()["status"]) == (503, "degraded")
+
+    def test_metrics_count(self, service: Service) -> None:
+        service.post()
+        service.post()
+        service.client.get("/v1/jobs/00000000-0000-4000-8000-000000000000")
+        text = service.client.get("/metrics").text
+        for line in (
+            'mcfuser_jobs{state="queued"} 1.0', "mcfuser_workers 1.0", "mcfuser_kernels 0.0",
+            'mcfuser_submissions_total{answer="new"} 1.0',
+            'mcfuser_submissions_total{answer="shared"} 1.0',
+            'mcfuser_http_requests_total{method="GET",route="/v1/jobs/{id}",status="404"} 1.0',
+        ):  # fmt: skip
+            assert line in text.splitlines()
+
+    def test_devices(self, service: Service) -> None:
+        devices = {d["name"]: d for d in service.client.get("/v1/devices").json()}
+        assert devices["cpu"]["kind"] == "cpu"
+        assert devices["nvidia/h200"]["arch"] == "sm_90"
+
+    def test_the_page_may_run_its_own_script_only(self, service: Service) -> None:
+        response = service.client.get("/")
+        policy = response.headers["content-security-policy"]
+        script = re.search(r"<script>(.*)</script>", response.text, re.DOTALL)
+        assert script is not None
+        digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+        assert f"script-src 'sha256-{digest}'" in policy and "unsafe" not in policy
+        assert not re.search(r"""(src|href)=["']?(https?:)?//""", response.text)
+
+    def test_other_sites_are_kept_out(self, service: Service) -> None:
+        get, post = service.client.get, service.client.post
+        response = get("/v1/jobs", headers={"Host": "evil.example"})
+        check_problem(response, 421, "wrong-host")
+        for origin in ("http://evil.example", "null", "http://localhost:1"):
+            response = post("/v1/jobs", content=b"model", headers={"Origin": origin})
+            check_problem(response, 403, "cross-origin")
+        own = {"Origin": "http://localhost"}
+        assert post("/v1/jobs", content=b"model", headers=own).status_code == 202
+        for host in ("127.0.0.1:8642", "[::1]:8642", "localhost:1"):
+            assert get("/v1/jobs", headers={"Host": host}).status_code == 200
+
+    def test_every_error_is_a_problem(self, service: Service) -> None:
+        for response in (service.client.get("/nowhere"), service.client.put("/v1/jobs")):
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.json()["status"] == response.status_code
+
+    def test_a_broken_database_is_a_problem(self, service: Service) -> None:
+        with service.store._engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE jobs")
+        response = service.client.get("/v1/jobs")
+        check_problem(response, 503, "storage")
+        assert "jobs" not in response.json()["detail"]

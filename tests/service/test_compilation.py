@@ -1,0 +1,72 @@
+"""Compiling in a process that is limited, and ended wherever it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from db import Store
+from mcfuser.errors import LimitError, ModelError
+from service.claim import Interrupted
+from service.compilation import Artifact, Progress, Request, compiled, start
+from service.compiler import Compiler
+from service.schemas import Options
+from service.settings import Settings
+from tests.support.paths import FIXTURES
+
+MODEL = FIXTURES / "attention_where.onnx"
+MEMORY = 8 << 30
+
+
+def compile_(model: Path | bytes, progress: Progress, **more) -> Artifact:
+    request = Request(model, "cpu", {"trials": 4}, {}, None, **more)
+    return compiled(request, start(MEMORY), progress)
+
+
+def test_a_model_is_compiled_and_its_stages_are_told() -> None:
+    told: list[str] = []
+    artifact = compile_(MODEL, lambda stage, done, total: told.append(stage))
+    assert artifact.module[:4] == b"\x7fELF"
+    assert artifact.report["chains"]
+    assert {"import", "build", "done"} <= set(told)
+
+
+def test_a_mistake_comes_back_as_one() -> None:
+    with pytest.raises(ModelError, match="not ONNX"):
+        compile_(b"no model", lambda *_: None)
+
+
+def test_a_compile_whose_time_is_over_is_ended() -> None:
+    with pytest.raises(LimitError, match=r"not compiled within 3 s: .* give it more time") as late:
+        compile_(MODEL, lambda *_: None, timeout=3.0, begun=time.monotonic() - 100.0)
+    assert late.value.what == "time"
+
+
+def test_a_compile_has_so_much_memory() -> None:
+    request = Request(MODEL, "cpu", {}, {}, None)
+    with pytest.raises(LimitError, match="MCFUSER_JOB_MEMORY") as short:
+        compiled(request, start(64 << 20), lambda *_: None)
+    assert short.value.what == "memory"
+
+
+@pytest.mark.parametrize("when", ["start", "import", "measure", "build"])
+def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path)
+    store, compiler = Store(settings.database_url), Compiler(settings)
+    ready = compiler._next
+    assert ready is not None
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage.startswith(when):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        compiler(MODEL.read_bytes(), Options(trials=4), store, progress)
+    assert not ready.alive and not ready.scratch.exists()
+    if when == "build":
+        made = compiler(MODEL.read_bytes(), Options(trials=4), store, lambda *_: None)
+        assert made.module[:4] == b"\x7fELF"
+    compiler.stop()
+    store.close()

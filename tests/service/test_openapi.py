@@ -1,0 +1,157 @@
+"""/openapi.json says what is served: documents, problems, HEAD, the names in queries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db import Blobs, Store
+from mcfuser.device import device_named
+from mcfuser.tune.tuned import MemoryCache, Options
+from service.app import create_app
+from service.documents import Kernel, Problem, Report, finite
+from service.problems import KINDS
+from service.settings import Settings
+from tests.support.kernels import tuned
+from tests.support.paths import FIXTURES
+
+METHODS = ("get", "head", "post", "delete")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    settings = Settings(data=tmp_path_factory.mktemp("data"))
+    store = Store(settings.database_url)
+    app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def told(client: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/openapi.json").json()
+    return found
+
+
+def operations(told: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, found in told["paths"].items():
+        for method in METHODS:
+            if method in found:
+                yield path, method, found[method]
+
+
+def references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def test_every_reference_leads_somewhere(told: dict[str, Any]) -> None:
+    known = {f"#/components/schemas/{name}" for name in told["components"]["schemas"]}
+    used = set(references(told))
+    assert used <= known
+    assert {"Problem", "Report", "Kernel", "JobOut"} <= {u.rpartition("/")[2] for u in used}
+
+
+def test_every_error_is_a_documented_problem(told: dict[str, Any]) -> None:
+    for path, method, operation in operations(told):
+        found = {int(status) for status in operation["responses"]}
+        assert {400, 403, 421, 422, 500, 503, 507} <= found, (path, method)
+        for status, response in operation["responses"].items():
+            if int(status) < 400 or method == "head":
+                continue
+            schema = response["content"]["application/problem+json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/Problem"}
+    statuses = {p: {int(s) for s in o["responses"]} for p, m, o in operations(told) if m == "get"}
+    assert {202, 413, 415} <= {int(s) for s in told["paths"]["/v1/jobs"]["post"]["responses"]}
+    assert {404, 409} <= {int(s) for s in told["paths"]["/v1/jobs/{id}"]["delete"]["responses"]}
+    assert {404, 409, 410, 422, 206, 304, 416} <= statuses["/v1/jobs/{id}/module"]
+    assert {404, 409, 410, 422} <= statuses["/v1/jobs/{id}/report"]
+    assert 404 in statuses["/v1/kernels/{key}"]
+
+
+def test_every_kind_of_problem_is_documented(told: dict[str, Any]) -> None:
+    words = json.dumps(told["paths"])
+    assert [kind for kind in KINDS if f"`{kind}`" not in words] == []
+
+
+def test_head_is_documented_wherever_get_is(told: dict[str, Any]) -> None:
+    for path, found in told["paths"].items():
+        assert ("head" in found) == ("get" in found), path
+    ids = [o["operationId"] for _, _, o in operations(told)]
+    assert len(ids) == len(set(ids))
+
+
+def test_names_in_queries_are_those_that_are_taken(
+    told: dict[str, Any], client: TestClient
+) -> None:
+    for path, method, operation in operations(told):
+        if method not in ("get", "post"):
+            continue
+        there = path.replace("{id}", "00000000-0000-4000-8000-000000000000")
+        there = there.replace("{key}", "0" * 64)
+        names = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query"]
+        answer = client.request(method, f"{there}?no-such-name=1", content=b"x")
+        assert answer.status_code == 422 and "no-such-name" in answer.json()["detail"], path
+        for name in names:
+            answer = client.request(method, f"{there}?{name}=%00", content=b"x")
+            assert "is not known" not in answer.json()["detail"] or name == "device", (path, name)
+
+
+def test_problems_are_as_documented(client: TestClient) -> None:
+    for answer in (
+        client.get("/v1/jobs?limit=0&state=x"), client.post("/v1/jobs"), client.get("/nowhere"),
+        client.put("/v1/jobs"), client.get("/v1/jobs?x=1"), client.get("/", headers={"Host": "["}),
+    ):  # fmt: skip
+        found = Problem.model_validate(answer.json(), extra="forbid")
+        assert found.status == answer.status_code
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A real report and the kernels that were tuned for it, as JSON gives them."""
+    from mcfuser.compile import compile_model
+
+    cache = MemoryCache()
+    model = (FIXTURES / "attention_divide_after.onnx").read_bytes()
+    options = Options(trials=2, timeout=60)
+    made = compile_model(model, device_named("cpu"), cache, options, {})
+    kernels = [tuned.to_json() for tuned in cache.kept.values()]
+    return json.loads(json.dumps(finite(made.report))), json.loads(json.dumps(finite(kernels)))
+
+
+def test_a_real_report_is_as_documented(
+    compiled: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    report, kernels = compiled
+    Report.model_validate(report, strict=True)
+    assert set(Report.model_fields) <= set(report)
+    assert report["chains"] and report["products"] and kernels
+    for kernel in kernels:
+        Kernel.model_validate(kernel, strict=True)
+        assert set(Kernel.model_fields) <= set(kernel)
+
+
+def test_a_stored_kernel_is_served_as_documented(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path)
+    store = Store(settings.database_url)
+    app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
+    key = "0" * 64
+    store.put(replace(tuned(), key=key, error=float("inf")))
+    with TestClient(app, base_url="http://localhost") as client:
+        found = client.get(f"/v1/kernels/{key}")
+    store.close()
+    assert found.status_code == 200
+    assert Kernel.model_validate(found.json(), strict=True).error is None

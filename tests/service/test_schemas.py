@@ -1,0 +1,57 @@
+"""Options as people write them."""
+
+import pytest
+from pydantic import ValidationError
+
+from mcfuser.arguments.shapes import shapes as parse_shapes
+from service.schemas import Options
+from service.work import work_key
+
+
+def test_shapes_are_read() -> None:
+    assert parse_shapes(["input=1x128", "a=b:0=7", "mask=1x1x2"]) == {
+        "input": (1, 128), "a=b:0": (7,), "mask": (1, 1, 2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "word", ["", "input", "input=", "=1x2", "x=1x", "x=0x2", "x=-1", "x=1.5", "x=²", "x=n", "x=1X2",
+             "x=" + "9" * 5000],
+)  # fmt: skip
+def test_a_malformed_shape_is_named(word: str) -> None:
+    with pytest.raises(ValueError, match="not of the form input=1x128"):
+        parse_shapes([word])
+
+
+def test_an_input_has_one_shape() -> None:
+    with pytest.raises(ValueError, match="'x' is given twice"):
+        parse_shapes(["x=1", "x=2"])
+
+
+def test_options_that_mean_the_same_are_equal() -> None:
+    one = Options(device="h100", shape=["b=1", "a=2"], timeout="30s")
+    two = Options(device="nvidia/h100", shape=["a=2", "b=1"], timeout=30)
+    assert one == two and one.model_dump() == two.model_dump()
+    assert one.shapes == {"a": (2,), "b": (1,)}
+
+
+@pytest.mark.parametrize(
+    "bad", [{"seed": -1}, {"trials": 0}, {"timeout": 0}, {"timeout": "soon"}, {"timeout": "nan"},
+            {"device": "tpu"}, {"unroll": 4}],
+)  # fmt: skip
+def test_other_options_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Options.model_validate(bad)
+
+
+def test_a_kept_job_s_options_are_read_back() -> None:
+    options = Options(device="l4", shape=["x=1x2"], seed=3, trials=9, timeout=5)
+    assert Options(**options.model_dump(mode="json")) == options
+
+
+def test_work_depends_on_model_and_options_alone() -> None:
+    key = work_key("a" * 64, Options(shape=["b=1", "a=2"]))
+    assert key == work_key("a" * 64, Options(shape=["a=2", "b=1"]))
+    others = [work_key("b" * 64, Options(shape=["a=2", "b=1"]))]
+    others += [work_key("a" * 64, Options(**o)) for o in ({}, {"seed": 1}, {"device": "l4"})]
+    assert len({key, *others}) == 5

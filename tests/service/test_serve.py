@@ -1,0 +1,219 @@
+"""The whole service as a process: killed in mid-job, started again, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mcfuser.errors import InputError
+from service.serve import serve
+from service.settings import Settings
+from tests.support.models import model
+from tests.support.paths import SUPPORT
+
+SCRIPT = SUPPORT / "serve_slowly.py"
+ROOT = SCRIPT.parent.parent
+
+
+class Server:
+    """One server after another on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, seconds: float, errors: Path | None = None, **more: str) -> None:
+        with (errors or Path(os.devnull)).open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(self.folder), str(self.port), str(seconds)],
+                start_new_session=True, cwd=ROOT, stderr=log if errors else None,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+            )  # fmt: skip
+        self.wait(lambda: self.client.get("/healthz").status_code == 200)
+
+    def wait(self, done: Any, seconds: float = 300) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                if done():
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        pytest.fail("waited in vain")
+
+    def stop(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+        return self.process.wait(300)
+
+    def post(self, name: str, **query: Any) -> str:
+        response = self.client.post("/v1/jobs", content=named(name), params=query)
+        assert response.status_code == 202, response.text
+        return str(response.headers["location"])
+
+    def job(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(path).json()
+        return found
+
+    def started(self) -> list[int]:
+        """The processes of every compile that was begun: the worker's, its child's, and so on."""
+        path = self.folder / "starts"
+        return [int(p) for p in path.read_text().split()] if path.exists() else []
+
+
+def named(name: str) -> bytes:
+    """A model with a name at the end of its bytes."""
+    import onnx
+
+    proto = onnx.load_model_from_string(model())
+    proto.metadata_props.add(key="name", value=name)
+    return bytes(proto.SerializeToString())
+
+
+def gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return "Z" in Path(f"/proc/{process}/stat").read_text().split(")")[1]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.client.close()
+    if server.process is not None and server.process.poll() is None:
+        server.stop(signal.SIGKILL)
+
+
+def test_a_killed_server_s_job_is_done_by_the_next(server: Server) -> None:
+    server.start(seconds=3600)
+    first, second = server.post("first"), server.post("second")
+    server.wait(lambda: server.job(first)["candidates"]["done"] > 0)
+    server.stop(signal.SIGKILL)
+    server.wait(lambda: all(map(gone, server.started())))  # orphans end themselves
+
+    server.start(seconds=0.2)
+    server.wait(lambda: server.job(second)["state"] == "done")
+    jobs = [server.job(first), server.job(second)]
+    assert [(j["state"], j["attempts"]) for j in jobs] == [("done", 1), ("done", 1)]
+    module = server.client.get(f"{first}/module")
+    assert module.content == b"module of " + named("first")[-8:]
+
+    begun = server.started()
+    assert server.post("first") == first
+    assert server.job(first)["state"] == "done" and server.started() == begun
+    assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_stopped_server_gives_its_job_back_and_leaves_nothing(server: Server) -> None:
+    server.start(seconds=3600)
+    job = server.post("first")
+    server.wait(lambda: server.job(job)["state"] == "running")
+    server.wait(lambda: len(server.started()) == 2)
+    assert server.stop(signal.SIGTERM) == 0
+    assert all(map(gone, server.started()))
+    server.start(seconds=0.2)
+    server.wait(lambda: server.job(job)["state"] == "done")
+    assert server.job(job)["attempts"] == 1
+
+
+def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Server) -> None:
+    server.start(seconds=0.2)
+    bad, good = server.post("crash"), server.post("good")
+    server.wait(lambda: server.job(bad)["state"] == "failed")
+    problem = server.job(bad)["problem"]
+    assert problem["status"] == 500 and "3 times" in problem["detail"]
+    server.wait(lambda: server.job(good)["state"] == "done")
+    assert len(server.started()) == 8
+    server.wait(lambda: all(map(gone, server.started()[:6])))
+
+
+def test_a_cancelled_job_makes_room(server: Server) -> None:
+    server.start(seconds=3600)
+    first, second = server.post("first"), server.post("second")
+    server.wait(lambda: server.job(first)["state"] == "running")
+    assert server.client.delete(first).status_code == 204
+    server.wait(lambda: server.job(second)["state"] == "running")
+    assert server.job(first)["state"] == "cancelled"
+
+
+def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(InputError, match=f"127.0.0.1:{port}: Address already in use"):
+            serve(Settings(data=tmp_path, port=port))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "8.8.8.8"])
+def test_an_address_that_others_reach_needs_a_word(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--insecure \(MCFUSER_INSECURE=1\)") as refused:
+        serve(Settings(data=tmp_path, port=0, host=host))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["", "no host", "a" * 300, "x..y", "256.256.256.256"])
+def test_a_host_that_is_none_is_one_sentence(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot listen on"):
+        serve(Settings(data=tmp_path, port=0, host=host))
+
+
+def test_with_the_word_it_serves_and_warns(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.start(0.1, MCFUSER_HOST="0.0.0.0", MCFUSER_INSECURE="1", errors=tmp_path / "log")
+    try:
+        assert server.stop(signal.SIGINT) == 0
+    finally:
+        server.client.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum("it asks nobody who they are" in line for line in lines) == 1
+
+
+def test_what_is_kept_is_its_owner_s_alone(server: Server) -> None:
+    before = os.umask(0o022)
+    try:
+        server.folder = server.folder / "data"
+        server.start(seconds=0.1)
+    finally:
+        os.umask(before)
+    job = server.post("first")
+    server.wait(lambda: server.job(job)["state"] == "done")
+    for path in (server.folder, *server.folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_an_unwritable_folder_is_one_sentence() -> None:
+    with pytest.raises(InputError, match="/proc/mcfuser cannot be written"):
+        serve(Settings(data=Path("/proc/mcfuser"), port=0))
+
+
+def test_a_folder_has_one_server(server: Server) -> None:
+    server.start(seconds=1)
+    with pytest.raises(InputError, match="served by another"):
+        serve(Settings(data=server.folder, port=0))
+
+
+def test_a_sender_that_never_ends_keeps_no_server_from_stopping(server: Server) -> None:
+    server.start(seconds=1)
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        silent.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+        arriving = server.folder / "blobs" / "arriving"
+        server.wait(lambda: len(list(arriving.iterdir())) == 1)
+        assert server.stop(signal.SIGTERM) == 0
+    assert list(arriving.iterdir()) == []

@@ -1,0 +1,275 @@
+"""A worker and one job."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from db import Blobs, Job, Order, Store
+from db.blobs import Incoming
+from mcfuser.errors import ModelError
+from mcfuser.process.confined import Stopped
+from service import claim, worker
+from service.schemas import Options
+from service.settings import Settings
+from tests.support.full import sqlite_full
+
+
+@dataclass
+class Made:
+    module: bytes = b"module"
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Bench:
+    """A store with one posted model, and a worker's hands."""
+
+    settings: Settings
+    store: Store
+    blobs: Blobs
+    job: Job
+    stop: threading.Event
+    aborted: threading.Event
+
+    def run(self, compiler: Callable[..., Any]) -> Job:
+        """The job as it is after one try."""
+        claimed = self.store.claim("w", 3600)
+        assert claimed is not None
+        worker.perform(
+            self.settings, self.store, self.blobs, compiler, claimed, self.stop, self.aborted.set
+        )
+        return self.found()
+
+    def found(self) -> Job:
+        found = self.store.job(self.job.id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(claim, "_BEAT", 0.02)
+    monkeypatch.setattr(claim, "_WRITE", 0.02)
+    monkeypatch.setattr(claim, "_RENEW", 0.02)
+    monkeypatch.setattr("db.again.FIRST", 0.0)
+    monkeypatch.setattr("service.room._PAUSE", 0.01)
+    settings = Settings(data=tmp_path, job_timeout=3600, grace=0.2)
+    store = Store(settings.database_url)
+    blobs = Blobs(settings.blobs)
+    options = Options(shape=["x=1x2"], seed=7).model_dump(mode="json")
+    job, _ = store.submit(Order("a" * 64, blobs.put(b"model"), 5, "cpu", options))
+    yield Bench(settings, store, blobs, job, threading.Event(), threading.Event())
+    store.close()
+
+
+def test_a_job_is_done(bench: Bench) -> None:
+    seen = []
+
+    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+        progress("search", 1, 2)
+        while bench.found().stage != "search":  # the beat tells it
+            time.sleep(0.01)
+        seen.append((model, options.seed, options.shapes, bench.found().stage))
+        progress("search", 2, 2)
+        return Made(report={"time": float("inf"), "chains": [{"error": 1e-7}]})
+
+    job = bench.run(compiler)
+    assert seen == [(b"model", 7, {"x": (1, 2)}, "search")]
+    assert (job.state, job.done, job.total, job.problem) == ("done", 2, 2, None)
+    assert job.report == {"time": None, "chains": [{"error": 1e-7}]}
+    assert job.module is not None and bench.blobs.read(job.module) == b"module"
+
+
+def test_what_the_user_can_mend_fails_the_job_at_once(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise ModelError("operator 'Det' (node 'n') is not known")
+
+    job = bench.run(compiler)
+    assert job.state == "failed" and job.problem is not None
+    assert job.problem["status"] == 422
+    assert job.problem["detail"] == "operator 'Det' (node 'n') is not known"
+
+
+def test_any_other_error_is_tried_three_times(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compiler(*_: object) -> Made:
+        raise RuntimeError("/secret/path")
+
+    with caplog.at_level(logging.ERROR):
+        assert [bench.run(compiler).state for _ in range(3)] == ["queued", "queued", "failed"]
+    problem = bench.found().problem
+    assert problem is not None and problem["status"] == 500
+    assert "/secret/path" not in str(problem) and "/secret/path" in caplog.text
+
+
+def test_a_model_that_crashes_the_compiler_is_not_tried_again(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise Stopped("death", "its process died of signal SIGSEGV", fault=True)
+
+    job = bench.run(compiler)
+    assert job.state == "failed" and job.problem is not None
+    assert job.problem["status"] == 422 and "SIGSEGV" in job.problem["detail"]
+
+
+def test_a_compile_that_was_killed_is_tried_again(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise Stopped("death", "its process died of signal SIGKILL")
+
+    assert bench.run(compiler).state == "queued"
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_a_lost_model_fails_at_once(bench: Bench, damage: str) -> None:
+    path = bench.blobs.path(bench.job.model)
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"mod" if damage == "cut" else b"other")
+    job = bench.run(lambda *_: Made())
+    assert job.state == "failed" and job.problem is not None
+    assert (job.problem["status"], job.problem["type"]) == (410, "urn:mcfuser:problem:lost")
+    assert "post it again" in job.problem["detail"]
+
+
+def full_disk(*_: object) -> Made:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise RuntimeError("the linker failed") from error  # as a compiler may tell it
+
+
+def full_disk_of_the_child(*_: object) -> Made:
+    raise Stopped("died", "it ended", "OSError: [Errno 28] No space left on device")
+
+
+@pytest.mark.parametrize("where", ["compile", "child", "module", "database"])
+def test_a_full_disk_lets_the_job_wait(
+    bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More often than it has attempts, and it is done when there is room again."""
+    compiler: Callable[..., Made] = lambda *_: Made(b"module" * 100_000)  # noqa: E731
+    for _ in range(5):
+        with monkeypatch.context() as patched:
+            if where == "compile":
+                job = bench.run(full_disk)
+            elif where == "child":
+                job = bench.run(full_disk_of_the_child)
+            elif where == "module":
+                patched.setattr(Incoming, "write", full_disk)
+                job = bench.run(compiler)
+            else:
+                patched.setattr(Store, "finish", sqlite_full)
+                job = bench.run(compiler)
+        assert (job.state, job.attempts, job.problem) == ("queued", 0, None)
+        assert job.stage == "waiting: the disk is full" and job.due is not None
+        assert bench.store.claim("w", 60) is None  # not before it is due
+        make_due(bench)
+    assert bench.run(compiler).state == "done"
+
+
+def make_due(bench: Bench) -> None:
+    with bench.store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET due = NULL")
+
+
+def test_a_silent_database_costs_no_attempt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def silent(*_: object) -> bool:
+        calls.append(1)
+        raise OperationalError("UPDATE", {}, RuntimeError("server closed the connection"))
+
+    postpone = Store.postpone
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "finish", silent)
+        patched.setattr(Store, "postpone", lambda *a: silent() if len(calls) < 4 else postpone(*a))
+        job = bench.run(lambda *_: Made())
+    assert (job.state, job.attempts) == ("queued", 0)
+    assert job.stage == "waiting: the database does not answer"
+
+
+def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, whole = [], Store.claim
+
+    def silent(store: Store, worker: str, lease: float) -> Job | None:
+        calls.append(1)
+        if len(calls) < 4:
+            raise OperationalError("SELECT", {}, RuntimeError("no answer"))
+        if len(calls) > 4:
+            bench.stop.set()
+        return whole(store, worker, lease)
+
+    def compiler(*_: object) -> Made:
+        return Made()
+
+    monkeypatch.setattr(Store, "claim", silent)
+    settings = bench.settings.model_copy(update={"poll": 0.01})
+    worker.work(settings, bench.store, bench.blobs, compiler, "w", bench.stop, bench.aborted.set)
+    assert len(calls) == 5 and bench.found().state == "done"
+
+
+def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
+    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+        bench.store.cancel(bench.job.id)
+        for number in range(60_000):
+            time.sleep(0.01)
+            try:
+                progress("search", number, 60_000)
+            except Exception:
+                pytest.fail("an interruption can be taken for a failed try")
+        raise AssertionError("never interrupted")
+
+    assert bench.run(compiler).state == "cancelled"
+    assert not bench.aborted.is_set()
+
+
+def test_a_stopped_worker_gives_its_job_back(bench: Bench) -> None:
+    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+        bench.stop.set()
+        progress("search", 0, 0)
+        raise AssertionError("never interrupted")
+
+    job = bench.run(compiler)
+    assert (job.state, job.attempts, job.claim) == ("queued", 0, None)
+
+
+def test_a_job_has_its_time_and_a_hanging_one_ends_the_worker(bench: Bench) -> None:
+    bench.settings = bench.settings.model_copy(update={"job_timeout": 0.1})
+
+    def compiler(*_: object) -> Made:
+        assert bench.aborted.wait(600)
+        return Made()
+
+    job = bench.run(compiler)
+    assert job.state == "failed" and job.problem is not None
+    assert job.problem["status"] == 422 and "0.1 s" in job.problem["detail"]
+
+
+def test_a_worker_takes_job_after_job_until_it_is_stopped(bench: Bench) -> None:
+    done = []
+
+    def compiler(model: bytes, *_: object) -> Made:
+        done.append(model)
+        if len(done) == 2:
+            bench.stop.set()
+        return Made()
+
+    digest = bench.blobs.put(b"second")
+    bench.store.submit(Order("b" * 64, digest, 6, "cpu", bench.job.options))
+    worker.work(
+        bench.settings, bench.store, bench.blobs, compiler, "w", bench.stop, bench.aborted.set
+    )
+    assert done == [b"model", b"second"]

@@ -1,0 +1,226 @@
+"""Tiling expressions: their text, how many there are, and what may bind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise, permutations
+from math import factorial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcfuser.chain import Operator, attention, from_json, gemm, to_json
+from mcfuser.errors import ChainError
+from mcfuser.space.expression import (
+    Expression,
+    bind,
+    bindable,
+    deep,
+    flat,
+    loop_axes,
+    parse,
+    rename,
+    tilings,
+)
+from tests.support.chains import LINES, chain, named
+
+SIZES = dict.fromkeys("bmnkhpc", 8)
+GEMM = gemm(1, 8, 8, 8, 8)
+
+
+@st.composite
+def trees(draw: st.DrawFn, letters: Sequence[str] | None = None) -> Expression:
+    """Any tree over some loops; its root may bind."""
+    root = letters is None
+    if letters is None:
+        every = ["m", "n", "k", "h", "p", "q1", "r22"]
+        letters = draw(st.permutations(every))[: draw(st.integers(1, len(every)))]
+    nested = draw(st.integers(0, len(letters)))
+    rest = letters[nested:]
+    if len(rest) < 2:
+        loops, parts = tuple(letters), ()
+    else:
+        loops = tuple(letters[:nested])
+        cuts = sorted(draw(st.sets(st.integers(1, len(rest) - 1), min_size=1)))
+        edges = [0, *cuts, len(rest)]
+        parts = tuple(draw(trees(rest[i:j])) for i, j in pairwise(edges))
+    bound = draw(st.integers(0, len(loops))) if root else 0
+    return Expression(loops, parts, bound)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees())
+def test_the_text_of_an_expression_says_it(e: Expression) -> None:
+    assert parse(str(e)) == e
+
+
+@pytest.mark.parametrize(
+    "text", ["mhnk", "mn(k,h)", "mh.nk", "m.n(k,h)", "m(n(k,h),p)", "(k,h)", "m."]
+)
+def test_it_prints_as_the_paper_does(text: str) -> None:
+    assert str(parse(text)) == text
+    assert str(parse(" ".join(text))) == text
+
+
+def test_the_parts_of_an_expression() -> None:
+    e = parse("m.n(kp,h)")
+    assert (e.loops, e.grid, e.axes, e.deep) == (("m", "n"), ("m",), tuple("mnkph"), False)
+    assert e.path(["k", "m"]) == ("m", "n", "k", "p")
+    assert e.path(["h"]) == ("m", "n", "h")
+    assert e.path(["m"]) == ("m", "n")
+    assert parse("mhnk").deep
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m,", "M", "mhn-k", "mm", "m(n,m)", "m(n", "m)n", "m(n,k))", "1m", "mn(k,h)p"]
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ChainError, match="tiling expression"):
+        parse(text)
+
+
+# --- how many -------------------------------------------------------------------------------
+
+
+def test_the_papers_chain_has_24_deep_and_2_flat_tilings() -> None:
+    assert len(deep(GEMM)) == 24
+    assert [str(e) for e in flat(GEMM)] == ["mn(k,h)", "nm(k,h)"]
+    assert tilings(GEMM) == deep(GEMM) + flat(GEMM)
+
+
+def test_elementwise_operators_add_no_expressions() -> None:
+    assert {str(e) for e in tilings(attention(1, 8, 8, 8, 8))} == {str(e) for e in tilings(GEMM)}
+
+
+def test_batch_axes_have_no_loop() -> None:
+    assert loop_axes(gemm(4, 8, 8, 8, 8)) == ("m", "n", "k", "h")
+
+
+def test_one_product_has_no_flat_tiling() -> None:
+    assert flat(named("linear", SIZES)) == ()
+
+
+def test_siblings_share_all_their_loops() -> None:
+    c = chain(SIZES, *LINES["gated"])
+    assert {str(e) for e in flat(c)} == {"mn(k,h)", "nm(k,h)"}
+
+
+def test_three_products_part_where_a_shared_loop_allows() -> None:
+    c = named("three_products", SIZES)
+    assert len(deep(c)) == factorial(5)
+    found = {str(e) for e in flat(c)}
+    assert {"mnh(k,p)", "mh(nk,p)", "mh(kn,p)", "mn(k,hp)", "mn(k,ph)"} <= found
+    assert "m(nk,hp)" not in found  # the second product needs n and h both
+
+
+def test_four_products_have_parts_within_parts() -> None:
+    sizes = dict.fromkeys("mnkhpq", 8)
+    lines = [*LINES["three_products"][1], "J[m, q] = sum[p] G[m, p] * L[p, q]"]
+    c = chain(sizes, {**LINES["three_products"][0], "L": "pq"}, lines)
+    found = {str(e) for e in flat(c)}
+    assert "mhn(k,p(q))" not in found
+    assert "mn(k,h(p,q))" not in found  # the last product needs p as well
+    assert {"mnp(k,h,q)", "mp(n(k,h),q)", "mn(k,p(h,q))"} <= found
+
+
+# The rule, said again: below its nested loops an expression's operators fall into consecutive
+# groups, one a part; the loops of a part are those left that its group uses, no other group does.
+
+
+def follows_the_rule(e: Expression, operators: Sequence[Operator], loops: Sequence[str]) -> bool:
+    if not e.parts:
+        return sorted(e.loops) == sorted(loops)
+    rest = set(loops) - set(e.loops)
+    for cuts in combinations(range(1, len(operators)), len(e.parts) - 1):
+        edges = (0, *cuts, len(operators))
+        groups = [operators[i:j] for i, j in pairwise(edges)]
+        used = [{a for o in g for a in o.related} & rest for g in groups]
+        private = sum(map(len, used)) == len(set().union(*used)) == len(rest)
+        if (
+            private
+            and all(used)
+            and all(
+                follows_the_rule(p, g, sorted(u))
+                for p, g, u in zip(e.parts, groups, used, strict=True)
+            )
+        ):
+            return set(e.loops) | rest == set(loops)
+    return False
+
+
+def every_tree(order: Sequence[str]) -> Iterator[Expression]:
+    """All trees whose loops stand in this order, each part of which has a loop."""
+    yield Expression(tuple(order))
+    for nested in range(len(order) - 1):
+        for parts in sequences(order[nested:], len(order) - nested - 1):
+            yield Expression(tuple(order[:nested]), parts)
+
+
+def sequences(order: Sequence[str], longest: int) -> Iterator[tuple[Expression, ...]]:
+    """All ways to cut loops into trees one after the other, the first of at most `longest`."""
+    if not order:
+        yield ()
+    for n in range(1, min(longest, len(order)) + 1):
+        for head in every_tree(order[:n]):
+            for rest in sequences(order[n:], len(order)):
+                yield (head, *rest)
+
+
+@pytest.mark.parametrize(
+    "name", ["gemm", "softmax_in_place", "gated", "mlp", "linear", "layer_norm", "three_products"]
+)
+def test_they_are_all_the_trees_that_follow_the_rule(name: str) -> None:
+    c = named(name, SIZES)
+    loops = loop_axes(c)
+    candidates = (e for order in permutations(loops) for e in every_tree(order))
+    expected = {e for e in candidates if follows_the_rule(e, c.operators, loops)}
+    found = tilings(c)
+    assert set(found) == expected
+    assert len(set(found)) == len(found)
+
+
+# --- binding --------------------------------------------------------------------------------
+
+CHAINS = {name: named(name, SIZES) for name in LINES}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(sorted(CHAINS)), st.integers(0, 10**6))
+def test_binding_moves_the_spatial_loops_of_the_nest_to_the_grid(name, pick) -> None:
+    c = CHAINS[name]
+    every = tilings(c)
+    e = every[pick % len(every)]
+    bound = bind(c, e)
+    assert bind(c, bound) == bound
+    assert sorted(bound.axes) == sorted(e.axes)
+    assert bound.parts == e.parts
+    assert set(bound.grid) == set(e.loops) & bindable(c)
+    order = {a: i for i, a in enumerate(e.loops)}
+    for part in (bound.grid, bound.loops[bound.bound :]):
+        assert sorted(part, key=order.__getitem__) == list(part)
+
+
+@pytest.mark.parametrize(
+    ("name", "spatial"),
+    [("gemm", "mh"), ("attention", "mh"), ("linear", "mn"), ("layer_norm", "m"),
+     ("three_products", "mp"), ("rms_norm_projection", "mn"), ("convolution", "mh")],
+)  # fmt: skip
+def test_spatial_loops_are_kept_by_every_output_and_reduced_by_nothing(name, spatial) -> None:
+    batch = {"b"} if "b" in [a.name for a in CHAINS[name].axes] else set()
+    assert bindable(CHAINS[name]) == set(spatial) | batch
+
+
+def test_a_second_output_may_unbind() -> None:
+    both = from_json(to_json(GEMM) | {"outputs": ["C", "E"]})
+    assert bindable(both) == {"b", "m"}
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(), st.permutations([*"abcdefg"]))
+def test_renaming_keeps_the_tree(e: Expression, letters) -> None:
+    names = dict(zip(["m", "n", "k", "h", "p", "q1", "r22"], letters, strict=True))
+    other = rename(e, names)
+    assert other.axes == tuple(names[a] for a in e.axes)
+    assert (other.bound, other.deep) == (e.bound, e.deep)
+    assert rename(other, {v: k for k, v in names.items()}) == e

@@ -1,0 +1,1 @@
+"""What tests share: chains, emulators, servers, places. No test imports another test."""

@@ -1,0 +1,56 @@
+"""TensorIR functions beside the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tvm
+
+from mcfuser.chain import Bounds, Chain, fixed
+from mcfuser.codegen.tensorir import Lowering, Source, flat_size, generate
+from mcfuser.codegen.tensorir.build import compile_function, pack
+from mcfuser.space.reference import logical
+from mcfuser.space.schedule import Schedule
+
+WIDE = Lowering(8, 2, 16)
+
+
+def run(schedule: Schedule, plain: Chain, lowering: Lowering, inputs: dict) -> dict:
+    """The outputs of the generated function, as the chain indexes them."""
+    source = generate(schedule, "kernel", lowering)
+    return call(source, compile_function(source.text, "kernel"), plain, inputs, {})
+
+
+def call(
+    source: Source, function: Callable, chain: Chain, inputs: dict, extents: Mapping[str, int]
+) -> dict:
+    """The same of a function that is built, for these values of the run-time extents."""
+    packed, plain = dict(source.packed), fixed(chain, extents)
+    arguments = []
+    for name in plain.inputs:
+        array = inputs[name].astype(plain.tensor(name).dtype)
+        flat = pack(logical(plain, name, array), packed[name]) if name in packed else array
+        shape = (-1,) if name in packed else _shape(chain, plain, name)
+        arguments.append(tvm.runtime.tensor(np.ascontiguousarray(flat.reshape(shape))))
+    arguments += [extents[a] for a in source.scalars]
+    outputs = {}
+    for name in plain.outputs:
+        empty = np.full(flat_size(plain, name), np.nan, plain.tensor(name).dtype)
+        outputs[name] = tvm.runtime.tensor(empty.reshape(_shape(chain, plain, name)))
+    function(*arguments, *outputs.values())
+    return {n: logical(plain, n, t.numpy().reshape(-1)) for n, t in outputs.items()}
+
+
+def _shape(chain: Chain, plain: Chain, name: str) -> tuple[int, ...]:
+    """What is dense and has run-time extents keeps its dimensions; all else is flat."""
+    tensor = chain.tensor(name)
+    run_time = any(isinstance(d, str) and isinstance(chain.extent(d), Bounds) for d in tensor.shape)
+    return plain.shape(name) if run_time and tensor.strides is None else (-1,)
+
+
+def error(found: dict, expected: dict) -> float:
+    return max(
+        float(np.linalg.norm(a - expected[n]) / (np.linalg.norm(expected[n]) or 1.0))
+        for n, a in found.items()
+    )

@@ -1,0 +1,377 @@
+"""Tuning one chain: from the space to a kernel that is right, and back from the cache."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from mcfuser.backends import install
+from mcfuser.chain import attention, from_json, gemm, to_json
+from mcfuser.codegen.tensorir import with_shapes
+from mcfuser.device import CATALOGUE, device_named
+from mcfuser.measure.worker import Measured, Worker
+from mcfuser.process.child import NO_TIME
+from mcfuser.tune import key as cache_key
+from mcfuser.tune import tuner as tune_module
+from mcfuser.tune.budget import Budget
+from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned
+from mcfuser.tune.tuner import kernel_of, key_of, tune
+from tests.support.chains import other
+
+CPU = device_named("cpu")
+H200 = CATALOGUE["nvidia/h200"]
+SMALL = gemm(2, 32, 32, 16, 16)
+KEPT = MemoryCache()
+
+
+def test_a_chain_is_measured_and_right() -> None:
+    told: list[tuple[str, int, int]] = []
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=10), lambda *a: told.append(a))
+    assert found.measured is not None and found.measured > 0
+    assert found.error is not None and found.error < 1e-5
+    assert 0 < found.trials <= 10
+    assert list(found.stages) == ["space", "rule1", "rule2", "rule3", "rule4", "distinct"]
+    assert "def kernel(" in found.source
+    assert told and told[-1][0] == "measure"
+
+
+def test_the_cache_answers_and_names_do_not_matter() -> None:
+    cache = MemoryCache()
+    first = tune(SMALL, CPU, cache, Options(trials=8))
+    document = json.loads(
+        json.dumps(to_json(SMALL)).replace('"A', '"Left').replace(" A[", " Left[")
+    )
+    renamed = from_json(document)
+    assert renamed != SMALL
+    assert tune(renamed, CPU, cache, Options(trials=8)) is first
+    with Worker(CPU.units) as worker:
+        again = worker.measure(renamed, [[kernel_of(first, renamed)]], 3)[0]
+    assert again.failed is None
+
+
+def test_axes_may_be_renamed_too() -> None:
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8))
+    text = json.dumps(to_json(SMALL))
+    for old, new in (('"m"', '"p"'), (" m,", " p,")):
+        text = text.replace(old, new)
+    renamed = from_json(json.loads(text))
+    assert renamed.key == SMALL.key
+    with Worker(CPU.units) as worker:
+        assert worker.measure(renamed, [[kernel_of(found, renamed)]], 0)[0].failed is None
+
+
+def test_a_tuned_kernel_survives_json() -> None:
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8))
+    assert Tuned.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"format": 6}, {"format": None}, {"source": ""}, {"checksum": "0"}, {"measured": "fast"},
+     {"binary": "AAAA"}, {"from_the_future": 1}, {"budget": {}}, {"made": 3}, {"chain": []}],
+)  # fmt: skip
+def test_a_document_of_another_form_is_told(damage) -> None:
+    found = tune(SMALL, CPU, KEPT, Options(trials=2), worker=Bench(0))
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Tuned.from_json(found.to_json() | damage)
+    for name in found.to_json():
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Tuned.from_json({k: v for k, v in found.to_json().items() if k != name})
+
+
+def test_the_key_tells_devices_and_spaces_apart() -> None:
+    keys = {
+        key_of(chain, device, options).digest
+        for chain in (SMALL, gemm(2, 32, 32, 16, 32))
+        for device in (CPU, H200)
+        for options in (Options(), Options(space="chimera"))
+    }
+    assert len(keys) == 8
+    assert key_of(SMALL, CPU, Options(seed=1)) == key_of(SMALL, CPU, Options(seed=2))
+
+
+@pytest.mark.parametrize(
+    "chain", [attention(4, 128, 128, 64, 64, "float16"), gemm(1, 64, 48, 80, 33)]
+)
+def test_a_gpu_that_is_not_at_hand_gets_a_cubin_chosen_by_the_model(chain) -> None:
+    found = tune(chain, H200, MemoryCache(), Options())
+    assert found.binary[:4] == b"\x7fELF"
+    assert found.measured is None and found.error is None
+    assert 0 < found.resources["registers"] <= 255
+    assert found.resources["shared"] <= H200.fast
+    assert found.resources["spills"] == 0
+    assert "@triton.jit" in found.source
+
+
+def test_a_search_that_was_cut_short_says_so_and_stops_no_larger_one() -> None:
+    cache, bench = MemoryCache(), Bench(0)
+
+    def again(trials: int | None) -> Tuned:
+        return tune(SMALL, CPU, cache, Options(trials=trials), worker=bench)
+
+    one = again(1)
+    assert (one.budget.ended, one.trials, one.missed) == ("trials", 1, "")
+    assert again(1) is one
+    more = again(4)
+    assert more.trials > 1 and more.key == one.key
+    assert cache.get(one.key) is more
+    measured = len(bench.alone)
+    assert again(2) is again(1) is more and len(bench.alone) == measured
+    most = again(None)
+    assert most.budget.ended == "settled" and len(bench.alone) > measured
+
+
+def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> None:
+    cache, bench = MemoryCache(), Bench(0)
+
+    def again(timeout: float) -> Tuned:
+        return tune(SMALL, CPU, cache, Options(timeout=timeout), worker=bench)
+
+    with monkeypatch.context() as patch:  # time is over once something was measured
+        patch.setattr(tune_module._Tuning, "_late", lambda self: bool(bench.alone))
+        short = again(600.0)
+    assert short.budget == Budget(None, 600.0, "time") and short.measured is not None
+    measured = len(bench.alone)
+    assert again(600.0) is short is again(6.0) and len(bench.alone) == measured
+    long = again(700.0)
+    assert long.budget.ended == "settled" and len(bench.alone) > measured
+    assert again(6000.0) is long
+
+
+@pytest.mark.parametrize("faster", [0, 1])
+def test_of_the_kept_kernel_and_the_larger_search_s_the_faster_in_turns_stays(faster: int) -> None:
+    cache = MemoryCache()
+    one = tune(SMALL, CPU, cache, Options(trials=1), worker=Bench(0))
+    marked = replace(one, source=one.source + "    # kept\n")
+    cache.put(marked)
+    more = tune(SMALL, CPU, cache, Options(trials=12), worker=Bench(faster))
+    assert ("# kept" in more.source) == (faster == 0)
+    assert more.budget.trials == 12 and cache.get(one.key) is more
+
+
+def test_the_kept_kernel_stays_where_the_larger_search_finds_nothing() -> None:
+    cache = MemoryCache()
+    one = tune(SMALL, CPU, cache, Options(trials=1), worker=Bench(0))
+    assert tune(SMALL, CPU, cache, Options(trials=8), worker=Bench(None)) is one
+    assert cache.get(one.key) is one
+
+
+def test_retune_searches_again_and_replaces() -> None:
+    cache = MemoryCache()
+    first = tune(SMALL, CPU, cache, Options(trials=8), worker=Bench(0))
+    bench = Bench(1)
+    again = tune(SMALL, CPU, cache, Options(trials=8, retune=True), worker=bench)
+    assert bench.alone and again is not first and cache.get(first.key) is again
+    with pytest.raises(NoCandidate):
+        tune(SMALL, CPU, cache, Options(trials=8, retune=True), worker=Bench(None))
+    assert cache.get(first.key) is again
+
+
+def test_what_has_changed_since_a_kernel_was_kept_is_told(monkeypatch) -> None:
+    cache = MemoryCache()
+    old = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    monkeypatch.setattr(cache_key, "sources", lambda kind: "edited")
+    new = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    assert new.key != old.key and new.missed == "the nearest kept kernel differs in sources"
+
+
+@pytest.mark.parametrize("damage", [{"launch": {}}, {"source": "def kernel(): ..."}])
+def test_a_kept_kernel_that_cannot_be_called_is_searched_again(damage) -> None:
+    cache = MemoryCache()
+    first = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    cache.put(replace(first, **damage))
+    again = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    assert again.missed.startswith("the kept kernel cannot be read: ")
+    assert again.launch == first.launch and cache.get(first.key) is again
+
+
+def test_the_kept_source_is_what_is_measured_and_installed() -> None:
+    """Not one generated beside it."""
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=4), worker=Bench(0))
+    marked = replace(found, source=found.source + "    # kept\n", lowering={}, expression="")
+    made, _, _ = other(SMALL)
+    assert kernel_of(marked, made).source.text == marked.source
+    shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
+    assert install.function(found, made, CPU, "chain_1", shapes).primfunc is not None
+    assert "# kept" in with_shapes(kernel_of(marked, SMALL).source, SMALL, "c", {}).text
+    with pytest.raises(ValueError, match="is none of chain"):
+        kernel_of(found, gemm(2, 32, 32, 16, 32))
+
+
+@dataclass
+class Bench(Worker):
+    """Measures by arithmetic: the first candidate is the fastest alone, and in turns the `best` of
+    the finalists, or none, has seconds."""
+
+    best: int | None = None
+    alone: list[float] = field(default_factory=list)
+
+    def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+        if not together:
+            found = [1e-3 + 1e-5 * (len(self.alone) + i) for i in range(len(programs))]
+            self.alone += found
+            return [Measured(s, 1e-7, None) for s in found]
+        failed = Measured(None, None, "it crashed")
+        return [Measured(2e-3, 2e-7, None) if i == self.best else failed
+                for i in range(len(programs))]  # fmt: skip
+
+
+@pytest.mark.parametrize("best", [0, 2])
+def test_a_finalist_that_fails_in_turns_is_not_kept(best: int) -> None:
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Bench(best))
+    assert (found.measured, found.error) == (2e-3, 2e-7)
+
+
+def test_a_search_whose_finalists_all_fail_has_no_kernel() -> None:
+    """They were right on other inputs, and are wrong all the same."""
+    with pytest.raises(NoCandidate, match="as a finalist, it crashed"):
+        tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Bench(None))
+
+
+def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
+    document = {
+        "axes": {"m": 32, "n": 32, "k": 16},
+        "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}},
+        "operators": [
+            "C[m, n] = sum[k] A[m, k] * B[k, n]",
+            "D[m, n] = log(-1.0 - C[m, n] * C[m, n])",
+        ],
+    }
+    with pytest.raises(NoCandidate, match="the chain is not defined on the inputs that were drawn"):
+        tune(from_json(document), CPU, MemoryCache(), Options(trials=2))
+
+
+UNUSUAL = {
+    "labels": {
+        "axes": {"m": 16, "n": 64, "k": 16},
+        "tensors": {"X": {"shape": ["m", "k"]}, "W": {"shape": ["k", "n"], "constant": True},
+                    "t": {"shape": ["m"], "dtype": "int32"}},
+        "operators": ["S[m, n] = sum[k] X[m, k] * W[k, n]", "R[m] = max[n] S[m, n]",
+                      "Z[m] = sum[n] exp(S[m, n] - R[m])",
+                      "T[m] = sum[n] select(n == t[m], S[m, n], 0.0)",
+                      "L[m] = R[m] + log(Z[m]) - T[m]"],
+    },
+    "run-time extents": {
+        "axes": {"m": [1, 32], "n": [3, 48], "k": 16},
+        "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}},
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]", "R[m] = max[n] C[m, n]",
+                      "Z[m] = sum[n] exp(C[m, n] - R[m])"],
+    },
+    "an extent that no shape shows": {
+        "axes": {"m": [1, 32], "n": 48}, "tensors": {"A": {"shape": ["n"]}},
+        "operators": ["Y[m] = sum[n] A[n] * m"],
+    },
+    "logarithms, roots and powers": {
+        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+        "operators": ["Y[m] = sum[n] log(A[m, n]) * sqrt(A[m, n]) + pow(A[m, n], 1.7)"],
+    },
+    "infinities": {
+        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+        "operators": ["Y[m, n] = log(abs(A[m, n]) * (n < m))"],
+    },
+    "maxima of negative products": {
+        "axes": {"m": 4, "n": 600}, "tensors": {"X": {"shape": ["m", "n"]},
+                                                "y": {"shape": ["m", "n"]}},
+        "operators": ["R[m] = max[n] X[m, n]", "Y[m] = max[n] exp(X[m, n] - R[m]) * y[m, n]"],
+    },
+    "a sum that grows": {
+        "axes": {"m": 4, "n": 600}, "tensors": {"X": {"shape": ["m", "n"]}},
+        "operators": ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] exp(R[m] - X[m, n])"],
+    },
+    "bfloat16": {
+        "axes": {"m": 8, "n": 40}, "tensors": {"X": {"shape": ["m", "n"], "dtype": "bfloat16"}},
+        "operators": ["Z[m] = sum[n] exp(X[m, n])"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_chains_have_kernels_that_are_right(name: str) -> None:
+    found = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), Options(trials=4))
+    assert found.error is not None and found.error < 2e-2
+    assert not [why for why in found.failed if "ran longer" not in why], found.failed
+
+
+def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
+    document = {
+        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+        "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
+    }  # fmt: skip
+    with pytest.raises(NoCandidate, match="'S' needs a kernel of its own"):
+        tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
+
+
+def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> None:
+    cache = MemoryCache()
+    found = tune(SMALL, CPU, cache, Options(), deadline=time.monotonic())
+    assert (found.measured, found.error, found.trials) == (None, None, 0)
+    assert found.seconds == found.predicted > 0
+    again = tune(SMALL, CPU, cache, Options(), worker=Bench(0))
+    assert again.measured is not None and cache.get(found.key) is again
+    assert tune(SMALL, CPU, cache, Options(), deadline=time.monotonic()) is again
+    with Worker(CPU.units) as worker:
+        assert worker.measure(SMALL, [[kernel_of(found, SMALL)]], 0)[0].failed is None
+
+
+def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
+    class Wrong(Bench):
+        """The time is over once some candidates were found wrong."""
+
+        def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+            ended.append(len(programs))
+            return [Measured(None, None, "its error is 1") for _ in programs]
+
+    ended: list[int] = []
+    right = tune(SMALL, CPU, MemoryCache(), Options(), deadline=time.monotonic())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
+        patch.setattr(tune_module, "HURRY", math.inf)  # the model's favourites are measured first
+        with pytest.raises(NoCandidate, match="its error is 1"):
+            tune(SMALL, CPU, MemoryCache(), Options(), worker=Wrong(0))
+    assert ended and right.measured is None
+
+
+def test_from_giving_up_on_there_is_no_kernel_but_a_cached_one() -> None:
+    cache, past = MemoryCache(), time.monotonic() - 1.0
+    with pytest.raises(NoCandidate, match="no time was left to choose one"):
+        tune(SMALL, CPU, cache, Options(), deadline=past, give_up=past)
+    kept = tune(SMALL, CPU, cache, Options(trials=4))
+    assert tune(SMALL, CPU, cache, Options(), deadline=past, give_up=past) is kept
+
+
+def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
+    class Late(Bench):
+        def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
+            if together:
+                return [Measured(None, None, NO_TIME) for _ in programs]
+            return super().measure(chain, programs, seed, together, **more)
+
+    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Late(0))
+    assert found.measured == 1e-3, "the first candidate was the fastest"
+
+
+def test_a_chain_without_inputs_has_a_kernel() -> None:
+    document = {
+        "axes": {"m": 4, "n": 6},
+        "tensors": {"Y": {"shape": ["m", "n"], "dtype": "bool"}},
+        "operators": ["Y[m, n] = n <= m"],
+    }
+    assert tune(from_json(document), CPU, MemoryCache(), Options(trials=2)).error == 0.0
+
+
+def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
+    """In a vector loop TVM would fold it to a constant that is no vector."""
+    document = {
+        "axes": {"m": 11, "n": 1},
+        "operators": [
+            "S[m] = sum[n] float32(m <= n + 0 and n - m < 3)",
+            "V[m] = max[n] abs(float32(m <= n + 0 and n - m < 3)) / (abs(S[m]) + 0.5)",
+        ],
+        "tensors": {},
+    }
+    found = tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
+    assert not [why for why in found.failed if "compile" in why]
