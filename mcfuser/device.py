@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from mcfuser.errors import DeviceError
 
@@ -27,7 +26,7 @@ class Device:
     """
 
     name: str
-    kind: Literal["cpu", "cuda"]
+    kind: str
     arch: str
     units: int
     peak: tuple[tuple[str, float], ...]

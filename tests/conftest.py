@@ -45,8 +45,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
     _default(monkeypatch, Compilers.__init__, longest=PATIENT)
     _default(monkeypatch, Options.__init__, timeout=float(PATIENT))
-    monkeypatch.setattr("mcfuser.tune.gpu_search.WAITING", float(PATIENT))
-    monkeypatch.setattr("mcfuser.tune.gpu_search.COMPILING", float(PATIENT) * 64)
+    monkeypatch.setattr("mcfuser.backends.cuda.builder.WAITING", float(PATIENT))
+    monkeypatch.setattr("mcfuser.backends.cuda.builder.COMPILING", float(PATIENT) * 64)
     if _TVM:
         monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
 

@@ -112,20 +112,19 @@ def model(
 def _measure(
     device: Device, workloads: dict[str, Chain], folder: Path, count: int, seed: int
 ) -> None:
-    from mcfuser.backends.cuda.worker import GpuWorker
+    from mcfuser.backends import backend_of
     from mcfuser.bench import landscape
     from mcfuser.errors import DeviceError
+    from mcfuser.measure.worker import Worker
 
     folder.mkdir(parents=True, exist_ok=True)
-    with GpuWorker(device) as worker:
+    with Worker(backend_of(device), device) as worker:
         if (why := worker.refused()) is not None:
             raise DeviceError(f"no landscape can be measured: {why}")
         for name, chain in workloads.items():
             found = landscape.whole(chain, device, groups=name in GROUPED)
             chosen = landscape.drawn(found, device, count, seed)
-            made = landscape.measure(
-                name, chain, device, chosen, found, worker.compilers, worker, seed
-            )
+            made = landscape.measure(name, chain, device, chosen, found, worker, seed)
             landscape.write(folder / f"{name}.json", made)
             right = sum(p.seconds is not None for p in made.points)
             out.print(f"{name}: {right} of {len(made.points)} candidates timed", highlight=False)

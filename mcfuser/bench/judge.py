@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcfuser.backends.lowerings import STAGES, WARPS, counted
+from mcfuser.backends import backend_of
+from mcfuser.backends.cuda.backend import counted
 from mcfuser.bench.landscape import Landscape, Point, plan_of
 from mcfuser.chain import Chain
+from mcfuser.codegen.triton import Lowering
 from mcfuser.model import analytical, fitted, roofline
-from mcfuser.model.worth import hopeless, worth
+from mcfuser.model.worth import hopeless
+from mcfuser.space.knobs import Columns, declared
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import space
 
@@ -53,10 +56,11 @@ def known(landscape: Landscape) -> Known:
     right = [p for p in landscape.points if p.seconds is not None]
     parts: list[tuple[Floats, ...]] = []
     for plan, points in by_plan(landscape.chain, right).items():
-        tiles, lowerings = columns(points)
-        kept = worth(plan, tiles, WARPS[lowerings], STAGES[lowerings], device)
+        tiles, settings = columns(points)
+        kept = backend_of(device).feasible(plan, tiles, settings, device)
         seconds, tiles = np.asarray([p.seconds for p in points])[kept], tiles[kept]
-        parts.append((*counted(device, plan, tiles, lowerings[kept]), seconds,
+        settings = {name: column[kept] for name, column in settings.items()}
+        parts.append((*counted(device, plan, tiles, settings), seconds,
                       analytical.estimate(plan, tiles, device),
                       roofline.estimate(plan, tiles, device)))  # fmt: skip
     events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
@@ -73,12 +77,11 @@ def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
     return groups
 
 
-def columns(points: Sequence[Point]) -> tuple[Ints, Ints]:
-    """Points of a plan as models take them: tiles [points, axes], and lowerings by number."""
-    return (
-        np.asarray([p.tiles for p in points], np.int64),
-        np.asarray([p.lowering for p in points], np.int64),
-    )
+def columns(points: Sequence[Point]) -> tuple[Ints, Columns]:
+    """Points of a plan as models take them: tiles [points, axes], and settings by knob."""
+    tiles = np.asarray([p.tiles for p in points], np.int64)
+    names = [k.name for k in declared(Lowering)]
+    return tiles, {name: np.asarray([getattr(p, name) for p in points]) for name in names}
 
 
 def fit(found: Sequence[Known]) -> dict[str, float]:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from mcfuser.arguments.files import read_json
-from mcfuser.backends.cuda.worker import GpuKernel, GpuWorker
-from mcfuser.backends.lowerings import ALIKE, LOWERINGS, every, predict
+from mcfuser.backend import Builder, Kernel
+from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.codegen import triton
-from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.device import Device, device_named
 from mcfuser.errors import InputError
-from mcfuser.space.candidates import Candidate, Candidates
+from mcfuser.measure.worker import Worker
+from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.expression import parse
+from mcfuser.space.knobs import KnobTable
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import Space, distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
@@ -30,7 +30,6 @@ BEST = 2
 """The model's best are drawn from so many times as many as are measured in all."""
 NEAR = 3.0
 """Candidates within this factor of the model's first are near it."""
-_NUMBERS = {lowering: number for number, lowering in enumerate(LOWERINGS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,8 @@ class Point:
     groups: bool = False
 
     @property
-    def lowering(self) -> int:
-        """By its number."""
-        made = triton.Lowering(self.warps, self.stages, self.combine, self.tma, self.groups)
-        return _NUMBERS[made]
+    def settings(self) -> triton.Lowering:
+        return triton.Lowering(self.warps, self.stages, self.combine, self.tma, self.groups)
 
 
 @dataclass(frozen=True)
@@ -73,63 +70,74 @@ class Landscape:
 
 
 def whole(chain: Chain, device: Device, groups: bool = False) -> Candidates:
-    """All candidates of a chain for a GPU, under every lowering worth a look: those whose warps all
+    """All candidates of a chain for a GPU, under every setting worth a look: those whose warps all
     do the same, or those with groups that have work of their own."""
     pruned, _ = prune(space(chain), device)
-    found = every(parted(distinct(pruned), device), device, groups)
-    return replace(found, rows=found.rows[found.rows[:, -1] >= ALIKE]) if groups else found
+    backend = backend_of(device)
+    table = KnobTable(backend.knobs, device)
+    found = candidates(parted(distinct(pruned), device), table, backend.feasible)
+    grouped = table.columns(found.rows[:, -1])["groups"]
+    return replace(found, rows=found.rows[grouped == groups])
 
 
 def compiled(
-    found: Candidates, chosen: Sequence[Candidate], device: Device, compilers: Compilers,
-    take: Callable[[Candidate, triton.Source | None, Binary | Illegal], None],
+    found: Candidates, chosen: Sequence[Candidate], builder: Builder,
+    take: Callable[[Candidate, Kernel | Illegal], None],
 ) -> None:  # fmt: skip
-    """Compiles candidates; `take` is told of each as it comes."""
-    sources: list[triton.Source] = []
-    known: list[Candidate] = []
+    """Builds candidates; `take` is told of each as it comes."""
+    begun = {}
     for candidate in chosen:
         plan, tiles = found.plan(candidate)
+        settings = found.settings(candidate)
         try:
-            made = triton.generate(plan.schedule(tiles), "kernel", LOWERINGS[candidate[-1]])
+            building = builder.begin(
+                found.space.program.chain, plan.schedule(tiles), "kernel", settings
+            )
         except Illegal as illegal:
-            take(candidate, None, illegal)
+            take(candidate, illegal)
             continue
-        sources.append(made)
-        known.append(candidate)
-    for i, binary in compilers.compile(sources, device.arch):
-        take(known[i], sources[i], binary)
+        begun[building.done] = candidate, building
+    for future in as_completed(begun):
+        candidate, building = begun[future]
+        try:
+            take(candidate, building.kernel())
+        except Illegal as illegal:
+            take(candidate, illegal)
 
 
 def measure(
     name: str, chain: Chain, device: Device, chosen: Sequence[Candidate], found: Candidates,
-    compilers: Compilers, worker: GpuWorker, seed: int,
+    worker: Worker, seed: int,
 ) -> Landscape:  # fmt: skip
-    """Compiles and measures candidates of a chain."""
+    """Builds and measures candidates of a chain."""
     points: list[Point] = []
     conditions: dict[str, Any] = {}
 
-    def take(candidate: Candidate, source: triton.Source | None, made: Binary | Illegal) -> None:
+    def take(candidate: Candidate, made: Kernel | Illegal) -> None:
         plan, tiles = found.plan(candidate)
-        lowering = LOWERINGS[candidate[-1]]
+        settings = found.settings(candidate)
         point = Point(
-            str(plan.expression), tuple(tiles.values()), lowering.warps, lowering.stages,
-            lowering.combine, plan.split, plan.parts, tma=lowering.tma, groups=lowering.groups,
+            str(plan.expression), tuple(tiles.values()), settings.warps, settings.stages,
+            settings.combine, plan.split, plan.parts, tma=settings.tma, groups=settings.groups,
         )  # fmt: skip
-        if isinstance(made, Illegal) or source is None:
+        if isinstance(made, Illegal):
             points.append(replace(point, failed=str(made)))
             return
-        point = replace(point, shared=made.shared, registers=made.registers, spills=made.spills)
-        if made.shared > device.fast:
+        used = made.resources
+        point = replace(
+            point, shared=used["shared"], registers=used["registers"], spills=used["spills"]
+        )
+        if made.resources["shared"] > device.fast:
             why = "more shared memory than a block may have"
             points.append(replace(point, failed=why))
             return
-        result = worker.measure(chain, [[GpuKernel(chain, source, made)]], seed)[0]
+        result = worker.measure(chain, [[replace(made, chain=chain)]], seed)[0]
         conditions.update(result.conditions)
         points.append(
             replace(point, seconds=result.seconds, error=result.error, failed=result.failed)
         )
 
-    compiled(found, chosen, device, compilers, take)
+    compiled(found, chosen, worker.builder, take)
     return Landscape(name, chain, device, conditions, tuple(points))
 
 
@@ -138,7 +146,7 @@ def drawn(found: Candidates, device: Device, count: int, seed: int) -> list[Cand
     near them, a third at random. Random ones alone hardly meet the region that a search is about,
     and the model's best alone would hide what it underrates."""
     rng = np.random.default_rng(seed)
-    times = found.each(found.rows, partial(predict, device))
+    times = found.estimates(found.rows, backend_of(device).estimate)
     order = np.argsort(times, kind="stable")
     near = order[: int((times <= NEAR * times.min()).sum())]
     chosen = dict.fromkeys(rng.permutation(order[: BEST * count])[: count // 3].tolist())

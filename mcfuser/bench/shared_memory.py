@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.backends.lowerings import LOWERINGS, PLAIN, STAGES, WARPS
 from mcfuser.chain import from_text
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.device import Device
 from mcfuser.model import fitted
+from mcfuser.model.resources import Lowered
 from mcfuser.model.worth import HELD
 from mcfuser.space.candidates import Candidate, Candidates, candidates
+from mcfuser.space.knobs import Columns, KnobTable, knob
 from mcfuser.space.plan import Ints, Plan, footprint
 from mcfuser.space.prune import SLACK, Space, distinct, prune, space
 from mcfuser.space.statement import Illegal
@@ -61,15 +62,23 @@ def draw(
 def _candidates(found: Space, device: Device) -> Candidates:
     tabled, _ = prune(found, replace(device, fast=WIDE * device.fast))
 
-    def choose(plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
-        which = np.repeat(np.arange(len(tiles)), PLAIN)
-        numbers = np.tile(np.arange(PLAIN), len(tiles))
-        warps, stages = WARPS[numbers], STAGES[numbers]
-        made = fitted.lowered(plan, tiles[which], warps, stages, numbers < 0, device)
-        kept = made.registers <= HELD
-        return which[kept], numbers[kept]
+    def enough(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> NDArray[np.bool_]:
+        return np.asarray(_lowered(plan, tiles, settings, device).registers <= HELD)
 
-    return candidates(distinct(tabled), choose)
+    return candidates(distinct(tabled), KnobTable(Plain, device), enough)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Warps and stages, without anything that applies in places only."""
+
+    warps: int = knob(4, (1, 2, 4, 8))
+    stages: int = knob(2, (1, 2, 3, 4))
+
+
+def _lowered(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Lowered:
+    none = np.zeros(len(tiles), bool)
+    return fitted.lowered(plan, tiles, settings["warps"], settings["stages"], none, device)
 
 
 WIDE = 4
@@ -85,7 +94,9 @@ def measure(
     for name, every, candidate in chosen:
         plan, tiles = every.plan(candidate)
         try:
-            source = triton.generate(plan.schedule(tiles), "kernel", LOWERINGS[candidate[-1]])
+            settings = every.settings(candidate)
+            lowering = triton.Lowering(settings.warps, settings.stages)
+            source = triton.generate(plan.schedule(tiles), "kernel", lowering)
         except Illegal:
             failed += 1
             continue
@@ -106,8 +117,8 @@ def _sized(
 ) -> Sized:
     plan, _ = every.plan(candidate)
     tiles = np.asarray([candidate[1:-1]], np.int64)
-    number = np.asarray([candidate[-1]])
-    made = fitted.lowered(plan, tiles, WARPS[number], STAGES[number], number < 0, device)
+    settings = every.table.columns(np.asarray([candidate[-1]]))
+    made = _lowered(plan, tiles, settings, device)
     equation, estimate = footprint(plan, tiles)[0], made.shared[0]
     return Sized(name, int(equation), int(estimate), binary.shared)
 

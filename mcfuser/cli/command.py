@@ -270,10 +270,11 @@ def device_(
         raise InputError(f"device '{name}' is no GPU; the CPU is measured whenever it is used")
     with _store() as store:
         if probe:
+            from mcfuser.backends import backend_of
             from mcfuser.backends.cuda.probe import probe as measure
-            from mcfuser.backends.cuda.worker import GpuWorker
+            from mcfuser.measure.worker import Worker
 
-            with GpuWorker(target) as worker, Status("probing", console=err):
+            with Worker(backend_of(target), target) as worker, Status("probing", console=err):
                 found = measure(target, worker)
             store.keep_probe(target.name, found.readings, found.conditions)
         target = store.probed(target)

@@ -11,56 +11,67 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from mcfuser.backends import install
-from mcfuser.backends.cuda.worker import GpuWorker
+from mcfuser.backend import Kernel, Names
+from mcfuser.backends.cuda import builder as cuda_builder
+from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import gemm, parts
 from mcfuser.codegen.cuda.pool import Compilers, Pending
-from mcfuser.codegen.triton import Source, generate
+from mcfuser.codegen.triton import Source, from_record, generate, to_record
 from mcfuser.device import CATALOGUE
-from mcfuser.measure.worker import Measured
+from mcfuser.measure.request import Measured
+from mcfuser.measure.worker import Worker
+from mcfuser.space.candidates import Candidates, candidates
+from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
-from mcfuser.tune import gpu_search as tune_gpu
-from mcfuser.tune.gpu_search import LATE, GpuSearch, gpu_kernel
-from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned
-from mcfuser.tune.tuner import compare, tune
+from mcfuser.tune import search as searching
+from mcfuser.tune import tuner as tuning
+from mcfuser.tune.search import LATE, Search, in_flight
+from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned, names_of
+from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune
 from tests.support.chains import other
+from tests.support.workers import Away, StandIn
 
 H200 = CATALOGUE["nvidia/h200"]
 CHAIN = gemm(1, 128, 128, 64, 64, "float16")
 
 
-class Bench(GpuWorker):
+class Bench(StandIn):
     """A GPU on which a kernel takes as long as its text and its registers say; some are wrong."""
 
     def __init__(self) -> None:
-        super().__init__(H200, cores=2)
-        self.compilers = Compilers(2)
+        super().__init__(H200)
         self.asked: list[tuple[int, bool]] = []
         self.on: list[tuple[int, bool, dict[str, float], bool]] = []
 
-    def warm(self) -> None:
-        pass
-
-    def refused(self, deadline: float = math.inf) -> str | None:
-        return None
-
     def measure(
         self, chain, programs, seed, together=False, deadline=None, offsets=(), varied=False,
-        extents=(), baseline=None,
+        extents=(), baseline=None, batch=16,
     ):  # fmt: skip
         self.asked.append((len(programs), together))
         self.on.append((seed, together, dict(offsets), varied))
         return [self._one(p) for p in programs]
 
     def _one(self, program) -> Measured:
-        registers = sum(k.binary.registers for k in program)
+        registers = sum(k.resources["registers"] for k in program)
         if registers % 7 == 0:
             return Measured(None, None, "its error is 1e+00, more than 1e-02")
         return Measured(1e-6 * registers, 1e-4, None, (), {"sm_mhz": 1980})
 
 
-def tuned(worker: GpuWorker, **options) -> Tuned:
+def every() -> Candidates:
+    """The candidates of CHAIN."""
+    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
+    return candidates(found, KnobTable(CUDA.knobs, H200), CUDA.feasible)
+
+
+def source(kernel: Kernel) -> Source:
+    """How a kernel is launched."""
+    names = {t.name: t.name for t in kernel.chain.tensors}
+    return from_record(kernel.launch, kernel.source, names, {a.name: a.name for a in CHAIN.axes})
+
+
+def tuned(worker: Worker, **options) -> Tuned:
     """The chain, tuned by a worker that is not needed any more."""
     with worker:
         return tune(CHAIN, H200, MemoryCache(), Options(**options), worker=worker)
@@ -74,22 +85,20 @@ def bench():
 
 
 def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
-    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
     failed: Counter[str] = Counter()
     told: list[tuple[int, int]] = []
-    search = GpuSearch(
-        CHAIN, H200, bench, "kernel", 0, 16, math.inf, {}, failed,
+    search = Search(
+        CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
         lambda done, total: told.append((done, total)),
     )  # fmt: skip
-    best = search.run(found)
+    best = search.run()
     assert best is not None and best.trials <= 16 < best.candidates
     times = [r.seconds for r in search.results.values() if r.seconds is not None]
     assert best.result.seconds == min(times)
     assert bench.asked[-1][1] and 1 < bench.asked[-1][0] <= 4
     assert told[-1][0] <= 16
-    assert generate(best.plan.schedule(best.tiles), "kernel", best.lowering).text == (
-        best.kernel.source.text
-    )
+    text = generate(best.plan.schedule(best.tiles), "kernel", best.settings).text
+    assert text == best.kernel.source
 
 
 def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
@@ -100,8 +109,8 @@ def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
     assert found.binary[:4] == b"\x7fELF"
     assert "lowered" in found.stages
     assert Tuned.from_json(found.to_json()) == found
-    again = gpu_kernel(found, CHAIN)
-    assert again.source.text == found.source and again.binary.cubin == found.binary
+    again = kernel_of(CUDA, found, CHAIN)
+    assert again.source == found.source and again.binary == found.binary
     before = len(bench.asked)
     assert tune(CHAIN, H200, cache, Options(trials=8), worker=bench) is found
     assert len(bench.asked) == before
@@ -112,13 +121,13 @@ def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
     found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=bench)
     made, tensors, _ = other(CHAIN)
     old = replace(found, expression="", tiles={}, lowering={}, source="# an older one's")
-    there = gpu_kernel(old, made)
-    assert there.source.parameters == tuple(tensors[n] for n in (*CHAIN.inputs, *CHAIN.outputs))
-    assert there.source.text == old.source
-    same = gpu_kernel(old, CHAIN).source
-    assert (there.source.grid, there.source.threads) == (same.grid, same.threads)
+    there, same = (source(kernel_of(CUDA, old, c)) for c in (made, CHAIN))
+    assert there.parameters == tuple(tensors[n] for n in (*CHAIN.inputs, *CHAIN.outputs))
+    assert there.text == old.source
+    assert (there.grid, there.threads) == (same.grid, same.threads)
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
-    installed = install.function(old, made, H200, "chain_1", shapes)
+    names = Names(*names_of(old, made))
+    installed = CUDA.function(kept_kernel(old), made, names, "chain_1", shapes)
     assert installed.binary is not None and installed.binary.cubin == found.binary
     assert installed.binary.name == same.name
 
@@ -147,14 +156,7 @@ def test_a_search_cut_short_on_a_gpu_is_made_longer(bench) -> None:
 def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
     cache = MemoryCache()
 
-    class Away(GpuWorker):
-        def warm(self) -> None:
-            pass
-
-        def refused(self, deadline: float = math.inf) -> str | None:
-            return "no NVIDIA GPU is at hand"
-
-    with Away(H200, cores=2) as away:
+    with Away(H200) as away:
         predicted = tune(CHAIN, H200, cache, Options(), worker=away)
         assert predicted.measured is None
         assert predicted.failed["no NVIDIA GPU is at hand"] == 1
@@ -216,7 +218,7 @@ class Crashing(Compilers):
 
 def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
     crashing = Bench()
-    crashing.compilers = Crashing(2)
+    crashing.builder.compilers = Crashing(2)
     found = tuned(crashing, trials=16)
     assert found.measured is not None
     assert found.failed["the compiler crashed"] >= 1
@@ -257,61 +259,61 @@ class Slow(Compilers):
 
 @pytest.mark.parametrize("ever", [True, False])
 def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: bool) -> None:
-    monkeypatch.setattr(tune_gpu, "SLOWEST", 0.05 if not ever else 100.0)
+    monkeypatch.setattr(searching, "SLOWEST", 0.05 if not ever else 100.0)
     bench, failed = Bench(), Counter[str]()
-    bench.compilers = Slow(ever)
-    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
-    search = GpuSearch(CHAIN, H200, bench, "kernel", 0, 16, math.inf, {}, failed,
-                       lambda done, total: None)  # fmt: skip
+    bench.builder.compilers = Slow(ever)
+    search = Search(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
+                    lambda done, total: None)  # fmt: skip
     try:
-        best = search.run(found)
+        best = search.run()
     finally:
         bench.stop()
-    held = bench.compilers.held
+    held = bench.builder.compilers.held
     assert best is not None and held and not search.under_way
     assert failed[LATE] == (0 if ever else len(held))
-    measured = [k.source for k in search.kernels.values()]
-    assert {s in measured for s in held} == {ever}
+    measured = [(k.source, k.launch) for k in search.kernels.values()]
+    assert {(s.text, to_record(s)) in measured for s in held} == {ever}
 
 
 def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) -> None:
     options = Options(seed=7, trials=32)
     for limit in ("COMPILING", "WAITING"):
-        monkeypatch.setattr(tune_gpu, limit, 3600.0)
+        monkeypatch.setattr(cuda_builder, limit, 3600.0)
     long = tune(CHAIN, H200, MemoryCache(), options, worker=bench)
-    monkeypatch.setattr(tune_gpu, "COMPILING", 0.0)
+    monkeypatch.setattr(cuda_builder, "COMPILING", 0.0)
     short = tune(CHAIN, H200, MemoryCache(), options, worker=bench)
-    assert tune_gpu.room(bench.compilers.workers) <= short.trials < long.trials
+    assert in_flight(bench.builder.workers) <= short.trials < long.trials
     assert short.measured is not None
 
 
 def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None:
     """However many compilers are idle meanwhile."""
-    monkeypatch.setattr(tune_gpu, "SLOWEST", 0.0)
+    monkeypatch.setattr(searching, "SLOWEST", 0.0)
     bench = Bench()
-    bench.compilers = Compilers(8)
+    bench.builder.compilers = Compilers(8)
     found = tuned(bench, trials=2)
     assert found.measured is not None and found.failed.get(LATE, 0) <= 1
 
 
 def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
-    monkeypatch.setattr(tune_gpu, "every", lambda found, device: [])
+    none = replace(every(), rows=every().rows[:0])
+    monkeypatch.setattr(tuning, "candidates", lambda *given, **more: none)
     with pytest.raises(NoCandidate, match="no tiles of its space suit a block"):
         tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
 
 
 def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
     """And for no other: of what is begun later, what is slow is left."""
-    monkeypatch.setattr(tune_gpu, "WAITING", 0.0)
+    monkeypatch.setattr(cuda_builder, "WAITING", 0.0)
     bench = Bench()
-    bench.compilers = Slow(ever=True)
+    bench.builder.compilers = Slow(ever=True)
     found = tuned(bench)
-    opening = tune_gpu.room(bench.compilers.workers)
-    assert found.trials == opening > 4 and bench.compilers.held
+    opening = in_flight(bench.builder.workers)
+    assert found.trials == opening > 4 and bench.builder.compilers.held
 
 
 def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
-    monkeypatch.setattr(tune_gpu, "COMPILING", 0.0)
+    monkeypatch.setattr(cuda_builder, "COMPILING", 0.0)
     bench, wrong = Bench(), Measured(None, None, "its error is 1e+00, more than 1e-02")
     right = bench._one
 
@@ -329,7 +331,7 @@ def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
     def ahead(self, chain, seed, together, offsets, varied=False) -> None:
         told.append((seed, together, offsets, varied))
 
-    monkeypatch.setattr(GpuWorker, "ahead", ahead)
+    monkeypatch.setattr(Bench, "ahead", ahead)
     before = len(bench.on)
     tune(CHAIN, H200, MemoryCache(), Options(trials=8, seed=5), worker=bench)
     assert told == [on for i, on in enumerate(bench.on) if i >= before and on not in bench.on[:i]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from types import SimpleNamespace
@@ -10,13 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mcfuser.backends.cuda.worker import GpuKernel, GpuWorker, _request
+from mcfuser.backend import Kernel
+from mcfuser.backends.cuda.backend import CUDA, CudaBackend
+from mcfuser.backends.cuda.builder import compiled
 from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import Lowering, from_record, generate
 from mcfuser.device import CATALOGUE
-from mcfuser.measure.worker import measured
-from mcfuser.process.child import WAITS, WORKS, Child
+from mcfuser.measure.case import Case
+from mcfuser.measure.request import Inputs, Measured, Request
+from mcfuser.measure.worker import Worker
+from mcfuser.process.child import Child
 from mcfuser.space.prune import distinct, prune, space
 from tests.support.driver import has_driver
 
@@ -24,12 +27,15 @@ H200 = CATALOGUE["nvidia/h200"]
 CHAIN = gemm(1, 64, 64, 32, 32, "float16")
 
 
-def kernel(split: bool = False) -> GpuKernel:
+PLAIN = Lowering(4, 2)
+
+
+def kernel(lowering: Lowering = PLAIN) -> Kernel:
     found = distinct(prune(space(CHAIN), H200)[0])
     plan, tiles = found.tables[0]
     schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
-    source = generate(schedule, "kernel", Lowering(4, 2))
-    return GpuKernel(CHAIN, source, Binary(b"\x7fELF", "kernel", 1024, 40, 0, 128))
+    source = generate(schedule, "kernel", lowering)
+    return compiled(CHAIN, source, Binary(b"\x7fELF", "kernel", 1024, 40, 0, 128))
 
 
 class Crowded:
@@ -65,30 +71,33 @@ def crowd(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> None:
 
 @pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
 def test_without_a_driver_every_program_is_refused_in_one_sentence() -> None:
-    with GpuWorker(H200) as worker:
+    with Worker(CUDA, H200) as worker:
         worker.warm()
         assert worker.refused() == "no NVIDIA GPU is at hand: its driver is not installed"
         found = worker.measure(CHAIN, [[kernel()], [kernel()]], 0)
     assert [f.failed for f in found] == [worker.refused()] * 2
 
 
-def test_a_request_holds_what_a_launch_needs() -> None:
+def test_a_kernel_holds_what_a_launch_needs() -> None:
     one = kernel()
-    request = json.loads(json.dumps(_request(CHAIN, [[one]], 3, True, {"A": 10.0}, False)))
-    (made,) = request["programs"][0]
-    assert made["launches"][0]["arguments"] == ["A", "B", "D", "E"]
-    assert made["launches"][0]["blocks"] == list(one.source.grid)
-    assert (made["threads"], made["shared"]) == (128, 1024)
-    assert request["whole"] and request["offsets"] == {"A": 10.0} and request["seed"] == 3
+    request = Request(CHAIN, Inputs(3, 1e-2, 1e9, {"A": 10.0}), ((one,),), together=True)
+    again = Request.from_json(json.loads(json.dumps(request.to_json())))
+    assert again == request
+    pytest.importorskip("cuda.core")
+    from mcfuser.backends.cuda.runner import read
+
+    source = read(again.programs[0][0])
+    assert source.launches[0].arguments == ("A", "B", "D", "E")
+    assert (source.threads, again.programs[0][0].resources["shared"]) == (128, 1024)
 
 
 def test_a_child_that_cannot_open_the_gpu_refuses_in_one_sentence(monkeypatch) -> None:
-    monkeypatch.setattr(GpuWorker, "_refuse_missing", lambda self: False)
-    with GpuWorker(H200, cores=1) as worker:
+    monkeypatch.setattr(CudaBackend, "missing", lambda self: None)
+    with Worker(CUDA, H200, cores=1) as worker:
         worker._child = Child("timeit", ["raise ImportError('libcuda is too old')"])
         found = worker.measure(CHAIN, [[kernel()], [kernel()]], 0)
-    why = "no GPU could be opened: the measuring process died with status 1: ImportError: libcuda"
-    assert [f.failed for f in found] == [f"{why} is too old"] * 2
+    why = "could not be opened: the measuring process died with status 1: ImportError: libcuda"
+    assert [f.failed for f in found] == [f"nvidia/h200 {why} is too old"] * 2
 
 
 class TestOnTheGpuSide:
@@ -169,86 +178,46 @@ class TestOnTheGpuSide:
 
     def test_a_full_gpu_is_no_fault_of_the_program(self, monkeypatch) -> None:
         from mcfuser.backends.cuda import driver as gpus
-        from mcfuser.backends.cuda.problem import Problem
-        from mcfuser.backends.cuda.runner import _checked
-        from mcfuser.measure.case import Case
+        from mcfuser.backends.cuda.runner import GpuRunner
+        from mcfuser.measure.child import _checked
 
         crowd(monkeypatch, 0, 143771)
-        problem = Problem(gpus.Gpu(Crowded("NVIDIA H200"), None, {}), Case(CHAIN, 0, {}, 1e-2))
-        request = _request(CHAIN, [[kernel()]], 0, True, {}, False)
-        answer = _checked(problem, request["programs"][0])
-        found = measured(answer)
-        assert found.unusable and not answer["over"]
+        runner = GpuRunner(gpus.Gpu(Crowded("NVIDIA H200"), None, {}))
+        found = _checked(runner, Case(CHAIN, 0, {}, 1e-2), runner.build([kernel()]))
+        assert isinstance(found, Measured) and found.unusable and not found.fatal
         assert found.failed.startswith("NVIDIA H200 has 0 of its 143771 MiB left")
 
-    def test_what_is_announced_is_prepared_and_not_answered(self, monkeypatch) -> None:
-        from mcfuser.backends.cuda import runner as child
+    def test_the_gpu_holds_the_inputs_of_one_case(self, monkeypatch) -> None:
+        from mcfuser.backends.cuda import driver as gpus
+        from mcfuser.backends.cuda.runner import GpuRunner
 
-        prepared = list[tuple[int, bool]]()
-
-        def of(problem: child.Problem) -> tuple[int, bool]:
-            return problem.case.seed, problem.case.budget == child.WHOLE
-
-        def prepare(problem: child.Problem) -> None:
-            prepared.append(of(problem))
-            problem.__dict__["buffers"] = problem.case.seed
-
-        def answers(problem: child.Problem, request: object) -> list[dict[str, object]]:
-            held = {p.case.seed for p in known if "buffers" in p.__dict__}
-            done = {"seed": problem.case.seed, "held": sorted(held), "over": False}
-            return [WAITS, WORKS, done]
-
-        known = list[child.Problem]()
-        made = child.Problem
-        monkeypatch.setattr(
-            child, "Problem", lambda *given: known.append(made(*given)) or known[-1]
-        )
-        monkeypatch.setattr(made, "prepare", prepare)
-        monkeypatch.setattr(child, "_answers", answers)
-        asked = [_request(CHAIN, (), seed, seed == 1, {}, seed == 1) for seed in (0, 1, 2, 3)]
-        ahead = [request | {"ahead": True} for request in asked[:2]]
-        lines = [*ahead, *asked, asked[0]]
-        told = io.BytesIO()
-        child.serve(None, io.BytesIO(b"".join(json.dumps(x).encode() + b"\n" for x in lines)), told)
-        found = [json.loads(line) for line in told.getvalue().splitlines()]
-        assert found[:2] == [WAITS, WORKS], "a child that waits for the GPU says so"
-        found = [x for x in found if x not in (WAITS, WORKS)]
-        assert [x["seed"] for x in found] == [0, 1, 2, 3, 0]
-        assert prepared == [(0, False), (1, True)]
-        assert [of(p) for p in known] == [
-            (0, False), (1, True), (2, False), (3, False), (0, False),
-        ]  # fmt: skip
-        assert all(x["held"] in ([], [x["seed"]]) for x in found[1:])
+        sent: list[int] = []
+        monkeypatch.setattr(gpus, "upload", lambda gpu, array: sent.append(array.size))
+        runner = GpuRunner(gpus.Gpu(Crowded("NVIDIA H200"), None, {}))
+        cases = [Case(CHAIN, seed, {}, 1e-2) for seed in (0, 1)]
+        for case in (cases[0], cases[0], cases[1], cases[0]):
+            runner._placed(case)
+        assert len(sent) == 3 * len(CHAIN.inputs)
 
 
 def test_a_gpu_that_there_was_no_time_for_is_not_given_up(monkeypatch) -> None:
-    monkeypatch.setattr(GpuWorker, "_refuse_missing", lambda self: False)
-    with GpuWorker(H200, cores=1) as worker:
+    monkeypatch.setattr(CudaBackend, "missing", lambda self: None)
+    with Worker(CUDA, H200, cores=1) as worker:
         worker._child = Child("timeit", ["import time; time.sleep(60)"])
-        assert worker.refused(time.monotonic()) == "no time was left to open the GPU"
+        assert worker.refused(time.monotonic()) == "no time was left to open the device"
         greeting = "import json, time; print(json.dumps({'failed': None}), flush=True)"
         worker._child = Child("timeit", [f"{greeting}; time.sleep(60)"])
         assert worker.refused() is None
 
 
-def test_tensor_maps_travel_with_a_request() -> None:
-    one = kernel()
-    found = distinct(prune(space(CHAIN), H200)[0])
-    plan, tiles = found.tables[0]
-    schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
-    source = generate(schedule, "kernel", Lowering(tma=True))
-    program = [GpuKernel(CHAIN, source, one.binary)]
-    request = json.loads(json.dumps(_request(CHAIN, [program], 0, False, {}, False)))
-    (launch,) = request["programs"][0][0]["launches"]
-    assert launch["arguments"] == ["E"]
-    for told, m in zip(launch["maps"], source.launches[0].maps, strict=True):
-        assert (told["tensor"], told["start"], told["dtype"]) == (m.tensor, 0, "float16")
-        assert [tuple(told[n]) for n in ("shape", "strides", "part")] == [
-            m.shape,
-            m.strides,
-            m.part,
-        ]
-        assert told["swizzle"] == m.swizzle
+def test_tensor_maps_travel_with_a_kernel() -> None:
+    one = kernel(Lowering(tma=True))
+    again = Kernel.from_json(json.loads(json.dumps(one.to_json())))
+    names = {t.name: t.name for t in CHAIN.tensors}, {a.name: a.name for a in CHAIN.axes}
+    (launch,) = from_record(again.launch, again.source, *names).launches
+    assert launch.arguments == ("E",)
+    assert {m.tensor for m in launch.maps} == {*CHAIN.inputs}
+    assert all(m.start == 0 and m.dtype == "float16" for m in launch.maps)
 
 
 def test_a_tensor_map_is_passed_by_value() -> None:
