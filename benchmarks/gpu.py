@@ -36,7 +36,8 @@ from gpu_workloads import SUITES, Workload, workloads
 import mcfuser
 from mcfuser.backends.cuda.worker import GpuWorker
 from mcfuser.chain import Chain, finest
-from mcfuser.device import Device, device_named
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.cover import Decision, Way, decide
 from mcfuser.tune.expected import foreseen
 from mcfuser.tune.tuned import MemoryCache, Options, Tuned

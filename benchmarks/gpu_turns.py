@@ -23,7 +23,7 @@ from mcfuser.backends.cuda import driver as gpus
 from mcfuser.backends.cuda.driver import Gpu, Launch
 from mcfuser.backends.cuda.timing import conditions
 from mcfuser.backends.cuda.worker import GpuKernel
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.lease import lease
 from mcfuser.measure.worker import tolerance
 from mcfuser.tune.cover import pieces

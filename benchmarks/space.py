@@ -14,7 +14,7 @@ import time
 
 from mcfuser.bench.workloads import PAPER
 from mcfuser.chain import from_text
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.model import analytical, roofline
 from mcfuser.space.prune import distinct, parted, prune, sample, space
 

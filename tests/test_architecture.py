@@ -17,7 +17,7 @@ VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 CODE = SPACE | {"codegen"}
 MEASURED = CODE | {"measure", "process"}
-BACKENDS = MEASURED | {"model", "search", "backends"}
+BACKENDS = MEASURED | {"model", "search", "backends", "devices"}
 TUNED = BACKENDS | {"tune", "revision"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -30,10 +30,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "arguments": ({"errors"}, set()),
     "expr": ({"errors"}, set()),
     "chain": ({"errors", "expr"}, set()),
-    "device": ({"errors"}, {"numpy", "tvm"}),  # the probe times numpy and asks LLVM for the CPU
+    "device": (set(), set()),
+    "devices": ({"errors", "device"}, {"numpy", "tvm"}),  # times numpy, asks LLVM for the CPU
     "algebra": (VALUES, {"sympy"}),
     "space": (VALUES | {"algebra"}, {"numpy"}),
-    "model": (SPACE, {"numpy"}),
+    "model": (SPACE | {"devices"}, {"numpy"}),
     "search": (SPACE, {"numpy"}),
     "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
@@ -48,7 +49,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "report": (COMPILED, {"rich"}),
     "bench": (TUNED | {"arguments"}, {"numpy", "typer", "rich"}),
     "batch": (
-        VALUES | {"process", "arguments", "revision", "backends"},
+        VALUES | {"process", "arguments", "revision", "backends", "devices"},
         {"pydantic", "rich", "typer"},
     ),
     "cli": (
@@ -64,7 +65,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "device"}}
+LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "devices"}, "numpy": {"devices"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from mcfuser.bench.workloads import GROUPED, LANDSCAPES, PAPER
 from mcfuser.chain import Chain
-from mcfuser.device import Device, device_named
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 
 app = typer.Typer(

@@ -18,7 +18,8 @@ from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
-from mcfuser.device import Device, device_named
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.expression import parse

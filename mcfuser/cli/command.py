@@ -25,7 +25,8 @@ from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.batch.command import batch
 from mcfuser.bench.command import app as bench_app
 from mcfuser.cli.terminal import ended
-from mcfuser.device import CATALOGUE, Device, device_named, names
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE, device_named, names
 from mcfuser.errors import InputError, LimitError
 from mcfuser.process.confined import Stopped
 

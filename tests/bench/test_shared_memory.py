@@ -7,7 +7,7 @@ import pytest
 from mcfuser.bench.shared_memory import WIDE, Sized, draw, measure, sides
 from mcfuser.bench.workloads import PAPER
 from mcfuser.codegen.cuda.pool import Compilers
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.plan import footprint
 
 H200 = CATALOGUE["nvidia/h200"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcfuser.chain import Chain
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.cover import Decision, Way
 from tests.support.paths import ROOT
 

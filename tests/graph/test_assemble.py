@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain import Chain, products, subchain
-from mcfuser.device import probe_cpu
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ChainError
 from mcfuser.graph import rest
 from mcfuser.graph.assemble import Installed, Replacement, assemble, cpu_target, install

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from mcfuser.device import probe_cpu
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError
 from mcfuser.graph.assemble import assemble
 from mcfuser.graph.check import check, difference, inputs

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.assemble import assemble
 from mcfuser.graph.check import check
 from mcfuser.graph.load import load

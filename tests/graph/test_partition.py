@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mcfuser.chain import products
-from mcfuser.device import probe_cpu
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.graph.assemble import Installed, Replacement, assemble
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Found, Partition, partition

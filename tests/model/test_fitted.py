@@ -11,7 +11,7 @@ from mcfuser.backends.lowerings import ALIKE, counted, predict
 from mcfuser.bench.judge import judge, known, pearson, ranks
 from mcfuser.bench.landscape import Landscape, Point, read, whole, write
 from mcfuser.chain import attention, gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.fitted import MEMORY, NAMES, Sample, costs, fit, predicted
 from mcfuser.model.groups import PACED
 from mcfuser.model.terms import Terms

@@ -8,7 +8,7 @@ import pytest
 
 from mcfuser.bench.workloads import ATTENTION, GEMM
 from mcfuser.chain import attention, from_json, from_text, gemm, parts
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Call, Cast
 from mcfuser.model.least import NEARER, least
 from mcfuser.tune.expected import foreseen

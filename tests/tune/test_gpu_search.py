@@ -16,7 +16,7 @@ from mcfuser.backends.cuda.worker import GpuWorker
 from mcfuser.chain import gemm, parts
 from mcfuser.codegen.cuda.pool import Compilers, Pending
 from mcfuser.codegen.triton import Source, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.worker import Measured
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal

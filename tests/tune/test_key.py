@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mcfuser.backends.lowerings import declared
 from mcfuser.chain import gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.tune import key as keys
 from mcfuser.tune.key import ABSENT, CacheKey, cache_key, differs, nearest
 from mcfuser.tune.tuned import Options

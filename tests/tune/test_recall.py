@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcfuser.chain import from_text
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import Turns
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import cache_key

@@ -12,7 +12,7 @@ import pytest
 from mcfuser.backends import install
 from mcfuser.chain import attention, from_json, gemm, to_json
 from mcfuser.codegen.tensorir import with_shapes
-from mcfuser.device import CATALOGUE, device_named
+from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.measure.worker import Measured, Worker
 from mcfuser.process.child import NO_TIME
 from mcfuser.tune import key as cache_key

@@ -28,7 +28,7 @@ from mcfuser.backends.cuda.problem import BUDGET, WHOLE, Problem
 from mcfuser.backends.cuda.timing import REPLAYS, conditions, timed
 from mcfuser.chain import BYTES, from_json
 from mcfuser.codegen.tensorir import flat_size
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.case import Case
 from mcfuser.measure.lease import lease
 from mcfuser.measure.rounds import Bounds, quietest

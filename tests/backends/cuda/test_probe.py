@@ -10,7 +10,8 @@ import pytest
 from mcfuser.backends.cuda.probe import LAUNCH, Trial, probe, trials
 from mcfuser.backends.cuda.worker import GpuWorker
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import DeviceError
 from mcfuser.measure.worker import Measured
 from mcfuser.model.fitted import GROUP, NAMES, costs

@@ -14,7 +14,7 @@ from mcfuser.backends.cuda.worker import GpuKernel, GpuWorker, _request
 from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.triton import Lowering, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.worker import measured
 from mcfuser.process.child import WAITS, WORKS, Child
 from mcfuser.space.prune import distinct, prune, space
