@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_table import table
-from gpu_workloads import SUITES, Workload, workloads
 
 import mcfuser
+from gpu_table import table
+from gpu_workloads import SUITES, Workload, workloads
 from mcfuser.backends.cuda.worker import GpuWorker
 from mcfuser.chain import Chain, finest
 from mcfuser.device import Device

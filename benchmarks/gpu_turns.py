@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from cuda.core import Stream
+
 from gpu_peers import DTYPES, inputs, peers, reference
 from gpu_workloads import Workload, workloads
-
 from mcfuser.backends.cuda import driver as gpus
 from mcfuser.backends.cuda.driver import Gpu, Launch
 from mcfuser.backends.cuda.timing import conditions

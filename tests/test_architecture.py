@@ -47,13 +47,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
-    "bench": (TUNED | {"arguments"}, {"numpy", "typer", "rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices"},
         {"pydantic", "rich", "typer"},
     ),
     "cli": (
-        COMPILED | {"arguments", "batch", "bench", "db", "process", "report", "service"},
+        COMPILED | {"arguments", "batch", "db", "process", "report", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),

@@ -23,7 +23,6 @@ from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import check_readable, read_json
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.batch.command import batch
-from mcfuser.bench.command import app as bench_app
 from mcfuser.cli.terminal import ended
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE, device_named, names
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from mcfuser.tune.tuned import Cache
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(bench_app, name="bench")
 app.command("batch")(batch)
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from landscape import Landscape, Point, plan_of
 from mcfuser.backends.lowerings import STAGES, WARPS, counted
-from mcfuser.bench.landscape import Landscape, Point, plan_of
 from mcfuser.chain import Chain
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.model.worth import hopeless, worth
