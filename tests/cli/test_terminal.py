@@ -13,7 +13,9 @@ import pytest
 from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import check_readable, read_json
 from mcfuser.arguments.shapes import shapes
-from mcfuser.cli import command as cli
+from mcfuser.cli.command import app
+from mcfuser.cli.options import read_chain
+from mcfuser.cli.results import read_report
 from mcfuser.cli.terminal import ended
 from mcfuser.errors import InputError
 
@@ -105,7 +107,7 @@ def test_a_chain_file_that_is_none_is_one_sentence(name: str, tmp_path: Path) ->
     path = tmp_path / "chain.json"
     path.write_bytes(FILES[name])
     with pytest.raises(InputError) as refused:
-        cli._chain(str(path), "float32")
+        read_chain(str(path), "float32")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 600
 
 
@@ -134,7 +136,7 @@ def test_words_that_are_none(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["mcfuser", *words])
-    assert ended(cli.app) == 2
+    assert ended(app) == 2
     told = capsys.readouterr().err
     assert told.startswith("mcfuser: ") and told.count("\n") == 1
 
@@ -155,7 +157,7 @@ REPORTS = {
 def test_a_report_of_other_types_is_one_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(REPORTS[name]))
     with pytest.raises(InputError, match=r"^report '.*compile the model again|must hold an object"):
-        cli._report(tmp_path)
+        read_report(tmp_path)
 
 
 def test_times_and_shapes_are_read() -> None:
