@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
-SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
+SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 CODE = SPACE | {"codegen"}
@@ -74,8 +74,11 @@ READERS = {
 
 
 def room(path: Path) -> str:
-    top, *rest = path.relative_to(ROOT).with_suffix("").parts
-    return (rest[0] if rest[0] != "__init__" else "") if top == "mcfuser" else top
+    name, folder = next((n, f) for n, f in PACKAGES.items() if path.is_relative_to(f))
+    if name != "mcfuser":
+        return name.removeprefix("mcfuser_")
+    first = path.relative_to(folder).with_suffix("").parts[0]
+    return first if first != "__init__" else ""
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -101,7 +104,7 @@ def target(module: str) -> tuple[str, bool]:
     top, *rest = module.split(".")
     if top == "mcfuser":
         return (rest[0] if rest else ""), True
-    return top, top in ("db", "service")
+    return (top.removeprefix("mcfuser_"), True) if top in PACKAGES else (top, False)
 
 
 def checked(path: Path) -> object:

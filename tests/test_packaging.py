@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mcfuser.devices.catalogue import CATALOGUE
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
-TOPS = ("mcfuser", "db", "service")
+FOLDERS = ("mcfuser", "db", "service", "tests", "benchmarks")
 BUILD = "from setuptools import setup; setup()"
 
 
@@ -20,9 +20,9 @@ BUILD = "from setuptools import setup; setup()"
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools")
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
-    for top in (*TOPS, "tests", "benchmarks"):
+    for folder in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__", "data", "golden")
-        shutil.copytree(ROOT / top, source / top, ignore=ignored)
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-c", BUILD, "-q", "build_py", "--build-lib", str(built)]
@@ -31,10 +31,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_holds_every_source_and_no_other_package(built: Path) -> None:
-    assert {p.name for p in built.iterdir()} == set(TOPS)
-    for top in TOPS:
-        here = {p.relative_to(ROOT) for p in (ROOT / top).rglob("*.py")}
-        assert {p.relative_to(built) for p in (built / top).rglob("*.py")} == here
+    assert {p.name for p in built.iterdir()} == set(PACKAGES)
+    for name, folder in PACKAGES.items():
+        here = {p.relative_to(folder) for p in folder.rglob("*.py")}
+        assert {p.relative_to(built / name) for p in (built / name).rglob("*.py")} == here
 
 
 def test_a_wheel_holds_what_is_read_beside_the_sources(built: Path) -> None:
