@@ -30,13 +30,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_table import table
-from gpu_workloads import SUITES, Workload, workloads
 
 import mcfuser
+from gpu_table import table
+from gpu_workloads import SUITES, Workload, workloads
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, finest
-from mcfuser.device import Device, device_named
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, Way, decide
 from mcfuser.tune.expected import expected

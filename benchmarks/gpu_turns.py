@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 from cuda.core import Stream
+
 from gpu_peers import DTYPES, inputs, peers, reference
 from gpu_workloads import Workload, workloads
-
 from mcfuser.backend import Kernel
 from mcfuser.backends.cuda import driver as gpus
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.backends.cuda.driver import Gpu, Launch
 from mcfuser.backends.cuda.runner import read
 from mcfuser.backends.cuda.timing import conditions
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.lease import lease
 from mcfuser.measure.worker import tolerance
 from mcfuser.tune.cover import pieces

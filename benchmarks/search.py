@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from judge import by_plan, columns
+from landscape import Landscape, read
 from mcfuser.backends import backend_of
-from mcfuser.bench.judge import by_plan, columns
-from mcfuser.bench.landscape import Landscape, read
 from mcfuser.codegen.triton import Lowering
 from mcfuser.search.evolve import Candidate, evolve
 from mcfuser.space.knobs import KnobTable

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
-SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
+SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 CODE = SPACE | {"codegen"}
 MEASURED = CODE | {"measure", "process"}
-BACKENDS = MEASURED | {"model", "search", "backends"}
+BACKENDS = MEASURED | {"model", "search", "backends", "devices"}
 TUNED = BACKENDS | {"tune", "revision"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -30,10 +30,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "arguments": ({"errors"}, set()),
     "expr": ({"errors"}, set()),
     "chain": ({"errors", "expr"}, set()),
-    "device": ({"errors"}, {"numpy", "tvm"}),  # the probe times numpy and asks LLVM for the CPU
+    "device": (set(), set()),
+    "devices": ({"errors", "device"}, {"numpy", "tvm"}),  # times numpy, asks LLVM for the CPU
     "algebra": (VALUES, {"sympy"}),
     "space": (VALUES | {"algebra"}, {"numpy"}),
-    "model": (SPACE, {"numpy"}),
+    "model": (SPACE | {"devices"}, {"numpy"}),
     "search": (SPACE, {"numpy"}),
     "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
@@ -46,13 +47,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
-    "bench": (TUNED | {"arguments"}, {"numpy", "typer", "rich"}),
     "batch": (
-        VALUES | {"process", "arguments", "revision", "backends"},
-        {"pydantic", "rich", "typer"},
+        VALUES | {"process", "arguments", "revision", "backends", "devices"}, {"pydantic"},
     ),
     "cli": (
-        COMPILED | {"arguments", "batch", "bench", "db", "process", "report", "service"},
+        COMPILED | {"arguments", "batch", "db", "process", "report", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
@@ -64,11 +63,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "device"}}
+LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "devices"}, "numpy": {"devices"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",
-    "mcfuser/cli/command.py": "the command",
     "mcfuser/process/child.py": "hands its own environment on to the child that measures",
     "mcfuser/process/confined.py": "hands its own environment on to the process that works",
     "service/supervisor.py": "hands its own environment on to the worker process",
@@ -76,8 +74,11 @@ READERS = {
 
 
 def room(path: Path) -> str:
-    top, *rest = path.relative_to(ROOT).with_suffix("").parts
-    return (rest[0] if rest[0] != "__init__" else "") if top == "mcfuser" else top
+    name, folder = next((n, f) for n, f in PACKAGES.items() if path.is_relative_to(f))
+    if name != "mcfuser":
+        return name.removeprefix("mcfuser_")
+    first = path.relative_to(folder).with_suffix("").parts[0]
+    return first if first != "__init__" else ""
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -103,7 +104,7 @@ def target(module: str) -> tuple[str, bool]:
     top, *rest = module.split(".")
     if top == "mcfuser":
         return (rest[0] if rest else ""), True
-    return top, top in ("db", "service")
+    return (top.removeprefix("mcfuser_"), True) if top in PACKAGES else (top, False)
 
 
 def checked(path: Path) -> object:
@@ -134,13 +135,13 @@ def test_search_knows_no_code_generator() -> None:
 
 
 def test_only_the_command_knows_storage_and_service() -> None:
-    known = {
-        str(path.relative_to(ROOT))
+    rooms = {
+        room(path)
         for path in (ROOT / "mcfuser").rglob("*.py")
         for module, _ in imports(path)
-        if module.split(".")[0] in ("db", "service")
+        if target(module)[0] in ("db", "service")
     }
-    assert known == {"mcfuser/cli/command.py"}
+    assert rooms == {"cli"}
 
 
 def reads_environment(path: Path) -> bool:
@@ -160,7 +161,7 @@ def reads_environment(path: Path) -> bool:
     return False
 
 
-def test_only_settings_and_the_command_read_the_environment() -> None:
+def test_only_the_settings_read_the_environment() -> None:
     found = {str(p.relative_to(ROOT)) for p in SOURCES if reads_environment(p)}
     assert found <= set(READERS), found - set(READERS)
 

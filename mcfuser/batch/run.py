@@ -12,7 +12,7 @@ from mcfuser.batch import state
 from mcfuser.batch.entry import Unwanted, do
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.zoo import Entry
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 
 

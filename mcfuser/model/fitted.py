@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.groups import PACED
 from mcfuser.model.groups import matrix as paced
 from mcfuser.model.resources import HOPPER, Lowered

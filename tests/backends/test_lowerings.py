@@ -12,7 +12,7 @@ from mcfuser.backends.lowerings import ALIKE, LOWERINGS, every, predict
 from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.triton import generate
 from mcfuser.codegen.triton.hopper.groups import COUNTS, ROWS
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.candidates import Candidates
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.expected import pruned

@@ -14,7 +14,7 @@ from tvm import relax
 from mcfuser.chain import Chain, products, subchain
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.module import build_library, cpu_target
-from mcfuser.device import probe_cpu
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ChainError
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load

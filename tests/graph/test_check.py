@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from mcfuser.codegen.llvm.module import build_library
-from mcfuser.device import probe_cpu
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError
 from mcfuser.graph.assemble import install
 from mcfuser.graph.check import check, difference, inputs

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.codegen.llvm.module import build_library
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.assemble import install
 from mcfuser.graph.check import check
 from mcfuser.graph.load import load

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mcfuser.chain import products
 from mcfuser.codegen.llvm.module import build_library
-from mcfuser.device import probe_cpu
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Found, Partition, partition

@@ -76,7 +76,7 @@ def _load() -> Callable[[bytes], None]:
 
 def _build() -> Callable[[bytes], None]:
     from mcfuser.codegen.llvm.module import build_library
-    from mcfuser.device import device_named
+    from mcfuser.devices.catalogue import device_named
     from mcfuser.graph.assemble import install
     from mcfuser.graph.load import load
     from mcfuser.graph.partition import partition

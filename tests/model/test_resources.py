@@ -10,7 +10,7 @@ from mcfuser.chain import attention, gemm
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.fitted import lowered
 from mcfuser.model.worth import GATHERED, HELD, worth
 from mcfuser.space.prune import distinct, parted, prune, space

@@ -14,14 +14,14 @@ import pytest
 
 from mcfuser.errors import ModelError
 from mcfuser.process.confined import Confined, Limits, Stopped, run
-from tests.support.paths import ROOT
+from tests.support.paths import PYTHONPATH
 
 WORK = "tests.support.confined_work"
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

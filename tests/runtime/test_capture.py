@@ -19,7 +19,8 @@ from mcfuser.codegen.cuda import module as cuda_module  # noqa: E402
 from mcfuser.codegen.cuda.cubin import Binary  # noqa: E402
 from mcfuser.codegen.llvm.module import build_library  # noqa: E402
 from mcfuser.codegen.triton import Source  # noqa: E402
-from mcfuser.device import device_named, probe_cpu  # noqa: E402
+from mcfuser.devices.catalogue import device_named  # noqa: E402
+from mcfuser.devices.cpu import probe_cpu  # noqa: E402
 from mcfuser.graph.assemble import install  # noqa: E402
 from mcfuser.graph.load import load  # noqa: E402
 from mcfuser.runtime.runner import Captured, Driver, arrays, gpu  # noqa: E402

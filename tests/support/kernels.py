@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import from_text
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import cache_key
 from mcfuser.tune.tuned import Tuned

@@ -19,7 +19,7 @@ from mcfuser.backends.cuda import backend as cuda
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.tune import key as keys
 from mcfuser.tune.key import CacheKey, cache_key, differs, nearest
 from mcfuser.tune.tuned import Options

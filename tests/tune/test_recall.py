@@ -8,7 +8,7 @@ import pytest
 
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import from_text
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import Turns
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import cache_key

@@ -17,7 +17,7 @@ from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import gemm, parts
 from mcfuser.codegen.cuda.pool import Compilers, Pending
 from mcfuser.codegen.triton import Source, from_record, generate, to_record
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
 from mcfuser.space.candidates import Candidates, candidates

@@ -12,7 +12,7 @@ import pytest
 from mcfuser.backend import Names
 from mcfuser.backends import backend_of
 from mcfuser.chain import attention, from_json, gemm, to_json
-from mcfuser.device import CATALOGUE, device_named
+from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
 from mcfuser.process.child import NO_TIME

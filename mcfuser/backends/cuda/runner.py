@@ -18,7 +18,7 @@ from mcfuser.backends.cuda.timing import REPLAYS, conditions, timed
 from mcfuser.chain import BYTES
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.codegen.triton import Source, TensorMap, from_record
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.case import Case, stored_room
 from mcfuser.measure.request import Measured, Program, Request, at
 from mcfuser.measure.rounds import bounded

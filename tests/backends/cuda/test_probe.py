@@ -11,7 +11,8 @@ from mcfuser.backend import Kernel
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.backends.cuda.probe import LAUNCH, Trial, probe, trials
 from mcfuser.codegen.triton import generate
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import DeviceError
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker

@@ -15,7 +15,7 @@ from mcfuser.backends.cuda.builder import compiled
 from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.triton import Lowering, from_record, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.case import Case
 from mcfuser.measure.request import Inputs, Measured, Request
 from mcfuser.measure.worker import Worker

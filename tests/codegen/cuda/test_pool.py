@@ -16,7 +16,7 @@ from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import Lowering, Source, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.prune import distinct, prune, space
 
 

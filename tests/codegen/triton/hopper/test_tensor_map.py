@@ -12,7 +12,7 @@ from mcfuser.backends.lowerings import KINDS, LOWERINGS, PLAIN, TMA, every, mapp
 from mcfuser.chain import Chain, Tensor
 from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import Lowering, Source, TensorMap, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from tests.support.triton_agree import agree

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from landscape import Landscape, Point, plan_of
 from mcfuser.backends import backend_of
 from mcfuser.backends.cuda.backend import counted
-from mcfuser.bench.landscape import Landscape, Point, plan_of
 from mcfuser.chain import Chain
 from mcfuser.codegen.triton import Lowering
 from mcfuser.model import analytical, fitted, roofline

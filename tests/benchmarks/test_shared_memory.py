@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mcfuser.bench.shared_memory import WIDE, Sized, draw, measure, sides
-from mcfuser.bench.workloads import PAPER
 from mcfuser.codegen.cuda.pool import Compilers
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.plan import footprint
+from shared_memory import WIDE, Sized, draw, measure, sides
+from workloads import PAPER
 
 H200 = CATALOGUE["nvidia/h200"]
 

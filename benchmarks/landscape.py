@@ -16,7 +16,8 @@ from mcfuser.backend import Builder, Kernel
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.codegen import triton
-from mcfuser.device import Device, device_named
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.measure.worker import Worker
 from mcfuser.space.candidates import Candidate, Candidates, candidates

@@ -1,4 +1,4 @@
-"""`mcfuser batch`: a zoo of models compiled and checked in one go."""
+"""`mcfuser batch`: many models compiled and checked in one go."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from mcfuser.arguments.duration import seconds
+from mcfuser.cli.console import out
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
     from mcfuser.batch.results import Batch
-
-out = Console(soft_wrap=True)
 
 
 class Interrupted(BaseException):

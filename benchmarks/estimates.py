@@ -1,8 +1,16 @@
-"""`mcfuser bench`: how good are the estimates?"""
+"""How good mcfuser's estimates are, against what is compiled and measured.
+
+    python benchmarks/estimates.py model [--device nvidia/h200] [--measure 360] [--constants]
+    python benchmarks/estimates.py shared-memory [--device nvidia/h200] [--limit 2000]
+
+`model` judges models of time by the landscapes under `benchmarks/data/`, and measures those anew
+where it is asked to, on the GPU at hand. `shared-memory` needs no GPU.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -11,16 +19,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mcfuser.bench.workloads import GROUPED, LANDSCAPES, PAPER
+import judge as judging
+import landscape
+import shared_memory as sharing
 from mcfuser.chain import Chain
-from mcfuser.device import Device, device_named
-from mcfuser.errors import InputError
+from mcfuser.cli.terminal import ended
+from mcfuser.codegen.cuda.pool import Compilers
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import DeviceError, InputError
+from workloads import GROUPED, LANDSCAPES, PAPER
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Judge mcfuser's estimates by measurements."
 )
 out = Console(soft_wrap=True)
-DATA = Path("benchmarks/data")
+DATA = Path(__file__).parent / "data"
 T = TypeVar("T")
 
 DeviceOption = Annotated[str, typer.Option(help="a GPU of the catalogue")]
@@ -37,19 +51,16 @@ def shared_memory(
     ] = None,
 ) -> None:
     """Equation (1) against what Triton allocates, for the paper's workloads (Fig. 10)."""
-    from mcfuser.bench import shared_memory as bench
-    from mcfuser.codegen.cuda.pool import Compilers
-
     target = _gpu(device)
-    chosen = bench.draw(_known(workload, PAPER), target, limit, seed)
+    chosen = sharing.draw(_known(workload, PAPER), target, limit, seed)
     with Compilers(os.cpu_count() or 1) as compilers, out.status("compiling") as status:
-        sized, failed = bench.measure(
+        sized, failed = sharing.measure(
             chosen, target, compilers, lambda n, m: status.update(f"compiling {n} of {m}")
         )
     if not sized:
         raise InputError(f"none of the {len(chosen)} candidates drawn compiles for {target.name}")
     table = _table("estimate", "candidates", "right side", "kept, too large", "dropped, would fit")
-    for side in bench.sides(sized, target):
+    for side in sharing.sides(sized, target):
         table.add_row(
             side.name, str(side.count), f"{side.right:.1%}", f"{side.kept:.1%}", f"{side.lost:.1%}"
         )
@@ -78,8 +89,6 @@ def model(
     ] = False,
 ) -> None:
     """How well models rank measured candidates (Fig. 11); the fitted one on what it did not see."""
-    from mcfuser.bench import judge, landscape
-
     target = _gpu(device)
     folder = data / target.name.rpartition("/")[2]
     if measure:
@@ -87,7 +96,7 @@ def model(
     files = sorted(folder.glob("*.json"))
     if not files:
         raise InputError(f"'{folder}' holds no landscapes; measure some with --measure 360")
-    found = [judge.known(landscape.read(path)) for path in files]
+    found = [judging.known(landscape.read(path)) for path in files]
     table = _table(
         "landscape",
         "model",
@@ -97,7 +106,7 @@ def model(
         "best of top 8",
         "first",
     )
-    for v in judge.judge(found):
+    for v in judging.judge(found):
         table.add_row(
             v.landscape, v.model, str(v.count), f"{v.pearson:.3f}", f"{v.spearman:.3f}",
             f"{v.top:.3f}", f"{v.first:.3f}",
@@ -105,16 +114,15 @@ def model(
     out.print(table)
     out.print("best of top 8, first: their time over the best time measured", highlight=False)
     if constants:
-        for name, value in judge.fit(found).items():
+        for name, value in judging.fit(found).items():
             out.print(f'("{name}", {value:.3g})', highlight=False, markup=False)
 
 
 def _measure(
     device: Device, workloads: dict[str, Chain], folder: Path, count: int, seed: int
 ) -> None:
+
     from mcfuser.backends import backend_of
-    from mcfuser.bench import landscape
-    from mcfuser.errors import DeviceError
     from mcfuser.measure.worker import Worker
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,3 +157,7 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
+
+
+if __name__ == "__main__":
+    sys.exit(ended(app))
