@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from mcfuser.chain import product
 from mcfuser.codegen import tensorir
 from mcfuser.codegen.triton import Lowering, generate
-from mcfuser.codegen.triton.hopper.groups import COUNTS, ROWS
-from mcfuser.codegen.triton.hopper.tensor_map import mappable
-from mcfuser.codegen.triton.width import widths
 from mcfuser.device import Device
+from mcfuser.lowering.triton.hopper.groups import COUNTS
+from mcfuser.lowering.triton.hopper.tensor_map import mappable
+from mcfuser.lowering.triton.instructions import HOPPER, ROWS
+from mcfuser.lowering.triton.width import widths
 from mcfuser.model import fitted
-from mcfuser.model.resources import HOPPER
 from mcfuser.model.worth import worth
 from mcfuser.space.candidates import Candidates, Choose, candidates
 from mcfuser.space.plan import Floats, Ints, Plan, sizes_of

@@ -16,10 +16,11 @@ from mcfuser.chain import Chain
 from mcfuser.chain import nbytes as tensor_bytes
 from mcfuser.device import Device
 from mcfuser.expr import Call, reads, walk
-from mcfuser.model.dot import LEAST, Dot
-from mcfuser.model.loops import inner, innermost, peak, serial
+from mcfuser.lowering.loops import inner, innermost, peak, serial
+from mcfuser.lowering.triton.dot import Dot
+from mcfuser.lowering.triton.instructions import LEAST
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.reach import apart, run_of
-from mcfuser.model.resources import Lowered
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (

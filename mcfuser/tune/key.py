@@ -32,8 +32,8 @@ GENERATORS: Mapping[Kind, tuple[str, ...]] = {
         "errors.py", "expr.py", "chain", "algebra", "space", "codegen/tensorir",
     ),
     "cuda": (
-        "errors.py", "expr.py", "chain", "algebra", "space", "codegen/triton",
-        "codegen/cuda/cubin.py",
+        "errors.py", "expr.py", "chain", "algebra", "space", "lowering",
+        "codegen/triton", "codegen/cuda/cubin.py",
     ),
 }  # fmt: skip
 """Files and folders of this package that a kernel's text and binary depend on, by kind of device.

@@ -11,8 +11,9 @@ import pytest
 from mcfuser.backends.lowerings import ALIKE, LOWERINGS, every, predict
 from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.triton import generate
-from mcfuser.codegen.triton.hopper.groups import COUNTS, ROWS
 from mcfuser.device import CATALOGUE
+from mcfuser.lowering.triton.hopper.groups import COUNTS
+from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.space.candidates import Candidates
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.expected import pruned

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
-from mcfuser.codegen.triton.hopper.groups import Groups
-from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.position import Position
-from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, named, shape_text
+from mcfuser.codegen.triton.tile import Scope, Value, literal, named, shape_text
 from mcfuser.expr import Read, index_text
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.lowering.triton.layout import Layout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 

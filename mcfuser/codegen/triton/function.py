@@ -20,11 +20,11 @@ from mcfuser.chain import LOWEST, Bounds, identifier
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON
-from mcfuser.codegen.triton.hopper.groups import Groups
 from mcfuser.codegen.triton.hopper.specialised import specialised
-from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.layout import Layout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from mcfuser.codegen.triton.compute import computing
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import translated
-from mcfuser.codegen.triton.hopper.groups import LOADER, REGISTERS, Groups, Ring
-from mcfuser.codegen.triton.hopper.tensor_map import dimensions
 from mcfuser.codegen.triton.hopper.warpgroup import counted, empty, full, names, place, tile
 from mcfuser.codegen.triton.loop import edge, turns_of
 from mcfuser.codegen.triton.memory import corner
 from mcfuser.codegen.triton.source import Launch
+from mcfuser.lowering.triton.hopper.groups import LOADER, REGISTERS, Groups, Ring
+from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 from mcfuser.space.statement import Illegal, Loop, Statement
 
 BARRIERS = "mbarrier.MBarrierLayout()"

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import BYTES, Product
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap, dimensions, mappable, tensor_map
-from mcfuser.codegen.triton.layout import Layout, reads_of, touched
-from mcfuser.codegen.triton.tile import HALF
 from mcfuser.expr import Call, Expr, Read, reads
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, dimensions, mappable, tensor_map
+from mcfuser.lowering.triton.instructions import HALF, ROWS, THREADS, WIDEST
+from mcfuser.lowering.triton.layout import Layout, reads_of, touched
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Compute,
@@ -31,19 +31,14 @@ from mcfuser.space.statement import (
     statements,
 )
 
-ROWS = 64
-"""Rows of a group: one instruction of a warp group multiplies so many."""
 COUNTS = (2, 3, 4)
 """Groups in a block."""
 REGISTERS = {2: 240, 3: 160, 4: 112}
 """Registers of a thread that computes: what the multiprocessor has, less those of the loader."""
-THREADS = 128
 BESIDE = 30
 """Registers of a thread for rows, addresses and what is under way; more tiles than fit spill."""
 LOADER = 24
 """Registers of a thread that loads, the least that may be asked for."""
-WIDEST = 256
-"""Columns that one instruction multiplies at most."""
 
 
 @dataclass(frozen=True)

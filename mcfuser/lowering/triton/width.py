@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Chain, Product
-
-LEAST = 16
-"""The fewest rows, columns or depth of a product."""
+from mcfuser.lowering.triton.instructions import LEAST
 
 Count = int | NDArray[np.int64]
 """A number, or one for each of many candidates."""

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Product, product
 from mcfuser.expr import reads
-from mcfuser.model.dot import GROUP, LEAST, Dot
-from mcfuser.model.loops import innermost, lowered_body, pipelined
+from mcfuser.lowering.loops import innermost, lowered_body, pipelined
+from mcfuser.lowering.triton.dot import Dot
+from mcfuser.lowering.triton.instructions import LEAST, ROWS, WARPS
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements, sizes_of
 from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop, Statement, statements
 
-HOPPER = "sm_90"
 COPIED = 4
 """Bytes that a thread copies to shared memory at least."""
 BASE = 36.0
@@ -61,8 +61,8 @@ class Lowered:
 
     def _dot(self, r: Product) -> Dot:
         rows, columns, depth = (self.lanes(g) for g in (r.rows, r.columns, r.depth))
-        grouped = self.hopper & (rows >= GROUP) & (self.warps % 4 == 0)
-        least = np.where(grouped, 4, 1)
+        grouped = self.hopper & (rows >= ROWS) & (self.warps % WARPS == 0)
+        least = np.where(grouped, WARPS, 1)
         if len(self.roles) > 1:  # Triton keeps a warp's rows where one product feeds another
             across = np.where(grouped | (rows >= columns), self.warps, 1)
         else:

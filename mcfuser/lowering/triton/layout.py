@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import Product, Tensor, product
-from mcfuser.codegen.triton.address import address, wide
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
-from mcfuser.codegen.triton.softmax import Masked, masked
-from mcfuser.codegen.triton.tile import HALF
-from mcfuser.codegen.triton.width import widths
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, reads
+from mcfuser.lowering.triton.address import address, wide
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
+from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.lowering.triton.softmax import Masked, masked
+from mcfuser.lowering.triton.width import widths
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
