@@ -11,7 +11,7 @@ from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.position import ONE, Position
 from mcfuser.codegen.triton.statement import write
 from mcfuser.expr import Affine
-from mcfuser.lowering.triton.layout import touched
+from mcfuser.lowering.uses import touched
 from mcfuser.space.statement import Compute, Illegal, Init, Loop, Statement, statements
 
 TURNS = 64

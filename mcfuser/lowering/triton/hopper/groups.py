@@ -18,7 +18,8 @@ from mcfuser.chain import BYTES, Product
 from mcfuser.expr import Call, Expr, Read, reads
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, dimensions, mappable, tensor_map
 from mcfuser.lowering.triton.instructions import HALF, ROWS, THREADS, WIDEST
-from mcfuser.lowering.triton.layout import Layout, reads_of, touched
+from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.uses import reads_of, touched
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Compute,
