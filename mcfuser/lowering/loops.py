@@ -13,7 +13,7 @@ import numpy as np
 
 from mcfuser.lowering.uses import touched
 from mcfuser.space.plan import Floats, Plan, Sizes
-from mcfuser.space.statement import Buffer, Load, Loop, Statement, statements
+from mcfuser.space.statement import Buffer, Illegal, Load, Loop, Statement, loops, statements
 
 OUTER = ("grid", "split")
 """Kinds of loops whose turns go to blocks of their own."""
@@ -47,6 +47,16 @@ def _marked(
             s = replace(s, kind=kind, body=_marked(s.body, buffers, several))
         found.append(s)
     return tuple(found)
+
+
+def block_body(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """What a block of the grid runs: the statements inside the grid's loops. Raises Illegal where
+    a statement stands beside these loops."""
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
+        body = body[0].body
+    if any(loop.kind == "grid" for loop in loops(body)):
+        raise Illegal("a statement stands beside the loops that form the grid")
+    return tuple(body)
 
 
 def inner(outer: Sequence[Loop]) -> tuple[Loop, ...]:

@@ -108,7 +108,7 @@ def terms(made: Lowered, device: Device) -> Terms:
     together = np.minimum(found.blocks, device.units * found.resident)
     far = _far(made, device)
     turns = np.ones(found.size)
-    for s, outer in statements(made.body):
+    for s, outer in made.points:
         times = repeats(made.sizes, inner(outer))
         turns = np.maximum(turns, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:

@@ -236,12 +236,7 @@ class Frame:
         """The argument that says how a group's threads share a tile, where they must be told."""
         if self.groups is None:
             return ""
-        rows = self.groups.rows
-        if len(space) > 2 or (len(space) == 2 and space[0] != rows):
-            raise Illegal(f"a group's tile over {', '.join(space)} does not lie row by row")
-        if len(space) == 2:
-            return ", TILE"
-        return ", ROWS" if space == (rows,) else ", COLUMNS"
+        return f", {self.groups.arrangement(space)}"
 
     def dtype(self, name: str) -> str:
         """The dtype of the variable that holds a buffer's tile."""

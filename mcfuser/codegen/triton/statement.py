@@ -23,7 +23,7 @@ from mcfuser.codegen.triton.tile import (
     value,
 )
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
-from mcfuser.lowering.triton.hopper.groups import factor
+from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.softmax import Masked, ends
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from mcfuser.chain import Chain, Product, product
 from mcfuser.expr import Call, Cast, Expr, Read, axes
+from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.space.statement import Buffer, Compute, Statement, statements
+from mcfuser.space.plan import Plan
+from mcfuser.space.statement import Buffer, Compute, Statement, loops, statements
 
 
 def products(
@@ -51,3 +53,11 @@ def operand_dtype(chain: Chain, buffers: Mapping[str, Buffer], e: Expr) -> str:
     buffer = buffers[e.tensor]
     stored = chain.tensor(buffer.tensor).dtype
     return stored if stored in HALF else buffer.dtype
+
+
+def defers(plan: Plan) -> bool:
+    """Some loop of a plan has a deferred product."""
+    buffers, body = plan.placed
+    found = products(plan.program.chain, {b.name: b for b in buffers}, body)
+    inside = ((loop, [s for s, _ in statements(loop.body)]) for loop in loops(body))
+    return any(deferred(each, x.axis, found) for x, each in inside if x.kind == "serial")

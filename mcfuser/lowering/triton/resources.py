@@ -122,13 +122,26 @@ class Lowered:
     # --- shared memory
 
     @cached_property
+    def points(self) -> tuple[tuple[Statement, tuple[Loop, ...]], ...]:
+        """The statements in their order, each with the loops around it."""
+        return tuple(statements(self.body))
+
+    @cached_property
+    def last_reads(self) -> Mapping[str, int]:
+        """The number of the last computation that reads a buffer, by buffer."""
+        found = dict[str, int]()
+        for i, (s, _) in enumerate(self.points):
+            if isinstance(s, Compute):
+                found |= dict.fromkeys((r.tensor for r in reads(s.body)), i)
+        return found
+
+    @cached_property
     def shared(self) -> Floats:
         """Bytes of shared memory that a block asks for: the most that is alive at once."""
         most = np.zeros(len(self.tiles))
-        points = list(enumerate(statements(self.body)))
-        spans = [self._span(i, s, outer, points) for i, (s, outer) in points
+        spans = [self._span(i, s, outer) for i, (s, outer) in enumerate(self.points)
                  if isinstance(s, Load) and s.buffer in self.operands]  # fmt: skip
-        for i, (s, _) in points:
+        for i, (s, _) in enumerate(self.points):
             alive = sum((size for first, last, size in spans if first <= i <= last), 0.0)
             if isinstance(s, Compute) and s.operator.out in self.dots:
                 alive = alive + self._turned(s)
@@ -140,27 +153,21 @@ class Lowered:
         """Buffers that enter a product as they were loaded."""
         return frozenset(
             r.tensor
-            for s, _ in statements(self.body)
+            for s, _ in self.points
             if isinstance(s, Compute) and s.operator.out in self.roles
             for r in reads(s.body)
         )
 
-    def _span(
-        self, at: int, load: Load, outer: tuple[Loop, ...],
-        points: list[tuple[int, tuple[Statement, tuple[Loop, ...]]]],
-    ) -> tuple[int, int, Floats]:  # fmt: skip
+    def _span(self, at: int, load: Load, outer: tuple[Loop, ...]) -> tuple[int, int, Floats]:
         """First and last statement while a loaded tile is in shared memory, and its bytes."""
         loop = innermost(outer)
-        uses = [j for j, (s, _) in points if isinstance(s, Compute) and _reads(s, load.buffer)]
-        last = max(uses, default=at)
-        around = points[last][1][1]
-        beyond = next((x for x in around if x not in outer), None)
+        first, last = at, self.last_reads.get(load.buffer, at)
+        beyond = next((x for x in self.points[last][1] if x not in outer), None)
         if beyond is not None:  # it must survive until the loop that uses it has ended
-            last = max(j for j, (_, o) in points if beyond in o)
-        first = at
+            last = max(j for j, (_, o) in enumerate(self.points) if beyond in o)
         size = self.held(load.buffer) * self.copies(loop)
         if pipelined(loop):
-            inside = [j for j, (_, o) in points if loop in o]
+            inside = [j for j, (_, o) in enumerate(self.points) if loop in o]
             first, last = min(first, *inside), max(last, *inside)
             for x in outer:
                 size = size * (self.sizes.turns(x) if x.kind == "unrolled" else 1)
@@ -218,7 +225,7 @@ class Lowered:
             if not self.loaded(self.roles[out].left.tensor):
                 fragments = fragments + 0.6 * (dot.along > 1) * dot.rows / dot.across
             found += ~dot.grouped * dot.depth / 64 * fragments
-        for s, outer in statements(self.body):
+        for s, outer in self.points:
             if isinstance(s, Load):
                 held = ~(self.ahead(s, outer) | self.mapped(s))
                 found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
@@ -234,7 +241,7 @@ class Lowered:
     def gathered(self) -> Floats:
         """Elements a thread holds while it combines the parts of a split, all parts at once."""
         most = np.zeros(len(self.tiles))
-        for s, outer in statements(self.body):
+        for s, outer in self.points:
             if isinstance(s, Combine):
                 buffer = self.buffer(s.buffer)
                 size = elements(self.sizes, buffer, [x.axis for x in outer])
@@ -248,10 +255,6 @@ class Lowered:
             if dim.whole and dim.index.plain is not None:
                 total = total * self.sizes.trips(dim.index.plain)
         return total
-
-
-def _reads(s: Compute, name: str) -> bool:
-    return any(r.tensor == name for r in reads(s.body))
 
 
 def _times(counts: Iterable[Floats]) -> Floats:

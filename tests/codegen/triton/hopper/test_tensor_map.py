@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfuser.backends.lowerings import KINDS, LOWERINGS, PLAIN, TMA, every, mapped
+from mcfuser.backends.lowerings import KINDS, LOWERINGS, PLAIN, TMA, every
 from mcfuser.chain import Chain, Tensor
 from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import Lowering, Source, TensorMap, generate
 from mcfuser.device import CATALOGUE
+from mcfuser.lowering.triton.hopper.feasible import mapped
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from tests.support.triton_agree import agree
