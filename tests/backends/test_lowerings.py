@@ -10,13 +10,14 @@ import pytest
 
 from mcfuser.backends.lowerings import ALIKE, LOWERINGS, every, predict
 from mcfuser.chain import Chain, attention, from_json, gemm
+from mcfuser.codegen import tensorir, triton
 from mcfuser.codegen.triton import generate
 from mcfuser.device import CATALOGUE
 from mcfuser.lowering.triton.hopper.groups import COUNTS
 from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.space.candidates import Candidates
 from mcfuser.space.statement import Illegal
-from mcfuser.tune.expected import pruned
+from mcfuser.tune.expected import foreseen, pruned
 from mcfuser.tune.tuned import Options
 
 H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
@@ -110,3 +111,23 @@ def test_narrow_heads_have_groups() -> None:
     some = found.rows[found.rows[:, -1] >= ALIKE]
     both = some[:, [found.space.axes.index(a) + 1 for a in "kh"]]
     assert (both == 80).all(axis=1).any()
+
+
+def test_a_space_is_pruned_and_priced_without_a_line_of_source(monkeypatch) -> None:
+    def generated(*_: object, **__: object) -> None:
+        raise AssertionError("source was generated")
+
+    for module in (triton, triton.function, tensorir, tensorir.function):
+        monkeypatch.setattr(module, "generate", generated)
+    chain = attention(16, 512, 512, 64, 64, "float16")
+    found = candidates(chain)
+    assert len(grouped(found)) and len(found) > 10_000
+    times = found.each(found.rows, partial(predict, H200))
+    assert (times > 0).all() and foreseen(chain, H200, Options()) == times.min()
+
+
+def test_every_candidate_with_groups_has_a_kernel() -> None:
+    found = candidates(attention(16, 512, 512, 64, 64, "float16"))
+    for row in grouped(found)[::7]:
+        plan, tiles = found.plan(row)
+        assert generate(plan.schedule(tiles), "kernel", LOWERINGS[row[-1]]).gluon
