@@ -13,8 +13,8 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.device import Device
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model import fitted
-from mcfuser.model.resources import Lowered
 from mcfuser.model.worth import HELD
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import Columns, KnobTable, knob

@@ -15,7 +15,8 @@ from tests.support.paths import PACKAGES, ROOT
 SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
-CODE = SPACE | {"codegen"}
+LOWERED = SPACE | {"lowering"}
+CODE = LOWERED | {"codegen"}
 MEASURED = CODE | {"measure", "process"}
 BACKENDS = MEASURED | {"model", "search", "backends", "devices"}
 TUNED = BACKENDS | {"tune", "revision"}
@@ -34,9 +35,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "devices": ({"errors", "device"}, {"numpy", "tvm"}),  # times numpy, asks LLVM for the CPU
     "algebra": (VALUES, {"sympy"}),
     "space": (VALUES | {"algebra"}, {"numpy"}),
-    "model": (SPACE | {"devices"}, {"numpy"}),
+    "lowering": (SPACE, {"numpy"}),
+    "model": (LOWERED | {"devices"}, {"numpy"}),
     "search": (SPACE, {"numpy"}),
-    "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
+    "codegen": (LOWERED, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
     "backends": (TUNED, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
@@ -128,10 +130,18 @@ def test_every_import_points_downstream(path: Path) -> None:
             assert not early or here not in LAZY.get(name, set()), f"{module} as {here} is loaded"
 
 
-def test_search_knows_no_code_generator() -> None:
-    for path in (ROOT / "mcfuser" / "search").rglob("*.py"):
-        known = {part for module, _ in imports(path) for part in module.split(".")}
-        assert not known & {"codegen", "tvm", "triton"}
+@pytest.mark.parametrize("room", ["space", "lowering", "model", "search"])
+def test_what_comes_before_code_knows_no_code_generator(room: str) -> None:
+    for path in (ROOT / "mcfuser" / room).rglob("*.py"):
+        for module, _ in imports(path):
+            name, _ = target(module)
+            assert name not in {"codegen", "tvm", "triton"}, f"{path} imports {module}"
+
+
+def test_models_and_code_generators_do_not_know_each_other() -> None:
+    for room, other in (("model", "codegen"), ("codegen", "model"), ("lowering", "model")):
+        for path in (ROOT / "mcfuser" / room).rglob("*.py"):
+            assert all(target(module)[0] != other for module, _ in imports(path)), path
 
 
 def test_only_the_command_knows_storage_and_service() -> None:
@@ -185,7 +195,14 @@ HEAVY = ("tvm", "tvm_ffi", "triton", "torch", "sympy", "onnx", "onnxruntime", "s
 
 @pytest.mark.parametrize(
     "module",
-    ["mcfuser.chain", "mcfuser.space.prune", "mcfuser.model.roofline", "mcfuser.search.evolve"],
+    [
+        "mcfuser.chain",
+        "mcfuser.space.prune",
+        "mcfuser.lowering.triton.hopper.groups",
+        "mcfuser.model.roofline",
+        "mcfuser.model.fitted",
+        "mcfuser.search.evolve",
+    ],
 )
 def test_the_light_rooms_load_at_once_and_alone(module: str) -> None:
     code = (

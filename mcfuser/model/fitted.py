@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.triton.instructions import HOPPER
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.groups import PACED
 from mcfuser.model.groups import matrix as paced
-from mcfuser.model.resources import HOPPER, Lowered
 from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, terms
 from mcfuser.space.plan import Floats, Ints, Plan
 

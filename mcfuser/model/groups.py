@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcfuser.model.loops import inner, serial
-from mcfuser.model.resources import Lowered
+from mcfuser.lowering.loops import inner, serial
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import Floats, repeats
 

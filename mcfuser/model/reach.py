@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from mcfuser.chain import BYTES
-from mcfuser.model.loops import OUTER
-from mcfuser.model.resources import Lowered
+from mcfuser.lowering.loops import OUTER
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.space.plan import Floats
 from mcfuser.space.statement import Load, Loop
 

@@ -7,7 +7,7 @@ multiprocessor busy, so blocks there queue for it. All are arrays over candidate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +16,11 @@ from mcfuser.chain import Chain
 from mcfuser.chain import nbytes as tensor_bytes
 from mcfuser.device import Device
 from mcfuser.expr import Call, reads, walk
-from mcfuser.model.dot import LEAST, Dot
-from mcfuser.model.loops import inner, innermost, peak, serial
+from mcfuser.lowering.loops import inner, innermost, peak, serial
+from mcfuser.lowering.triton.dot import Dot
+from mcfuser.lowering.triton.instructions import LEAST
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.reach import apart, run_of
-from mcfuser.model.resources import Lowered
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
@@ -107,7 +108,7 @@ def terms(made: Lowered, device: Device) -> Terms:
     together = np.minimum(found.blocks, device.units * found.resident)
     far = _far(made, device)
     turns = np.ones(found.size)
-    for s, outer in statements(made.body):
+    for s, outer in made.points:
         times = repeats(made.sizes, inner(outer))
         turns = np.maximum(turns, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:
@@ -115,7 +116,7 @@ def terms(made: Lowered, device: Device) -> Terms:
         elif isinstance(s, Compute):
             _map(found, made, s, times)
         elif isinstance(s, Repair):
-            found.add("simple_all", times * _elements(made, s.buffer, outer))
+            found.add("simple_all", times * _elements(made, s.buffer, outer, made.width))
         elif isinstance(s, Load):
             _load(found, made, s, outer, times)
             others = apart(made, s, outer, together)
@@ -154,12 +155,14 @@ def _far(made: Lowered, device: Device) -> float:
     return total / device.bandwidth if total > device.cache else 0.0
 
 
-def _elements(made: Lowered, name: str, outer: tuple[Loop, ...]) -> Floats:
-    """Of a computed tile, padded to powers of two."""
+def _elements(
+    made: Lowered, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
+) -> Floats:
+    """Of a computed tile, with so many lanes along each axis."""
     buffer = made.buffer(name)
     total = elements(made.sizes, buffer, [x.axis for x in outer])
     for axis in (d.index.plain for d in buffer.dims):
-        total = total * (made.width(axis) / made.sizes.of(axis) if axis is not None else 1.0)
+        total = total * (along(axis) / made.sizes.of(axis) if axis is not None else 1.0)
     return total
 
 
@@ -207,7 +210,7 @@ def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -
     """By group instructions, or by those of a warp, which must load its operands itself."""
     chain, warps = made.plan.program.chain, made.warps
     left = made.roles[s.operator.out].left.tensor
-    loaded = left in chain.inputs
+    loaded = made.loaded(left)
     steps = dot.depth / LEAST
     small, large = times * ~dot.grouped, times * dot.grouped
     each = dot.row_tiles * dot.column_tiles * steps
@@ -236,9 +239,7 @@ def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
 def _map(found: Terms, made: Lowered, s: Compute, times: Floats) -> None:
     """What follows a product lies where its warps left it; anything else is computed by every warp
     that takes part in the same rows."""
-    size = np.ones(len(made.tiles))
-    for a in s.operator.related:
-        size = size * made.width(a)
+    size = made.lanes(s.operator.related)
     along = np.maximum.reduce([np.ones(found.size), *(d.along for d in made.dots.values())])
     chain = made.plan.program.chain
     follows = not made.dots or any(_follows(chain, r.tensor, made) for r in reads(s.body))
@@ -260,7 +261,7 @@ def _parts(
     if isinstance(s, Share):
         return
     parts = float(made.plan.parts)
-    nbytes = times * parts * 4 * _elements(made, s.buffer, outer)
+    nbytes = times * parts * 4 * _elements(made, s.buffer, outer, made.asked)
     wide = np.maximum(1.0, nbytes / (32 * made.warps * VECTOR))
     found.add("gather", wide)
     found.add("regather", np.where(made.last, 0.0, wide))

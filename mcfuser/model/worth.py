@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.device import Device
-from mcfuser.model.loops import pipelined, serial
-from mcfuser.model.resources import HOPPER, Lowered
+from mcfuser.lowering.loops import pipelined, serial
+from mcfuser.lowering.triton.instructions import HOPPER
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.space.plan import Ints, Plan
 
 HELD = 285.0

@@ -17,7 +17,7 @@ from mcfuser.backends.cpu.backend import CPU
 from mcfuser.backends.cpu.runner import _own_core
 from mcfuser.chain import attention, from_json, parts
 from mcfuser.codegen.tensorir import Lowering, generate, to_record
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.lease import lease
 from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import bind, loop_axes, tilings

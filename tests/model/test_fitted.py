@@ -7,13 +7,15 @@ import pytest
 
 from judge import known
 from landscape import read, whole
-from mcfuser.backends.lowerings import ALIKE, counted, predict
+from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import attention, gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.fitted import MEMORY, NAMES, Sample, costs, fit, predicted
 from mcfuser.model.groups import PACED
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import blocks
+from tests.support.gpu_candidates import settings
+from tests.support.gpu_candidates import times as seconds
 from tests.support.paths import LANDSCAPES
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -67,7 +69,7 @@ def test_a_slower_device_takes_longer() -> None:
                                    attention(8, 256, 256, 64, 64, "float16")])  # fmt: skip
 def test_every_candidate_has_a_time(chain) -> None:
     found = whole(chain, H200)
-    times = found.each(found.rows, lambda *a: predict(H200, *a))
+    times = seconds(found)
     assert np.isfinite(times).all() and times.min() > 1e-7 and times.max() < 1
     plan, _ = found.plan(found.candidate(0))
     assert blocks(plan, found.rows[:1, 1:-1])[0] >= 1
@@ -76,12 +78,12 @@ def test_every_candidate_has_a_time(chain) -> None:
 def test_groups_have_terms_of_their_own() -> None:
     chain = attention(16, 512, 512, 64, 64, "float16")
     alike, grouped = whole(chain, H200), whole(chain, H200, groups=True)
-    assert (alike.rows[:, -1] < ALIKE).all() and (grouped.rows[:, -1] >= ALIKE).all()
+    assert not settings(alike, "groups").any() and settings(grouped, "groups").all()
     own = [n in PACED for n in NAMES]
     for found, wanted in ((alike, np.logical_not(own)), (grouped, np.asarray(own))):
         plan, tiles = found.plan(found.candidate(0))
-        row, lowering = np.asarray([[*tiles.values()]]), found.rows[:1, -1]
-        events, _ = counted(H200, plan, row, lowering)
+        row = np.asarray([[*tiles.values()]])
+        events, _ = counted(H200, plan, row, found.table.columns(found.rows[:1, -1]))
         assert events[0, wanted].any() and not events[0, ~wanted].any()
 
 
@@ -93,7 +95,7 @@ def test_blocks_of_unequal_length_fill_the_gaps_that_others_leave() -> None:
 
 def test_twice_the_heads_are_not_faster() -> None:
     one, two = (whole(attention(h, 512, 512, 64, 64, "float16"), H200) for h in (16, 64))
-    best = [f.each(f.rows, lambda *a: predict(H200, *a)).min() for f in (one, two)]
+    best = [seconds(f).min() for f in (one, two)]
     assert best[1] > best[0]
 
 

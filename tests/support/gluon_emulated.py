@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mcfuser.codegen.triton import Source
-from mcfuser.codegen.triton.hopper.groups import ROWS
+from mcfuser.lowering.triton.instructions import ROWS
 from tests.support.numpy_triton import DTYPES, Map, Pointer, Tile, language, tile
 
 KEPT = (*DTYPES, "constexpr", "program_id", "static_range", "load", "store", "where", "maximum",

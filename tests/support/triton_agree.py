@@ -8,7 +8,7 @@ import numpy as np
 
 from mcfuser.chain import Chain, fixed
 from mcfuser.codegen.triton import Lowering, Source, generate
-from mcfuser.codegen.triton.address import reach
+from mcfuser.lowering.triton.address import reach
 from mcfuser.space.interpret import interpret
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule

@@ -13,8 +13,8 @@ from mcfuser.backends.cpu.builder import Writer
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain
 from mcfuser.codegen import tensorir
-from mcfuser.codegen.tensorir import Lowering
 from mcfuser.device import Device
+from mcfuser.lowering.tensorir.knobs import Lowering
 from mcfuser.model import roofline
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
@@ -31,6 +31,7 @@ class CpuBackend:
         "chain",
         "algebra",
         "space",
+        "lowering",
         "codegen/tensorir",
     )
     runner = "mcfuser.backends.cpu.runner"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mcfuser.backend import Kernel
 from mcfuser.chain import Chain
 from mcfuser.codegen import tensorir
-from mcfuser.codegen.tensorir import Lowering
+from mcfuser.lowering.tensorir.knobs import Lowering
 from mcfuser.space.schedule import Schedule
 
 

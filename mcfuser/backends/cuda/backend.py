@@ -19,8 +19,9 @@ from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.triton import Lowering
 from mcfuser.device import Device
+from mcfuser.lowering.triton.knobs import Lowering
+from mcfuser.lowering.triton.products import defers
 from mcfuser.model import fitted
 from mcfuser.model.worth import hopeless, worth
 from mcfuser.space.knobs import Columns
@@ -33,7 +34,7 @@ class CudaBackend:
     kind: str = "cuda"
     knobs: type = Lowering
     sources: tuple[str, ...] = (
-        "errors.py", "expr.py", "chain", "algebra", "space", "codegen/triton",
+        "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
         "codegen/cuda/cubin.py",
     )  # fmt: skip
     runner = "mcfuser.backends.cuda.runner"
@@ -123,10 +124,8 @@ def warps(settings: Columns) -> Ints:
 def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple[Floats, Floats]:
     """What the fitted model counts of candidates, and what memory takes (fitted.counted). Warp
     groups keep a pace of their own where a product is deferred."""
-    from mcfuser.backends.lowerings import _late
-
     events, far = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
-    paced = settings["groups"] & _late(plan)
+    paced = settings["groups"] & defers(plan)
     for which, groups in ((~paced, False), (paced, True)):
         if which.any():
             some = {name: column[which] for name, column in settings.items()}

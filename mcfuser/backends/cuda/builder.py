@@ -12,8 +12,9 @@ from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers, Pending
-from mcfuser.codegen.triton import Lowering, Source
+from mcfuser.codegen.triton import Source
 from mcfuser.device import Device
+from mcfuser.lowering.triton.knobs import Lowering
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from mcfuser.chain import BYTES
 from mcfuser.codegen.triton import Launch, Source, TensorMap
-from mcfuser.codegen.triton.hopper.tensor_map import SWIZZLES
+from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
 
 _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",

@@ -25,9 +25,9 @@ from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.triton import Launch, Source, TensorMap, Workspace
-from mcfuser.codegen.triton.hopper.tensor_map import SWIZZLES
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
+from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
 
 NEEDED = ("cuda.bindings", "nvidia.cu13")

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from mcfuser.algebra.masks import selected
 from mcfuser.codegen.triton.frame import TAB, Frame, call
-from mcfuser.codegen.triton.hopper.groups import Groups
 from mcfuser.codegen.triton.hopper.warpgroup import (
     begin_late,
     counted,
@@ -18,6 +17,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import (
 from mcfuser.codegen.triton.loop import block, edge
 from mcfuser.codegen.triton.statement import sides
 from mcfuser.expr import Call, Cast, Expr, conjuncts
+from mcfuser.lowering.triton.hopper.groups import Groups
 from mcfuser.space.bounds import bounds
 from mcfuser.space.statement import Compute, Loop, Repair, Statement
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
-from mcfuser.codegen.triton.hopper.groups import Groups
-from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.position import Position
-from mcfuser.codegen.triton.tile import HALF, Scope, Value, literal, named, shape_text
+from mcfuser.codegen.triton.tile import Scope, Value, literal, named, shape_text
 from mcfuser.expr import Read, index_text
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.lowering.triton.layout import Layout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 
@@ -235,12 +236,7 @@ class Frame:
         """The argument that says how a group's threads share a tile, where they must be told."""
         if self.groups is None:
             return ""
-        rows = self.groups.rows
-        if len(space) > 2 or (len(space) == 2 and space[0] != rows):
-            raise Illegal(f"a group's tile over {', '.join(space)} does not lie row by row")
-        if len(space) == 2:
-            return ", TILE"
-        return ", ROWS" if space == (rows,) else ", COLUMNS"
+        return f", {self.groups.arrangement(space)}"
 
     def dtype(self, name: str) -> str:
         """The dtype of the variable that holds a buffer's tile."""

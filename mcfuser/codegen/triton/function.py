@@ -20,13 +20,15 @@ from mcfuser.chain import LOWEST, Bounds, identifier
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON
-from mcfuser.codegen.triton.hopper.groups import Groups
 from mcfuser.codegen.triton.hopper.specialised import specialised
-from mcfuser.codegen.triton.layout import Layout
 from mcfuser.codegen.triton.loop import block
-from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
+from mcfuser.codegen.triton.source import Launch, Source, Workspace
+from mcfuser.lowering.loops import block_body
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.knobs import Lowering
+from mcfuser.lowering.triton.layout import Layout
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Illegal, Loop, Share, Statement, loops, statements
+from mcfuser.space.statement import Illegal, Loop, Share, Statement, statements
 
 DEFAULT = Lowering()
 TRITON = ("import triton", "import triton.language as tl")
@@ -47,7 +49,7 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
     pointers = (*parameters, *(w.name for w in workspace))
     groups = Groups(schedule, lowering.stages) if lowering.groups else None
     if groups is not None:
-        kernels = [specialised(groups, _inside(schedule), name, pointers)]
+        kernels = [specialised(groups, name, pointers)]
     else:
         kernels = _kernels(schedule, name, lowering, pointers)
     texts = [text for text, _ in kernels]
@@ -127,7 +129,7 @@ def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
 
 def _one(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
     frame = _frame(layout.schedule, layout)
-    return _kernel(frame, block(frame, _inside(layout.schedule)), name, pointers, pointers)
+    return _kernel(frame, block(frame, block_body(layout.schedule.body)), name, pointers, pointers)
 
 
 def _local(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
@@ -172,19 +174,9 @@ def _last(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
     return _kernel(frame, lines, name, pointers)
 
 
-def _inside(schedule: Schedule) -> tuple[Statement, ...]:
-    """What a block of the grid runs."""
-    body = schedule.body
-    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
-        body = body[0].body
-    if any(loop.kind == "grid" for loop in loops(body)):
-        raise Illegal("a statement stands beside the loops that form the grid")
-    return body
-
-
 def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
     """The loop over parts, and what follows it."""
-    first, *rest = _inside(schedule)
+    first, *rest = block_body(schedule.body)
     if not isinstance(first, Loop) or first.kind != "split":
         raise Illegal("a statement stands before the loop over parts")
     return first, tuple(rest)

@@ -8,10 +8,10 @@ from functools import partial
 from itertools import product
 
 from mcfuser.codegen.triton.frame import TAB, Frame, call
-from mcfuser.codegen.triton.layout import touched
 from mcfuser.codegen.triton.position import ONE, Position
 from mcfuser.codegen.triton.statement import write
 from mcfuser.expr import Affine
+from mcfuser.lowering.uses import touched
 from mcfuser.space.statement import Compute, Illegal, Init, Loop, Statement, statements
 
 TURNS = 64

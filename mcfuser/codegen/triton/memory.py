@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from mcfuser.chain import Tensor
-from mcfuser.codegen.triton.address import Step, address
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
-from mcfuser.codegen.triton.hopper.tensor_map import dimensions
 from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
 from mcfuser.codegen.triton.tile import Value, aligned, both, cast, shape_text
 from mcfuser.expr import Affine
+from mcfuser.lowering.triton.address import Step, address
+from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 from mcfuser.space.statement import Load, Share, Store
 
 

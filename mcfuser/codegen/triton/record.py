@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap
 from mcfuser.codegen.triton.source import Launch, Source, Workspace
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
 
 
 def to_record(source: Source) -> dict[str, Any]:

@@ -6,49 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap
-from mcfuser.device import Device
-from mcfuser.space.knobs import knob
-from mcfuser.space.plan import Ints, Plan
-
-
-def _maps(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
-    from mcfuser.backends.lowerings import maps_help
-
-    return maps_help(plan, tiles, device)
-
-
-def _divides(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
-    from mcfuser.backends.lowerings import divides
-
-    return divides(plan, tiles, device)
-
-
-def _split(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
-    return np.full(len(tiles), plan.split is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; who
-    combines the parts of a split: a kernel of its own, or the last block that ends a part; and
-    whether operands of products come through tensor maps, where they can. `groups` gives warps
-    work of their own: one of them loads, two or three groups of `warps` compute 64 rows each."""
-
-    warps: int = knob(4, (1, 2, 4, 8))
-    stages: int = knob(2, (1, 2, 3, 4))
-    combine: str = knob("kernel", ("kernel", "last"), _split, measured=True)
-    tma: bool = knob(False, (False, True), _maps)
-    groups: bool = knob(False, (False, True), _divides, measured=True)
-
-    def allowed(self, device: Device) -> bool:
-        """Warp groups are of four warps, load through tensor maps in a pipeline, and combine
-        nothing."""
-        pipelined = self.warps == 4 and self.stages > 1 and self.tma
-        return not self.groups or (pipelined and self.combine == "kernel")
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from mcfuser.chain import Product, lowest
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
-from mcfuser.codegen.triton.hopper.groups import factor
 from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
 from mcfuser.codegen.triton.memory import load, share, store
-from mcfuser.codegen.triton.softmax import Masked, ends
 from mcfuser.codegen.triton.tile import (
-    HALF,
     TERM,
     Value,
     aligned,
@@ -26,6 +23,9 @@ from mcfuser.codegen.triton.tile import (
     value,
 )
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
+from mcfuser.lowering.deferred import factor
+from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.lowering.triton.softmax import Masked, ends
 from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
 
 LONG = 24

@@ -16,13 +16,13 @@ import numpy as np
 from mcfuser.chain import LOWEST
 from mcfuser.codegen.triton.power import power
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, call
+from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.space.reference import applied
 from mcfuser.space.statement import Illegal
 
 COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
 """How strongly Python binds, from comparison to atom."""
 
-HALF = ("float16", "bfloat16")
 _RANK = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 _INFIX: Mapping[str, tuple[int, str]] = {
     "or": (OR, "|"), "and": (AND, "&"), "lt": (COMPARE, "<"), "le": (COMPARE, "<="),

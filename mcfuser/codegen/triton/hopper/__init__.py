@@ -1,1 +1,1 @@
-"""What only NVIDIA's Hopper has: tensor maps, and warps with work of their own."""
+"""Warp groups of NVIDIA's Hopper with work of their own, written in Gluon."""

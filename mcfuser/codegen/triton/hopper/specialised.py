@@ -9,33 +9,29 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from mcfuser.chain import Bounds
 from mcfuser.codegen.triton.compute import computing
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import translated
-from mcfuser.codegen.triton.hopper.groups import LOADER, REGISTERS, Groups, Ring
-from mcfuser.codegen.triton.hopper.tensor_map import dimensions
 from mcfuser.codegen.triton.hopper.warpgroup import counted, empty, full, names, place, tile
 from mcfuser.codegen.triton.loop import edge, turns_of
 from mcfuser.codegen.triton.memory import corner
 from mcfuser.codegen.triton.source import Launch
-from mcfuser.space.statement import Illegal, Loop, Statement
+from mcfuser.lowering.triton.hopper.feasible import check
+from mcfuser.lowering.triton.hopper.groups import LOADER, REGISTERS, Groups
+from mcfuser.lowering.triton.hopper.rings import Ring
+from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 
 BARRIERS = "mbarrier.MBarrierLayout()"
 
 
-def specialised(
-    groups: Groups, body: Sequence[Statement], name: str, pointers: Sequence[str]
-) -> tuple[list[str], Launch]:
-    """The functions' lines, all of them, and how to launch the kernel. `body` is what a block
-    runs.
+def specialised(groups: Groups, name: str, pointers: Sequence[str]) -> tuple[list[str], Launch]:
+    """The functions' lines, all of them, and how to launch the kernel.
 
     Raises Illegal where warps cannot divide the work so.
     """
-    if groups.whole.split is not None:
-        raise Illegal("warp groups do not run parts of a split")
-    before, after = _around(groups, body)
+    check(groups)
+    before, after = groups.around
     own = _placed(Frame(groups.layout.schedule, groups.layout, groups=groups), groups)
     whole = _placed(Frame(groups.whole, groups.layout, names=own.names), groups)
     start, stop, setting = _ends(whole, groups)
@@ -60,16 +56,6 @@ def _placed(frame: Frame, groups: Groups) -> Frame:
     frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)
     frame.at[groups.rows] = 0 if frame.groups is None and _dead(groups) else None
     return frame
-
-
-def _around(
-    groups: Groups, body: Sequence[Statement]
-) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-    """What a group does before and after the loop."""
-    at = [i for i, s in enumerate(body) if isinstance(s, Loop)]
-    if len(at) != 1 or body[at[0]] != groups.loop:
-        raise Illegal("warp groups want one loop, around everything that is repeated")
-    return tuple(body[: at[0]]), tuple(body[at[0] + 1 :])
 
 
 def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
@@ -154,9 +140,6 @@ def _assembled(
     mapped |= {n: through for n, (_, through) in groups.stored.items()}
     maps = [frame.map(n) for n in mapped]
     taken = tuple(p for p in pointers if mentions(computes, frame.pointer(p)))
-    extents = tuple(a.name for a in chain.axes if isinstance(a.extent, Bounds))
-    if extents or groups.layout.wide:
-        raise Illegal("warp groups want extents that are known, below 2^31 elements")
     turning = [frame.start(a) for a, t in frame.at.items() if t is None]
     turning += [line.split()[0] for line in setting]
     tail = [*map(frame.pointer, taken), *maps, *shared]

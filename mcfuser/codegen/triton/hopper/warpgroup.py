@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcfuser.codegen.triton.frame import TAB, Frame, call
-from mcfuser.codegen.triton.hopper.groups import Groups, Ring
 from mcfuser.codegen.triton.tile import shape_text
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.rings import Ring
 from mcfuser.space.statement import Compute, Illegal
 
 NOW = ("slot", "phase")

@@ -10,7 +10,7 @@ import pytest
 from mcfuser.chain import Chain
 from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import Lowering, Source, generate, grid
-from mcfuser.codegen.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import Groups
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal

@@ -7,21 +7,24 @@ give their place to others after their last use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import BYTES, Product, product
+from mcfuser.chain import BYTES, Product
 from mcfuser.expr import reads
-from mcfuser.model.dot import GROUP, LEAST, Dot
-from mcfuser.model.loops import innermost, lowered_body, pipelined
+from mcfuser.lowering.loops import innermost, lowered_body, pipelined
+from mcfuser.lowering.triton.dot import Dot
+from mcfuser.lowering.triton.instructions import LEAST, ROWS, WARPS
+from mcfuser.lowering.triton.products import products
+from mcfuser.lowering.triton.width import power, widths
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements, sizes_of
 from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop, Statement, statements
 
-HOPPER = "sm_90"
 COPIED = 4
 """Bytes that a thread copies to shared memory at least."""
 BASE = 36.0
@@ -51,9 +54,17 @@ class Lowered:
         return lowered_body(self.plan)
 
     @cached_property
+    def buffers(self) -> Mapping[str, Buffer]:
+        return {b.name: b for b in self.plan.placed[0]}
+
+    @cached_property
     def roles(self) -> Mapping[str, Product]:
-        chain = self.plan.program.chain
-        return {o.out: r for o in chain.operators if (r := product(o)) is not None}
+        """The products by operator, their reads in terms of buffers."""
+        return products(self.plan.program.chain, self.buffers, self.body)
+
+    def loaded(self, name: str) -> bool:
+        """A buffer holds a tile of an input, and nothing that was computed."""
+        return self.buffers[name].tensor in self.plan.program.chain.inputs
 
     @cached_property
     def dots(self) -> Mapping[str, Dot]:
@@ -61,8 +72,8 @@ class Lowered:
 
     def _dot(self, r: Product) -> Dot:
         rows, columns, depth = (self.lanes(g) for g in (r.rows, r.columns, r.depth))
-        grouped = self.hopper & (rows >= GROUP) & (self.warps % 4 == 0)
-        least = np.where(grouped, 4, 1)
+        grouped = self.hopper & (rows >= ROWS) & (self.warps % WARPS == 0)
+        least = np.where(grouped, WARPS, 1)
         if len(self.roles) > 1:  # Triton keeps a warp's rows where one product feeds another
             across = np.where(grouped | (rows >= columns), self.warps, 1)
         else:
@@ -70,22 +81,19 @@ class Lowered:
         along = self.warps / across
         return Dot(rows, columns, depth, grouped, across * 1.0, along)
 
-    def lanes(self, axes: Iterable[str], least: int = LEAST) -> Floats:
-        """Elements along some axes, of a product at first, padded as Triton pads them."""
-        total = np.ones(len(self.tiles))
-        for a in axes:
-            total = total * self.width(a)
-        return np.maximum(total, least)
+    def lanes(self, axes: Iterable[str]) -> Floats:
+        """Elements along some axes, padded as Triton pads them."""
+        return _times(self.width(a) for a in axes)
 
     def width(self, axis: str) -> Floats:
-        """The next power of two of a tile."""
-        if axis not in self._widths:
-            self._widths[axis] = np.exp2(np.ceil(np.log2(self.sizes.of(axis))))
+        """Lanes along an axis."""
         return self._widths[axis]
 
     @cached_property
-    def _widths(self) -> dict[str, Floats]:
-        return {}
+    def _widths(self) -> Mapping[str, Floats]:
+        chain = self.plan.program.chain
+        found = widths(chain, self.roles.values(), self.sizes.of)
+        return {a: n.astype(np.float64) for a, n in found.items()}
 
     def copies(self, loop: Loop | None) -> Floats:
         """Buffers for each tile that a loop loads: those in flight, and on Hopper the one that an
@@ -114,13 +122,26 @@ class Lowered:
     # --- shared memory
 
     @cached_property
+    def points(self) -> tuple[tuple[Statement, tuple[Loop, ...]], ...]:
+        """The statements in their order, each with the loops around it."""
+        return tuple(statements(self.body))
+
+    @cached_property
+    def last_reads(self) -> Mapping[str, int]:
+        """The number of the last computation that reads a buffer, by buffer."""
+        found = dict[str, int]()
+        for i, (s, _) in enumerate(self.points):
+            if isinstance(s, Compute):
+                found |= dict.fromkeys((r.tensor for r in reads(s.body)), i)
+        return found
+
+    @cached_property
     def shared(self) -> Floats:
         """Bytes of shared memory that a block asks for: the most that is alive at once."""
         most = np.zeros(len(self.tiles))
-        points = list(enumerate(statements(self.body)))
-        spans = [self._span(i, s, outer, points) for i, (s, outer) in points
+        spans = [self._span(i, s, outer) for i, (s, outer) in enumerate(self.points)
                  if isinstance(s, Load) and s.buffer in self.operands]  # fmt: skip
-        for i, (s, _) in points:
+        for i, (s, _) in enumerate(self.points):
             alive = sum((size for first, last, size in spans if first <= i <= last), 0.0)
             if isinstance(s, Compute) and s.operator.out in self.dots:
                 alive = alive + self._turned(s)
@@ -132,59 +153,55 @@ class Lowered:
         """Buffers that enter a product as they were loaded."""
         return frozenset(
             r.tensor
-            for s, _ in statements(self.body)
+            for s, _ in self.points
             if isinstance(s, Compute) and s.operator.out in self.roles
             for r in reads(s.body)
         )
 
-    def _span(
-        self, at: int, load: Load, outer: tuple[Loop, ...],
-        points: list[tuple[int, tuple[Statement, tuple[Loop, ...]]]],
-    ) -> tuple[int, int, Floats]:  # fmt: skip
+    def _span(self, at: int, load: Load, outer: tuple[Loop, ...]) -> tuple[int, int, Floats]:
         """First and last statement while a loaded tile is in shared memory, and its bytes."""
         loop = innermost(outer)
-        uses = [j for j, (s, _) in points if isinstance(s, Compute) and _reads(s, load.buffer)]
-        last = max(uses, default=at)
-        around = points[last][1][1]
-        beyond = next((x for x in around if x not in outer), None)
+        first, last = at, self.last_reads.get(load.buffer, at)
+        beyond = next((x for x in self.points[last][1] if x not in outer), None)
         if beyond is not None:  # it must survive until the loop that uses it has ended
-            last = max(j for j, (_, o) in points if beyond in o)
-        first = at
+            last = max(j for j, (_, o) in enumerate(self.points) if beyond in o)
         size = self.held(load.buffer) * self.copies(loop)
         if pipelined(loop):
-            inside = [j for j, (_, o) in points if loop in o]
+            inside = [j for j, (_, o) in enumerate(self.points) if loop in o]
             first, last = min(first, *inside), max(last, *inside)
             for x in outer:
                 size = size * (self.sizes.turns(x) if x.kind == "unrolled" else 1)
         return first, last, size
 
     def buffer(self, name: str) -> Buffer:
-        return next(b for b in self.plan.placed[0] if b.name == name)
+        return self.buffers[name]
 
     def nbytes(self, name: str) -> Floats:
-        """Bytes of a loaded tile, padded to powers of two: lanes that only pad cost as much."""
+        """Bytes of memory that a tile asks for: along every axis the next power of two, since lanes
+        that pad a tile to it cost as much as others; those that pad it to a product's least are
+        masked, and cost nothing."""
+        return self._bytes(name, self.asked)
+
+    def held(self, name: str) -> Floats:
+        """Bytes of a loaded tile where it lies on the chip, with all of its lanes."""
+        return self._bytes(name, self.width)
+
+    def _bytes(self, name: str, along: Callable[[str], Floats]) -> Floats:
         chain, buffer = self.plan.program.chain, self.buffer(name)
         total = np.full(len(self.tiles), float(BYTES[chain.tensor(buffer.tensor).dtype]))
         for dim in buffer.dims:
             axis = dim.index.plain
-            total = total * (self.width(axis) if axis is not None else self.sizes.span(dim))
+            total = total * (along(axis) if axis is not None else self.sizes.span(dim))
         return total
 
-    def held(self, name: str) -> Floats:
-        """The same where a product takes it: 16 rows, columns and depth at least."""
-        total = self.nbytes(name)
-        for r in self.roles.values():
-            for read, groups in ((r.left, (r.rows, r.depth)), (r.right, (r.depth, r.columns))):
-                if read.tensor == name:
-                    for axes in groups:
-                        total = total * self.lanes(axes) / self.lanes(axes, least=1)
-                    return total
-        return total
+    def asked(self, axis: str) -> Floats:
+        """The next power of two of a tile."""
+        return power(self.sizes.of(axis)).astype(np.float64)
 
     def _turned(self, s: Compute) -> Floats:
         """Bytes through which a computed left operand goes from one warp to others."""
         dot, roles = self.dots[s.operator.out], self.roles[s.operator.out]
-        if roles.left.tensor in self.plan.program.chain.inputs:
+        if self.loaded(roles.left.tensor):
             return np.zeros(len(self.tiles))
         found: Floats = np.where(dot.grouped | (dot.along == 1), 0.0, 2 * dot.rows * dot.depth)
         return found
@@ -196,7 +213,8 @@ class Lowered:
         """Registers that a thread would like, an estimate; 255 is all there are.
 
         Accumulators, a share of the operands' fragments, of the largest map, of what is masked and
-        of what is loaded without a pipeline; the shares are fitted to 6,000 compiled kernels.
+        of what is loaded without a pipeline; the shares are fitted to 6,000 compiled kernels. Rows
+        that pad a tile to a product's least repeat others, and hardly take registers of their own.
         """
         threads = 32.0 * self.warps
         found, largest = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
@@ -204,15 +222,15 @@ class Lowered:
             share = np.where(dot.grouped, 0.92, np.where(dot.rows < 2 * LEAST, 1.5, 1.19))
             found += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
             fragments = 0.07 * dot.columns / dot.along
-            if self.roles[out].left.tensor not in self.plan.program.chain.inputs:
+            if not self.loaded(self.roles[out].left.tensor):
                 fragments = fragments + 0.6 * (dot.along > 1) * dot.rows / dot.across
             found += ~dot.grouped * dot.depth / 64 * fragments
-        for s, outer in statements(self.body):
+        for s, outer in self.points:
             if isinstance(s, Load):
                 held = ~(self.ahead(s, outer) | self.mapped(s))
                 found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
-                size = self.lanes(s.operator.related, least=1) / threads
+                size = _times(self.asked(a) for a in s.operator.related) / threads
                 found += 0.2 * (s.operator.domain is not None) * size
                 largest = np.maximum(largest, size)
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
@@ -223,9 +241,9 @@ class Lowered:
     def gathered(self) -> Floats:
         """Elements a thread holds while it combines the parts of a split, all parts at once."""
         most = np.zeros(len(self.tiles))
-        for s, outer in statements(self.body):
+        for s, outer in self.points:
             if isinstance(s, Combine):
-                buffer = next(b for b in self.plan.placed[0] if b.name == s.buffer)
+                buffer = self.buffer(s.buffer)
                 size = elements(self.sizes, buffer, [x.axis for x in outer])
                 most = np.maximum(most, self.plan.parts * size / (32.0 * self.warps))
         return most
@@ -233,11 +251,12 @@ class Lowered:
     def _kept(self, out: str) -> Floats:
         """Tiles that a buffer keeps side by side."""
         total = np.ones(len(self.tiles))
-        for dim in next(b for b in self.plan.placed[0] if b.name == out).dims:
+        for dim in self.buffer(out).dims:
             if dim.whole and dim.index.plain is not None:
                 total = total * self.sizes.trips(dim.index.plain)
         return total
 
 
-def _reads(s: Compute, name: str) -> bool:
-    return any(r.tensor == name for r in reads(s.body))
+def _times(counts: Iterable[Floats]) -> Floats:
+    result: Floats = math.prod(counts, start=np.ones(1))
+    return result

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Chain
-from mcfuser.codegen.triton.address import steps, wide
-from mcfuser.codegen.triton.width import Count
 from mcfuser.expr import Affine, Read
+from mcfuser.lowering.triton.address import steps, wide
+from mcfuser.lowering.triton.width import Count
 
 DTYPES = ("float16", "bfloat16", "float32")
 MOST_DIMENSIONS = 5

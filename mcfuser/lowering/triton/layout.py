@@ -5,29 +5,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from mcfuser.chain import Product, Tensor, product
-from mcfuser.codegen.triton.address import address, wide
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
-from mcfuser.codegen.triton.softmax import Masked, masked
-from mcfuser.codegen.triton.tile import HALF
-from mcfuser.codegen.triton.width import widths
-from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, reads
+from mcfuser.chain import Product, Tensor
+from mcfuser.expr import Call, Cast, Const, Expr, Read
+from mcfuser.lowering.loops import kept, written_out
+from mcfuser.lowering.triton.address import address, wide
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
+from mcfuser.lowering.triton.products import operand_dtype, products
+from mcfuser.lowering.triton.softmax import Masked, masked
+from mcfuser.lowering.triton.width import widths
+from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
+    Buffer,
     Combine,
     Compute,
     Illegal,
-    Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
-    Statement,
-    Store,
     statements,
 )
 
@@ -53,42 +51,17 @@ class Layout:
     # --- products
 
     @cached_property
+    def _buffers(self) -> dict[str, Buffer]:
+        return {b.name: b for b in self.schedule.buffers}
+
+    @cached_property
     def dots(self) -> dict[str, Product]:
         """The matrix products by operator, their reads in terms of buffers."""
-        found = {}
-        for s, _ in statements(self.schedule.body):
-            if isinstance(s, Compute) and (roles := self._dot(s)) is not None:
-                found[s.operator.out] = roles
-        return found
-
-    def _dot(self, s: Compute) -> Product | None:
-        roles = product(replace(s.operator, body=s.body))
-        if roles is None or not (roles.rows and roles.columns and roles.depth):
-            return None
-        if any(self.operand_dtype(e) not in (*HALF, "float32") for e in _factors(s.body)):
-            return None
-        if self.schedule.buffer(s.buffer).dtype != "float32":
-            return None
-        batch = {a for a in roles.batch if self.schedule.tile(a) > 1}
-        if s.domain is not None:  # a product is 16 wide along its own axes, whatever their tiles
-            masked = {a for a in axes(s.domain) if a not in roles.batch or a in batch}
-            inputs = self.schedule.chain.inputs
-            sides = ((roles.left, roles.rows), (roles.right, roles.columns))
-            held = [masked <= batch.union(own, roles.depth) for _, own in sides]
-            loaded = [self.schedule.buffer(r.tensor).tensor in inputs for r, _ in sides]
-            # what is computed may be infinite outside, of which zero times is no number
-            if not any(held) or not all(h or x for h, x in zip(held, loaded, strict=True)):
-                return None
-        return roles
+        return products(self.schedule.chain, self._buffers, self.schedule.body)
 
     def operand_dtype(self, e: Expr) -> str:
-        """A tensor kept in half precision enters a product in half precision."""
-        if isinstance(e, Cast):
-            return e.dtype
-        assert isinstance(e, Read)
-        buffer = self.schedule.buffer(e.tensor)
-        stored = self.schedule.chain.tensor(buffer.tensor).dtype
-        return stored if stored in HALF else buffer.dtype
+        """The type in which a side of a product enters it."""
+        return operand_dtype(self.schedule.chain, self._buffers, e)
 
     # --- axes
 
@@ -236,33 +209,11 @@ class Layout:
 
     def kept(self, name: str) -> tuple[str, ...]:
         """The axes of which a buffer holds several tiles."""
-        dims = self.schedule.buffer(name).dims
-        return tuple(a for d in dims if d.whole for a in d.index.axes if self.schedule.trips(a) > 1)
+        return kept(self.schedule.buffer(name), self._several)
 
     def written_out(self, loop: Loop) -> bool:
-        """The loop's variable chooses among tiles in registers, so it cannot be a variable."""
-        return any(
-            loop.axis in self.kept(name) for s, _ in statements(loop.body) for name in touched(s)
-        )
+        """The loop's turns are written one after the other."""
+        return written_out(loop, self._buffers, self._several)
 
-
-def _factors(body: Expr) -> tuple[Expr, ...]:
-    assert isinstance(body, Call)
-    return body.args
-
-
-def reads_of(s: Compute) -> tuple[Read, ...]:
-    return reads(s.body) + (reads(s.domain) if s.domain is not None else ())
-
-
-def touched(s: Statement) -> tuple[str, ...]:
-    """The buffers that a statement reads or writes."""
-    if isinstance(s, Compute):
-        return (s.buffer, *(r.tensor for r in reads_of(s)))
-    if isinstance(s, Keep):
-        return (s.old, s.buffer)
-    if isinstance(s, Repair):
-        return (s.buffer, s.old, s.new)
-    if isinstance(s, Combine):
-        return (s.buffer, *(r.new for r in s.repairs))
-    return (s.buffer,) if isinstance(s, (Init, Load, Store, Share)) else ()
+    def _several(self, a: str) -> bool:
+        return self.schedule.trips(a) > 1

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Chain, Product
-
-LEAST = 16
-"""The fewest rows, columns or depth of a product."""
+from mcfuser.lowering.triton.instructions import LEAST
 
 Count = int | NDArray[np.int64]
 """A number, or one for each of many candidates."""
@@ -21,7 +19,7 @@ def widths(
     chain: Chain, products: Iterable[Product], tile: Callable[[str], Count]
 ) -> dict[str, NDArray[np.int64]]:
     """Lanes by axis: a power of two, and enough of them for every product."""
-    found: dict[str, Any] = {a.name: _power(np.asarray(tile(a.name))) for a in chain.axes}
+    found: dict[str, Any] = {a.name: power(np.asarray(tile(a.name))) for a in chain.axes}
     for roles in products:
         for group in (roles.rows, roles.columns, roles.depth):
             lanes = np.prod([found[a] for a in group], axis=0)
@@ -29,7 +27,7 @@ def widths(
     return found
 
 
-def _power(n: NDArray[np.int64]) -> NDArray[np.int64]:
+def power(n: NDArray[np.int64]) -> NDArray[np.int64]:
     """The next power of two."""
     found: NDArray[np.int64] = np.exp2(np.ceil(np.log2(n))).astype(np.int64)
     return found

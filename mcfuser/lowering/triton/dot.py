@@ -7,14 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfuser.lowering.triton.instructions import COLUMNS, LEAST
 from mcfuser.space.plan import Floats
-
-LEAST = 16
-"""The fewest rows, columns or depth of a product, as the tensor cores take them."""
-GROUP = 64
-"""Rows of a product that four warps of Hopper take in one instruction (wgmma)."""
-SPLIT = 8
-"""Columns that one warp takes at a time."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +34,12 @@ class Dot:
     @property
     def column_tiles(self) -> Floats:
         """Times a warp takes 8 columns."""
-        return np.ceil(self.columns / SPLIT / self.along)
+        return np.ceil(self.columns / COLUMNS / self.along)
 
     @property
     def repeated(self) -> Floats:
         result: Floats = (
             self.row_tiles * LEAST * self.across / self.rows
-            * (self.column_tiles * SPLIT * self.along / self.columns)
+            * (self.column_tiles * COLUMNS * self.along / self.columns)
         )  # fmt: skip
         return result

@@ -6,33 +6,57 @@ chosen by a variable; the innermost loop that is left and loads is the one that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from mcfuser.lowering.uses import touched
 from mcfuser.space.plan import Floats, Plan, Sizes
-from mcfuser.space.statement import Load, Loop, Statement, statements
+from mcfuser.space.statement import Buffer, Illegal, Load, Loop, Statement, loops, statements
 
 OUTER = ("grid", "split")
 """Kinds of loops whose turns go to blocks of their own."""
 
 
+def kept(buffer: Buffer, several: Callable[[str], bool]) -> tuple[str, ...]:
+    """The axes of which a buffer holds several tiles; `several` says which axes have several."""
+    return tuple(a for d in buffer.dims if d.whole for a in d.index.axes if several(a))
+
+
+def written_out(loop: Loop, buffers: Mapping[str, Buffer], several: Callable[[str], bool]) -> bool:
+    """The loop's variable chooses among tiles in registers, so it cannot be a variable."""
+    inside = {name for s, _ in statements(loop.body) for name in touched(s)}
+    return any(loop.axis in kept(buffers[name], several) for name in inside)
+
+
 def lowered_body(plan: Plan) -> tuple[Statement, ...]:
     """The statements of a plan, in which the loops that are written out are marked `unrolled`."""
     buffers, body = plan.placed
-    kept = {a for b in buffers for d in b.dims if d.whole for a in d.index.axes}
-    return _marked(body, kept)
+    return _marked(body, {b.name: b for b in buffers}, lambda a: a not in plan.dead)
 
 
-def _marked(body: Sequence[Statement], kept: set[str]) -> tuple[Statement, ...]:
+def _marked(
+    body: Sequence[Statement], buffers: Mapping[str, Buffer], several: Callable[[str], bool]
+) -> tuple[Statement, ...]:
     found: list[Statement] = []
     for s in body:
         if isinstance(s, Loop):
-            out = s.kind == "serial" and s.axis in kept
-            s = replace(s, kind="unrolled" if out else s.kind, body=_marked(s.body, kept))
+            out = s.kind == "serial" and written_out(s, buffers, several)
+            kind = "unrolled" if out else s.kind
+            s = replace(s, kind=kind, body=_marked(s.body, buffers, several))
         found.append(s)
     return tuple(found)
+
+
+def block_body(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """What a block of the grid runs: the statements inside the grid's loops. Raises Illegal where
+    a statement stands beside these loops."""
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
+        body = body[0].body
+    if any(loop.kind == "grid" for loop in loops(body)):
+        raise Illegal("a statement stands beside the loops that form the grid")
+    return tuple(body)
 
 
 def inner(outer: Sequence[Loop]) -> tuple[Loop, ...]:

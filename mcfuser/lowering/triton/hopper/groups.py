@@ -3,68 +3,40 @@
 A block's tile of rows is divided among the groups, 64 each. What a loop loads goes through rings
 of tiles in shared memory, each with barriers that say when it is full and when it may be filled
 again, so no group waits for another one: while one is at its exponentials, another's products
-keep the tensor cores busy. A product whose left operand is computed is issued one turn late,
-beside the next turn's first product, so that it runs while a group is at its own exponentials.
+keep the tensor cores busy. Deferred products (`lowering.deferred`) are issued one iteration late,
+beside the next iteration's other product, so that they run while a group is at its own
+exponentials.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mcfuser.chain import BYTES, Product
-from mcfuser.codegen.triton.hopper.tensor_map import TensorMap, dimensions, mappable, tensor_map
-from mcfuser.codegen.triton.layout import Layout, reads_of, touched
-from mcfuser.codegen.triton.tile import HALF
-from mcfuser.expr import Call, Expr, Read, reads
+from mcfuser.chain import Bounds, Product
+from mcfuser.expr import Read
+from mcfuser.lowering.deferred import deferred, steady
+from mcfuser.lowering.loops import block_body
+from mcfuser.lowering.triton.hopper.rings import Ring, ring
+from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
+from mcfuser.lowering.triton.instructions import ROWS, THREADS, WIDEST
+from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.width import Count
+from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import (
-    Compute,
-    Illegal,
-    Load,
-    Loop,
-    Repair,
-    Statement,
-    Store,
-    statements,
-)
+from mcfuser.space.statement import Compute, Illegal, Load, Loop, Statement, Store, statements
 
-ROWS = 64
-"""Rows of a group: one instruction of a warp group multiplies so many."""
 COUNTS = (2, 3, 4)
 """Groups in a block."""
 REGISTERS = {2: 240, 3: 160, 4: 112}
 """Registers of a thread that computes: what the multiprocessor has, less those of the loader."""
-THREADS = 128
 BESIDE = 30
 """Registers of a thread for rows, addresses and what is under way; more tiles than fit spill."""
 LOADER = 24
 """Registers of a thread that loads, the least that may be asked for."""
-WIDEST = 256
-"""Columns that one instruction multiplies at most."""
-
-
-@dataclass(frozen=True)
-class Ring:
-    """Tiles of a buffer in shared memory, filled through a map.
-
-    `shape` is a tile's as it lies, a matrix; a product takes it `flipped`. Rows that a group has
-    of its `own` are a tile of their own. Outside the loop each tile is filled once.
-    """
-
-    buffer: str
-    map: TensorMap
-    shape: tuple[int, int]
-    flipped: bool
-    own: bool
-    looped: bool
-
-    @property
-    def size(self) -> int:
-        """Bytes of a tile."""
-        return self.shape[0] * self.shape[1] * BYTES[self.map.dtype]
+AROUND = "warp groups want one loop, around everything that is repeated"
 
 
 @dataclass(frozen=True)
@@ -81,7 +53,7 @@ class Groups:
     def rows(self) -> str:
         """The axis along which groups divide the block."""
         layout = Layout(self.whole)
-        found = {a for d in layout.dots.values() for a in layout.extending(d.rows)}
+        found = row_axes(layout.dots.values(), lambda a: not layout.scalar(a))
         if len(found) != 1:
             raise Illegal("warp groups divide the rows of products, and these are not one axis")
         (a,) = found
@@ -110,6 +82,8 @@ class Groups:
         tiles = tuple((a, ROWS if a == self.rows else t) for a, t in self.whole.tiles)
         return Layout(replace(self.whole, tiles=tiles), tma=True)
 
+    # --- the loop
+
     @cached_property
     def loop(self) -> Loop:
         """The loop whose turns the rings hold."""
@@ -123,9 +97,21 @@ class Groups:
         return turning[0]
 
     @cached_property
+    def around(self) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+        """What a group does before and after the loop."""
+        if self.whole.split is not None:
+            raise Illegal("warp groups do not run parts of a split")
+        before, loop, after = only_loop(self.whole.body)
+        if loop != self.loop:
+            raise Illegal(AROUND)
+        return before, after
+
+    @cached_property
     def body(self) -> tuple[Statement, ...]:
         """What a turn does."""
         return tuple(s for s, _ in statements(self.loop.body))
+
+    # --- shared memory
 
     @cached_property
     def rings(self) -> dict[str, Ring]:
@@ -134,7 +120,7 @@ class Groups:
         found, dots = dict[str, Ring](), self.layout.dots
         for name, s in self.layout.loads.items():
             if name in self.layout.operands:
-                found[name] = self._ring(s, name in inside)
+                found[name] = ring(self.layout, s, self.rows, name in inside)
             elif name in inside and len(self.layout.space(name)) > 1:
                 raise Illegal(f"'{name}' is loaded in a loop, and not as an operand of a product")
         others = [s for s, _ in statements(self.whole.body) if isinstance(s, Compute)]
@@ -143,18 +129,6 @@ class Groups:
             if shared := read & {*found}:
                 raise Illegal(f"'{shared.pop()}' is read by a product and by something else")
         return found
-
-    def _ring(self, s: Load, looped: bool) -> Ring:
-        layout, chain = self.layout, self.whole.chain
-        if s.buffer not in layout.maps:
-            raise Illegal(f"'{s.buffer}' cannot be loaded through a tensor map")
-        lie = layout.extending(a for *_, i in dimensions(chain, s.read) if (a := i.plain))
-        one = layout.maps[s.buffer]
-        flipped = lie != layout.space(s.buffer)
-        if len(lie) != 2 or {*lie} != {*layout.space(s.buffer)} or one.dtype not in HALF:
-            raise Illegal(f"'{s.buffer}' is no matrix in half precision")
-        shape = (layout.width(lie[0]), layout.width(lie[1]))
-        return Ring(s.buffer, one, shape, flipped, self.rows in lie, looped)
 
     @cached_property
     def stored(self) -> dict[str, tuple[str, TensorMap]]:
@@ -182,6 +156,8 @@ class Groups:
         """An output's tile, as one would read it."""
         return Read(s.tensor, tuple(d.index for d in self.whole.buffer(s.buffer).dims))
 
+    # --- products
+
     @cached_property
     def columns(self) -> int:
         """Columns of one instruction: all tiles of a group lie alike, so rows of one fit another's
@@ -203,25 +179,35 @@ class Groups:
         return layout.width(columns[0])
 
     @cached_property
+    def dots(self) -> tuple[Compute, ...]:
+        """The products of the loop, in their order."""
+        every = (s for s in self.body if isinstance(s, Compute))
+        return tuple(s for s in every if s.buffer in self.layout.dots)
+
+    @cached_property
     def late(self) -> frozenset[str]:
-        """Products of the loop that are issued one turn late: their left operand is computed, and
-        nothing in the turn needs them. Where that is all but the first product, nothing else.
+        """Products of the loop that are issued one turn late: the deferred ones, where they are all
+        of its products but one and a thread has the registers for that; else none.
 
         Raises Illegal where a thread has too few registers for the products alone."""
-        dots = [s for s in self.body if isinstance(s, Compute) and s.buffer in self.layout.dots]
-        if (held := self._registers(dots, ())) > REGISTERS[self.count]:
+        if (held := self.registers()) > REGISTERS[self.count]:
             raise Illegal(f"a thread of {self.count} warp groups has no {held} registers")
-        found = frozenset(s.buffer for s in dots if self._waits(s))
-        if len(dots) != len(found) + 1 or dots[0].buffer in found:
+        found = deferred(self.body, self.loop.axis, self.layout.dots)
+        if len(self.dots) != len(found) + 1 or self.registers(found) > REGISTERS[self.count]:
             return frozenset()
-        return found if self._registers(dots, dots[1:]) <= REGISTERS[self.count] else frozenset()
+        return frozenset(s.buffer for s in found)
 
-    def _registers(self, dots: Sequence[Compute], late: Sequence[Compute]) -> int:
-        """Of a thread that holds all these products, and what enters the late ones, at once."""
+    def registers(self, late: Sequence[Compute] = ()) -> int:
+        """Of a thread that holds all products of the loop, and what enters the late ones, at
+        once."""
+        return int(self.held(self.layout.width, late))
+
+    def held(self, width: Callable[[str], Count], late: Sequence[Compute] = ()) -> Count:
+        """The same where tiles are so wide, for one candidate or for many at once."""
         lefts = [self.layout.dots[s.buffer].left.tensor for s in late]
-        tiles = [(s.buffer, 4) for s in dots] + [(n, 2) for n in lefts]
-        held = sum(n * math.prod(map(self.layout.width, self.layout.space(b))) for b, n in tiles)
-        return held // (4 * THREADS) + BESIDE
+        tiles = [(s.buffer, 4) for s in self.dots] + [(n, 2) for n in lefts]
+        total: Count = sum(n * _product(map(width, self.layout.space(b))) for b, n in tiles)
+        return total // (4 * THREADS) + BESIDE
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
@@ -233,41 +219,56 @@ class Groups:
                 continue
             over = self.layout.extending(s.operator.over)
             alone = self.layout.space(s.buffer) == (self.rows,) and over == (self.loop.axis,)
-            if s.operator.reduce == "sum" and alone and self._steady(s):
+            if s.operator.reduce == "sum" and alone and steady(self.body, s):
                 found.append(s.buffer)
         return tuple(found)
 
     def readers(self, name: str) -> list[str]:
         """The products of the loop that read a buffer, the late ones last."""
+        roles = self.layout.dots
         found = [
-            s.buffer for s in self.body
-            if isinstance(s, Compute) and (roles := self.layout.dots.get(s.buffer))
-            and name in (roles.left.tensor, roles.right.tensor)
+            s.buffer for s in self.dots
+            if name in (roles[s.buffer].left.tensor, roles[s.buffer].right.tensor)
         ]  # fmt: skip
         return sorted(found, key=self.late.__contains__)
 
-    def _waits(self, s: Compute) -> bool:
-        """Its left operand is computed, and nothing in a turn needs its sum."""
-        computed = self.layout.dots[s.buffer].left.tensor not in self.rings
-        return computed and self._steady(s) and self.loop.axis in s.operator.over
+    # --- how tiles are shared among threads
 
-    def _steady(self, s: Compute) -> bool:
-        """Nothing else in a turn needs a sum, or does more than multiply it."""
-        return all(_scaled(t, s.buffer) for t in self.body if t is not s)
+    def arrangement(self, space: Sequence[str]) -> str:
+        """The name of the layout in which a group's threads share a tile over some axes: that of
+        its products' tiles, or of their rows or columns. Raises Illegal for any other tile."""
+        if len(space) > 2 or (len(space) == 2 and space[0] != self.rows):
+            raise Illegal(f"a group's tile over {', '.join(space)} does not lie row by row")
+        if len(space) == 2:
+            return "TILE"
+        return "ROWS" if tuple(space) == (self.rows,) else "COLUMNS"
+
+    def check_extents(self) -> None:
+        """Raises Illegal where extents are known at run time only or positions need 64 bits."""
+        chain = self.whole.chain
+        if any(isinstance(a.extent, Bounds) for a in chain.axes) or self.layout.wide:
+            raise Illegal("warp groups want extents that are known, below 2^31 elements")
 
 
-def _scaled(s: Statement, buffer: str) -> bool:
-    """A statement does nothing with a buffer, or only multiplies it."""
-    if not isinstance(s, Repair) or s.buffer != buffer:
-        return buffer not in touched(s)
-    return factor(s) is not None
+def row_axes(dots: Iterable[Product], extends: Callable[[str], bool]) -> set[str]:
+    """The axes along which products have rows, of those along which tiles extend."""
+    return {a for d in dots for a in d.rows if extends(a)}
 
 
-def factor(s: Repair) -> Expr | None:
-    """By what a repair multiplies its buffer, if that is all that it does."""
-    if not isinstance(s.h, Call) or s.h.op != "mul":
-        return None
-    own = [isinstance(x, Read) and x.tensor == s.buffer for x in s.h.args]
-    other = s.h.args[own.index(True) - 1] if own.count(True) == 1 else None
-    inside = other is not None and s.buffer in {r.tensor for r in reads(other)}
-    return None if inside else other
+def only_loop(
+    body: Sequence[Statement],
+) -> tuple[tuple[Statement, ...], Loop, tuple[Statement, ...]]:
+    """The one loop of a block, between the statements before and after it. Raises Illegal where
+    there is none, or more than one."""
+    inside = block_body(body)
+    at = [i for i, s in enumerate(inside) if isinstance(s, Loop)]
+    if len(at) != 1:
+        raise Illegal(AROUND)
+    loop = inside[at[0]]
+    assert isinstance(loop, Loop)
+    return inside[: at[0]], loop, inside[at[0] + 1 :]
+
+
+def _product(counts: Iterable[Count]) -> Count:
+    total: Count = math.prod(counts)
+    return total

@@ -1,0 +1,59 @@
+"""Deferred products: those that nothing in the iteration that issues them needs.
+
+A loop may issue such a product one iteration later, beside products of that iteration, whatever
+the order in which its statements stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mcfuser.chain import Product
+from mcfuser.expr import Call, Expr, Read, reads
+from mcfuser.lowering.uses import touched
+from mcfuser.space.statement import Compute, Load, Repair, Statement
+
+
+def deferred(
+    body: Sequence[Statement], axis: str, found: Mapping[str, Product]
+) -> tuple[Compute, ...]:
+    """The deferred products among the statements of a loop over an axis, in their order: sums over
+    the axis whose left operand the iteration computes, and which no other statement of the
+    iteration does more to than multiply.
+
+    `found` holds the matrix products by what they compute. A product of loaded operands alone is
+    none, since it waits for nothing that the iteration computes.
+    """
+    loaded = {s.buffer for s in body if isinstance(s, Load)}
+    written = {s.buffer for s in body if isinstance(s, Compute)}
+    late = []
+    for s in body:
+        if not isinstance(s, Compute) or s.operator.out not in found:
+            continue
+        left = found[s.operator.out].left.tensor
+        computed = left in written and left not in loaded
+        if computed and axis in s.operator.over and steady(body, s):
+            late.append(s)
+    return tuple(late)
+
+
+def steady(body: Sequence[Statement], s: Compute) -> bool:
+    """No other statement needs what a statement sums up, or does more to it than multiply it."""
+    return all(_scaled(other, s.buffer) for other in body if other is not s)
+
+
+def _scaled(s: Statement, buffer: str) -> bool:
+    """A statement does nothing with a buffer, or only multiplies it."""
+    if not isinstance(s, Repair) or s.buffer != buffer:
+        return buffer not in touched(s)
+    return factor(s) is not None
+
+
+def factor(s: Repair) -> Expr | None:
+    """By what a repair multiplies its buffer; None where it does anything else."""
+    if not isinstance(s.h, Call) or s.h.op != "mul":
+        return None
+    own = [isinstance(x, Read) and x.tensor == s.buffer for x in s.h.args]
+    other = s.h.args[own.index(True) - 1] if own.count(True) == 1 else None
+    inside = other is not None and s.buffer in {r.tensor for r in reads(other)}
+    return None if inside else other

@@ -1,0 +1,1 @@
+"""Facts about a schedule as Triton and Gluon run it on an NVIDIA GPU."""

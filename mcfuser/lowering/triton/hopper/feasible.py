@@ -1,0 +1,152 @@
+"""Which schedules warp groups can compute: one of them, or the candidates of a plan at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.chain import Product
+from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups, only_loop, row_axes
+from mcfuser.lowering.triton.hopper.movement import check_movement
+from mcfuser.lowering.triton.hopper.tensor_map import mappable
+from mcfuser.lowering.triton.instructions import ROWS
+from mcfuser.lowering.triton.layout import MOST
+from mcfuser.lowering.triton.products import products
+from mcfuser.lowering.triton.width import Count, widths
+from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
+from mcfuser.space.statement import Illegal, Load, statements
+
+Bools = NDArray[np.bool_]
+
+
+def check(groups: Groups) -> None:
+    """Raises Illegal, with the reason, where warp groups cannot compute a schedule."""
+    check_structure(groups)
+    _ = groups.late
+
+
+def check_structure(groups: Groups) -> None:
+    """The same but for registers: all that schedules have in common whose tiles are of the same
+    kind (`Tiled.kinds`)."""
+    _ = groups.around
+    _ = groups.rings
+    groups.check_extents()
+    _ = groups.columns
+    check_movement(groups)
+
+
+def divisible(plan: Plan, tiles: Ints) -> Bools:
+    """Which candidates of a plan, by their tiles [candidates, axes], warp groups can compute, as
+    far as facts say: a few more than have a kernel, and none less."""
+    found = np.zeros(len(tiles), bool)
+    try:
+        only_loop(plan.placed[1])
+    except Illegal:
+        return found
+    tiled = Tiled(plan, tiles)
+    for which in tiled.kinds():
+        found[which] = tiled.divide(which)
+    return found
+
+
+def mapped(plan: Plan, tiles: Ints) -> Bools:
+    """Where some operand of a product can come through a tensor map, by candidate."""
+    tiled, some = Tiled(plan, tiles), np.zeros(len(tiles), bool)
+    for s in tiled.loads:
+        some |= mappable(plan.program.chain, s.read, tiled.sizes.of, tiled.widths.__getitem__)
+    return some
+
+
+@dataclass(frozen=True, eq=False)
+class Tiled:
+    """A plan's candidates: `tiles` [candidates, axes]."""
+
+    plan: Plan
+    tiles: Ints
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return sizes_of(self.plan, self.tiles)
+
+    @cached_property
+    def products(self) -> dict[str, Product]:
+        buffers, body = self.plan.placed
+        return products(self.plan.program.chain, {b.name: b for b in buffers}, body)
+
+    @cached_property
+    def widths(self) -> dict[str, Ints]:
+        """Lanes by axis, one count a candidate."""
+        found = widths(self.plan.program.chain, self.products.values(), self.sizes.of)
+        return {a: np.broadcast_to(n, len(self.tiles)) for a, n in found.items()}
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """The loads of products' operands."""
+        operands = {r.tensor for p in self.products.values() for r in (p.left, p.right)}
+        every = (s for s, _ in statements(self.plan.placed[1]))
+        return tuple(s for s in every if isinstance(s, Load) and s.buffer in operands)
+
+    def kinds(self) -> Iterator[Ints]:
+        """Candidates that may have warp groups, by number, those together that differ in sizes
+        alone: along each axis all of them have or have not one lane, one turn, lanes to mask, and
+        as many rows as warp groups have."""
+        rows = {a for p in self.products.values() for a in p.rows}
+        code, some = np.zeros(len(self.tiles), np.int64), np.zeros(len(self.tiles), bool)
+        for a in self.plan.axes:
+            tile, width, size = self.sizes.of(a), self.widths[a], self.plan.program.chain.size(a)
+            of_groups = np.isin(tile, [n * ROWS for n in COUNTS]) & (a in rows)
+            masked = (width > tile) | (size % tile > 0)
+            for bit in (width == 1, tile >= size, masked, of_groups):
+                code = 2 * code + bit
+            some |= of_groups
+        at = np.flatnonzero(some)
+        for value in np.unique(code[at]):
+            yield at[code[at] == value]
+
+    def divide(self, which: Ints) -> Bools:
+        """Which of these candidates of one kind can have warp groups."""
+        no, first = np.zeros(len(which), bool), which[0]
+        found = row_axes(self.products.values(), lambda a: bool(self.widths[a][first] > 1))
+        if len(found) != 1:
+            return no
+        (rows,) = found
+        tile = self._of(which, rows, self.sizes.of)
+        width = self._of(which, rows, self.widths.__getitem__)
+        fits = np.ones(len(which), bool)
+        for s in self.loads:
+            fits &= mappable(self.plan.program.chain, s.read, tile, width)
+        groups = self._example(which[fits])
+        if groups is None:
+            return no
+        registers = np.asarray([REGISTERS.get(n, 0) for n in range(max(COUNTS) + 1)])
+        fits &= groups.held(width) <= registers[self.sizes.of(rows)[which] // ROWS]
+        for b in self.plan.placed[0]:
+            lanes = math.prod(self.widths[a][which] for a in groups.layout.space(b.name))
+            fits &= np.asarray(lanes) <= MOST
+        return fits
+
+    def _of(self, which: Ints, rows: str, count: Callable[[str], Count]) -> Callable[[str], Count]:
+        """Counts along the axes of one group's tiles."""
+        return lambda a: ROWS if a == rows else np.asarray(count(a))[which]
+
+    def _example(self, which: Ints) -> Groups | None:
+        """The groups of the first of these candidates whose tiles are not too large, which stands
+        for the others; None where they do not divide so."""
+        for i in which:
+            tiles = dict(zip(self.plan.axes, self.tiles[i].tolist(), strict=True))
+            groups = Groups(self.plan.schedule(tiles), 2)
+            try:
+                _ = groups.layout
+            except Illegal:
+                continue
+            try:
+                check_structure(groups)
+            except Illegal:
+                return None
+            return groups
+        return None

@@ -1,0 +1,135 @@
+"""Which schedules would move values among a warp group's threads, or change a tile in a ring.
+
+A group's tiles all have the layout of its products' tiles, so tiles and vectors over the same rows
+or columns meet without a move. Nothing else may happen to them: Gluon inserts no move by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mcfuser.chain import Product
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
+from mcfuser.lowering.deferred import factor
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.layout import Layout
+from mcfuser.space.statement import Compute, Illegal, Repair, statements
+
+MOVED = "a group would move values among its threads"
+
+
+def check_movement(groups: Groups) -> None:
+    """Raises Illegal where some statement of a group would move values among threads, or compute
+    with a loaded operand of a product before the product takes it."""
+    layout = groups.layout
+    for s, _ in statements(layout.schedule.body):
+        if isinstance(s, Compute):
+            roles = layout.dots.get(s.operator.out)
+            if roles is not None:
+                _check_product(groups, s, roles)
+            elif not _lies(layout, s.body, _mask(groups, s), _order(layout, s)):
+                raise Illegal(MOVED)
+        elif isinstance(s, Repair):
+            by = factor(s) if s.buffer in groups.lanes else None
+            if not _lies(layout, by if by is not None else s.h, (), layout.space(s.buffer)):
+                raise Illegal(MOVED)
+
+
+# --- operands of products
+
+
+def _check_product(groups: Groups, s: Compute, roles: Product) -> None:
+    layout = groups.layout
+    assert isinstance(s.body, Call)
+    first, second = s.body.args
+    left, right = (first, second) if _bare(first) == roles.left else (second, first)
+    dtypes = {layout.operand_dtype(e) for e in (left, right)}
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    sides = ((left, roles.left, roles.rows + roles.depth),
+             (right, roles.right, roles.depth + roles.columns))  # fmt: skip
+    for e, read, over in sides:
+        space = layout.extending(roles.batch + over)
+        mask = {a for a in s.operator.over if not layout.zero_outside(e, a) and needed(groups, a)}
+        if s.domain is not None and (inside := {*layout.extending(axes(s.domain))}) <= {*space}:
+            mask |= inside
+        if read.tensor not in groups.rings:
+            if not _lies(layout, e, mask, space):
+                raise Illegal(MOVED)
+        elif mask or {dtype, *_casts(e)} != {layout.schedule.buffer(read.tensor).dtype}:
+            raise Illegal(f"'{read.tensor}' is changed before it enters a product")
+
+
+def _bare(e: Expr) -> Expr:
+    return _bare(e.arg) if isinstance(e, Cast) else e
+
+
+def _casts(e: Expr) -> set[str]:
+    return {e.dtype} | _casts(e.arg) if isinstance(e, Cast) else set()
+
+
+# --- other statements
+
+
+def _order(layout: Layout, s: Compute) -> tuple[str, ...]:
+    """The axes of what a statement computes before it reduces it."""
+    return layout.space(s.buffer) + layout.extending(s.operator.over)
+
+
+def _mask(groups: Groups, s: Compute) -> set[str]:
+    """The axes along which a statement's values are chosen by a mask."""
+    layout = groups.layout
+    over = layout.extending(s.operator.over)
+    if s.operator.reduce == "none" or s.operator.out in layout.masked:
+        over = ()
+    elif s.operator.reduce != "max":
+        over = tuple(a for a in over if not layout.zero_outside(s.body, a))
+    domain = layout.extending(axes(s.domain)) if s.domain is not None else ()
+    return {a for a in over if needed(groups, a)} | {*domain}
+
+
+def needed(groups: Groups, a: str) -> bool:
+    """Some lanes along an axis lie outside it, so that a mask must hide them."""
+    layout, schedule = groups.layout, groups.layout.schedule
+    if layout.scalar(a):
+        return False
+    ragged = schedule.ragged(a) or (a == groups.rows and groups.whole.ragged(a))
+    return layout.width(a) > schedule.tile(a) or ragged
+
+
+def _lies(layout: Layout, e: Expr, mask: Collection[str], order: Sequence[str]) -> bool:
+    """The values of an expression, chosen by a mask along some axes, extend along all axes of a
+    tile in their order as they are."""
+    found = _space(layout, e, order)
+    if found is None:
+        return False
+    space = tuple(a for a in order if a in found or a in mask)
+    return space == tuple(order) and (bool(space) or not _constant(layout, e))
+
+
+def _space(layout: Layout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | None:
+    """The axes along which an expression's values extend; None where parts of it meet in another
+    order than that of the tile, or along axes that it lacks."""
+    if isinstance(e, Const):
+        return ()
+    if isinstance(e, Index):
+        return layout.extending((e.axis,))
+    if isinstance(e, Read):
+        space = layout.space(e.tensor)
+        return space if space == tuple(a for a in order if a in space) else None
+    if isinstance(e, Cast):
+        return _space(layout, e.arg, order)
+    parts = [_space(layout, x, order) for x in e.args]
+    if any(p is None for p in parts):
+        return None
+    along = {a for p in parts if p is not None for a in p}
+    return tuple(a for a in order if a in along) if along <= {*order} else None
+
+
+def _constant(layout: Layout, e: Expr) -> bool:
+    """The expression is a number that is known as the kernel is written."""
+    if isinstance(e, Index):
+        return layout.scalar(e.axis) and layout.schedule.trips(e.axis) == 1
+    if isinstance(e, Read):
+        return False
+    parts = (e.arg,) if isinstance(e, Cast) else e.args if isinstance(e, Call) else ()
+    return all(_constant(layout, x) for x in parts)

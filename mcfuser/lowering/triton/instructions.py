@@ -1,0 +1,20 @@
+"""Shapes and limits of NVIDIA's matrix instructions and thread groups, each stated once."""
+
+from __future__ import annotations
+
+HOPPER = "sm_90"
+"""The architecture that has tensor maps and products of whole warp groups (wgmma)."""
+HALF = ("float16", "bfloat16")
+"""Types that are stored in two bytes, and computed with in float32."""
+LEAST = 16
+"""The fewest rows, columns or depth of a product that Triton takes: lanes are padded to it."""
+ROWS = 64
+"""Rows of a product that a warp group multiplies in one instruction."""
+COLUMNS = 8
+"""Columns of a product that one warp takes at a time."""
+WIDEST = 256
+"""The most columns that one instruction of a warp group multiplies."""
+WARPS = 4
+"""Warps of a warp group."""
+THREADS = 32 * WARPS
+"""Threads of a warp group."""

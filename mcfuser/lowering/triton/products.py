@@ -1,0 +1,63 @@
+"""Which statements are matrix products for the tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mcfuser.chain import Chain, Product, product
+from mcfuser.expr import Call, Cast, Expr, Read, axes
+from mcfuser.lowering.deferred import deferred
+from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.space.plan import Plan
+from mcfuser.space.statement import Buffer, Compute, Statement, loops, statements
+
+
+def products(
+    chain: Chain, buffers: Mapping[str, Buffer], body: Sequence[Statement]
+) -> dict[str, Product]:
+    """The matrix products of some statements by the tensors that they compute; what a product reads
+    is named by its buffer."""
+    found = {}
+    for s, _ in statements(body):
+        if isinstance(s, Compute) and (roles := _product(chain, buffers, s)) is not None:
+            found[s.operator.out] = roles
+    return found
+
+
+def _product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product | None:
+    roles = product(replace(s.operator, body=s.body))
+    if roles is None or not (roles.rows and roles.columns and roles.depth):
+        return None
+    assert isinstance(s.body, Call)
+    dtypes = {operand_dtype(chain, buffers, e) for e in s.body.args}
+    if not dtypes <= {*HALF, "float32"} or buffers[s.buffer].dtype != "float32":
+        return None
+    if s.domain is not None:
+        masked = {a for a in axes(s.domain) if a not in roles.batch}
+        sides = ((roles.left, roles.rows), (roles.right, roles.columns))
+        held = [masked <= {*own, *roles.depth} for _, own in sides]
+        loaded = [buffers[r.tensor].tensor in chain.inputs for r, _ in sides]
+        # what is computed may be infinite outside, of which zero times is no number
+        if not any(held) or not all(h or x for h, x in zip(held, loaded, strict=True)):
+            return None
+    return roles
+
+
+def operand_dtype(chain: Chain, buffers: Mapping[str, Buffer], e: Expr) -> str:
+    """The type in which a side of a product enters it: a tensor kept in half precision enters in
+    half precision."""
+    if isinstance(e, Cast):
+        return e.dtype
+    assert isinstance(e, Read)
+    buffer = buffers[e.tensor]
+    stored = chain.tensor(buffer.tensor).dtype
+    return stored if stored in HALF else buffer.dtype
+
+
+def defers(plan: Plan) -> bool:
+    """Some loop of a plan has a deferred product."""
+    buffers, body = plan.placed
+    found = products(plan.program.chain, {b.name: b for b in buffers}, body)
+    inside = ((loop, [s for s, _ in statements(loop.body)]) for loop in loops(body))
+    return any(deferred(each, x.axis, found) for x, each in inside if x.kind == "serial")

@@ -1,0 +1,34 @@
+"""Which buffers a statement reads and writes."""
+
+from __future__ import annotations
+
+from mcfuser.expr import Read, reads
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Init,
+    Keep,
+    Load,
+    Repair,
+    Share,
+    Statement,
+    Store,
+)
+
+
+def reads_of(s: Compute) -> tuple[Read, ...]:
+    """What a computation reads, its domain's reads included."""
+    return reads(s.body) + (reads(s.domain) if s.domain is not None else ())
+
+
+def touched(s: Statement) -> tuple[str, ...]:
+    """The buffers that a statement reads or writes; none for a loop."""
+    if isinstance(s, Compute):
+        return (s.buffer, *(r.tensor for r in reads_of(s)))
+    if isinstance(s, Keep):
+        return (s.old, s.buffer)
+    if isinstance(s, Repair):
+        return (s.buffer, s.old, s.new)
+    if isinstance(s, Combine):
+        return (s.buffer, *(r.new for r in s.repairs))
+    return (s.buffer,) if isinstance(s, (Init, Load, Store, Share)) else ()
