@@ -35,13 +35,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "space": (VALUES | {"algebra"}, {"numpy"}),
     "model": (SPACE, {"numpy"}),
     "search": (SPACE, {"numpy"}),
-    "codegen": (SPACE, {"numpy", "tvm", "triton", "nvidia"}),
+    "codegen": (SPACE | {"process"}, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
     "backends": (TUNED, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
     "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
     "graph": (
-        VALUES | {"measure", "runtime"},
+        VALUES | {"measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
     "compile": (COMPILED, {"numpy"}),
@@ -69,9 +69,7 @@ LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "device"}}
 READERS = {
     "service/settings.py": "settings are read from the environment here",
     "mcfuser/cli/command.py": "the command",
-    "mcfuser/process/child.py": "hands its own environment on to the child that measures",
-    "mcfuser/process/confined.py": "hands its own environment on to the process that works",
-    "service/supervisor.py": "hands its own environment on to the worker process",
+    "mcfuser/process/supervised.py": "hands its own environment on to every child process",
 }
 
 
