@@ -38,13 +38,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "lowering": (SPACE, {"numpy"}),
     "model": (LOWERED | {"devices"}, {"numpy"}),
     "search": (SPACE, {"numpy"}),
-    "codegen": (LOWERED, {"numpy", "tvm", "triton", "nvidia"}),
+    "codegen": (LOWERED | {"process"}, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
     "backends": (TUNED, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
     "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
     "graph": (
-        VALUES | {"measure", "runtime"},
+        VALUES | {"measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
     "compile": (COMPILED, {"numpy"}),
@@ -69,9 +69,7 @@ LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "devices"}, "numpy": {"devices"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",
-    "mcfuser/process/child.py": "hands its own environment on to the child that measures",
-    "mcfuser/process/confined.py": "hands its own environment on to the process that works",
-    "service/supervisor.py": "hands its own environment on to the worker process",
+    "mcfuser/process/supervised.py": "hands its own environment on to every child process",
 }
 
 
@@ -188,6 +186,45 @@ def test_the_search_for_environment_reads_finds_them(tmp_path: Path) -> None:
     ]:
         (tmp_path / "m.py").write_text(text)
         assert reads_environment(tmp_path / "m.py") is expected, text
+
+
+STARTERS = {
+    "mcfuser/process/supervised.py": "starts every process of mcfuser's own",
+    "mcfuser/process/forkserver.py": "forks those that share what one of them has loaded",
+}
+TOOLS = {
+    "mcfuser/tune/key.py": "asks ptxas for its version",
+    "mcfuser/codegen/cuda/cubin.py": "asks cuobjdump what a kernel uses",
+    "mcfuser/codegen/cuda/build.py": "calls the C compiler for a library that stands in for CUDA's",
+}
+STARTING = {
+    "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp", "os.system",
+    "os.popen", "concurrent.futures.ProcessPoolExecutor", "multiprocessing.Process",
+    "multiprocessing.Pool", "multiprocessing.get_context",
+}  # fmt: skip
+
+
+def names(path: Path) -> set[str]:
+    """All that a file imports, and every attribute that it reads, with dots."""
+    read = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
+    return {module for module, _ in imports(path)} | {ast.unparse(n) for n in read}
+
+
+def test_processes_are_started_in_one_room() -> None:
+    """Other programs' tools, which are waited for, may be called with subprocess.run elsewhere."""
+    started = {str(p.relative_to(ROOT)) for p in SOURCES if names(p) & STARTING}
+    assert started == set(STARTERS)
+    tools = {str(p.relative_to(ROOT)) for p in SOURCES if "subprocess" in names(p)}
+    assert tools - set(STARTERS) == set(TOOLS)
+
+
+def test_no_module_reassigns_what_belongs_to_the_whole_process() -> None:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                assert node.attr != "tempdir", path
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                assert "sys.modules" not in ast.unparse(node), path
 
 
 HEAVY = ("tvm", "tvm_ffi", "triton", "torch", "sympy", "onnx", "onnxruntime", "sqlalchemy")

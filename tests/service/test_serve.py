@@ -20,10 +20,9 @@ from mcfuser.errors import InputError
 from service.serve import serve
 from service.settings import Settings
 from tests.support.models import model
-from tests.support.paths import PYTHONPATH, SUPPORT
+from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
 
 SCRIPT = SUPPORT / "serve_slowly.py"
-ROOT = SCRIPT.parent.parent
 
 
 class Server:

@@ -16,8 +16,10 @@ from mcfuser.codegen.triton import Lowering, Source, generate
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DeviceError
 from mcfuser.space.statement import Illegal
-from tests.support.cuda_modules import MISSING, PHYSICAL, module_with, tvm
+from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split, tvm
 from tests.support.triton_cases import run_time, scheduled
+
+__all__ = ["compiled", "split"]  # fixtures
 
 gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed: {MISSING}")
 
