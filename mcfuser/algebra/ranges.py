@@ -38,6 +38,7 @@ class Range:
 ANY = Range(-math.inf, math.inf)
 FINITE = Range(-ORDINARY, ORDINARY)
 ZERO = Range(0.0, 0.0)
+TRUE = Range(1.0, 1.0)
 TRUTH = Range(0.0, 1.0)
 """A condition is 0 or 1."""
 
@@ -69,6 +70,8 @@ def value(e: Expr, facts: Facts) -> Range:
         return ZERO
     args = [value(a, facts) for a in e.args]
     if e.op in _CONDITIONS:
+        if e.op in ("and", "or", "not"):
+            args = [_truth(x) for x in args]
         return TRUTH if ANY in args else _CONDITIONS[e.op](*args)
     return ANY if ANY in args else _settled(_ARITHMETIC[e.op](*args), args)
 
@@ -88,7 +91,7 @@ def _settled(found: Range, args: Sequence[Range]) -> Range:
 
 def _cast(x: Range, dtype: str) -> Range:
     if dtype == "bool":
-        return x if x in (ZERO, Range(1.0, 1.0)) else TRUTH
+        return _truth(x)
     if dtype in DISCRETE:  # rounded towards zero
         return Range(min(x.low, 0.0), max(x.high, 0.0)) if x.ordinary else ANY
     if dtype == "float16":  # the lowest number is infinite there
@@ -101,13 +104,18 @@ def _cast(x: Range, dtype: str) -> Range:
 # --- choices
 
 
+def _truth(x: Range) -> Range:
+    """Whether a value is other than zero."""
+    return ZERO if x == ZERO else TRUTH if x.low <= 0 <= x.high else TRUE
+
+
 def _select(e: Call, facts: Facts) -> Range:
     condition, first, second = e.args
-    held = value(condition, facts)
+    held = _truth(value(condition, facts))
     if held == ZERO:
         return value(second, facts)
     one = _narrowed(condition, first, value(first, facts), holds=True)
-    if held.low > 0:
+    if held == TRUE:
         return one
     other = _narrowed(condition, second, value(second, facts), holds=False)
     return Range(min(one.low, other.low), max(one.high, other.high))
@@ -186,7 +194,7 @@ def _positive(f: Callable[[float], float], at_zero: bool) -> Callable[[Range], R
 
 
 def _less(x: Range, y: Range) -> Range:
-    return Range(1.0, 1.0) if x.high < y.low else ZERO if x.low >= y.high else TRUTH
+    return TRUE if x.high < y.low else ZERO if x.low >= y.high else TRUTH
 
 
 def _at_most(x: Range, y: Range) -> Range:
@@ -195,7 +203,7 @@ def _at_most(x: Range, y: Range) -> Range:
 
 def _equal(x: Range, y: Range) -> Range:
     if x == y and x.low == x.high:
-        return Range(1.0, 1.0)
+        return TRUE
     return TRUTH if x.low <= y.high and y.low <= x.high else ZERO
 
 

@@ -10,8 +10,9 @@ sums of the exponentials need a mask then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, Range, value
@@ -42,11 +43,11 @@ def marked(
 ) -> tuple[Statement, ...]:
     """The statements with what each must mask past the ends of the axes that it reduces."""
     placed = _Placed(program, {b.name: b for b in buffers}, tuple(statements(body)))
-    fills: dict[str, Fill] = {}
-    first: dict[Compute, Fill] = {}
-    while (found := _best(placed, fills)) is not None:
-        reader, fill = found
-        fills[fill.buffer] = first[reader] = fill
+    known = _Known(placed, {})
+    first: dict[str, Fill] = {}
+    while (found := _best(known)) is not None:
+        fill, known = found
+        first[placed.readers(fill.buffer)[0].buffer] = fill
 
     def go(items: Sequence[Statement]) -> tuple[Statement, ...]:
         done: list[Statement] = []
@@ -54,23 +55,21 @@ def marked(
             if isinstance(s, Loop):
                 s = replace(s, body=go(s.body))
             elif isinstance(s, Compute):
-                s = _marked(placed, fills, s, first.get(s))
+                s = _marked(known, s, first.get(s.buffer))
             done.append(s)
         return tuple(done)
 
     return go(body)
 
 
-def _marked(placed: _Placed, fills: Mapping[str, Fill], s: Compute, fill: Fill | None) -> Compute:
+def _marked(known: _Known, s: Compute, fill: Fill | None) -> Compute:
     over = s.operator.over
-    args = s.body.args if isinstance(s.body, Call) else ()
-    zero = {a: [value(x, _Past(placed, a, fills)) == ZERO for x in args] for a in over}
-    return replace(
-        s,
-        masked=tuple(a for a in over if not _absorbed(placed, fills, s, a)),
-        masked_args=tuple(tuple(a for a in over if not zero[a][i]) for i in range(len(args))),
-        fill=fill,
-    )
+    if not over:
+        return replace(s, fill=fill) if fill is not None else s
+    factors = s.body.args if isinstance(s.body, Call) and s.body.op == "mul" else ()
+    ends = tuple(tuple(a for a in over if known.past(x, a) != ZERO) for x in factors)
+    masked = tuple(a for a in over if not known.absorbed(s, a))
+    return replace(s, masked=masked, masked_factors=ends, fill=fill)
 
 
 # --- what is known of a schedule's buffers
@@ -118,8 +117,34 @@ class _Placed:
             return _moves(self.chain, self.loads[name].read, a)
         return any(a in d.index.axes for d in self.buffers[name].dims)
 
+    @cached_property
+    def sources(self) -> dict[str, frozenset[str]]:
+        """The buffers that each computed one is computed from."""
+        every = self.computes.items()
+        return {name: frozenset(r.tensor for r in reads(s.body)) for name, s in every}
+
     def readers(self, name: str) -> list[Compute]:
-        return [s for s in self.computes.values() if any(r.tensor == name for r in reads(s.body))]
+        return [s for b, s in self.computes.items() if name in self.sources[b]]
+
+    def below(self, source: str) -> list[Compute]:
+        """What reads a buffer, directly or not, as far as results vary along what it does."""
+        along = {a for d in self.buffers[source].dims for a in d.index.axes}
+        found, names = list[Compute](), {source}
+        for s in self.computes.values():
+            if self.sources[s.buffer] & names:
+                found.append(s)
+                if any(self.extends(s.buffer, a) for a in along):
+                    names.add(s.buffer)
+        return found
+
+    def above(self, source: str) -> list[Compute]:
+        """What computes a buffer, and all that it needs."""
+        found, names = list[Compute](), {source}
+        for s in reversed(self.computes.values()):
+            if s.buffer in names:
+                found.append(s)
+                names |= self.sources[s.buffer]
+        return found
 
 
 def _moves(chain: Chain, r: Read, a: str) -> bool:
@@ -132,42 +157,78 @@ def _moves(chain: Chain, r: Read, a: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Past:
-    """Ranges at positions past the tile's end along one axis: past the axis' end, and where the
-    next tile begins. Other axes are inside."""
+class _Known:
+    """What is known past the ends of axes, where some buffers are filled."""
 
     placed: _Placed
-    axis: str
     fills: Mapping[str, Fill]
+    ranges: dict[tuple[str, str], Range] = field(default_factory=dict)
+    found: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    def read(self, r: Read) -> Range:
-        placed, name = self.placed, r.tensor
-        if name in self.fills and self.axis in self.fills[name].axes:
-            return Range(self.fills[name].value, self.fills[name].value)
+    def past(self, e: Expr, a: str) -> Range:
+        """The range of an expression past the end of one axis, all others inside."""
+        return value(e, _Past(self, a))
+
+    def absorbed(self, s: Compute, a: str) -> bool:
+        """A reduction's body is its identity past the end of an axis. A maximum need not be quite
+        the lowest number where it is of something ordinary, or where a domain was put into what it
+        reads: then all its readers take such a number for nothing (algebra.masks)."""
+        key = s.buffer, a
+        if key not in self.found:
+            body, program = self.past(s.body, a), self.placed.program
+            if s.operator.reduce == "sum":
+                self.found[key] = body == ZERO
+            else:
+                nothing = s.buffer in program.ordinary or s.buffer in program.settled
+                self.found[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
+        return self.found[key]
+
+    def buffer(self, name: str, a: str) -> Range:
+        """The range of a buffer's elements past the end of an axis."""
+        if (name, a) not in self.ranges:
+            self.ranges[name, a] = self._buffer(name, a)
+        return self.ranges[name, a]
+
+    def _buffer(self, name: str, a: str) -> Range:
+        placed, fill = self.placed, self.fills.get(name)
+        if fill is not None and a in fill.axes:
+            return Range(fill.value, fill.value)
         if name in placed.loads:
-            return ZERO if placed.extends(name, self.axis) else FINITE
-        if not placed.extends(name, self.axis):
-            return self._unvaried(name)
+            return ZERO if placed.extends(name, a) else FINITE
+        s = placed.computes.get(name)
+        if s is None:
+            return ANY
+        if not placed.extends(name, a):
+            return self._maximum(s) if s.operator.reduce == "max" else ANY
         if name in placed.combined:
             return ZERO
-        s = placed.computes.get(name)
-        if s is None or s.operator.reduce == "max" or name in placed.repaired:
+        if s.operator.reduce == "max" or name in placed.repaired:
             return ANY
-        found = value(s.body, self)
-        if s.operator.reduce == "none" and s.domain is not None:
-            return Range(min(found.low, 0.0), max(found.high, 0.0))
-        if s.operator.reduce == "none" or found == ZERO:
-            return found
-        return FINITE if found.ordinary else ANY
+        found = self.past(s.body, a)
+        if s.operator.reduce == "none":
+            low, high = found.low, found.high
+            return Range(min(low, 0.0), max(high, 0.0)) if s.domain is not None else found
+        return found if found == ZERO else FINITE if found.ordinary else ANY
 
-    def _unvaried(self, name: str) -> Range:
-        """What was computed from positions inside alone. A maximum starts at the lowest number."""
-        placed = self.placed
-        s = placed.computes.get(name)
-        if s is None or s.operator.reduce != "max" or placed.buffers[name].dtype in DISCRETE:
+    def _maximum(self, s: Compute) -> Range:
+        """A maximum of positions inside, which started at the lowest number."""
+        placed, name = self.placed, s.buffer
+        if placed.buffers[name].dtype in DISCRETE:
             return ANY
         above = name in placed.program.ordinary and name not in placed.repaired
-        return Range(-ORDINARY if above else LOWEST, float("inf"))
+        return Range(-ORDINARY if above else LOWEST, math.inf)
+
+
+@dataclass(frozen=True)
+class _Past:
+    """Facts past the tile's end along one axis: past the axis' end, and where the next tile
+    begins."""
+
+    known: _Known
+    axis: str
+
+    def read(self, r: Read) -> Range:
+        return self.known.buffer(r.tensor, self.axis)
 
     def false(self, condition: Expr) -> bool:
         return False
@@ -175,14 +236,14 @@ class _Past:
 
 @dataclass(frozen=True)
 class _Ended(_Past):
-    """Ranges past an axis' very end, for all positions inside of the axes that are not reduced."""
+    """Facts past an axis' very end, at all positions inside of the axes that are not reduced."""
 
     over: tuple[str, ...] = ()
 
     def false(self, condition: Expr) -> bool:
         """A bound of the axis ends before the axis does, in every row."""
         rows = (i for i in bounds(condition, self.axis)[1] if not {*i.axes} & {*self.over})
-        return any(_inside(self.placed.chain, i, self.axis) for i in rows)
+        return any(_inside(self.known.placed.chain, i, self.axis) for i in rows)
 
 
 def _inside(chain: Chain, index: Affine, a: str) -> bool:
@@ -196,81 +257,51 @@ def _inside(chain: Chain, index: Affine, a: str) -> bool:
 # --- where one number does for several reductions
 
 
-def _absorbed(placed: _Placed, fills: Mapping[str, Fill], s: Compute, a: str) -> bool:
-    """A reduction's body is its identity past the end of an axis. A maximum need not be quite the
-    lowest number where it is of something ordinary, or where a domain was put into what it reads:
-    then all its readers take such a number for nothing (algebra.masks)."""
-    found = value(s.body, _Past(placed, a, fills))
-    if s.operator.reduce == "sum":
-        return found == ZERO
-    nothing = s.buffer in placed.program.ordinary or s.buffer in placed.program.settled
-    return found != ANY and found.high <= (-ORDINARY if nothing else LOWEST)
+def _best(known: _Known) -> tuple[Fill, _Known] | None:
+    """The fill that spares the most masks, of the latest buffer, and what is known then; None where
+    no fill spares two masks."""
+    placed, most = known.placed, 1
+    best: tuple[Fill, _Known] | None = None
+    masks = sum(not known.absorbed(s, a) for s in placed.computes.values() for a in s.operator.over)
+    for source in reversed(placed.computes) if masks > most else ():
+        for number in NUMBERS if source not in known.fills else ():
+            found = _filled(known, source, number, most)
+            if found is not None:
+                most, best = found[0], found[1:]
+    return best
 
 
-def _best(placed: _Placed, fills: Mapping[str, Fill]) -> tuple[Compute, Fill] | None:
-    """The fill that spares the most masks, of the latest buffer, with the buffer's first reader;
-    None where no fill spares two masks."""
-    best: tuple[int, Compute, Fill] | None = None
-    for source in reversed(placed.computes):
-        if source in fills or placed.buffers[source].dtype != "float32":
-            continue
-        for number in NUMBERS:
-            found = _fill(placed, fills, source, number)
-            if found is not None and (best is None or found[0] > best[0]):
-                best = found
-    return best[1:] if best is not None else None
-
-
-def _fill(
-    placed: _Placed, fills: Mapping[str, Fill], source: str, number: float
-) -> tuple[int, Compute, Fill] | None:
-    """How many masks the number at the source spares: those of all reductions that read it. None
-    where one would be left, or where the source is computed from a reduction that keeps its own."""
-    readers = placed.readers(source)
-    reductions = [s for s in _below(placed, source) if s.operator.reduce != "none"]
-    if not reductions or product(readers[0].operator) is not None:
-        return None  # a product may be issued after what follows it
-    over = tuple(a for a in reductions[0].operator.over if placed.extends(source, a))
-    if over != reductions[0].operator.over:
+def _filled(
+    known: _Known, source: str, number: float, most: int
+) -> tuple[int, Fill, _Known] | None:
+    """How many masks the number at the source spares, if that is more than `most`: those of all
+    reductions that read it. None where one would be left, or where the source is computed from a
+    reduction that keeps its own."""
+    placed = known.placed
+    reductions = [s for s in placed.below(source) if s.operator.reduce != "none"]
+    if len(reductions) <= most:
         return None
+    over = reductions[0].operator.over
+    pairs = [(s, a) for s in reductions for a in s.operator.over if a in over]
+    spared = len({s.buffer for s, a in pairs if not known.absorbed(s, a)})
+    if spared <= most or not all(placed.extends(source, a) for a in over):
+        return None
+    if placed.buffers[source].dtype != "float32" or not _together(placed, source):
+        return None
+    facts = [_Ended(known, a, over) for a in over]
+    body, same = placed.computes[source].body, Range(number, number)
+    fill = Fill(source, over, number, tuple(f.axis for f in facts if value(body, f) == same))
+    filled = _Known(placed, {**known.fills, source: fill})
+    above = [(s, a) for s in placed.above(source) for a in s.operator.over if a in over]
+    fits = all(filled.absorbed(s, a) for s, a in pairs)
+    return (spared, fill, filled) if fits and all(known.absorbed(*x) for x in above) else None
+
+
+def _together(placed: _Placed, source: str) -> bool:
+    """All that computes or reads a buffer stands in the loops of its first reader, which is no
+    product: a product may be issued after what follows it."""
+    readers = placed.readers(source)
     here = placed.around[readers[0].buffer]
     places = [placed.around[name] for name in (source, *(s.buffer for s in readers))]
-    if any(outer[: len(here)] != here for outer in places):
-        return None  # it is computed or read where the loops at hand are not
-    ended = tuple(
-        a for a in over
-        if value(placed.computes[source].body, _Ended(placed, a, fills, over))
-        == Range(number, number)
-    )  # fmt: skip
-    fill = Fill(source, over, number, ended)
-    filled = {**fills, source: fill}
-    pairs = [(s, a) for s in reductions for a in s.operator.over if a in over]
-    spared = {s.buffer for s, a in pairs if not _absorbed(placed, fills, s, a)}
-    if len(spared) < 2 or not all(_absorbed(placed, filled, s, a) for s, a in pairs):
-        return None
-    above = [(s, a) for s in _above(placed, source) for a in s.operator.over if a in over]
-    if not all(_absorbed(placed, fills, s, a) for s, a in above):
-        return None
-    return len(spared), readers[0], fill
-
-
-def _below(placed: _Placed, source: str) -> list[Compute]:
-    """What reads a buffer, directly or not, as far as results vary along what it does."""
-    along = {a for d in placed.buffers[source].dims for a in d.index.axes}
-    found, names = list[Compute](), {source}
-    for s in placed.computes.values():
-        if any(r.tensor in names for r in reads(s.body)):
-            found.append(s)
-            if any(placed.extends(s.buffer, a) for a in along):
-                names.add(s.buffer)
-    return found
-
-
-def _above(placed: _Placed, source: str) -> list[Compute]:
-    """What computes a buffer, and all that it needs."""
-    found, names = list[Compute](), {source}
-    for s in reversed(placed.computes.values()):
-        if s.buffer in names:
-            found.append(s)
-            names |= {r.tensor for r in reads(s.body)}
-    return found
+    same = all(outer[: len(here)] == here for outer in places)
+    return same and product(readers[0].operator) is None

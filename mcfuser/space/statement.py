@@ -95,7 +95,7 @@ class Compute:
     Outside the extents and the domain, a reduction takes its identity and a map is undefined.
     `masked` are the axes past whose end the body of a reduction must be replaced by the identity:
     past the end of its other axes the body is the identity already, once `fill` was done before.
-    `masked_args` are the axes past whose end each argument of the body is not zero, for products
+    `masked_factors` are the axes past whose end each factor of the body is not zero, for products
     that mask their operands one by one (space.ends).
     """
 
@@ -104,7 +104,7 @@ class Compute:
     body: Expr
     domain: Expr | None = None
     masked: tuple[str, ...] = ()
-    masked_args: tuple[tuple[str, ...], ...] = ()
+    masked_factors: tuple[tuple[str, ...], ...] = ()
     fill: Fill | None = None
 
 

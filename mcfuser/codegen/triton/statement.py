@@ -208,7 +208,7 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
     """Both operands of a product and their dtype, after the lines that they need."""
     assert isinstance(s.body, Call)
     first, second = s.body.args
-    ends = s.masked_args
+    ends = s.masked_factors
     left, right = first, second
     if _bare(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
