@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
+from unittest.mock import patch
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mcfuser.chain import LOWEST, Chain
-from mcfuser.space.expression import parse
+from mcfuser.space import interpret
+from mcfuser.space.expression import bind, loop_axes, parse, tilings
 from mcfuser.space.place import place
+from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
-from mcfuser.space.statement import Compute, Fill, statements
+from mcfuser.space.reference import evaluate
+from mcfuser.space.statement import Compute, Fill, plain_index, statements
 from tests.support.chains import chain
+from tests.support.random_chains import Case, cases
 from tests.support.softmaxes import softmax
 
 SHAPES = {"A": "mk", "B": "kn", "D": "nh", "Q": "mk", "K": "nk", "M": "mn", "x": "m"}
@@ -133,3 +142,56 @@ def test_a_maximum_that_is_not_subtracted_shares_its_fill_with_sums_of_exponenti
     c = chain(EXTENTS, SHAPES, lines, ("R", "Z"))
     assert fills(c, "m.nk") == [Fill("S", ("n",), LOWEST)]
     assert masks(lines, "m.nk", "R", "Z") == {"S": (), "R": (), "Z": ()}
+
+
+# --- marks obeyed: nothing else is masked past an end ---------------------------------------
+
+
+def filling(run: interpret._Run, s: Compute) -> None:
+    """A statement computed after its fill, which leaves out what is said to hold it already."""
+    fill = s.fill
+    if fill is not None:
+        held = run.buffers[fill.buffer][interpret._region(run, fill.buffer)]
+        for i, dim in enumerate(run.schedule.buffer(fill.buffer).dims):
+            a = plain_index(dim.index)
+            if a in fill.axes and a not in fill.ended:
+                past = run.positions(a) >= run.schedule.chain.size(a)
+                np.moveaxis(held, i, 0)[past] = fill.value
+    COMPUTE(run, s)
+
+
+def masked_alone(run: interpret._Run, s: Compute) -> np.ndarray:
+    """Where its marks and its domain leave a statement its body."""
+    space = s.operator.related
+    inside = np.ones((1,) * len(space), bool)
+    for a in s.masked:
+        shape = [1] * len(space)
+        shape[space.index(a)] = -1
+        inside = inside & (run.positions(a) < run.schedule.chain.size(a)).reshape(shape)
+    if s.domain is None:
+        return inside
+    return inside & interpret._over(run, s.domain, space).astype(bool)
+
+
+COMPUTE = interpret._compute
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(), st.integers(0, 10**9))
+def test_random_schedules_need_no_more_masks_than_are_marked(case: Case, seed: int) -> None:
+    rng, ready = Random(seed), program(case.chain)
+    expression = bind(ready.chain, rng.choice(tilings(ready.chain)))
+    sizes = {a: ready.chain.size(a) for a in loop_axes(ready.chain)}
+    tiles = {a: min(n, max(-(-n // rng.randint(1, 3)), 1) + rng.randint(0, 1))
+             for a, n in sizes.items()}  # fmt: skip
+    dead = frozenset(a for a, n in tiles.items() if n >= sizes[a])
+    schedule = Plan(ready, expression, dead).schedule(tiles)
+    data = np.random.default_rng(seed)
+    inputs = {n: data.standard_normal(case.chain.shape(n)) for n in case.chain.inputs}
+    expected = evaluate(case.chain, inputs)
+    obeyed = {"_compute": filling, "_valid": masked_alone}
+    with patch.multiple(interpret, **obeyed):
+        found, _ = interpret.interpret(schedule, inputs)
+    for name in case.chain.outputs:
+        scale = np.abs(expected[name]).max() + 1e-30
+        np.testing.assert_allclose(found[name] / scale, expected[name] / scale, rtol=0, atol=1e-9)
