@@ -105,8 +105,9 @@ def _smooth(chain: Chain, r: Operator, own: Read, wanted: Expr) -> bool:
 
 def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:
     """No x can be the lowest number or near it, below which there is no room: it is not written
-    there, no input is added, and none that varies along these axes is in it at all. A mask may hold
-    that number, and a row of nothing else is not empty: its weights are all alike."""
+    there, no input is added, nor the maximum of a row that may be empty, and no input that varies
+    along these axes is in it at all. A mask may hold that number, and a row of nothing else is not
+    empty: its weights are all alike."""
     whole = through_maps(chain, x)
     if any(isinstance(e, Const) and NEAR_LOWEST < abs(e.value) < math.inf for e in walk(whole)):
         return False
@@ -122,9 +123,12 @@ def infinite(chain: Chain, x: Expr) -> bool:
 
 
 def _adds_input(chain: Chain, e: Expr) -> bool:
-    """The value may be an input's, or such a value plus something."""
+    """The value may be an input's, or an empty row's maximum, or such a value plus something."""
     if isinstance(e, Read):
-        return e.tensor in chain.inputs
+        if e.tensor in chain.inputs:
+            return True
+        o = chain.operator(e.tensor)
+        return o.reduce == "max" and o.domain is not None
     if isinstance(e, Cast):
         return _adds_input(chain, e.arg)
     if not isinstance(e, Call):

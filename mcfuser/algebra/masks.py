@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.exponent import unbiased
 from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, Range, value
 from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, sources
@@ -120,8 +121,8 @@ def _ancestors(chain: Chain, o: Operator) -> set[str]:
 
 @dataclass(slots=True)
 class _Outside:
-    """Ranges outside the domain: of the masked source and of what is computed from it. Of all else
-    the values are finite (docs/chains.md), but for what is computed from the maxima."""
+    """Ranges outside the domain: of the masked source and of what is computed from it. A maximum
+    may have met nothing; all else is finite (docs/chains.md)."""
 
     chain: Chain
     domain: Domain
@@ -131,8 +132,14 @@ class _Outside:
         if r.tensor in self.ranges or r.tensor in self.chain.inputs:
             return self.ranges.get(r.tensor, FINITE)
         o = self.chain.operator(r.tensor)
-        computed = o.reduce == "none" and any(s.tensor in self.ranges for s in reads(o.body))
-        return value(o.body, self) if computed else FINITE
+        if o.reduce == "max":
+            return Range(LOWEST, ORDINARY)
+        met = o.reduce == "none" and any(map(self._maximum, reads(through_maps(self.chain, r))))
+        return value(o.body, self) if met else FINITE
+
+    def _maximum(self, r: Read) -> bool:
+        known = r.tensor not in self.chain.inputs
+        return known and self.chain.operator(r.tensor).reduce == "max"
 
     def false(self, condition: Expr) -> bool:
         return self.domain <= set(conjuncts(condition))
