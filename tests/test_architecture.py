@@ -16,10 +16,10 @@ SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py")
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
-CODE = LOWERED | {"codegen"}
+CODE = LOWERED | {"codegen", "backend"}
 MEASURED = CODE | {"measure", "process"}
-BACKENDS = MEASURED | {"model", "search", "backends", "devices"}
-TUNED = BACKENDS | {"tune", "revision"}
+BACKENDS = MEASURED | {"model", "backends", "devices"}
+TUNED = BACKENDS | {"search", "tune", "revision"}
 COMPILED = TUNED | {"graph", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
@@ -37,10 +37,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "space": (VALUES | {"algebra"}, {"numpy"}),
     "lowering": (SPACE, {"numpy"}),
     "model": (LOWERED | {"devices"}, {"numpy"}),
+    "backend": (SPACE, set()),
     "search": (SPACE, {"numpy"}),
-    "codegen": (LOWERED | {"process"}, {"numpy", "tvm", "triton", "nvidia"}),
+    # codegen obeys what statements say: it looks for no operator, so it needs no algebra
+    "codegen": ((LOWERED | {"process"}) - {"algebra"}, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
-    "backends": (TUNED, {"cuda", "ml_dtypes", "numpy", "tvm"}),
+    "backends": (BACKENDS, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
     "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
     "graph": (
@@ -50,7 +52,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
     "batch": (
-        VALUES | {"process", "arguments", "revision", "backends", "devices"}, {"pydantic"},
+        VALUES | {"process", "arguments", "revision", "backends", "devices", "measure"},
+        {"pydantic"},
     ),
     "cli": (
         COMPILED | {"arguments", "batch", "db", "process", "report", "service"},
@@ -193,7 +196,7 @@ STARTERS = {
     "mcfuser/process/forkserver.py": "forks those that share what one of them has loaded",
 }
 TOOLS = {
-    "mcfuser/tune/key.py": "asks ptxas for its version",
+    "mcfuser/backends/cuda/backend.py": "asks ptxas for its version",
     "mcfuser/codegen/cuda/cubin.py": "asks cuobjdump what a kernel uses",
     "mcfuser/codegen/cuda/build.py": "calls the C compiler for a library that stands in for CUDA's",
 }

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
+from mcfuser.algebra.linear import added, linear
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, read, reads, replaced, walk
 
@@ -30,18 +31,42 @@ def base_two(chain: Chain) -> Chain:
     """
     for o in chain.operators:
         if o.reduce == "max" and o.out not in chain.outputs:
+            chain = _respelt(chain, o)
             found = _argument(chain, o)
             if found is not None and chain.tensor(o.out).dtype == "float32":
                 return base_two(_moved(chain, o, found))
     return chain
 
 
-def _argument(chain: Chain, o: Operator) -> Expr | None:
-    """What `o` is the maximum of, where some exponential is of the same less that maximum. The
-    maximum may join something that does not vary (absorb)."""
+def _joined(o: Operator) -> tuple[Expr, ...]:
+    """What a maximum is taken of; it may join something that does not vary (absorb)."""
+    return o.body.args if isinstance(o.body, Call) and o.body.op == "max" else (o.body,)
+
+
+def _respelt(chain: Chain, o: Operator) -> Chain:
+    """The chain in which every exponential of x less the maximum of x is written so:
+    `exp(-(r - x))` and `exp(1.0 * (x - r))` are `exp(x - r)`."""
     own = read(o.out, *o.axes)
-    bodies = o.body.args if isinstance(o.body, Call) and o.body.op == "max" else (o.body,)
-    for x in bodies:
+    for x in _joined(o):
+        wanted = Call("sub", (x, own))
+        form = linear(wanted)
+        spellings = {
+            e for r in chain.readers(o.out) for e in walk(r.body)
+            if isinstance(e, Call) and e.op == "exp" and not added(linear(e.args[0]), form, -1.0)
+        }  # fmt: skip
+        for e in spellings - {Call("exp", (wanted,))}:
+            operators = [
+                replace(r, body=replaced(r.body, e, Call("exp", (wanted,))))
+                for r in chain.operators
+            ]
+            chain = replace(chain, operators=tuple(operators))
+    return chain
+
+
+def _argument(chain: Chain, o: Operator) -> Expr | None:
+    """What `o` is the maximum of, where some exponential is of the same less that maximum."""
+    own = read(o.out, *o.axes)
+    for x in _joined(o):
         wanted = Call("exp", (Call("sub", (x, own)),))
         used = any(e == wanted for r in chain.operators for e in walk(r.body))
         used = used and all(_smooth(chain, r, own, wanted) for r in chain.operators)
@@ -80,8 +105,9 @@ def _smooth(chain: Chain, r: Operator, own: Read, wanted: Expr) -> bool:
 
 def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:
     """No x can be the lowest number or near it, below which there is no room: it is not written
-    there, no input is added, and none that varies along these axes is in it at all. A mask may hold
-    that number, and a row of nothing else is not empty: its weights are all alike."""
+    there, no input is added, nor the maximum of a row that may be empty, and no input that varies
+    along these axes is in it at all. A mask may hold that number, and a row of nothing else is not
+    empty: its weights are all alike."""
     whole = through_maps(chain, x)
     if any(isinstance(e, Const) and NEAR_LOWEST < abs(e.value) < math.inf for e in walk(whole)):
         return False
@@ -90,10 +116,19 @@ def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:
     return not varies and not _adds_input(chain, whole)
 
 
+def infinite(chain: Chain, x: Expr) -> bool:
+    """Infinity is written in x."""
+    every = walk(through_maps(chain, x))
+    return any(isinstance(e, Const) and math.isinf(e.value) for e in every)
+
+
 def _adds_input(chain: Chain, e: Expr) -> bool:
-    """The value may be an input's, or such a value plus something."""
+    """The value may be an input's, or an empty row's maximum, or such a value plus something."""
     if isinstance(e, Read):
-        return e.tensor in chain.inputs
+        if e.tensor in chain.inputs:
+            return True
+        o = chain.operator(e.tensor)
+        return o.reduce == "max" and o.domain is not None
     if isinstance(e, Cast):
         return _adds_input(chain, e.arg)
     if not isinstance(e, Call):

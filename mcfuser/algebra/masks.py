@@ -1,160 +1,231 @@
-"""Masks taken once: a softmax whose reductions share a domain, with the domain in its scores.
+"""Masks taken once: a domain that several reductions share is put into what they all read.
 
-Where the scores hold the lowest number outside the domain, their maximum needs no mask, and
-`exp2(score - max)` is zero there, so neither do the sums of it: one selection instead of three. In
-a row that has met no position of the domain, the maximum is still the lowest number, of which the
-difference is nothing; there 0 is subtracted instead, which leaves a weight of zero.
+Outside its domain a reduction takes its identity. Where one source, set to the lowest number or to
+zero outside the domain, gives each of them its identity there (`algebra.ranges` says so), one
+selection at the source does for all: the maximum of the scores, and the sums of their exponentials;
+or a sum, and the sum of the squares.
 
-The same holds of lanes past an axis' end, which whoever writes kernels masks so (`softmaxes`).
+A maximum is the lowest number where it has met no position of the domain, of which the difference
+with the lowest number is zero, and its exponential is not. What reads the maximum beside the source
+therefore reads 0 instead in such a row (`nothing_met`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.exponent import unbiased
-from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh
-from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, read, replaced, walk
+from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, Range, value
+from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, sources
+from mcfuser.expr import (
+    DISCRETE,
+    Call,
+    Const,
+    Expr,
+    Read,
+    axes,
+    conjuncts,
+    read,
+    reads,
+    replaced,
+)
 
 INSIDE = "_inside"
-"""The suffix of the scores that hold the lowest number outside the domain."""
+"""The suffix of a source that holds one number outside the domain."""
+
+Domain = frozenset[Expr]
+"""The conditions that must all hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax:
-    """A maximum's scores, the maps that are its exponentials, and the sums over these, of whatever
-    axes: nothing else reads them, though the scores may be a result of the chain. The domain of all
-    reductions is one, or none."""
+class _Mask:
+    """One number at a source outside a domain, the bodies of the operators that read the masked
+    source, and the reductions that need no mask any more."""
 
-    scores: Read
-    weights: tuple[str, ...]
-    sums: tuple[str, ...]
-
-
-def softmaxes(chain: Chain) -> Mapping[str, Softmax]:
-    """Those of a chain, by the maximum, in whose rows the lowest number would count for nothing:
-    not where scores are infinite on purpose, and a row may hold nothing else."""
-    every = ((o.out, _softmax(chain, o)) for o in chain.operators)
-    return {n: one for n, one in every if one is not None and not _infinite(chain, one.scores)}
+    source: Operator
+    number: float
+    bodies: Mapping[str, Expr]
+    absorbed: tuple[str, ...]
 
 
 def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
-    """The chain with such scores, and the reductions whose domain is in what they read."""
-    settled: set[str] = set()
+    """The chain whose sources hold such a number, and the reductions whose domain is in what they
+    read. A source is masked where two reductions or more need no mask for it."""
+    absorbed: frozenset[str] = frozenset()
+    domains = dict.fromkeys(frozenset(conjuncts(o.domain)) for o in chain.operators)
+    for domain in domains:
+        while domain and (found := _best(chain, domain, absorbed)) is not None:
+            chain = _applied(chain, found, domain)
+            absorbed |= set(found.absorbed)
+    return chain, absorbed
+
+
+def _best(chain: Chain, domain: Domain, absorbed: frozenset[str]) -> _Mask | None:
+    """The mask that serves the most reductions, at the latest source; none at what is computed from
+    a reduction that keeps a mask of this domain, for then it would not be the only one."""
+    best: _Mask | None = None
+    masked = {
+        o.out for o in chain.operators
+        if o.out not in absorbed and frozenset(conjuncts(o.domain)) == domain
+    }  # fmt: skip
+    for source in reversed(chain.operators):
+        if masked & _ancestors(chain, source):
+            continue
+        readers = _readers(chain, source, domain, absorbed)
+        if len([o for o in readers if o.reduce != "none"]) < 2:
+            continue
+        for number in (LOWEST, 0.0):
+            found = _mask(chain, source, number, domain, readers)
+            if found and (best is None or len(found.absorbed) > len(best.absorbed)):
+                best = found
+    return best
+
+
+def _readers(
+    chain: Chain, source: Operator, domain: Domain, absorbed: frozenset[str]
+) -> tuple[Operator, ...]:
+    """What reads the source, directly or through maps, in the order of the chain: reductions over
+    the domain, and maps that nothing else reads. Empty where there is anything else."""
+    needed = {a for condition in domain for a in axes(condition)}
+    if not needed <= set(source.axes) or chain.tensor(source.out).dtype in DISCRETE:
+        return ()
+    found, names = list[Operator](), {source.out}
     for o in chain.operators:
-        o = chain.operator(o.out)
-        if o.domain is not None and (found := _softmax(chain, o)) is not None:
-            chain = _masked(chain, o, found.scores, found.weights)
-            settled |= {o.out, *found.sums}
-    return chain, frozenset(settled)
+        every = [r for r in reads(o.body) if r.tensor in names]
+        conditions = [r for r in reads(o.domain) if r.tensor in names] if o.domain else []
+        if not every and not conditions:
+            continue
+        plain = all(r == read(r.tensor, *chain.operator(r.tensor).axes) for r in every)
+        if conditions or not plain or chain.tensor(o.out).dtype in DISCRETE:
+            return ()
+        found.append(o)
+        if o.reduce == "none":
+            if o.domain is not None or o.out in chain.outputs:
+                return ()
+            names.add(o.out)
+        elif o.out in absorbed or frozenset(conjuncts(o.domain)) != domain or not o.axes:
+            return ()
+    return tuple(found)
 
 
-def _softmax(chain: Chain, o: Operator) -> Softmax | None:
-    if o.reduce != "max" or o.out in chain.outputs:
-        return None
-    scores = _scores(o.body)
-    if scores is None or scores.tensor in chain.inputs:
-        return None
-    names = tuple(i.plain for i in scores.indices)
-    own = chain.operator(scores.tensor).axes
-    domain = set(axes(o.domain)) if o.domain is not None else set()
-    if len(set(names)) < len(names) or names != own or not domain <= set(own):
-        return None
-    if not unbiased(chain, _bare(chain, scores, o), o.over):
-        return None
-    read_by = dict.fromkeys([*chain.readers(scores.tensor), *chain.readers(o.out)])
-    weights = [r for r in read_by if r.out != o.out]
-    top = read(o.out, *o.axes)
-    wanted = [_exponential(o.body, t) for t in (top, _top(o, top))]
-    if any(r.body not in wanted or r.domain is not None or r.reduce != "none" for r in weights):
-        return None
-    sums: list[str] = []
-    for w in weights:
-        over = chain.readers(w.out)
-        if w.out in chain.outputs or not all(_vanishes(r, w, o) for r in over):
+def _ancestors(chain: Chain, o: Operator) -> set[str]:
+    """An operator and all that it needs."""
+    found = {o.out}
+    for other in reversed(chain.operators):
+        if other.out in found:
+            found |= {r.tensor for r in sources(other)}
+    return found
+
+
+@dataclass(slots=True)
+class _Outside:
+    """Ranges outside the domain: of the masked source and of what is computed from it. A maximum
+    may have met nothing; all else is finite (docs/chains.md)."""
+
+    chain: Chain
+    domain: Domain
+    ranges: dict[str, Range]
+
+    def read(self, r: Read) -> Range:
+        if r.tensor in self.ranges or r.tensor in self.chain.inputs:
+            return self.ranges.get(r.tensor, FINITE)
+        o = self.chain.operator(r.tensor)
+        if o.reduce == "max":
+            return Range(LOWEST, ORDINARY)
+        met = o.reduce == "none" and any(map(self._maximum, reads(through_maps(self.chain, r))))
+        return value(o.body, self) if met else FINITE
+
+    def _maximum(self, r: Read) -> bool:
+        known = r.tensor not in self.chain.inputs
+        return known and self.chain.operator(r.tensor).reduce == "max"
+
+    def false(self, condition: Expr) -> bool:
+        return self.domain <= set(conjuncts(condition))
+
+
+def _mask(
+    chain: Chain, source: Operator, number: float, domain: Domain, readers: tuple[Operator, ...]
+) -> _Mask | None:
+    """The mask at the source, where every reduction that reads it is left with its identity."""
+    facts = _Outside(chain, domain, {source.out: Range(number, number)})
+    bodies: dict[str, Expr] = {}
+    guards: dict[Read, Expr] = {}
+    rounded: list[str] = []
+    for o in readers:
+        found = value(o.body, facts)
+        body = o.body
+        for top, guard in guards.items():
+            body = replaced(body, top, guard)
+        if body != o.body and (guarded := value(body, facts)) != found:
+            found = guarded
+        else:
+            body = o.body
+        bodies[o.out] = body
+        if o.reduce == "none":
+            facts.ranges[o.out] = found
+        elif o.reduce == "sum" and found == ZERO:
+            facts.ranges[o.out] = FINITE
+        elif o.reduce == "max" and found != ANY and found.high <= -ORDINARY:
+            own = read(o.out, *o.axes)
+            guards[own] = nothing_met(own, found.high)
+            facts.ranges[o.out] = Range(LOWEST, ORDINARY)
+            rounded += [o.out] if found.high > LOWEST else []
+        else:
             return None
-        sums += [r.out for r in over]
-    return Softmax(scores, tuple(w.out for w in weights), tuple(sums)) if weights else None
+    changed = any(bodies[o.out] != o.body for o in readers)
+    tops = [o for o in readers if o.reduce == "max"]
+    if (changed or rounded) and not all(unbiased(chain, o.body, o.over) for o in tops):
+        return None  # a row may hold the lowest number and not be empty
+    if any(not _guarded(chain, name, bodies) for name in rounded):
+        return None  # something else would see that it is not quite the lowest number
+    if not _in_order(chain, domain, readers[0]):
+        return None
+    absorbed = tuple(o.out for o in readers if o.reduce != "none")
+    return _Mask(source, number, bodies, absorbed)
 
 
-def selected(e: Expr) -> tuple[Expr, Expr] | None:
-    """A domain, and what the expression is inside it, where it is the lowest number outside."""
-    if isinstance(e, Call) and e.op == "select" and e.args[2] == Const(LOWEST):
-        return e.args[0], e.args[1]
-    return None
+def nothing_met(top: Read, least: float) -> Expr:
+    """A maximum, and 0 where it has met nothing but a number that is at most `least`."""
+    limit = 0.5 * max(LOWEST, least)  # rounded products, too
+    return Call("select", (Call("le", (top, Const(limit))), Const(0.0), top))
 
 
-def _bare(chain: Chain, scores: Read, o: Operator) -> Expr:
-    """The scores as they were before the maximum's domain was put in them."""
-    found = selected(chain.operator(scores.tensor).body)
-    return found[1] if found is not None and found[0] == o.domain else scores
+def _guarded(chain: Chain, name: str, bodies: Mapping[str, Expr]) -> bool:
+    """All that reads a maximum reads 0 where that has met nothing."""
+    own = read(name, *chain.operator(name).axes)
+    if name in chain.outputs:
+        return False
+    for o in chain.readers(name):
+        inside = own in reads(o.domain) if o.domain is not None else False
+        if inside or bodies.get(o.out, o.body) == o.body:
+            return False
+    return True
 
 
-def _exponential(score: Expr, top: Expr) -> Expr:
-    return Call("exp2", (Call("sub", (score, top)),))
+def _in_order(chain: Chain, domain: Domain, first: Operator) -> bool:
+    """What the domain reads is computed before the first reader of the source."""
+    before = chain.operators[: chain.operators.index(first)]
+    known = {*chain.inputs, *(o.out for o in before)}
+    return all(r.tensor in known for condition in domain for r in reads(condition))
 
 
-def _infinite(chain: Chain, scores: Read) -> bool:
-    """Infinity is written in the scores."""
-    every = walk(through_maps(chain, scores))
-    return any(isinstance(e, Const) and math.isinf(e.value) for e in every)
-
-
-def _scores(e: Expr) -> Read | None:
-    """The read in `z * c'`."""
-    if isinstance(e, Call) and e.op == "mul" and isinstance(e.args[0], Read):
-        return e.args[0] if isinstance(e.args[1], Const) and e.args[1].value > 0 else None
-    return None
-
-
-def _vanishes(r: Operator, w: Operator, o: Operator) -> bool:
-    """It sums over the maximum's domain, and what it sums is zero where the weight is."""
-    same = r.reduce == "sum" and set(conjuncts(r.domain)) == set(conjuncts(o.domain))
-    factors = list(_factors(r.body))
-    others = [f.arg if isinstance(f, Cast) else f for f in factors if not _weight(f, w)]
-    finite = all(isinstance(f, (Read, Const)) for f in others)  # nothing computed, as 0 * log(0) is
-    return same and r.axes != () and len(others) < len(factors) and finite
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Call) and e.op == "mul":
-        for arg in e.args:
-            yield from _factors(arg)
-    else:
-        yield e
-
-
-def _weight(e: Expr, w: Operator) -> bool:
-    bare = e.arg if isinstance(e, Cast) else e
-    return bare == read(w.out, *w.axes)
-
-
-def _masked(chain: Chain, o: Operator, scores: Read, weights: Sequence[str]) -> Chain:
-    source = chain.operator(scores.tensor)
+def _applied(chain: Chain, mask: _Mask, domain: Domain) -> Chain:
+    source = mask.source
     name = fresh(chain, source.out + INSIDE)
-    assert o.domain is not None
-    inside = Call("select", (o.domain, scores, Const(LOWEST)))
-    top = _top(o, read(o.out, *o.axes))
-    body = replaced(o.body, scores, Read(name, scores.indices))
+    own = read(source.out, *source.axes)
+    written = next(o.domain for o in chain.operators if frozenset(conjuncts(o.domain)) == domain)
+    assert written is not None
+    inside = Operator(name, source.axes, Call("select", (written, own, Const(mask.number))))
     operators: list[Operator] = []
-    for r in chain.operators:
-        if r.out == o.out:
-            operators.append(Operator(name, source.axes, inside))
-            r = replace(r, body=body)
-        elif r.out in weights:
-            r = replace(r, body=_exponential(body, top))
-        operators.append(r)
-    shape = chain.tensor(source.out).shape
-    tensors = (*chain.tensors, Tensor(name, shape, "float32"))
+    for o in chain.operators:
+        if o.out in mask.bodies:
+            if inside not in operators:
+                operators.append(inside)
+            body = replaced(mask.bodies[o.out], own, read(name, *source.axes))
+            o = replace(o, body=body)
+        operators.append(o)
+    dtype = "float64" if chain.tensor(source.out).dtype == "float64" else "float32"
+    tensors = (*chain.tensors, Tensor(name, chain.tensor(source.out).shape, dtype))
     return replace(chain, operators=tuple(operators), tensors=tensors)
-
-
-def _top(o: Operator, own: Read) -> Expr:
-    """The maximum, and 0 in a row that has met no position of the domain."""
-    assert isinstance(o.body, Call) and isinstance(o.body.args[1], Const)
-    factor = float(o.body.args[1].value)
-    nothing = Call("le", (own, Const(0.5 * LOWEST * min(1.0, factor))))  # rounded products, too
-    return Call("select", (nothing, Const(0.0), own))

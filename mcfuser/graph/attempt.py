@@ -88,10 +88,11 @@ def written(s: Attempt) -> set[str]:
     return {line.out for line in s.draft.lines}
 
 
-def stored(s: Attempt, value: Value, name: str) -> str:
-    """The tensor that holds a value, written by an operator of its own where none does yet."""
+def stored(s: Attempt, value: Value, *names: str) -> str:
+    """The tensor that holds a value, written by an operator of its own where none does yet, under
+    the first of these names that is free."""
     if isinstance(value.expr, Read) and value.expr.tensor in written(s):
         return value.expr.tensor
-    out = s.draft.fresh([name])
+    out = s.draft.fresh(names)
     s.draft.lines.append(Line(out, value.axes, value.expr))
     return out

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.expr import Cast, Const, Expr, Read, call
-from mcfuser.graph.attempt import Attempt, Value, followed, number, source, stored, written
+from mcfuser.graph.attempt import Attempt, Value, followed, number, source, stored
 from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
 from mcfuser.graph.draft import Line, finish
 from mcfuser.graph.scalar import ELEMENTWISE, nodes, simplify
@@ -32,6 +32,10 @@ from mcfuser.graph.views import (
 )
 
 FLOATS = ("float32", "float16")
+NAMES = {"left": "A", "right": "B", "first": "C", "outer": "D", "last": "E"}
+"""Tensors by the part that they play: the operands of the first product and its result, what that
+result is multiplied with, and the result of the chain. All are the paper's letters."""
+_MORE = "FGHL"  # other operands
 _LARGEST = 60  # nodes of a body before its operands become tensors of their own
 _REFINEMENTS = 8
 
@@ -54,11 +58,9 @@ def lift(
 
     `closed` are values inside other chains: a view of one is read as it is. Raises Unliftable.
     """
-    soft = any(flow.kinds[v] == "softmax" for v in members)
-    names = dict(zip("ABCDE", "QKSVO" if soft else "ABCDE", strict=True))
     last = max(i for i, v in enumerate(members) if flow.kinds[v] == "product")
-    if any(flow.kinds[v] == "elementwise" for v in members[last:]):
-        names["U"] = "U"
+    mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
+    names = {**NAMES, "second": "U" if mapped else NAMES["last"]}
     factors: dict[int, tuple[int, ...]] = {}
     for _ in range(_REFINEMENTS):
         lifting = Attempt(flow, closed, factors, names)
@@ -81,7 +83,7 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
         raise Unliftable(f"its result has dtype {dtype(last)}")
     if not value.axes:
         raise Unliftable("its result is a single number")
-    out = stored(s, value, s.names["E"])
+    out = stored(s, value, s.names["last"])
     if s.draft.lines[-1].out != out:
         raise Unliftable("its last value is not its result")
     done = finish(s.draft, value.layout, dtype(last), name)
@@ -113,9 +115,9 @@ def _first_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
     batch = [s.dimension(e) for e in shape(v)[:-2]]
     rows, columns, depth = (s.dimension(e) for e in (left[-2], right[-1], left[-1]))
     s.batch |= {a for axes in batch for a, _ in axes}
-    one, scale = _factor(s, value.args[0], [*batch, rows, depth], s.names["A"])
-    two, other = _factor(s, value.args[1], [*batch, depth, columns], s.names["B"])
-    result = _product(s, v, (Read(one, ()), Read(two, ())), [*batch, rows, columns], depth, "C")
+    one, scale = _factor(s, value.args[0], [*batch, rows, depth], s.names["left"])
+    two, other = _factor(s, value.args[1], [*batch, depth, columns], s.names["right"])
+    result = _product(s, v, (Read(one, ()), Read(two, ())), [*batch, rows, columns], depth, "first")
     return replace(result, expr=simplify("mul", result.expr, Const(scale * other)))
 
 
@@ -136,13 +138,13 @@ def _next_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
     depth = seen[-1] if on_left else seen[-2]
     own = s.dimension(extents[-1] if on_left else extents[-2])
     operand = [*batch, depth, own] if on_left else [*batch, own, depth]
-    name, scale = _factor(s, outer, operand, s.names["D"])
-    mine: Expr = Read(stored(s, s.values[inner], "W" if "Z" in written(s) else "P"), ())
+    name, scale = _factor(s, outer, operand, s.names["outer"])
+    mine: Expr = Read(stored(s, s.values[inner], "P", "W"), ())
     if dtype(outer) != "float32":
         mine = Cast(mine, dtype(outer))
     pair = (mine, Read(name, ())) if on_left else (Read(name, ()), mine)
     along = [*batch, seen[-2], own] if on_left else [*batch, own, seen[-1]]
-    result = _product(s, v, pair, along, depth, "U" if "U" in s.names else "E")
+    result = _product(s, v, pair, along, depth, "second")
     return replace(result, expr=simplify("mul", result.expr, Const(scale)))
 
 
@@ -188,7 +190,7 @@ def _factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str
             break
         place, scale = found[0], scale * found[1]
     order = tuple(a for axes in along for a, _ in axes if a in place.layout)
-    return source(s, place, order, [name, "F"]), scale
+    return source(s, place, order, [name, _MORE[0]]), scale
 
 
 def _scaled(s: Attempt, place: Place) -> tuple[Place, float] | None:
@@ -242,7 +244,7 @@ def _operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     extents = shape(a)
     place = followed(s, Place(a, broadcast(along[len(along) - len(extents) :], extents)))
     order = tuple(x for axes in along for x, _ in axes if x in place.layout)
-    operand = Read(source(s, place, order, "MFGHL" if "Q" in s.names.values() else "FGHL"), ())
+    operand = Read(source(s, place, order, _MORE), ())
     return Cast(operand, "float32") if dtype(a) == "float16" else operand
 
 

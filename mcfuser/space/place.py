@@ -14,6 +14,7 @@ from mcfuser.algebra.roll import OLD, Roll
 from mcfuser.chain import Operator, lowest, sources
 from mcfuser.expr import Expr, Read, axis, rewrite
 from mcfuser.space.bounds import bounded
+from mcfuser.space.ends import marked
 from mcfuser.space.expression import Expression
 from mcfuser.space.nest import SPLIT, Nest, Site, computed, freeze, items
 from mcfuser.space.program import Program
@@ -57,8 +58,9 @@ def place(
             continue
         break
     placing.combine()
-    body = freeze(placing.root, set(program.batch) | set(expression.grid))
-    return placing.buffers(), bounded(body)
+    body = bounded(freeze(placing.root, set(program.batch) | set(expression.grid)))
+    buffers = placing.buffers()
+    return buffers, marked(program, buffers, body)
 
 
 class _Stale(Exception):

@@ -9,7 +9,7 @@ from functools import cached_property
 from mcfuser.algebra.absorb import absorb
 from mcfuser.algebra.copies import without_copies
 from mcfuser.algebra.elsewhere import made_in_place
-from mcfuser.algebra.exponent import base_two
+from mcfuser.algebra.exponent import base_two, infinite, unbiased
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.masks import masked_once
@@ -17,6 +17,7 @@ from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
 from mcfuser.algebra.whole import exact
 from mcfuser.chain import Chain, Operator, batch_axes, sources, without_dead
+from mcfuser.expr import DISCRETE
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ class Program:
     @cached_property
     def repairs(self) -> Mapping[tuple[str, str, str], Roll]:
         return {(r.target, r.moving, r.axis): r for r in self.rolls if isinstance(r, Roll)}
+
+    @cached_property
+    def ordinary(self) -> frozenset[str]:
+        """Maxima that are above the lowest number in every row: over all positions of their axes,
+        of values that no mask is written in."""
+        tops = (o for o in self.chain.operators if o.reduce == "max" and o.domain is None)
+        return frozenset(
+            o.out for o in tops
+            if unbiased(self.chain, o.body, o.over) and not infinite(self.chain, o.body)
+            and self.chain.tensor(o.out).dtype not in DISCRETE
+        )  # fmt: skip
 
     @cached_property
     def ancestors(self) -> Mapping[str, frozenset[str]]:

@@ -78,16 +78,34 @@ class Init:
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """From here on a buffer holds `value` at positions past the end of these axes. Past the end of
+    those in `ended` it holds that already, but not at positions of the next tile."""
+
+    buffer: str
+    axes: tuple[str, ...]
+    value: float
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """buffer = body, or buffer = reduce(buffer, body) over the tile of `operator.over`.
 
     Outside the extents and the domain, a reduction takes its identity and a map is undefined.
+    `masked` are the axes past whose end the body of a reduction must be replaced by the identity:
+    past the end of its other axes the body is the identity already, once `fill` was done before.
+    `masked_factors` are the axes past whose end each factor of the body is not zero, for products
+    that mask their operands one by one (space.ends).
     """
 
     operator: Operator
     buffer: str
     body: Expr
     domain: Expr | None = None
+    masked: tuple[str, ...] = ()
+    masked_factors: tuple[tuple[str, ...], ...] = ()
+    fill: Fill | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Exponentials to base two, and masks taken once: what is rewritten, and that nothing changes."""
+"""Exponentials to base two: what is rewritten, and that nothing changes."""
 
 from __future__ import annotations
 
@@ -9,54 +9,12 @@ import numpy as np
 import pytest
 
 from mcfuser.algebra.exponent import LOG2E, base_two
-from mcfuser.algebra.masks import masked_once, softmaxes
-from mcfuser.chain import LOWEST, Chain, attention, from_json
+from mcfuser.chain import LOWEST, Chain, attention
 from mcfuser.expr import Call, walk
 from mcfuser.space.program import program
 from mcfuser.space.reference import evaluate
 from tests.support.chains import chain
-
-SHAPES = {"Q": "mk", "K": "nk", "V": "nh", "M": "mn", "a": "m", "L": "m"}
-
-
-def softmax(x: str, where: str = "", *more: str, outputs: tuple[str, ...] = ("O",)) -> Chain:
-    """softmax(x) V over rows of m, x an expression of the scores S."""
-    inside = f" where {where}" if where else ""
-    lines = [
-        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
-        f"X[m, n] = {x}",
-        f"R[m] = max[n] X[m, n]{inside}",
-        "P[m, n] = exp(X[m, n] - R[m])",
-        f"Z[m] = sum[n] P[m, n]{inside}",
-        f"U[m, h] = sum[n] P[m, n] * V[n, h]{inside}",
-        "O[m, h] = U[m, h] / Z[m]",
-        *more,
-    ]
-    words = " ".join(lines)
-    used = {t: list(s) for t, s in SHAPES.items() if f"{t}[" in words}
-    tensors = {t: {"shape": s} for t, s in used.items()}
-    extents = {"m": 6, "n": 40, "k": 8, "h": 8}
-    return from_json({"name": "softmax", "axes": extents, "tensors": tensors,
-                      "operators": lines, "outputs": list(outputs)})  # fmt: skip
-
-
-def values(c: Chain) -> dict:
-    rng = np.random.default_rng(0)
-    found = {n: rng.standard_normal(c.shape(n)) for n in c.inputs}
-    if "L" in found:
-        found["L"] = np.asarray([0, 1, 16, 17, 40, 0], float)
-    return found
-
-
-def bodies(c: Chain) -> dict[str, str]:
-    return {o.out: str(o).partition(" = ")[2] for o in c.operators}
-
-
-def same(one: Chain, other: Chain) -> None:
-    x = values(one)
-    a, b = evaluate(one, x), evaluate(other, x)
-    for o in one.outputs:
-        np.testing.assert_allclose(b[o], a[o], rtol=1e-12, atol=1e-14)
+from tests.support.softmaxes import SHAPES, bodies, same, softmax, values
 
 
 def calls(c: Chain) -> set[str]:
@@ -158,127 +116,6 @@ def test_a_row_of_nothing_but_the_lowest_number_is_the_mean_of_its_values(
     found = evaluate(program(c).chain, x)["O"]
     np.testing.assert_allclose(found[4], x["V"][:5].mean(axis=0))
     np.testing.assert_allclose(found, evaluate(c, x)["O"], rtol=1e-12)
-
-
-def test_a_domain_along_an_axis_that_the_scores_lack_stays_where_it_is() -> None:
-    """Rows of several lengths share their scores, which cannot hold the lowest number for each."""
-    inside = " where n <= m + b"
-    lines = ["S[m, n] = sum[k] Q[m, k] * K[n, k]", f"R[b, m] = max[n] S[m, n] * 0.5{inside}",
-             "P[b, m, n] = exp(S[m, n] * 0.5 - R[b, m])", f"Z[b, m] = sum[n] P[b, m, n]{inside}",
-             f"U[b, m, h] = sum[n] P[b, m, n] * V[n, h]{inside}",
-             "O[b, m, h] = U[b, m, h] / Z[b, m]"]  # fmt: skip
-    c = chain({"b": 2, "m": 6, "n": 8, "k": 4, "h": 3}, SHAPES, lines)
-    ready = program(c)
-    assert not ready.settled
-    same(c, ready.chain)
-
-
-def test_masks_are_taken_once() -> None:
-    c = base_two(softmax("S[m, n] * 0.125", "n <= m"))
-    found, settled = masked_once(c)
-    assert settled == {"R", "Z", "U"}
-    assert bodies(found)["S_inside"] == f"select(n <= m, S[m, n], {LOWEST!r})"
-    assert [o.out for o in found.operators][:3] == ["S", "S_inside", "R"]
-    least = 0.5 * LOWEST * (0.125 * LOG2E)
-    assert bodies(found)["P"].endswith(f" - select(R[m] <= {least!r}, 0.0, R[m]))")
-    same(c, found)
-
-
-@pytest.mark.parametrize(
-    "c",
-    [
-        softmax("S[m, n] * 0.125"),
-        softmax("S[m, n] * 0.125 + M[m, n]", "n <= m"),
-        softmax("S[m, n] * 0.125", "n <= m", outputs=("O", "P")),
-        softmax("S[m, n] * 0.125", "n <= m", "T[m] = sum[n] P[m, n]", outputs=("O", "T")),
-        softmax("S[m, n] * 0.125", "n <= m", "T[m] = sum[n] P[m, n] + 1.0 where n <= m",
-                outputs=("O", "T")),
-        softmax("S[m, n] * 0.125", "n <= m", "T[m] = max[n] P[m, n] where n <= m",
-                outputs=("O", "T")),
-        softmax("S[m, n] * 0.125", "n <= m", "T[m] = sum[n] P[m, n] * log(P[m, n]) where n <= m",
-                outputs=("O", "T")),
-    ],
-    ids=["no domain", "mask", "weights given away", "wider sum", "not of weights alone", "maximum",
-         "entropy"],
-)  # fmt: skip
-def test_masks_that_others_need_stay(c: Chain) -> None:
-    ready = base_two(c)
-    assert masked_once(ready) == (ready, frozenset())
-    same(c, program(c).chain)
-
-
-def test_scores_that_are_a_result_are_masked_beside_it() -> None:
-    c = softmax("S[m, n] * 0.125", "n <= m", outputs=("O", "S"))
-    ready = program(c)
-    assert ready.settled == {"R", "Z", "U"}
-    same(c, ready.chain)
-
-
-@pytest.mark.parametrize(("where", "scores"), [("", "S"), ("n <= m", "S_inside")])
-def test_a_softmax_is_known_by_its_maximum(where: str, scores: str) -> None:
-    """Before its domain is in its scores, and after."""
-    c = base_two(softmax("S[m, n] * 0.125", where))
-    assert {n: (s.scores.tensor, s.weights, s.sums) for n, s in softmaxes(c).items()} == {
-        "R": ("S", ("P",), ("Z", "U"))
-    }
-    (found,) = softmaxes(program(c).chain).values()
-    assert (found.scores.tensor, found.weights, found.sums) == (scores, ("P",), ("Z", "U"))
-
-
-@pytest.mark.parametrize("where", ["", "n <= m"])
-@pytest.mark.parametrize(
-    ("x", "more"),
-    [
-        ("S[m, n] * 0.125 + M[m, n]", ""),
-        ("select(n < 9, S[m, n] * 0.125, -3.4028234663852886e38)", ""),
-        ("select(n < 9, S[m, n] * 0.125, -inf)", ""),
-        ("S[m, n] * 0.125", "T[m] = sum[n] P[m, n] * log(P[m, n])"),
-        ("S[m, n] * 0.125", "T[m] = sum[n] X[m, n]"),
-    ],
-    ids=["mask", "selected", "infinite", "entropy", "scores"],
-)
-def test_what_others_need_or_a_mask_may_be_in_is_no_softmax(x: str, more: str, where: str) -> None:
-    """Lanes past an axis' end would count in it."""
-    lines = (more,) if more else ()
-    c = program(softmax(x, where, *lines, outputs=("O", "T") if more else ("O",))).chain
-    assert not softmaxes(c)
-
-
-@pytest.mark.parametrize("x", ["S[m, n] * 0.125", "S[m, n] * 3.0", "40.0 * tanh(S[m, n])"])
-def test_rows_without_a_position_are_zero(x: str) -> None:
-    """The rows' lengths are 0, 1, 16, 17, 40 and 0."""
-    c = softmax(x, "n < L[m]")
-    ready = program(c)
-    assert ready.settled == {"R", "Z", "U"}
-    found = evaluate(ready.chain, values(c))["O"]
-    assert not found[[0, 5]].any() and np.isfinite(found).all()
-    same(c, ready.chain)
-
-
-@pytest.mark.parametrize("d", [56, 104, 224, 296, 304])
-def test_a_rounded_multiple_of_the_lowest_number_is_below_what_counts(d: int) -> None:
-    """In float32 the product of the lowest number and a scale may round to above their product."""
-    ready = program(softmax(f"S[m, n] * {d**-0.5!r}", "n < L[m]")).chain
-    factor = np.float32(d**-0.5 * LOG2E)
-    weights = bodies(ready)["P"]
-    threshold = float(weights.partition("<= ")[2].partition(",")[0])
-    assert np.float32(LOWEST) * factor <= np.float32(threshold)
-
-
-def test_a_domain_may_read_what_is_computed_after_the_scores() -> None:
-    c = from_json({
-        "axes": {"m": 6, "n": 40, "k": 8, "h": 8},
-        "tensors": {t: {"shape": list(SHAPES[t])} for t in "QKV"} | {"g": {"shape": ["n"]}},
-        "operators": [
-            "S[m, n] = sum[k] Q[m, k] * K[n, k]", "T[m] = max[k] Q[m, k]",
-            "R[m] = max[n] S[m, n] where T[m] < g[n]", "P[m, n] = exp(S[m, n] - R[m])",
-            "Z[m] = sum[n] P[m, n] where T[m] < g[n]",
-            "O[m, h] = sum[n] P[m, n] * V[n, h] where T[m] < g[n]",
-        ],
-        "outputs": ["O", "Z"],
-    })  # fmt: skip
-    assert program(c).settled
-    same(c, program(c).chain)
 
 
 def test_a_repair_is_to_base_two() -> None:

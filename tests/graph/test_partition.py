@@ -104,18 +104,18 @@ def chain_of(cut: Partition, count: int) -> Found:
 def test_views_around_attention_cost_nothing() -> None:
     _, cut = given("attention_divide_after")
     found = chain_of(cut, 2)
-    q, v, out = (found.chain.tensor(t) for t in ("Q", "V", found.chain.outputs[0]))
-    assert found.chain.shape("Q") == (2, 3, 16, 8)
-    assert q.strides == v.strides == out.strides == (384, 8, 24, 1)
-    assert found.shapes["Q"] == found.shapes[found.chain.outputs[0]] == (2, 16, 24)
+    left, outer, out = (found.chain.tensor(t) for t in ("A", "D", found.chain.outputs[0]))
+    assert found.chain.shape("A") == (2, 3, 16, 8)
+    assert left.strides == outer.strides == out.strides == (384, 8, 24, 1)
+    assert found.shapes["A"] == found.shapes[found.chain.outputs[0]] == (2, 16, 24)
     assert [str(o) for o in found.chain.operators] == [
-        "S[b, a, m, n] = sum[k] Q[b, a, m, k] * K[b, a, n, k]",
-        f"X[b, a, m, n] = S[b, a, m, n] * {1 / float(np.float32(8**0.5))!r} + M[b, n]",
+        "C[b, a, m, n] = sum[k] A[b, a, m, k] * B[b, a, n, k]",
+        f"X[b, a, m, n] = C[b, a, m, n] * {1 / float(np.float32(8**0.5))!r} + F[b, n]",
         "R[b, a, m] = max[n] X[b, a, m, n]",
         "P[b, a, m, n] = exp(X[b, a, m, n] - R[b, a, m])",
         "Z[b, a, m] = sum[n] P[b, a, m, n]",
         "W[b, a, m, n] = P[b, a, m, n] / Z[b, a, m]",
-        "O[b, a, m, h] = sum[n] W[b, a, m, n] * V[b, a, n, h]",
+        "E[b, a, m, h] = sum[n] W[b, a, m, n] * D[b, a, n, h]",
     ]
 
 
@@ -131,14 +131,14 @@ def test_axes_that_need_no_telling_apart_are_merged() -> None:
 def test_heads_that_share_a_key_are_rows() -> None:
     _, cut = given("attention_grouped")
     chain = chain_of(cut, 2).chain
-    assert chain.shape("Q") == (4, 2 * 16, 8)
-    assert chain.shape("K") == (4, 16, 8)
+    assert chain.shape("A") == (4, 2 * 16, 8)
+    assert chain.shape("B") == (4, 16, 8)
 
 
 def test_parts_of_one_product_are_read_in_place() -> None:
     _, cut = given("attention_packed")
     found = chain_of(cut, 2)
-    offsets = [found.chain.tensor(t).offset for t in "QKV"]
+    offsets = [found.chain.tensor(t).offset for t in "ABD"]
     assert offsets == [0, 24, 48]
     assert len({v.name for v in found.arguments.values()}) == 1
 
@@ -146,9 +146,9 @@ def test_parts_of_one_product_are_read_in_place() -> None:
 def test_half_precision_is_summed_in_single() -> None:
     _, cut = given("attention_half")
     chain = chain_of(cut, 2).chain
-    assert chain.tensor("Q").dtype == chain.tensor(chain.outputs[0]).dtype == "float16"
-    assert {chain.tensor(t).dtype for t in "SXRPZW"} == {"float32"}
-    assert "float16(W[b, m, n]) * V" in str(chain)
+    assert chain.tensor("A").dtype == chain.tensor(chain.outputs[0]).dtype == "float16"
+    assert {chain.tensor(t).dtype for t in "CXRPZW"} == {"float32"}
+    assert "float16(W[b, m, n]) * D" in str(chain)
 
 
 def test_a_row_without_keys_is_guarded_by_its_sum() -> None:

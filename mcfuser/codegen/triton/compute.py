@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcfuser.algebra.masks import selected
 from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.hopper.warpgroup import (
     begin_late,
@@ -133,6 +132,6 @@ def _chosen(e: Expr, domain: Expr) -> Expr:
         return Cast(_chosen(e.arg, domain), e.dtype)
     if not isinstance(e, Call):
         return e
-    if (found := selected(e)) is not None and found[0] == domain:
-        return _chosen(found[1], domain)
+    if e.op == "select" and e.args[0] == domain:
+        return _chosen(e.args[1], domain)
     return Call(e.op, tuple(_chosen(x, domain) for x in e.args))

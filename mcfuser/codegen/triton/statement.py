@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mcfuser.chain import Product, lowest
+from mcfuser.chain import LOWEST, Product, lowest
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
@@ -25,8 +25,7 @@ from mcfuser.codegen.triton.tile import (
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.lowering.triton.softmax import Masked, ends
-from mcfuser.space.statement import Combine, Compute, Init, Keep, Load, Repair, Share, Store
+from mcfuser.space.statement import Combine, Compute, Fill, Init, Keep, Load, Repair, Share, Store
 
 LONG = 24
 
@@ -86,10 +85,10 @@ def _repair(frame: Frame, s: Repair) -> list[str]:
 
 
 def _compute(frame: Frame, s: Compute) -> list[str]:
+    lines = _filled(frame, s.fill) if s.fill is not None else []
     roles = frame.layout.dots.get(s.operator.out)
     if roles is not None:
-        return _dot(frame, s, roles)
-    lines: list[str] = []
+        return lines + _dot(frame, s, roles)
     kept = frame.layout.space(s.buffer)
     over = frame.layout.extending(s.operator.over)
     scope = frame.scope(s.buffer, kept + over, lines)
@@ -105,13 +104,7 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
             body = apply("select", (value(s.domain, scope), body, nothing), scope)
         body = cast(body, dtype)
         return lines + _assign(frame, s.buffer, spread(body, kept, frame.layout.width).text)
-    outside = over
-    if (one := frame.layout.masked.get(s.operator.out)) is not None:
-        lines += _ended(frame, one, over)
-        outside = ()
-    elif s.operator.reduce != "max":
-        outside = tuple(a for a in over if not frame.layout.zero_outside(s.body, a))
-    conditions = frame.masks(outside)
+    conditions = frame.masks(s.masked)
     if s.domain is not None:
         conditions.append(cast(value(s.domain, scope), "bool"))
     body = _masked(frame, s, body, conditions, kept + over, lines)
@@ -119,19 +112,20 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     return lines + _reduce(frame, s, body, kept, times)
 
 
-def _ended(frame: Frame, one: Masked, over: Sequence[str]) -> list[str]:
-    """The scores hold the lowest number past the end of these axes, which groups, that wait for
-    nothing in a turn, look at only in turns that reach it."""
+def _filled(frame: Frame, fill: Fill) -> list[str]:
+    """The buffer with the fill's number past the ends of its axes, at which groups, that wait for
+    nothing in a turn, look only in turns that reach them."""
     layout, chain, tile = frame.layout, frame.schedule.chain, frame.schedule.tile
-    filled = {a for a in over if layout.width(a) == tile(a)}  # no turn has lanes of the next one
-    reached = [a for a in over if a not in filled or not ends(frame.schedule, one, a)]
-    space, name = layout.space(one.scores), frame.tile(one.scores)
+    whole = {a for a in fill.axes if layout.width(a) == tile(a)}  # no lanes of the next tile
+    reached = [a for a in fill.axes if a not in whole or a not in fill.ended]
+    space, name = layout.space(fill.buffer), frame.tile(fill.buffer)
     mask = both(frame.masks(reached), space)
     if mask is None:
         return []
-    words = f"tl.where({aligned(mask, space).text}, {name}, LOWEST)"
+    number = "LOWEST" if fill.value == LOWEST else literal(fill.value).text
+    words = f"tl.where({aligned(mask, space).text}, {name}, {number})"
     (a, *more) = reached
-    if frame.groups is None or more or a not in filled or frame.at[a] is not None:
+    if frame.groups is None or more or a not in whole or frame.at[a] is not None:
         return assign(frame.depth, name, words)
     test = f"{TAB * frame.depth}if {frame.start(a)} > {chain.size(a) - tile(a)}:"
     return [test, *assign(frame.depth + 1, name, words)]
@@ -214,12 +208,15 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
     """Both operands of a product and their dtype, after the lines that they need."""
     assert isinstance(s.body, Call)
     first, second = s.body.args
-    left, right = (first, second) if _bare(first) == roles.left else (second, first)
+    ends = s.masked_factors
+    left, right = first, second
+    if _bare(first) != roles.left:
+        left, right, ends = second, first, ends[::-1]
     dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
     batch, rows, columns, depth = _groups(frame, roles)
-    a = _operand(frame, s, left, (batch, rows, depth), dtype, lines)
-    b = _operand(frame, s, right, (batch, depth, columns), dtype, lines)
+    a = _operand(frame, s, left, ends[0], (batch, rows, depth), dtype, lines)
+    b = _operand(frame, s, right, ends[1], (batch, depth, columns), dtype, lines)
     return a, b, dtype
 
 
@@ -230,14 +227,13 @@ def _groups(frame: Frame, roles: Product) -> tuple[tuple[str, ...], ...]:
 
 
 def _operand(
-    frame: Frame, s: Compute, e: Expr, groups: Sequence[tuple[str, ...]], dtype: str,
-    lines: list[str],
+    frame: Frame, s: Compute, e: Expr, ends: Sequence[str], groups: Sequence[tuple[str, ...]],
+    dtype: str, lines: list[str],
 ) -> str:  # fmt: skip
-    """One side of a product: as wide as its axes, one dimension a group, zero where masked."""
+    """One side of a product: as wide as its axes, one dimension a group, zero past these ends."""
     space = tuple(x for g in groups for x in g)
     found = cast(value(e, frame.scope(s.buffer, space, lines)), dtype)
-    depth = [x for x in s.operator.over if not frame.layout.zero_outside(e, x)]
-    conditions = frame.masks(depth)
+    conditions = frame.masks(ends)
     if s.domain is not None:
         domain = value(s.domain, frame.scope(s.buffer, s.operator.related, lines))
         if set(domain.space) <= set(space):

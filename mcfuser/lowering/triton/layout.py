@@ -4,36 +4,30 @@ products for the tensor cores, how wide each axis is, in which order each tile's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from mcfuser.chain import Product, Tensor
-from mcfuser.expr import Call, Cast, Const, Expr, Read
+from mcfuser.expr import Expr
 from mcfuser.lowering.loops import kept, written_out
 from mcfuser.lowering.triton.address import address, wide
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.lowering.triton.products import operand_dtype, products
-from mcfuser.lowering.triton.softmax import Masked, masked
 from mcfuser.lowering.triton.width import widths
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Buffer,
-    Combine,
     Compute,
     Illegal,
     Load,
     Loop,
-    Repair,
     statements,
 )
 
 MOST = 1 << 20
 """The most elements of a tile that Triton accepts."""
-
-_KEEP_ZERO = ("add", "sub", "max", "min", "neg", "abs", "sqrt", "tanh", "erf", "floor")
-_KEEP_FINITE = ("add", "sub", "mul", "max", "min", "neg", "abs", "tanh", "erf", "floor")
 
 
 @dataclass(frozen=True)
@@ -143,67 +137,6 @@ class Layout:
         while any(t.name == wish for t in self.schedule.chain.tensors):
             wish += "_"
         return wish
-
-    # --- what needs no mask
-
-    def zero_outside(self, e: Expr, a: str) -> bool:
-        """The value is zero wherever axis `a` is outside, because what it comes from is."""
-        if isinstance(e, Const):
-            return e.value == 0
-        if isinstance(e, Cast):
-            return self.zero_outside(e.arg, a)
-        if isinstance(e, Read):
-            if e.tensor in self.loads:
-                return a in self.space(e.tensor)
-            if a not in self.space(e.tensor):
-                return False
-            if e.tensor in self._combined:
-                return True
-            if any(e.tensor in one.weights and a in one.over for one in self.masked.values()):
-                return True
-            return e.tensor in self._steady and self.zero_outside(self._steady[e.tensor], a)
-        if not isinstance(e, Call):
-            return False
-        zero = [self.zero_outside(x, a) for x in e.args]
-        if e.op == "div" and isinstance(e.args[1], Const):
-            return zero[0] and e.args[1].value != 0
-        if e.op == "mul":
-            return any(zero) and all(self._finite(x, a) for x in e.args)
-        return e.op in _KEEP_ZERO and all(zero)
-
-    def _finite(self, e: Expr, a: str) -> bool:
-        """The value is finite wherever axis `a` is outside, as far as the inputs are."""
-        if isinstance(e, (Const, Cast)):
-            return not isinstance(e, Cast) or self._finite(e.arg, a)
-        if isinstance(e, Read) and e.tensor in self.loads:
-            return True
-        if isinstance(e, Call) and e.op in _KEEP_FINITE:
-            return all(self._finite(x, a) for x in e.args)
-        return self.zero_outside(e, a)
-
-    @cached_property
-    def masked(self) -> Mapping[str, Masked]:
-        """By the maximum, scores that hold the lowest number past the end of its axes; their
-        exponentials are zero there."""
-        return masked(self.schedule)
-
-    @cached_property
-    def _steady(self) -> dict[str, Expr]:
-        """What a buffer holds is this body, or a sum of it: nothing repairs it."""
-        every = [s for s, _ in statements(self.schedule.body)]
-        repaired = {s.buffer for s in every if isinstance(s, Repair)}
-        return {
-            s.buffer: s.body
-            for s in every
-            if isinstance(s, Compute) and s.operator.reduce != "max" and s.buffer not in repaired
-        }
-
-    @cached_property
-    def _combined(self) -> frozenset[str]:
-        """Sums over what parts have shared, which is loaded as zero outside: a repair of a sum
-        leaves zero where it is (algebra.roll)."""
-        every = (s for s, _ in statements(self.schedule.body) if isinstance(s, Combine))
-        return frozenset(s.buffer for s in every if s.operator.reduce == "sum")
 
     # --- loops
 

@@ -42,14 +42,16 @@ def _check_product(groups: Groups, s: Compute, roles: Product) -> None:
     layout = groups.layout
     assert isinstance(s.body, Call)
     first, second = s.body.args
-    left, right = (first, second) if _bare(first) == roles.left else (second, first)
+    left, right, ends = first, second, s.masked_factors
+    if _bare(first) != roles.left:
+        left, right, ends = second, first, ends[::-1]
     dtypes = {layout.operand_dtype(e) for e in (left, right)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
-    sides = ((left, roles.left, roles.rows + roles.depth),
-             (right, roles.right, roles.depth + roles.columns))  # fmt: skip
-    for e, read, over in sides:
+    sides = ((left, ends[0], roles.left, roles.rows + roles.depth),
+             (right, ends[1], roles.right, roles.depth + roles.columns))  # fmt: skip
+    for e, past, read, over in sides:
         space = layout.extending(roles.batch + over)
-        mask = {a for a in s.operator.over if not layout.zero_outside(e, a) and needed(groups, a)}
+        mask = {a for a in past if needed(groups, a)}
         if s.domain is not None and (inside := {*layout.extending(axes(s.domain))}) <= {*space}:
             mask |= inside
         if read.tensor not in groups.rings:
@@ -78,11 +80,7 @@ def _order(layout: Layout, s: Compute) -> tuple[str, ...]:
 def _mask(groups: Groups, s: Compute) -> set[str]:
     """The axes along which a statement's values are chosen by a mask."""
     layout = groups.layout
-    over = layout.extending(s.operator.over)
-    if s.operator.reduce == "none" or s.operator.out in layout.masked:
-        over = ()
-    elif s.operator.reduce != "max":
-        over = tuple(a for a in over if not layout.zero_outside(s.body, a))
+    over = layout.extending(s.masked)
     domain = layout.extending(axes(s.domain)) if s.domain is not None else ()
     return {a for a in over if needed(groups, a)} | {*domain}
 

@@ -1,0 +1,111 @@
+"""Past the ends of axes: what the reductions of a schedule must mask there, and where.
+
+A tile may reach past the end of an axis. A reduction over that axis must not take what stands
+there, unless it is the reduction's identity already: what is loaded is zero past the end, and so is
+much that is computed from it. Where several reductions would need a mask, and one number at a
+buffer that they all read gives each of them its identity (`algebra.ranges`), the buffer is filled
+with that number in one place: scores with the lowest number, of which neither the maximum nor the
+sums of the exponentials need a mask then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcfuser.algebra.ranges import ZERO, Range, value
+from mcfuser.chain import LOWEST, product
+from mcfuser.expr import Call
+from mcfuser.space.past import Ended, PastEnds, Placement
+from mcfuser.space.program import Program
+from mcfuser.space.statement import Buffer, Compute, Fill, Loop, Statement, statements
+
+NUMBERS = (LOWEST,)
+"""What a buffer is filled with. Sums alone could share a zero; each has a mask of its own."""
+
+
+def marked(
+    program: Program, buffers: Sequence[Buffer], body: tuple[Statement, ...]
+) -> tuple[Statement, ...]:
+    """The statements with what each must mask past the ends of the axes that it reduces."""
+    placed = Placement(program, {b.name: b for b in buffers}, tuple(statements(body)))
+    known = PastEnds(placed, {})
+    first: dict[str, Fill] = {}
+    while (found := _best(known)) is not None:
+        fill, known = found
+        first[placed.readers(fill.buffer)[0].buffer] = fill
+
+    def go(items: Sequence[Statement]) -> tuple[Statement, ...]:
+        done: list[Statement] = []
+        for s in items:
+            if isinstance(s, Loop):
+                s = replace(s, body=go(s.body))
+            elif isinstance(s, Compute):
+                s = _marked(known, s, first.get(s.buffer))
+            done.append(s)
+        return tuple(done)
+
+    return go(body)
+
+
+def _marked(known: PastEnds, s: Compute, fill: Fill | None) -> Compute:
+    over = s.operator.over
+    if not over:
+        return replace(s, fill=fill) if fill is not None else s
+    factors = s.body.args if isinstance(s.body, Call) and s.body.op == "mul" else ()
+    ends = tuple(tuple(a for a in over if known.past(x, a) != ZERO) for x in factors)
+    masked = tuple(a for a in over if not known.absorbed(s, a))
+    return replace(s, masked=masked, masked_factors=ends, fill=fill)
+
+
+def _best(known: PastEnds) -> tuple[Fill, PastEnds] | None:
+    """The fill that spares the most masks, of the latest buffer, and what is known then; None where
+    no fill spares two masks."""
+    placed, most = known.placed, 1
+    best: tuple[Fill, PastEnds] | None = None
+    masks = sum(not known.absorbed(s, a) for s in placed.computes.values() for a in s.operator.over)
+    for source in reversed(placed.computes) if masks > most else ():
+        for number in NUMBERS if source not in known.fills else ():
+            found = _filled(known, source, number, most)
+            if found is not None:
+                most, best = found[0], found[1:]
+    return best
+
+
+def _filled(
+    known: PastEnds, source: str, number: float, most: int
+) -> tuple[int, Fill, PastEnds] | None:
+    """How many masks the number at the source spares, if that is more than `most`: those of all
+    reductions that read it. None where one would be left, or where the source is computed from a
+    reduction that keeps its own."""
+    placed = known.placed
+    if source in placed.repaired or placed.buffers[source].dtype != "float32":
+        return None
+    reductions = [s for s in placed.below(source) if s.operator.reduce != "none"]
+    if len(reductions) <= most:
+        return None
+    over = reductions[0].operator.over
+    pairs = [(s, a) for s in reductions for a in s.operator.over if a in over]
+    spared = len({s.buffer for s, a in pairs if not known.absorbed(s, a)})
+    if spared <= most or not all(placed.extends(source, a) for a in over):
+        return None
+    if not _together(placed, source):
+        return None
+    body, same = placed.computes[source].body, Range(number, number)
+    ended = tuple(a for a in over if value(body, Ended(known, a, over)) == same)
+    fill = Fill(source, over, number, ended)
+    filled = PastEnds(placed, {**known.fills, source: fill})
+    above = [(s, a) for s in placed.above(source) for a in s.operator.over if a in over]
+    if not all(known.absorbed(s, a) for s, a in above):
+        return None
+    return (spared, fill, filled) if all(filled.absorbed(s, a) for s, a in pairs) else None
+
+
+def _together(placed: Placement, source: str) -> bool:
+    """All that computes or reads a buffer stands in the loops of its first reader, which is no
+    product: a product may be issued after what follows it."""
+    readers = placed.readers(source)
+    here = placed.around[readers[0].buffer]
+    places = [placed.around[name] for name in (source, *(s.buffer for s in readers))]
+    same = all(outer[: len(here)] == here for outer in places)
+    return same and product(readers[0].operator) is None
