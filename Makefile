@@ -28,7 +28,7 @@ demo: venv
 
 test: venv lint
 	@echo "== tests"
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 mutants: venv
 	@echo "== mutants, each judged by the tests of its room"
