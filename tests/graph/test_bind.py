@@ -20,9 +20,7 @@ def model(dtype: int = TensorProto.FLOAT, **inputs: Dims | None) -> onnx.ModelPr
 
 
 def shapes(proto: onnx.ModelProto) -> dict[str, list[int]]:
-    return {
-        i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input
-    }
+    return {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input}
 
 
 def test_what_is_given_is_written() -> None:
