@@ -1,9 +1,11 @@
-# make venv | demo | test | lint | lock
+# make venv | demo | test | mutants | lint | lock
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SEED ?= 0
+COUNT ?= 40
 
-.PHONY: venv demo test lint lock clean
+.PHONY: venv demo test mutants lint lock clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.ready
@@ -27,6 +29,10 @@ demo: venv
 test: venv lint
 	@echo "== tests"
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+mutants: venv
+	@echo "== mutants, each judged by the tests of its room"
+	$(BIN)/python -m tests.mutation --seed $(SEED) --count $(COUNT)
 
 lint: venv
 	@echo "== ruff and mypy"

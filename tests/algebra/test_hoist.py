@@ -268,6 +268,7 @@ def test_a_factor_stays_where_the_domain_shields_it() -> None:
     """The row of zeros has no position, so its sum is 0, though the factor is infinite."""
     lines = ["Z[m] = sum[n] X[m, n]", "O[m] = sum[n] X[m, n] * (1.0 / Z[m]) where Z[m] != 0.0"]
     c = chain(AXES, {"X": "mn"}, lines)
+    assert hoist(c) == c, "the sum waits for Z all the same, in its domain"
     x = inputs(c)
     x["X"][1] = 0.0
     found = evaluate(hoist(c), x)["O"]

@@ -1,6 +1,6 @@
 """The oracle over random chains: every schedule means what its chain means, and costs what it says.
 
-`pytest tests/test_space_oracle.py --cases 100000` runs it for longer.
+`pytest tests/space/test_oracle.py --cases 100000` runs it for longer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mcfuser.space.statement import (
 from tests.support.random_chains import cases
 
 VISITS = 4096
-CASES = 2000
+CASES = 400
 
 
 @dataclass(frozen=True, repr=False)

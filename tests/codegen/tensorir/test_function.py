@@ -13,7 +13,7 @@ import tvm
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
 from mcfuser.chain import Bounds, Chain, attention, fixed, from_json, gemm
-from mcfuser.codegen.tensorir import Lowering, flat_size, generate
+from mcfuser.codegen.tensorir import Lowering, Source, flat_size, generate
 from mcfuser.codegen.tensorir.build import compile_function
 from mcfuser.space.expression import Expression, bind, loop_axes, parse, tilings
 from mcfuser.space.place import place
@@ -23,12 +23,14 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, loops
 from tests.support.paths import GOLDEN
 from tests.support.schedules import LINES, build, random_inputs, schedules
-from tests.support.tensorir_agree import WIDE, call, error, run
+from tests.support.tensorir_agree import WIDE, call, compiled, error, run
 
 GOLDEN = GOLDEN / "tensorir"
 NARROW = Lowering(4, 3, 8)
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
+SEEDS, DRAWN = 8, 80
+"""Random schedules, so many over all seeds; `--cases 2000` draws more."""
 BOUNDED = {
     "attention": [
         "S[b, m, n] = sum[k] A[b, m, k] * B[b, n, k]",
@@ -112,13 +114,14 @@ def values(rng: random.Random, chain: Chain) -> list[dict[str, int]]:
     return [*ends, between] if bounds else [{}]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_random_schedules_agree_with_the_chain(seed: int) -> None:
-    """25 a seed, 200 in all, a fifth of each kind: every chain, bound or not, ragged, packed."""
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.FixtureRequest) -> None:
+    """A fifth of each kind: every chain, bound or not, ragged, packed."""
     rng = random.Random(seed)
-    legal = 0
-    while legal < 25:
-        kind = KINDS[legal % len(KINDS)]
+    count = (request.config.getoption("--cases") or DRAWN) // SEEDS
+    drawn: list[tuple[str, Schedule, Chain, Source]] = []
+    while len(drawn) < count:
+        kind = KINDS[len(drawn) % len(KINDS)]
         try:
             schedule, chain = draw(rng, kind)
             source = generate(schedule, "kernel", rng.choice((WIDE, NARROW)))
@@ -126,8 +129,9 @@ def test_random_schedules_agree_with_the_chain(seed: int) -> None:
             continue
         if kind in ("bounded", "all") and not any(x.lo or x.hi for x in loops(schedule.body)):
             continue
-        legal += 1
-        function = compile_function(source.text, "kernel")
+        drawn.append((kind, schedule, chain, source))
+    functions = compiled([source.text for *_, source in drawn])
+    for (kind, schedule, chain, source), function in zip(drawn, functions, strict=True):
         for extents in values(rng, chain):
             plain = fixed(chain, extents)
             inputs = {n: a.astype("float32") for n, a in random_inputs(plain, seed).items()}

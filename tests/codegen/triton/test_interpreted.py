@@ -1,4 +1,7 @@
-"""Random chains as Triton, run by Triton's own interpreter, agree with the oracle."""
+"""Random chains as Triton, run by Triton's own interpreter, agree with the oracle.
+
+`pytest tests/codegen/triton/test_interpreted.py --cases 1000` runs it for longer.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from mcfuser.chain import fixed
 from mcfuser.codegen.triton import Lowering, generate
 from mcfuser.space.statement import Illegal, loops
@@ -14,7 +19,7 @@ from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memo
 from tests.support.triton_cases import Drawn, drawn
 from tests.support.triton_interpreted import Case, interpreted
 
-CASES, MAPPED = 200, 60
+CASES, MAPPED = 100, 40
 
 
 def cases(seed: int, count: int, lowering: Lowering, step: int = 1) -> list[tuple[Drawn, Case]]:
@@ -47,13 +52,16 @@ def agree(drawn_cases: list[tuple[Drawn, Case]], folder: Path) -> None:
         assert not any(memory[w.name].any() for w in run.source.workspace if w.zero), where
 
 
-def test_random_chains_agree_with_the_oracle(tmp_path: Path) -> None:
-    drawn_cases = cases(0, CASES, Lowering())
+def test_random_chains_agree_with_the_oracle(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    count = request.config.getoption("--cases") or CASES
+    drawn_cases = cases(0, count, Lowering())
     kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
-    assert all(kinds[f"split, {c}"] >= CASES // 10 for c in ("kernel", "last")), kinds
-    assert kinds["bounded"] >= CASES // 10, kinds
-    assert kinds["ragged"] >= CASES // 4, kinds
-    assert kinds["run time"] >= CASES // 5, kinds
+    assert all(kinds[f"split, {c}"] >= count // 10 for c in ("kernel", "last")), kinds
+    assert kinds["bounded"] >= count // 10, kinds
+    assert kinds["ragged"] >= count // 4, kinds
+    assert kinds["run time"] >= count // 5, kinds
     agree(drawn_cases, tmp_path)
 
 

@@ -1,0 +1,104 @@
+"""Every module has a test file of its own, or is named below with the tests that look at it.
+
+`mcfuser/<room>/<module>.py` is tested by `tests/<room>/test_<module>.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+# By the test file that looks at them: modules that have none, as they are paths in their package.
+THROUGH: dict[str, str] = {
+    # kernels as a whole are run against the chain's meaning, whichever file writes a line of them
+    "codegen/tensorir/test_function.py": """
+        codegen/tensorir/build codegen/tensorir/integer codegen/tensorir/operands
+        codegen/tensorir/parameters codegen/tensorir/passes codegen/tensorir/product
+        codegen/tensorir/scalar codegen/tensorir/scratch codegen/tensorir/source
+        codegen/tensorir/turns codegen/tensorir/writer""",
+    "codegen/triton/test_function.py": """
+        codegen/triton/address codegen/triton/compute codegen/triton/frame codegen/triton/layout
+        codegen/triton/loop codegen/triton/memory codegen/triton/position codegen/triton/power
+        codegen/triton/softmax codegen/triton/source codegen/triton/statement codegen/triton/tile
+        codegen/triton/width""",
+    "codegen/triton/test_split.py": "codegen/triton/combine",
+    "codegen/triton/hopper/test_groups.py": """
+        codegen/triton/hopper/gluon codegen/triton/hopper/specialised
+        codegen/triton/hopper/warpgroup""",
+    "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
+    # models as a whole are imported, cut, compiled and run
+    "graph/test_partition.py": "graph/attempt graph/dataflow graph/draft graph/idiom graph/lift",
+    "graph/test_fold.py": "graph/constants graph/evaluate",
+    "graph/test_assemble.py": "graph/rest backends/install",
+    "graph/test_limits.py": """
+        graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes
+        graph/wire""",
+    "chain/test_chain.py": "chain/document chain/forms chain/roles chain/values",
+    "chain/test_cut.py": "chain/part",
+    "algebra/test_exponent.py": "algebra/masks",
+    "space/test_place.py": "space/statement",
+    "backends/test_lowerings.py": "space/candidates tune/expected",
+    "model/test_fitted.py": "model/groups model/reach model/terms bench/judge bench/landscape",
+    "model/test_resources.py": "model/worth",
+    "tune/test_gpu_search.py": "tune/predicted",
+    "tune/test_recall.py": "tune/record tune/tuned",
+    "test_compile.py": "report",
+    "tune/test_key.py": "revision",
+    # processes that others start, and what only they load
+    "measure/test_worker.py": "backends/cpu/runner",
+    "backends/cuda/test_worker.py": """
+        backends/cuda/driver backends/cuda/problem backends/cuda/runner backends/cuda/timing""",
+    "codegen/cuda/test_pool.py": "codegen/cuda/preloaded",
+    "process/test_confined.py": "process/confinement",
+    "runtime/test_capture.py": "runtime/runner",
+    "service/test_compilation.py": "service/compile_child service/compiler service/claim",
+    "service/test_inspect.py": "service/inspect_child service/problems",
+    # commands and the service, asked as a user asks them
+    "cli/test_terminal.py": "arguments/duration arguments/files arguments/shapes",
+    "batch/test_batch.py": """
+        batch/child batch/command batch/outcome batch/results batch/run batch/state
+        batch/summary""",
+    "batch/test_zoo.py": "batch/entry",
+    "benchmarks/test_search.py": "bench/command",
+    "bench/test_shared_memory.py": "bench/workloads",
+    "service/test_app.py": """
+        service/hosts service/http service/jobs service/kernels service/metrics
+        service/queries""",
+    "service/test_openapi.py": "service/documents",
+    "service/test_schemas.py": "service/work",
+    "service/test_serve.py": "service/supervisor service/room",
+    "db/test_store.py": "db/again db/models db/private",
+    "db/test_migrations.py": "db/engine",
+    "test_expr.py": "errors",
+}
+ELSEWHERE = {module: test for test, modules in THROUGH.items() for module in modules.split()}
+
+
+def modules() -> Iterator[str]:
+    """Every module's path in its package, rooms of `mcfuser` without its name."""
+    for top in ("mcfuser", "db", "service"):
+        for path in (ROOT / top).rglob("*.py"):
+            inside = path.relative_to(ROOT / "mcfuser" if top == "mcfuser" else ROOT)
+            if path.stem not in ("__init__", "__main__") and "migrations" not in inside.parts:
+                yield inside.with_suffix("").as_posix()
+
+
+def mirror(module: str) -> Path:
+    path = Path(module)
+    return ROOT / "tests" / path.parent / f"test_{path.name}.py"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_has_its_test_file_or_says_which_looks_at_it(module: str) -> None:
+    own, named = mirror(module).exists(), module in ELSEWHERE
+    assert own or named, f"write {mirror(module).relative_to(ROOT)}"
+    assert not (own and named), f"{module} has a test file: take it out of THROUGH"
+
+
+def test_what_looks_at_a_module_exists_and_so_does_the_module() -> None:
+    assert not {t for t in THROUGH if not (ROOT / "tests" / t).exists()}
+    assert not set(ELSEWHERE) - set(modules())
