@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcfuser.model.dot import LEAST, SPLIT, Dot
+from mcfuser.lowering.triton.dot import LEAST, SPLIT, Dot
 
 
 def dot(rows: float, columns: float, across: float, along: float) -> Dot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcfuser.model.loops import inner, innermost, lowered_body, peak, pipelined, serial
+from mcfuser.lowering.loops import inner, innermost, lowered_body, peak, pipelined, serial
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan, sizes_of
 from mcfuser.space.program import program
