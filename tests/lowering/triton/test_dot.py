@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcfuser.lowering.triton.dot import LEAST, SPLIT, Dot
+from mcfuser.lowering.triton.dot import Dot
+from mcfuser.lowering.triton.instructions import COLUMNS, LEAST
 
 
 def dot(rows: float, columns: float, across: float, along: float) -> Dot:
@@ -34,4 +35,4 @@ def test_tiles_of_a_warp(
 
 
 def test_a_warp_takes_sixteen_rows_and_eight_columns() -> None:
-    assert (LEAST, SPLIT) == (16, 8)
+    assert (LEAST, COLUMNS) == (16, 8)
