@@ -122,13 +122,11 @@ class KnobTable:
                     known[k.name] = k.applies(plan, tiles, self.device)
                 fits &= known.get(k.name, True)
             at = np.flatnonzero(fits)
-            which, number = np.repeat(at, len(some)), np.tile(some, len(at))
-            if len(which):
-                kept = feasible(plan, tiles[which], self.columns(number), self.device)
-                which, number = which[kept], number[kept]
-            rows.append(which)
-            numbers.append(number)
-        return np.concatenate(rows), np.concatenate(numbers)
+            rows.append(np.repeat(at, len(some)))
+            numbers.append(np.tile(some, len(at)))
+        which, number = np.concatenate(rows), np.concatenate(numbers)
+        kept = feasible(plan, tiles[which], self.columns(number), self.device)
+        return which[kept], number[kept]
 
     @cached_property
     def _groups(self) -> dict[tuple[Knob, ...], Ints]:
