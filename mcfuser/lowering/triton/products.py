@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mcfuser.chain import Chain, Product, product
@@ -53,6 +53,11 @@ def operand_dtype(chain: Chain, buffers: Mapping[str, Buffer], e: Expr) -> str:
     buffer = buffers[e.tensor]
     stored = chain.tensor(buffer.tensor).dtype
     return stored if stored in HALF else buffer.dtype
+
+
+def row_axes(found: Iterable[Product], extends: Callable[[str], bool]) -> set[str]:
+    """The axes along which products have rows, of those along which tiles extend."""
+    return {a for roles in found for a in roles.rows if extends(a)}
 
 
 def defers(plan: Plan) -> bool:

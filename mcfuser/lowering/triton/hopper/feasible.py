@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Product
-from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups, only_loop, row_axes
+from mcfuser.lowering.loops import around_loop
+from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups
 from mcfuser.lowering.triton.hopper.movement import check_movement
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.lowering.triton.layout import MOST
-from mcfuser.lowering.triton.products import products
+from mcfuser.lowering.triton.products import products, row_axes
 from mcfuser.lowering.triton.width import Count, widths
 from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
 from mcfuser.space.statement import Illegal, Load, statements
@@ -45,7 +46,8 @@ def divisible(plan: Plan, tiles: Ints) -> Bools:
     far as facts say: a few more than have a kernel, and none less."""
     found = np.zeros(len(tiles), bool)
     try:
-        only_loop(plan.placed[1])
+        if around_loop(plan.placed[1]) is None:
+            return found
     except Illegal:
         return found
     tiled = Tiled(plan, tiles)
