@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mcfuser.compile import compile_model
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
 from mcfuser.tune.tuned import MemoryCache, Options
 

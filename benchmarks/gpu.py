@@ -30,15 +30,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_table import table
-from gpu_workloads import SUITES, Workload, workloads
 
 import mcfuser
-from mcfuser.backends.cuda.worker import GpuWorker
+from gpu_table import table
+from gpu_workloads import SUITES, Workload, workloads
+from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, finest
-from mcfuser.device import Device, device_named
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import device_named
+from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, Way, decide
-from mcfuser.tune.expected import foreseen
+from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import MemoryCache, Options, Tuned
 from mcfuser.tune.tuner import compare, tune
 
@@ -110,7 +112,7 @@ def _slice(
     folder: str,
     peers: Sequence[str],
 ) -> list[dict[str, Any]]:
-    with GpuWorker(device) as worker:
+    with Worker(backend_of(device), device) as worker:
         if (why := worker.refused()) is not None:
             sys.exit(f"nothing can be measured: {why}")
         tunings = [_tuned(w, device, worker, Options(seed)) for w in chosen]
@@ -157,7 +159,7 @@ class Tuning:
         }
 
 
-def _tuned(w: Workload, device: Device, worker: GpuWorker, options: Options) -> Tuning:
+def _tuned(w: Workload, device: Device, worker: Worker, options: Options) -> Tuning:
     begun, ended, cache = time.monotonic(), list[float](), MemoryCache()
 
     def search(chain: Chain) -> Tuned:
@@ -167,7 +169,7 @@ def _tuned(w: Workload, device: Device, worker: GpuWorker, options: Options) -> 
             ended.append(time.monotonic())
 
     decision = decide(
-        w.chain, device, search, lambda piece: foreseen(piece, device, options),
+        w.chain, device, search, lambda piece: expected(piece, device, options, worker.backend),
         lambda programs: compare(worker, w.chain, programs, options.seed),
     )  # fmt: skip
     made = Tuning(w.chain, decision, ended[0] - begun, time.monotonic() - begun)

@@ -15,10 +15,10 @@ from functools import cache, partial
 import torch
 import torch.nn.functional as F
 from cuda.core import Device
-from gpu_workloads import EPSILON, Attention, Workload, workloads
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from gpu_workloads import EPSILON, Attention, Workload, workloads
 from mcfuser.measure.lease import lease
 
 Tensor = torch.Tensor

@@ -16,19 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 from cuda.core import Stream
+
 from gpu_peers import DTYPES, inputs, peers, reference
 from gpu_workloads import Workload, workloads
-
+from mcfuser.backend import Kernel
 from mcfuser.backends.cuda import driver as gpus
+from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.backends.cuda.driver import Gpu, Launch
+from mcfuser.backends.cuda.runner import read
 from mcfuser.backends.cuda.timing import conditions
-from mcfuser.backends.cuda.worker import GpuKernel
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.lease import lease
 from mcfuser.measure.worker import tolerance
 from mcfuser.tune.cover import pieces
-from mcfuser.tune.gpu_search import gpu_kernel
 from mcfuser.tune.tuned import Tuned
+from mcfuser.tune.tuner import kernel_of
 
 Tensor = torch.Tensor
 ROUNDS = 51
@@ -58,18 +60,18 @@ def main() -> None:
             torch._dynamo.reset()
 
 
-def _kernels(w: Workload, one: Mapping[str, Any]) -> dict[str, list[GpuKernel]]:
+def _kernels(w: Workload, one: Mapping[str, Any]) -> dict[str, list[Kernel]]:
     """The ways that mcfuser chose from: a kernel for each piece of a cut."""
     found = {}
     for name, way in one["ways"].items():
         tuned = [Tuned.from_json(t) for t in way["kernels"]]
         pairs = zip(tuned, pieces(w.chain, tuple(way["cut"])), strict=True)
-        found[name] = [gpu_kernel(t, piece) for t, piece in pairs]
+        found[name] = [kernel_of(CUDA, t, piece) for t, piece in pairs]
     return found
 
 
 def measured(
-    gpu: Gpu, w: Workload, x: Mapping[str, Tensor], kernels: Mapping[str, list[GpuKernel]],
+    gpu: Gpu, w: Workload, x: Mapping[str, Tensor], kernels: Mapping[str, list[Kernel]],
     others: Mapping[str, Callable[[], Tensor]],
 ) -> dict[str, Any]:  # fmt: skip
     """Microseconds of every contender, round by round, its error, and why others are missing."""
@@ -107,7 +109,7 @@ def _error(found: Tensor, wanted: Tensor) -> float:
 
 
 def bound(
-    gpu: Gpu, kernels: list[GpuKernel], w: Workload, x: Mapping[str, Tensor], stream: Stream
+    gpu: Gpu, kernels: list[Kernel], w: Workload, x: Mapping[str, Tensor], stream: Stream
 ) -> Callable[[], Tensor]:
     """mcfuser's kernels on torch's tensors; what they should write holds NaN."""
     tensors, launches = dict(x), list[Launch]()
@@ -116,9 +118,10 @@ def bound(
         for n in k.chain.outputs:
             dtype = DTYPES[k.chain.tensor(n).dtype]
             tensors[n] = torch.full(k.chain.shape(n), float("nan"), dtype=dtype, device="cuda")
-        beside = {s.name: _workspace(s.size, s.dtype, s.zero) for s in k.source.workspace}
-        binary = gpus.load(k.binary.cubin)
-        for one in k.source.launches:
+        source = read(k)
+        beside = {s.name: _workspace(s.size, s.dtype, s.zero) for s in source.workspace}
+        binary = gpus.load(k.binary)
+        for one in source.launches:
             given = [beside[n] if n in beside else tensors[n] for n in one.arguments]
             arguments = [np.uint64(t.data_ptr()) for t in given]
             for m in one.maps:
@@ -128,9 +131,9 @@ def bound(
                 )
             extents = [np.int32(sizes[a]) for a in one.extents]
             launches.append(gpus.prepare(gpu, binary, one.name, one.blocks(sizes),
-                                         k.binary.threads, k.binary.shared,
+                                         source.threads, k.resources["shared"],
                                          [*arguments, *extents]))  # fmt: skip
-        tensors |= {f"{k.source.name}/{n}": t for n, t in beside.items()}
+        tensors |= {f"{source.name}/{n}": t for n, t in beside.items()}
     torch.cuda.synchronize()
 
     def run() -> Tensor:

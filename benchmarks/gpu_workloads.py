@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mcfuser.bench.workloads import ATTENTION, GEMM
 from mcfuser.chain import Chain, from_json, from_text
+from workloads import ATTENTION, GEMM
 
 
 @dataclass(frozen=True)

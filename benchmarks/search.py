@@ -18,12 +18,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.backends.lowerings import predict
-from mcfuser.bench.judge import by_plan, columns
-from mcfuser.bench.landscape import Landscape, read
+from judge import by_plan, columns
+from landscape import Landscape, read
+from mcfuser.backends import backend_of
+from mcfuser.codegen.triton import Lowering
 from mcfuser.search.evolve import Candidate, evolve
+from mcfuser.space.knobs import KnobTable
 from mcfuser.space.plan import Floats, Ints
-from mcfuser.tune.gpu_search import room
+from mcfuser.tune.search import in_flight
 
 DATA = Path(__file__).parent / "data" / "h200"
 DEVIATION = 0.45
@@ -62,9 +64,12 @@ def rows_of(landscape: Landscape) -> tuple[Ints, Floats, NDArray[np.float64]]:
     rows, times, seconds = list[Ints](), list[Floats](), list[float]()
     for plan, points in by_plan(landscape.chain, landscape.points).items():
         family = families.setdefault((plan.expression, plan.split, plan.parts), len(families))
-        tiles, lowerings = columns(points)
-        times.append(predict(landscape.device, plan, tiles, lowerings))
-        rows.append(np.column_stack([np.full(len(points), family), tiles, lowerings]))
+        tiles, settings = columns(points)
+        device = landscape.device
+        times.append(backend_of(device).estimate(plan, tiles, settings, device))
+        table = KnobTable(Lowering, device)
+        numbers = [table.number(p.settings) for p in points]
+        rows.append(np.column_stack([np.full(len(points), family), tiles, numbers]))
         seconds += [p.seconds or float("inf") for p in points]
     return np.vstack(rows), np.concatenate(times), np.asarray(seconds)
 
@@ -89,7 +94,7 @@ def main() -> None:
     parser.add_argument("--room", type=int, help="candidates under way, as the product has if none")
     parser.add_argument("--seeds", type=int, default=6)
     given = parser.parse_args()
-    under_way = given.room or room(given.workers)
+    under_way = given.room or in_flight(given.workers)
     every = []
     for path in given.landscapes or sorted(DATA.glob("*.json")):
         every.append(simulate(read(path), given.workers, under_way, given.seeds))

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 
-from mcfuser.bench.workloads import PAPER
 from mcfuser.chain import from_text
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.model import analytical, roofline
 from mcfuser.space.prune import distinct, parted, prune, sample, space
+from workloads import PAPER
 
 DEVICE = "nvidia/h200"
 ESTIMATES = 10_000

@@ -185,8 +185,8 @@ class Store:
         return self._set((Job.claim == claim,), **self._failed(problem))
 
     def retry(self, claim: UUID) -> bool:
-        """Puts the job back in the queue, due after a while (db.again.delay), or fails it where
-        this was the last attempt."""
+        """Puts the job back in the queue, due after a while (db.again.delay), or fails it
+        where this was the last attempt."""
         return self._take_back(Job.claim == claim) > 0
 
     def give_back(self, claim: UUID) -> bool:

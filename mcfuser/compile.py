@@ -12,13 +12,11 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from mcfuser.backends import install
-from mcfuser.backends.cuda.worker import GpuWorker
+from mcfuser.backend import Backend, Function, Names
+from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, finest
-from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.device import Device
-from mcfuser.graph.assemble import Installed, Replacement, assemble
-from mcfuser.graph.assemble import install as insert
+from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import Port, load
 from mcfuser.graph.partition import Found, Product, partition
@@ -26,9 +24,9 @@ from mcfuser.graph.refusal import refused
 from mcfuser.measure.rounds import Turns
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, decide, pieces
-from mcfuser.tune.expected import foreseen
-from mcfuser.tune.tuned import Anew, Cache, Options, Progress, Tuned, Use
-from mcfuser.tune.tuner import compare, tune, worker_for
+from mcfuser.tune.expected import expected
+from mcfuser.tune.tuned import Anew, Cache, Options, Progress, Tuned, Use, names_of
+from mcfuser.tune.tuner import compare, kept_kernel, tune
 
 BUILDING = 1.5
 """What building a module takes, as a multiple of what importing its model took, and"""
@@ -54,7 +52,7 @@ class _Run:
     cache: Cache
     options: Options
     progress: Progress
-    worker: Worker | GpuWorker
+    worker: Worker
     deadline: float
     chains: int = 1
     at: int = 0
@@ -65,7 +63,7 @@ class _Run:
     @property
     def measured(self) -> bool:
         """The device is at hand, so candidates can be measured."""
-        return not isinstance(self.worker, GpuWorker) or self.worker.refused(self.deadline) is None
+        return self.worker.refused(self.deadline) is None
 
     def tune(self, chain: Chain) -> Tuned:
         """Tunes within a fair share of the time that is left for the searches still to come."""
@@ -87,7 +85,8 @@ class _Run:
         """Seconds that the model expects; infinity where there is no time to ask it."""
         if time.monotonic() >= self.deadline:
             return math.inf
-        return foreseen(chain, self.device, self.options, self.measured)
+        backend = self.worker.backend
+        return expected(chain, self.device, self.options, backend, self.measured)
 
     def compare(self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]) -> Turns:
         """The last program has the most kernels: it is kept unless another one is surely faster."""
@@ -113,11 +112,12 @@ def compile_model(
     InputError where the model cannot be used or is larger than the limits allow.
     """
     begun, spent = time.monotonic(), time.process_time()
+    backend = backend_of(device)
     if options.retune:
         cache, options = Anew(cache), replace(options, retune=False)
     progress("import", 0, 0)
     with ExitStack() as stack:
-        worker = worker_for(device)
+        worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
         loaded = load(model, shapes, limits)
@@ -129,12 +129,9 @@ def compile_model(
     cache.note(_uses(parted.found, decisions))
     tuned = time.monotonic()
     progress("build", 0, 0)
-    replacements, binaries = _replacements(parted.found, decisions, device)
+    replacements, binaries = _replacements(parted.found, decisions, backend)
     with refused("TVM cannot build the module"):
-        if device.kind == "cuda":
-            module = cuda_module.build(insert(loaded.module, replacements), device, binaries)
-        else:
-            module = assemble(loaded.module, replacements, device)
+        module = backend.library(install(loaded.module, replacements), binaries, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.found, parted.products, decisions, seconds)
     report["inputs"] = [_port(p) for p in loaded.inputs]
@@ -186,11 +183,11 @@ def _uses(found: Sequence[Found], decisions: Mapping[str, Decision]) -> Iterator
 
 
 def _replacements(
-    found: Sequence[Found], decisions: Mapping[str, Decision], device: Device
-) -> tuple[list[Replacement], list[cuda_module.Kernel]]:
-    """The kernels for every place, and the cubins they launch; places whose kernels are equal
+    found: Sequence[Found], decisions: Mapping[str, Decision], backend: Backend
+) -> tuple[list[Replacement], list[Any]]:
+    """The kernels for every place, and the binaries they launch; places whose kernels are equal
     share the function."""
-    shared: dict[object, install.Function] = {}
+    shared: dict[object, Function] = {}
     made = []
     for f in found:
         kept = decisions[f.chain.key].kept
@@ -202,9 +199,12 @@ def _replacements(
             key = (tuned.key, tuple(physical.values()))
             if key not in shared:
                 name = f"{re.sub(r'[^A-Za-z0-9_]', '_', chain.name)}_{len(shared)}"
-                shared[key] = install.function(tuned, chain, device, f"chain_{name}", physical)
+                names = Names(*names_of(tuned, chain))
+                shared[key] = backend.function(
+                    kept_kernel(tuned), chain, names, f"chain_{name}", physical
+                )
             made_once = shared[key]
-            packed = install.packed(made_once, chain, f.constants)
+            packed = backend.packed(made_once, chain, f.constants)
             installed.append(
                 Installed(made_once.name, chain, made_once.primfunc, packed, made_once.counters)
             )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 @cache
 def revision() -> str:
-    """The version of mcfuser, and a hash of its source: an edited checkout is another version."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
+    """The version of mcfuser, and a hash of its sources: an edited checkout is another version."""
+    files = sorted(p for p in Path(__file__).parent.rglob("*") if p.suffix in (".py", ".toml"))
     return f"{version('mcfuser')}+{source_hash(files)[:12]}"
 
 

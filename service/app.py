@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 
 from db import Blobs, Store
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.revision import revision
 from service import jobs, kernels
 from service.http import Gate, add_handlers

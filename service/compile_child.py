@@ -12,7 +12,7 @@ from typing import Any
 
 from db import Store
 from mcfuser.compile import compile_model
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.tune.tuned import Cache, MemoryCache, Options
 

@@ -40,4 +40,5 @@ def configure(level: str) -> None:
     handler.setFormatter(Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # requests are logged by service.http
+    # service.http logs requests
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from db import Job
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
 from mcfuser.arguments.shapes import shapes as parse_shapes
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.tune import tuned
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -138,7 +138,7 @@ class DeviceOut(BaseModel):
     """
 
     name: str
-    kind: Literal["cpu", "cuda"]
+    kind: str
     arch: str | None = None
     units: int | None = None
     peak: dict[str, float] | None = None

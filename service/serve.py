@@ -23,15 +23,18 @@ from service.app import create_app
 from service.hosts import is_loopback
 from service.settings import Settings
 from service.supervisor import Supervisor
-from service.worker import Load, load_compiler
 
 log = logging.getLogger(__name__)
 
 
-def serve(settings: Settings, load: Load = load_compiler) -> None:
+LOAD = "service.worker:load_compiler"
+"""What gives a worker mcfuser's own compiler."""
+
+
+def serve(settings: Settings, load: str = LOAD) -> None:
     """Serves until SIGINT or SIGTERM.
 
-    `load` gives the compiler; it is called in the worker processes, so it must be importable.
+    `load` names what gives the compiler, as `module:function`; the worker processes import it.
     Raises InputError where the folder, the database or the port cannot be used.
     """
     with _folder(settings), _listening(settings) as listener:

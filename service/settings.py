@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
@@ -74,6 +74,12 @@ class Settings(BaseSettings):
         if self.database is not None:
             return self.database.get_secret_value()
         return f"sqlite:///{self.data / 'mcfuser.db'}"
+
+    def revealed(self) -> dict[str, Any]:
+        """Every field as JSON has it, the database's password included: for another process of
+        this server, and for no log. `Settings(**revealed)` is equal to these settings."""
+        database = self.database.get_secret_value() if self.database is not None else None
+        return self.model_dump(mode="json") | {"database": database}
 
     @property
     def model_limits(self) -> ModelLimits:

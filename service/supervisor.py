@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import signal
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
 from db import StorageError, Store
-from service import worker
+from mcfuser.process.supervised import Supervised
 from service.settings import Settings
+from service.worker import Assignment
 
 log = logging.getLogger(__name__)
 
 _SOON, _LATE = 0.5, 30.0  # s between a worker's death and the next; doubled while it dies young
 _YOUNG = 60.0  # s
+_LOOK = 0.1  # s between two looks at whether all are alive
+_READ = 60.0  # s in which a worker has read its assignment
 
 
 @dataclass(slots=True)
@@ -29,7 +27,7 @@ class _Slot:
     """A place for one worker. Its name outlives the worker: the next one inherits its claims."""
 
     name: str
-    process: SpawnProcess | None = None
+    process: Supervised | None = None
     born: float = 0.0
     due: float = 0.0
     delay: float = _SOON
@@ -38,19 +36,17 @@ class _Slot:
 class Supervisor:
     """Keeps the settings' number of workers alive while the `with` block runs."""
 
-    def __init__(self, settings: Settings, load: worker.Load, store: Store, name: str) -> None:
+    def __init__(self, settings: Settings, load: str, store: Store, name: str) -> None:
         self._settings = settings
         self._load = load
         self._store = store
         self._slots = [_Slot(f"{name}:{i}") for i in range(settings.workers)]
-        self._context = multiprocessing.get_context("spawn")
         self._alive = 0
         self._stop = threading.Event()
-        self._wake, self._woken = self._context.Pipe()
         self._thread = threading.Thread(target=self._keep, name="supervisor", daemon=True)
 
     def alive(self) -> int:
-        """How many workers were alive when last looked, half a second ago at most."""
+        """How many workers were alive when last looked, a tenth of a second ago."""
         return self._alive
 
     def __enter__(self) -> Self:
@@ -65,7 +61,6 @@ class Supervisor:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         self._stop.set()
-        self._wake.send_bytes(b"stop")
         self._thread.join()
         for slot in self._slots:
             if slot.process is not None:
@@ -73,36 +68,35 @@ class Supervisor:
         deadline = time.monotonic() + self._settings.grace
         for slot in self._slots:
             if slot.process is not None:
-                slot.process.join(max(0.0, deadline - time.monotonic()))
-                _end(slot.process)
+                slot.process.wait(deadline)
+                slot.process.end()
                 self._release(slot, blame=False)
 
     def _keep(self) -> None:
         while not self._stop.is_set():
             now = time.monotonic()
             for slot in self._slots:
-                if slot.process is not None and not slot.process.is_alive():
+                if slot.process is not None and not slot.process.alive:
                     self._bury(slot, now)
                 if slot.process is None and slot.due <= now:
                     self._start(slot, now)
             self._alive = sum(s.process is not None for s in self._slots)
-            sentinels = [s.process.sentinel for s in self._slots if s.process is not None]
-            wait([self._woken, *sentinels], timeout=_SOON)
+            self._stop.wait(_LOOK)
 
     def _start(self, slot: _Slot, now: float) -> None:
-        slot.process = self._context.Process(
-            target=worker.run, args=(self._settings, self._load, slot.name), name=slot.name
-        )
+        slot.process = Supervised("service.worker_child", output=None, errors=None)
         slot.born = now
-        slot.process.start()
+        assignment = Assignment(self._settings, self._load, slot.name)
+        slot.process.write(assignment.to_json().encode(), now + _READ)  # it fits in the pipe
+        slot.process.close_input()
 
     def _bury(self, slot: _Slot, now: float) -> None:
         assert slot.process is not None
-        code = slot.process.exitcode
+        code = slot.process.status
         if now - slot.born > _YOUNG:
             slot.delay = _SOON
         log.error("worker died", extra={"worker": slot.name, "code": code, "next_in": slot.delay})
-        _end(slot.process)
+        slot.process.end()
         self._release(slot, blame=True)
         slot.process, slot.due = None, now + slot.delay
         slot.delay = min(slot.delay * 2, _LATE)
@@ -112,14 +106,3 @@ class Supervisor:
             self._store.release(slot.name, blame)
         except StorageError as error:  # the next worker of that name does it
             log.warning("jobs not taken back: %s", error, extra={"worker": slot.name})
-
-
-def _end(process: SpawnProcess) -> None:
-    """Kills what is left of a worker and of the processes that it started."""
-    assert process.pid is not None
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        process.kill()  # it had not made its group yet, or nothing is left of it
-    process.join()
-    process.close()

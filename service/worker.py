@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -13,8 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing import parent_process
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn, Protocol, Self
 
 from db import Blobs, Job, LostBlob, StorageError, Store, is_full
 from mcfuser.errors import InputError, LimitError
@@ -50,6 +52,31 @@ def load_compiler(settings: Settings) -> Compiler:
     from service.compiler import Compiler as Confining
 
     return Confining(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a worker is told by the server that starts it: its settings and its name, and what
+    gives it a compiler: a Load by name, as `service.worker:load_compiler`."""
+
+    settings: Settings
+    load: str
+    name: str
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"settings": self.settings.revealed(), "load": self.load, "name": self.name}
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        read = json.loads(text)
+        return cls(Settings(**read["settings"]), read["load"], read["name"])
+
+    def loaded(self) -> Load:
+        module, _, function = self.load.partition(":")
+        found: Load = getattr(import_module(module), function)
+        return found
 
 
 def work(
@@ -130,9 +157,6 @@ def run(settings: Settings, load: Load, name: str) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    if parent_process() is not None:
-        os.setpgid(0, 0)  # what it starts is of its group, and can be ended with it
-        threading.Thread(target=_die_with_parent, daemon=True).start()
     store = Store(settings.database_url)
     blobs = Blobs(settings.blobs)
     if (back := store.release(name)) > 0:
@@ -141,13 +165,6 @@ def run(settings: Settings, load: Load, name: str) -> None:
     log.info("worker ready", extra={"worker": name, "pid": os.getpid()})
     work(settings, store, blobs, compiler, name, stop, _end_group)
     store.close()
-
-
-def _die_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    _end_group()
 
 
 def _end_group() -> NoReturn:

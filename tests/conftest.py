@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,11 @@ import pytest
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import Options
+from tests.support.paths import PYTHONPATH
+
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")])
+)  # processes that tests start run this checkout, whichever is installed
 
 _TVM = importlib.util.find_spec("tvm") is not None
 """Without it, as on a machine that has a GPU and no more, the tests that need none run."""
@@ -45,8 +51,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
     _default(monkeypatch, Compilers.__init__, longest=PATIENT)
     _default(monkeypatch, Options.__init__, timeout=float(PATIENT))
-    monkeypatch.setattr("mcfuser.tune.gpu_search.WAITING", float(PATIENT))
-    monkeypatch.setattr("mcfuser.tune.gpu_search.COMPILING", float(PATIENT) * 64)
+    monkeypatch.setattr("mcfuser.backends.cuda.builder.WAITING", float(PATIENT))
+    monkeypatch.setattr("mcfuser.backends.cuda.builder.COMPILING", float(PATIENT) * 64)
     if _TVM:
         monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
-SOURCES = sorted(p for top in ("mcfuser", "db", "service") for p in (ROOT / top).rglob("*.py"))
+SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py"))
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
 CODE = LOWERED | {"codegen"}
 MEASURED = CODE | {"measure", "process"}
-BACKENDS = MEASURED | {"model", "search", "backends"}
+BACKENDS = MEASURED | {"model", "search", "backends", "devices"}
 TUNED = BACKENDS | {"tune", "revision"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -31,30 +31,29 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "arguments": ({"errors"}, set()),
     "expr": ({"errors"}, set()),
     "chain": ({"errors", "expr"}, set()),
-    "device": ({"errors"}, {"numpy", "tvm"}),  # the probe times numpy and asks LLVM for the CPU
+    "device": (set(), set()),
+    "devices": ({"errors", "device"}, {"numpy", "tvm"}),  # times numpy, asks LLVM for the CPU
     "algebra": (VALUES, {"sympy"}),
     "space": (VALUES | {"algebra"}, {"numpy"}),
     "lowering": (SPACE, {"numpy"}),
-    "model": (LOWERED, {"numpy"}),
+    "model": (LOWERED | {"devices"}, {"numpy"}),
     "search": (SPACE, {"numpy"}),
-    "codegen": (LOWERED, {"numpy", "tvm", "triton", "nvidia"}),
+    "codegen": (LOWERED | {"process"}, {"numpy", "tvm", "triton", "nvidia"}),
     "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
     "backends": (TUNED, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
     "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
     "graph": (
-        VALUES | {"measure", "runtime"},
+        VALUES | {"measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
     "compile": (COMPILED, {"numpy"}),
     "report": (COMPILED, {"rich"}),
-    "bench": (TUNED | {"arguments"}, {"numpy", "typer", "rich"}),
     "batch": (
-        VALUES | {"process", "arguments", "revision", "backends"},
-        {"pydantic", "rich", "typer"},
+        VALUES | {"process", "arguments", "revision", "backends", "devices"}, {"pydantic"},
     ),
     "cli": (
-        COMPILED | {"arguments", "batch", "bench", "db", "process", "report", "service"},
+        COMPILED | {"arguments", "batch", "db", "process", "report", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
@@ -66,20 +65,20 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "device"}}
+LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "devices"}, "numpy": {"devices"}}
 
 READERS = {
     "service/settings.py": "settings are read from the environment here",
-    "mcfuser/cli/command.py": "the command",
-    "mcfuser/process/child.py": "hands its own environment on to the child that measures",
-    "mcfuser/process/confined.py": "hands its own environment on to the process that works",
-    "service/supervisor.py": "hands its own environment on to the worker process",
+    "mcfuser/process/supervised.py": "hands its own environment on to every child process",
 }
 
 
 def room(path: Path) -> str:
-    top, *rest = path.relative_to(ROOT).with_suffix("").parts
-    return (rest[0] if rest[0] != "__init__" else "") if top == "mcfuser" else top
+    name, folder = next((n, f) for n, f in PACKAGES.items() if path.is_relative_to(f))
+    if name != "mcfuser":
+        return name.removeprefix("mcfuser_")
+    first = path.relative_to(folder).with_suffix("").parts[0]
+    return first if first != "__init__" else ""
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -105,7 +104,7 @@ def target(module: str) -> tuple[str, bool]:
     top, *rest = module.split(".")
     if top == "mcfuser":
         return (rest[0] if rest else ""), True
-    return top, top in ("db", "service")
+    return (top.removeprefix("mcfuser_"), True) if top in PACKAGES else (top, False)
 
 
 def checked(path: Path) -> object:
@@ -144,13 +143,13 @@ def test_models_and_code_generators_do_not_know_each_other() -> None:
 
 
 def test_only_the_command_knows_storage_and_service() -> None:
-    known = {
-        str(path.relative_to(ROOT))
+    rooms = {
+        room(path)
         for path in (ROOT / "mcfuser").rglob("*.py")
         for module, _ in imports(path)
-        if module.split(".")[0] in ("db", "service")
+        if target(module)[0] in ("db", "service")
     }
-    assert known == {"mcfuser/cli/command.py"}
+    assert rooms == {"cli"}
 
 
 def reads_environment(path: Path) -> bool:
@@ -170,7 +169,7 @@ def reads_environment(path: Path) -> bool:
     return False
 
 
-def test_only_settings_and_the_command_read_the_environment() -> None:
+def test_only_the_settings_read_the_environment() -> None:
     found = {str(p.relative_to(ROOT)) for p in SOURCES if reads_environment(p)}
     assert found <= set(READERS), found - set(READERS)
 
@@ -187,6 +186,45 @@ def test_the_search_for_environment_reads_finds_them(tmp_path: Path) -> None:
     ]:
         (tmp_path / "m.py").write_text(text)
         assert reads_environment(tmp_path / "m.py") is expected, text
+
+
+STARTERS = {
+    "mcfuser/process/supervised.py": "starts every process of mcfuser's own",
+    "mcfuser/process/forkserver.py": "forks those that share what one of them has loaded",
+}
+TOOLS = {
+    "mcfuser/tune/key.py": "asks ptxas for its version",
+    "mcfuser/codegen/cuda/cubin.py": "asks cuobjdump what a kernel uses",
+    "mcfuser/codegen/cuda/build.py": "calls the C compiler for a library that stands in for CUDA's",
+}
+STARTING = {
+    "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp", "os.system",
+    "os.popen", "concurrent.futures.ProcessPoolExecutor", "multiprocessing.Process",
+    "multiprocessing.Pool", "multiprocessing.get_context",
+}  # fmt: skip
+
+
+def names(path: Path) -> set[str]:
+    """All that a file imports, and every attribute that it reads, with dots."""
+    read = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
+    return {module for module, _ in imports(path)} | {ast.unparse(n) for n in read}
+
+
+def test_processes_are_started_in_one_room() -> None:
+    """Other programs' tools, which are waited for, may be called with subprocess.run elsewhere."""
+    started = {str(p.relative_to(ROOT)) for p in SOURCES if names(p) & STARTING}
+    assert started == set(STARTERS)
+    tools = {str(p.relative_to(ROOT)) for p in SOURCES if "subprocess" in names(p)}
+    assert tools - set(STARTERS) == set(TOOLS)
+
+
+def test_no_module_reassigns_what_belongs_to_the_whole_process() -> None:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                assert node.attr != "tempdir", path
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                assert "sys.modules" not in ast.unparse(node), path
 
 
 HEAVY = ("tvm", "tvm_ffi", "triton", "torch", "sympy", "onnx", "onnxruntime", "sqlalchemy")

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from db import Blobs, Store
 from mcfuser import compile as compiling
 from mcfuser.compile import Artifact, compile_model
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
 from mcfuser.measure.rounds import MARGIN
 from mcfuser.tune.tuned import Cache, MemoryCache, Options

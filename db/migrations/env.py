@@ -1,4 +1,5 @@
-"""Run by Alembic. The connection is handed in by `db.engine.upgrade`, or opened for `-x url=`."""
+"""Run by Alembic, on the connection that `db.engine.upgrade` hands in, or on the database
+that `-x url=` names."""
 
 from __future__ import annotations
 

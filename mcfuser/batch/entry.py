@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,15 +12,13 @@ from typing import Any
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.state import file_hash
 from mcfuser.batch.zoo import Entry
+from mcfuser.process.command import run_command
 
 TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1}
 """The largest error that passes, by the type of an input or output; `_EXACT` for any other type."""
 _EXACT = 1e-4
-COMMAND = (sys.executable, "-m", "mcfuser.batch.child")
-"""Runs the `mcfuser` command; this process's number and the command's words follow."""
-_POLL = 0.1  # seconds between two looks at whether the work is still wanted
-_POLITE = 1.0  # seconds that a process has to end by itself
-_KEPT = 8192  # bytes of a log's end that are looked at
+MODULE = "mcfuser.cli.command"
+"""Its `main` is the `mcfuser` command."""
 
 
 class Unwanted(Exception):
@@ -113,55 +106,18 @@ def _ran(
 ) -> str | None:
     """Runs the command with these words, its messages added to the log and what it prints to
     `output`. None where it succeeds, else why it did not. Raises Unwanted."""
-    with log.open("ab") as errors, (output or log).open("ab") as printed:
-        process = subprocess.Popen(
-            [*COMMAND, str(os.getpid()), *words],
-            stdin=subprocess.DEVNULL, stdout=printed, stderr=errors, start_new_session=True,
-        )  # fmt: skip
-        try:
-            code = _waited(process, limit, wanted)
-        finally:
-            _end(process)
-    if code == 0:
-        return None
-    if code is None:
-        return f"{words[0]} took longer than {limit:.4g} s and was ended"
-    if code < 0:
-        return f"{words[0]} died of signal {_signal(-code)}"
-    last = _last_words(log)
-    told = last.removeprefix("mcfuser: ")
-    return told if told != last else f"{words[0]} ended with status {code}: {last}"
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it has started: politely first, as it has folders to remove."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_POLITE)
-
-
-def _waited(process: subprocess.Popen[bytes], limit: float, wanted: Wanted) -> int | None:
-    """The exit status of a process; None where it took longer than that many seconds."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
+    def check() -> None:
         if not wanted():
             raise Unwanted
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_POLL)
-    return None
 
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
-
-
-def _last_words(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _KEPT))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else "it said nothing"
+    death = run_command(MODULE, words, output or log, log, limit, check)
+    if death is None:
+        return None
+    if death.why == "time":
+        return f"{words[0]} took longer than {limit:.4g} s and was ended"
+    if death.signalled:
+        return f"{words[0]} died of {death.manner}"
+    last = death.last[:500] or "it said nothing"
+    told = last.removeprefix("mcfuser: ")
+    return told if told != last else f"{words[0]} ended with {death.manner}: {last}"

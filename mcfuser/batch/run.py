@@ -12,7 +12,7 @@ from mcfuser.batch import state
 from mcfuser.batch.entry import Unwanted, do
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.zoo import Entry
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 
 
@@ -51,11 +51,13 @@ def works(entries: Sequence[Entry]) -> list[Work]:
 
 def _target(name: str) -> Target:
     device = device_named(name)
-    if device.kind == "cpu":
-        return Target(device.key, None)
-    from mcfuser.backends.cuda.worker import GpuWorker
+    from mcfuser.backends import backend_of
+    from mcfuser.measure.worker import Worker
 
-    with GpuWorker(device, cores=1) as worker:
+    backend = backend_of(device)
+    if backend.on_host:
+        return Target(device.key, None)
+    with Worker(backend, device, cores=1) as worker:
         return Target(device.key, worker.refused())
 
 

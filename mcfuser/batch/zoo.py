@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcfuser.arguments.duration import seconds
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 
 LARGEST = 1 << 20

@@ -1,22 +1,17 @@
-"""Kernels back into the module they were cut out of, and the whole compiled to one library."""
+"""Kernels back into the module they were cut out of."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
-from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.chain import Chain
-from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.graph import rest
 from mcfuser.graph.partition import Found
 
 
@@ -48,20 +43,11 @@ class Replacement:
     kernels: tuple[Installed, ...]
 
 
-def assemble(module: tvm.IRModule, replacements: Sequence[Replacement], device: Device) -> bytes:
-    """The shared library for a CPU: the chains' kernels in the module, all else compiled by TVM.
+def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IRModule:
+    """The module that calls the kernels where it computed their chains.
 
     Raises ChainError where a kernel reads a tensor that nothing before it writes.
     """
-    executable = _build(install(module, replacements), device)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "module.so"
-        executable.export_library(str(path))
-        return path.read_bytes()
-
-
-def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IRModule:
-    """The module that calls the kernels where it computed their chains."""
     kernels = [k for r in replacements for k in r.kernels]
     builder = relax.BlockBuilder(tvm.IRModule(dict(module.functions), attrs=module.attrs))
     names = {
@@ -138,35 +124,3 @@ def _argument(kernel: Installed, value: relax.Expr | None, tensor: str) -> relax
 def _type(found: Found, chain: Chain, tensor: str) -> relax.TensorType:
     shape = found.shapes[tensor] if tensor in found.outputs else chain.shape(tensor)
     return relax.TensorType(shape, chain.tensor(tensor).dtype)
-
-
-# --- building -------------------------------------------------------------------------------
-
-
-TILES_APART = {"tirx.disable_storage_rewrite": True}
-"""Every tile of a kernel has memory of its own (codegen.tensorir.build.tiles_apart)."""
-
-
-def _build(module: tvm.IRModule, device: Device) -> relax.VMExecutable:
-    target = cpu_target(device)
-    with target, tvm.transform.PassContext(config=TILES_APART):
-        lowered = tvm.transform.Sequential(list(_passes()))(module)
-        return tvm.compile(lowered, target=target, relax_pipeline=None)
-
-
-def cpu_target(device: Device) -> tvm.target.Target:
-    """The LLVM target of a CPU."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": device.arch, "num-cores": device.units})
-
-
-def _passes() -> Iterable[tvm.transform.Pass]:
-    """TVM's passes for a CPU, with this package's legalization and loops spread over the cores."""
-    t = relax.transform
-    return (
-        DispatchSampling(), DispatchSortScan(),
-        rest.legalize(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR(),
-        t.DeadCodeElimination(["main"]), rest.spread,
-        t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(),
-        t.CallTIRRewrite(), t.StaticPlanBlockMemory(), t.LowerAllocTensor(), t.KillAfterLastUse(),
-        t.LowerRuntimeBuiltin(), t.ComputePrimValue(), t.VMShapeLower(), t.AttachGlobalSymbol(),
-    )  # fmt: skip

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +22,7 @@ from mcfuser.errors import InputError
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound
 from mcfuser.measure.lease import lease
+from mcfuser.process.supervised import Death, Supervised
 from mcfuser.runtime import runner
 
 _ROUNDS = 5
@@ -83,7 +81,7 @@ def check(
             error = max(difference(a, b) for a, b in zip(found, expected, strict=True))
             with lease("cpu", exclusive=True):
                 ours, theirs = _timed(
-                    lambda: _again(child), lambda: _seconds(lambda: session.run(None, feeds))
+                    child.again, lambda: _seconds(lambda: session.run(None, feeds))
                 )
     return Checked(error, ours, theirs)
 
@@ -149,43 +147,43 @@ def _tables(proto: onnx.ModelProto) -> Iterator[tuple[str, int]]:
 # --- the child ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """The runner (`mcfuser.runtime.runner`) in a process that ends at an instant."""
+
+    process: Supervised
+    until: float
+
+    def answers(self, word: str) -> Death | None:
+        """Waits for a line that is this word; lines before it are the libraries'."""
+        line = self.process.line(self.until)
+        while not isinstance(line, Death) and line.strip() != word.encode():
+            line = self.process.line(self.until)
+        return line if isinstance(line, Death) else None
+
+    def again(self) -> float:
+        """Seconds of one more run, as the child measured them."""
+        line: Death | bytes | None = self.process.write(b"again\n", self.until)
+        if line is None:
+            line = self.process.line(self.until)
+        if isinstance(line, Death):
+            raise InputError("the module ran once and then ended; compile it again")
+        return float(line)
+
+
 @contextmanager
-def _running(library: Path, folder: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+def _running(library: Path, folder: Path, how: str) -> Iterator[_Runner]:
     """The runner in a process of its own, its first run done."""
     files = [library, folder / "inputs.npz", folder / "outputs.npz"]
-    with (folder / "errors").open("w+") as errors:
-        child = subprocess.Popen(
-            [sys.executable, str(runner.__file__), *map(str, files), how],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
-        limit = threading.Timer(_LIMIT, child.kill)
-        limit.start()
-        try:
-            if not _answers(child, "ready"):
-                errors.seek(0)
-                last = errors.read().strip().splitlines()[-1:] or ["it ended without a word"]
-                raise InputError(f"the module '{library}' does not run: {last[0]}")
-            yield child
-        finally:
-            limit.cancel()
-            child.kill()
-            child.communicate()
-
-
-def _answers(child: subprocess.Popen[str], word: str) -> bool:
-    assert child.stdout is not None
-    return any(line.strip() == word for line in child.stdout)
-
-
-def _again(child: subprocess.Popen[str]) -> float:
-    """Seconds of one more run, as the child measured them."""
-    assert child.stdin is not None and child.stdout is not None
-    child.stdin.write("again\n")
-    child.stdin.flush()
-    answer = child.stdout.readline()
-    if not answer:
-        raise InputError("the module ran once and then ended; compile it again")
-    return float(answer)
+    child = _Runner(Supervised(runner.__name__, [*map(str, files), how]), time.monotonic() + _LIMIT)
+    try:
+        if (death := child.answers("ready")) is not None:
+            late = f"it took longer than {_LIMIT:g} s"
+            last = late if death.why == "time" else death.last or "it ended without a word"
+            raise InputError(f"the module '{library}' does not run: {last}")
+        yield child
+    finally:
+        child.process.end()
 
 
 def _timed(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float, float]:

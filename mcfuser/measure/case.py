@@ -111,6 +111,17 @@ class Case:
         error = disagreement(part, wanted, made.allowed[name], self.unit, not self.varied)
         return error if isinstance(error, float) else f"output '{name}' is wrong: {error}"
 
+    def worst(self, found: Mapping[str, Array]) -> float | str:
+        """The largest of the outputs' errors, of flat arrays as their types store them; or what is
+        wrong with one of them."""
+        most = 0.0
+        for name in self.chain.outputs:
+            error = self.error(name, logical(self.chain, name, found[name]))
+            if isinstance(error, str):
+                return error
+            most = max(most, error)
+        return most
+
 
 def _representable(values: Array, dtype: str) -> bool:
     """None of them is infinite in that type."""

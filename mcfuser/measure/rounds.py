@@ -24,6 +24,9 @@ EQUAL = 1.02
 BLOCKS = 7
 """Comparisons that are made of however many rounds: fewer could not be CONFIDENT."""
 
+SPARE = 0.5
+"""Seconds before a deadline in which no round is begun but the first ones."""
+
 Times = Sequence[Sequence[float]]
 """Seconds of each program, round by round."""
 
@@ -121,6 +124,15 @@ class Bounds:
     most: int
     end: float
     baseline: int | None = None
+
+
+def bounded(
+    least: int, most: int, seconds: float, until: float | None, baseline: int | None, now: float
+) -> Bounds:
+    """Bounds of so many rounds that begin `now`, last no longer than `seconds` past the least, and
+    end SPARE seconds before `until`, the deadline of whoever asked, if there is one."""
+    end = now + seconds
+    return Bounds(least, most, end if until is None else min(end, until - SPARE), baseline)
 
 
 def in_turns(

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.instructions import HOPPER
 from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.groups import PACED

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import selectors
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
+
+from mcfuser.process.supervised import Death, Supervised
 
 NO_TIME = "no time left"
 """Why there is no answer where the deadline of whoever asked has passed."""
@@ -25,11 +21,10 @@ time."""
 ALONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """numpy's threads spin after a product: they spoil timings, and slow down whoever compiles."""
 
-_LONGEST = 3600.0  # seconds of one wait: the system takes no endless ones
-
 
 class Child:
-    """`python -m module arguments..` that reads a JSON line for a request and writes JSON lines.
+    """A process that runs `main` of a module with these arguments, which reads a JSON line for a
+    request from standard input and writes JSON lines to standard output.
 
     `more` is what its environment has beside its parent's.
     """
@@ -37,46 +32,23 @@ class Child:
     def __init__(
         self, module: str, arguments: Sequence[str], more: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
-        self._more = more
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pending = b""
-        self._errors: IO[bytes] | None = None
+        self._module, self._arguments = module, arguments
+        self._environment = {**ALONE, **more}
+        self._process: Supervised | None = None
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.alive
 
     def start(self) -> None:
         """A new process, without waiting until it is ready."""
         self.stop()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`stop` closes it)
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, **ALONE, **self._more},
-        )
-
-    def _last(self, code: int) -> str:
-        """What a child said last that an error ended; of a signal it could say nothing."""
-        assert self._errors is not None
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[-1].strip()[:200]}" if lines and code > 0 else ""
+        self._process = Supervised(self._module, self._arguments, environment=self._environment)
 
     def stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self._process = None
-        self._pending = b""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
 
     def ask(
         self, request: Mapping[str, Any], count: int, limit: float, deadline: float = math.inf
@@ -85,9 +57,11 @@ class Child:
 
         Where the child ends or is late, the last one says so instead, and the child is stopped.
         """
-        late = self._send(json.dumps(request).encode() + b"\n", limit, deadline)
-        if late is not None:
-            yield late
+        assert self._process is not None
+        end = time.monotonic() + limit
+        death = self._process.write(json.dumps(request).encode() + b"\n", min(end, deadline))
+        if death is not None:
+            yield self._ended(death, limit, end, deadline)
             return
         for _ in range(count):
             answer = self.line(limit, deadline)
@@ -97,59 +71,26 @@ class Child:
 
     def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
         """The next answer, or why there is none. While the child waits for a lease it has time."""
+        assert self._process is not None
         end = time.monotonic() + limit
         while True:
-            found = self._line(limit, end, deadline)
-            if found == WAITS:
+            line = self._process.line(min(end, deadline))
+            if isinstance(line, Death):
+                return self._ended(line, limit, end, deadline)
+            answer: dict[str, Any] = json.loads(line)
+            if answer == WAITS:
                 end = math.inf
-            elif found == WORKS:
+            elif answer == WORKS:
                 end = time.monotonic() + limit
             else:
-                return found
+                return answer
 
-    def _line(self, limit: float, end: float, deadline: float) -> dict[str, Any] | str:
-        assert self._process is not None and self._process.stdout is not None
-        stream = self._process.stdout
-        while b"\n" not in self._pending:
-            if not _ready(stream, selectors.EVENT_READ, min(end, deadline)):
-                return self._late(limit, end, deadline)
-            chunk = os.read(stream.fileno(), 1 << 16)
-            if not chunk:
-                code = self._process.wait()
-                last = self._last(code)
-                self.stop()
-                return f"the measuring process died with status {code}{last}"
-            self._pending += chunk
-        line, self._pending = self._pending.split(b"\n", 1)
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _send(self, data: bytes, limit: float, deadline: float) -> str | None:
-        """Writes a request, which a child that does not read may keep waiting; why it could not,
-        if so."""
-        assert self._process is not None and self._process.stdin is not None
-        stream, end, view = self._process.stdin, time.monotonic() + limit, memoryview(data)
-        os.set_blocking(stream.fileno(), False)
-        while view:
-            if not _ready(stream, selectors.EVENT_WRITE, min(end, deadline)):
-                return self._late(limit, end, deadline)
-            try:
-                view = view[os.write(stream.fileno(), view) :]
-            except OSError:
-                self.stop()
-                return "the measuring process died before it began"
-        return None
-
-    def _late(self, limit: float, end: float, deadline: float) -> str:
+    def _ended(self, death: Death, limit: float, end: float, deadline: float) -> str:
+        """Why there is no answer, once the child is stopped."""
         self.stop()
-        return NO_TIME if deadline < end else f"it ran longer than {limit:.3g} s"
-
-
-def _ready(stream: IO[bytes], event: int, end: float) -> bool:
-    """Waits until a pipe can be read or written, until `end` (time.monotonic) at most."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, event)
-        while not selector.select(max(0.0, min(end - time.monotonic(), _LONGEST))):
-            if time.monotonic() >= end:
-                return False
-        return True
+        if death.why == "time":
+            return NO_TIME if deadline < end else f"it ran longer than {limit:.3g} s"
+        if death.status is None:
+            return death.words  # of an answer that had no end
+        last = f": {death.last[:200]}" if death.last and not death.signalled else ""
+        return f"the measuring process died with status {death.status}{last}"

@@ -1,65 +1,34 @@
-"""Work in a process of its own that can be limited and ended.
+"""One piece of work in a process that is limited and can be ended at any time.
 
-The process is the leader of a group of its own, works in an empty folder, and keeps what it writes
-in a folder beside that; the whole group and both folders go when the work is over, however it
-ended. `mcfuser.process.confinement` is the child's side.
+`mcfuser.process.confinement` is the child's side, `mcfuser.process.messages` what both say.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import selectors
-import signal
-import subprocess
-import sys
-import tempfile
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self, assert_never
 
-import mcfuser
 from mcfuser import errors
+from mcfuser.process.limits import UNLIMITED, Limits
+from mcfuser.process.messages import Answered, Exhausted, Refused, Told, from_json
+from mcfuser.process.supervised import Death, Supervised, Why
 
-_POLL = 0.1  # s between two looks at whether the work is still wanted
-_KEPT = 8192  # bytes of the last words of a child
-_ANSWER = 64 << 20  # bytes of one line: no answer is so long, results go through files
+__all__ = ["Confined", "Limits", "Stopped", "run"]
 
-_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 _MEMORY = "it needed more memory than it may have"
-_SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
-"""How libraries say that they are given no memory, before they end the process."""
 
-Why = Literal["memory", "processor", "time", "death"]
 Tell = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the work may take; None is no limit.
-
-    `memory` is bytes of its own data and `processor` CPU time in seconds, of each process;
-    `files` are open ones of each process; `wall` is seconds from the request to the answer.
-    Without `network` the work cannot open sockets and cannot start programs.
-    """
-
-    memory: int | None = None
-    processor: float | None = None
-    wall: float | None = None
-    files: int | None = None
-    network: bool = True
 
 
 class Stopped(Exception):
     """The work ended without an answer: `why`, a sentence, and the process's last words.
 
-    After a death, `fault` says that the process did something that the system forbids, or gave
-    itself up, as C++ does: it would again. Others were killed, or had a Python error.
+    After a death, `fault` says that the process would die again (`Death.fault`).
     """
 
     def __init__(self, why: Why, sentence: str, words: str = "", fault: bool = False) -> None:
@@ -74,24 +43,14 @@ class Confined:
 
     It runs `answer(request, tell)` of the named module, which gives a JSON object, may call `tell`
     with JSON objects on the way, and may raise InputError. The process starts at once and imports
-    the module meanwhile.
+    the module meanwhile. It works in an empty folder and keeps temporary files in `scratch`.
     """
 
-    def __init__(self, module: str, limits: Limits = Limits()) -> None:
+    def __init__(self, module: str, limits: Limits = UNLIMITED) -> None:
         self.limits = limits
-        self._folder = tempfile.TemporaryDirectory(prefix="mcfuser-", ignore_cleanup_errors=True)
-        self.scratch = Path(self._folder.name) / "scratch"
-        empty = Path(self._folder.name) / "empty"
-        empty.mkdir()
-        self.scratch.mkdir()
-        command = [sys.executable, "-m", "mcfuser.process.confinement"]
-        self._process = subprocess.Popen(
-            [*command, json.dumps(asdict(limits)), module],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=empty, env=_environment(self.scratch), start_new_session=True,
-        )  # fmt: skip
-        self._pending = b""
-        self._last = b""
+        self._child = Supervised("mcfuser.process.confinement", [module], limits, scratch=True)
+        assert self._child.scratch is not None
+        self.scratch: Path = self._child.scratch
 
     def __enter__(self) -> Self:
         return self
@@ -104,18 +63,11 @@ class Confined:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._child.alive
 
     def end(self) -> None:
         """Kills what is left of the process and of all that it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self._folder.cleanup()
+        self._child.end()
 
     def run(
         self,
@@ -128,68 +80,26 @@ class Confined:
         `check` is called ten times a second and may raise what ends the wait. Raises the
         InputError that the work raised, or Stopped.
         """
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead: its last words tell why
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        end = time.monotonic() + self.limits.wall if self.limits.wall is not None else None
-        with selectors.DefaultSelector() as selector:
-            for pipe in (self._process.stdout, self._process.stderr):
-                assert pipe is not None
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe, selectors.EVENT_READ)
-            while True:
-                message = self._message(selector, end, check)
-                if "tell" in message:
-                    tell(message["tell"])
-                elif "answer" in message:
-                    found: dict[str, Any] = message["answer"]
-                    return found
-                else:
-                    raise _error(message)
-
-    def _message(
-        self, selector: selectors.BaseSelector, end: float | None, check: Callable[[], None]
-    ) -> dict[str, Any]:
-        while b"\n" not in self._pending:
-            check()
-            if end is not None and time.monotonic() > end:
-                raise Stopped("time", f"it took longer than {self.limits.wall:.3g} s")
-            for key, _ in selector.select(_POLL):
-                self._read(selector, key)
-            if not selector.get_map() or self._gone(selector):
-                raise self._death()
-        line, _, self._pending = self._pending.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        data = os.read(key.fd, 1 << 16)
-        if not data:
-            selector.unregister(key.fileobj)
-        elif key.fileobj is self._process.stdout:
-            self._pending += data
-            if len(self._pending) > _ANSWER:
-                raise Stopped("memory", f"its answer has more than {_ANSWER} bytes")
-        else:
-            self._last = (self._last + data)[-_KEPT:]
-
-    def _gone(self, selector: selectors.BaseSelector) -> bool:
-        """The process has ended and nothing is left to read; what it started may hold the pipes."""
-        return self._process.poll() is not None and not selector.select(0)
-
-    def _death(self) -> Stopped:
-        code = self._process.wait()
-        words = self._last.decode(errors="replace")
-        if code == -signal.SIGXCPU:
-            took = f"it took more than {self.limits.processor:.3g} s of processor time"
-            return Stopped("processor", took, words)
-        if self.limits.memory is not None and _SHORT.search(words):
-            return Stopped("memory", _MEMORY, words)
-        last = words.strip().splitlines()[-1:] if code > 0 else []
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
-        told = ": ".join([f"its process died of {how}", *last])
-        return Stopped("death", told, words, fault=-code in _FAULTS)
+        wall = self.limits.wall
+        until = time.monotonic() + wall if wall is not None else math.inf
+        death = self._child.write(json.dumps(request).encode() + b"\n", until)
+        if death is not None:
+            raise _stopped(death, self.limits)
+        while True:
+            line = self._child.line(until, check)
+            if isinstance(line, Death):
+                raise _stopped(line, self.limits)
+            match message := from_json(line):
+                case Told():
+                    tell(message.message)
+                case Answered():
+                    return message.answer
+                case Refused():
+                    raise _refusal(message)
+                case Exhausted():
+                    raise Stopped("memory", _MEMORY)
+                case _:
+                    assert_never(message)
 
 
 def run(
@@ -201,19 +111,22 @@ def run(
         return confined.run(request, tell, check)
 
 
-def _error(message: Mapping[str, Any]) -> Exception:
-    if message.get("stopped") == "memory":
-        return Stopped("memory", _MEMORY)
-    kind = getattr(errors, str(message.get("kind")), errors.InputError)
-    made: Exception = kind(str(message.get("error")))
+def _refusal(message: Refused) -> Exception:
+    made: Exception = getattr(errors, message.kind, errors.InputError)(message.sentence)
     return made
 
 
-def _environment(scratch: Path) -> dict[str, str]:
-    """The parent's own, with a place for temporary files that goes with the process. A checkout
-    that is not installed is found from another folder as well."""
-    root = str(Path(str(mcfuser.__file__)).parent.parent)
-    given = [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
-    installed = Path(root).name in ("site-packages", "dist-packages")
-    places = given if installed or root in given else [*given, root]
-    return {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(places)}
+def _stopped(death: Death, limits: Limits) -> Stopped:
+    match death.why:
+        case "time":
+            sentence = f"it took longer than {limits.wall:.3g} s"
+        case "processor":
+            sentence = f"it took more than {limits.processor:.3g} s of processor time"
+        case "memory":
+            sentence = _MEMORY
+        case "death":
+            last = f": {death.last}" if death.last and not death.signalled else ""
+            sentence = f"its process died of {death.manner}{last}"
+        case _:
+            assert_never(death.why)
+    return Stopped(death.why, sentence, death.words, death.fault)

@@ -1,75 +1,53 @@
-"""The child's side of `mcfuser.process.confined`: it gives up what it may not have, then works.
+"""The child's side of `mcfuser.process.confined`: it does one piece of work.
 
-    python -m mcfuser.process.confinement '{"memory": .., ..}' module
-
-The request is a JSON line on standard input, the answers are JSON lines on standard output. What
-the work prints goes to standard error.
+The request is a JSON line on standard input, the answers are JSON lines on standard output
+(`mcfuser.process.messages`). What the work prints goes to standard error.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import resource
-import signal
-import struct
 import sys
-import threading
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from mcfuser.errors import InputError
-
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
-_FILTER = 2  # a program decides about each call
-_ALLOW, _REFUSE, _EACCES = 0x7FFF0000, 0x00050000, 13
-_LOAD, _EQUAL, _LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF: a word, jumps, the verdict
-_AF_UNIX = 1
-
-# By machine: its name in a call's record, the number of `socket`, and those of what starts a
-# program (execve, execveat) or looks into another process (ptrace, process_vm_readv and writev).
-_CALLS = {
-    "x86_64": (0xC000003E, 41, (59, 322, 101, 310, 311)),
-    "aarch64": (0xC00000B7, 198, (221, 281, 117, 270, 271)),
-}
-_EVERYWHERE = (425, 438)  # io_uring_setup, which makes sockets too, and pidfd_getfd
-_FOREIGN = 0x40000000  # numbers from here on are another set of the same calls
+from mcfuser.process.messages import Answered, Exhausted, Message, Refused, Told, to_json
 
 
 def main() -> None:
-    limits, module = json.loads(sys.argv[1]), sys.argv[2]
+    """Does the work of the module that the first argument names."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    end_with_parent()
-    _limit(limits)
-    if not limits["network"]:  # before there are other threads, which would keep theirs
-        forbid_network()
+
+    def say(message: Message) -> None:
+        answers.write(to_json(message))
+        answers.flush()
+
+    def tell(message: Mapping[str, Any]) -> None:
+        say(Told(message))
+
     try:
-        work = import_module(module)
+        work = import_module(sys.argv[1])
     except MemoryError:
-        _write(answers, {"stopped": "memory"})
+        say(Exhausted())
         _leave(0)
     request = json.loads(sys.stdin.buffer.readline() or "null")
     if request is None:
         return  # the parent had nothing to ask
-    threading.Thread(target=_watch, args=(sys.stdin.buffer,), daemon=True).start()
-
-    def tell(message: Mapping[str, Any]) -> None:
-        _write(answers, {"tell": message})
-
     try:
-        answer = {"answer": work.answer(request, tell)}
+        last: Message = Answered(work.answer(request, tell))
     except InputError as error:
-        answer = {"kind": type(error).__name__, "error": str(error)}
+        last = Refused(type(error).__name__, str(error))
     except MemoryError:
-        answer = {"stopped": "memory"}
+        last = Exhausted()
     except Exception:
         traceback.print_exc()
         _leave(1)
-    _write(answers, answer)
+    say(last)
     _leave(0)
 
 
@@ -77,71 +55,3 @@ def _leave(status: int) -> NoReturn:
     """Libraries' threads and destructors have nothing to say any more."""
     sys.stderr.flush()
     os._exit(status)
-
-
-def _write(answers: BinaryIO, message: Mapping[str, Any]) -> None:
-    answers.write(json.dumps(message).encode() + b"\n")
-    answers.flush()
-
-
-def _limit(limits: Mapping[str, Any]) -> None:
-    for kind, limit in (
-        (resource.RLIMIT_DATA, limits["memory"]),  # address space that is not used is no harm
-        (resource.RLIMIT_CPU, limits["processor"]),
-        (resource.RLIMIT_NOFILE, limits["files"]),
-    ):
-        if limit is not None:
-            hard = resource.getrlimit(kind)[1]
-            most = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
-            resource.setrlimit(kind, (max(1, most), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
-def end_with_parent() -> None:
-    """The system kills this process when the thread that started it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _watch(requests: BinaryIO) -> None:
-    """Ends the group once the parent is gone or has closed its end."""
-    requests.read()
-    os.killpg(0, signal.SIGKILL)
-
-
-def forbid_network() -> bool:
-    """Takes away sockets but local ones, starting programs, and looking into other processes, for
-    good; False where the system has no such filter (seccomp: Linux on x86-64 or Arm)."""
-    known = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
-    if known is None:
-        return False
-    machine, socket, refused = known
-    steps = _program(machine, socket, (*refused, *_EVERYWHERE))
-    code = ctypes.create_string_buffer(b"".join(steps))
-    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
-    libc = ctypes.CDLL(None)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        return False
-    refused_by_system = libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.c_char_p(program), 0, 0)
-    return not refused_by_system
-
-
-def _program(machine: int, socket: int, refused: tuple[int, ...]) -> list[bytes]:
-    """The filter in BPF. A call's record holds its number at byte 0, the machine at 4, and its
-    first argument at 16."""
-
-    def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-        return struct.pack("HBBI", code, yes, no, value)
-
-    last = len(refused) + 3  # steps from a test of the first number to the refusal
-    tests = [step(_EQUAL, number, last - i) for i, number in enumerate(refused)]
-    return [
-        step(_LOAD, 4), step(_EQUAL, machine, no=last + 3),
-        step(_LOAD, 0), step(_LEAST, _FOREIGN, last + 1), *tests,
-        step(_EQUAL, socket, no=2), step(_LOAD, 16), step(_EQUAL, _AF_UNIX, no=1),
-        step(_RETURN, _ALLOW), step(_RETURN, _REFUSE | _EACCES),
-    ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
 """The candidates of a pruned space as rows of numbers, which is what a search handles.
 
-A row is (family, tile of every axis.., lowering): a family is an expression with its splits, and
-the tiles say which of its loops are dead and so which plan it stands for.
+A row is (family, tile of every axis.., settings): a family is an expression with its splits, the
+tiles say which of its loops are dead and so which plan the row stands for, and settings are a
+number of the back end's knobs (mcfuser.space.knobs).
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from mcfuser.device import Device
+from mcfuser.space.knobs import Columns, Feasible, KnobTable, Settings
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
 
 Candidate = tuple[int, ...]
-Predict = Callable[[Plan, Ints, Ints], Floats]
-"""Seconds for tiles [candidates, axes] of a plan under lowerings [candidates]."""
-Choose = Callable[[Plan, Ints], tuple[Ints, Ints]]
-"""For tiles [rows, axes] of a plan, candidates as row numbers and numbers of lowerings."""
+Estimate = Callable[[Plan, Ints, Columns, Device], Floats]
+"""Seconds for tiles [candidates, axes] of a plan under settings of knobs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """`rows` [candidates, genes] and the plans that they stand for."""
+    """`rows` [candidates, genes], the plans that they stand for, and the settings."""
 
     space: Space
+    table: KnobTable
     rows: Ints
     plans: Mapping[tuple[int, frozenset[str]], Plan]
 
@@ -40,15 +42,19 @@ class Candidates:
         tiles = dict(zip(self.space.axes, (int(v) for v in candidate[1:-1]), strict=True))
         return self.plans[int(candidate[0]), self.space.dead(tiles)], tiles
 
-    def each(self, rows: Ints, predict: Predict) -> Floats:
-        """What `predict` says of rows, asked once for each plan."""
+    def settings(self, candidate: Sequence[int]) -> Settings:
+        return self.table.settings[candidate[-1]]
+
+    def estimates(self, rows: Ints, estimate: Estimate) -> Floats:
+        """What is estimated of rows [candidates, genes], seconds; asked once for each plan."""
         found = np.empty(len(rows))
-        for where in self._alike(rows):
+        for where in self._of_one_plan(rows):
             plan, _ = self.plan(rows[where[0]])
-            found[where] = predict(plan, rows[where, 1:-1], rows[where, -1])
+            settings = self.table.columns(rows[where, -1])
+            found[where] = estimate(plan, rows[where, 1:-1], settings, self.table.device)
         return found
 
-    def _alike(self, rows: Ints) -> list[Ints]:
+    def _of_one_plan(self, rows: Ints) -> list[Ints]:
         """Where the rows of each plan are: those of a family with the same loops dead."""
         key = rows[:, 0].copy()
         for dead in self.space.dropped(rows[:, 1:-1]).T:
@@ -57,15 +63,18 @@ class Candidates:
         return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(rows) else []
 
 
-def candidates(found: Space, choose: Choose) -> Candidates:
-    """Every candidate of a space that rule 4 has tabled, under the lowerings chosen for it."""
+def candidates(
+    found: Space, table: KnobTable, feasible: Feasible, measured: bool = True
+) -> Candidates:
+    """The candidates of a space that rule 4 has tabled, under every setting of the knobs with which
+    they are feasible; those that are only for measuring if they will be `measured`."""
     families: dict[Plan, int] = {}
     parts: list[Ints] = [np.zeros((0, len(found.axes) + 2), np.int64)]
     plans: dict[tuple[int, frozenset[str]], Plan] = {}
     for plan, tiles in found.tables or ():
         at = families.setdefault(replace(plan, dead=frozenset()), len(families))
         plans[at, plan.dead] = plan
-        which, lowerings = choose(plan, tiles)
+        which, numbers = table.choose(plan, tiles, feasible, measured)
         family = np.full((len(which), 1), at)
-        parts.append(np.hstack([family, tiles[which], lowerings[:, None]]))
-    return Candidates(found, np.vstack(parts), plans)
+        parts.append(np.hstack([family, tiles[which], numbers[:, None]]))
+    return Candidates(found, table, np.vstack(parts), plans)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from mcfuser.backends.lowerings import every, predict
+from mcfuser.backend import Backend
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.model import roofline
+from mcfuser.space.candidates import candidates
+from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import Space, distinct, parted, prune, space
 from mcfuser.tune.tuned import Options
 
@@ -21,17 +20,17 @@ def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[
     return parted(distinct(left), device), sizes
 
 
-def foreseen(chain: Chain, device: Device, options: Options, measured: bool = True) -> float:
+def expected(
+    chain: Chain, device: Device, options: Options, backend: Backend, measured: bool = True
+) -> float:
     """Seconds; infinity where no candidate is legal. Some candidates are only for where they can be
     `measured`."""
     try:
         found, _ = pruned(chain, device, options)
     except ChainError:
         return float("inf")  # one kernel cannot compute it
-    if device.kind == "cpu":
-        times = [roofline.estimate(plan, tiles, device) for plan, tiles in found.tables or ()]
-        return min((float(t.min()) for t in times if len(t)), default=float("inf"))
-    rows = every(found, device, groups=measured)
+    table = KnobTable(backend.knobs, device)
+    rows = candidates(found, table, backend.feasible, measured)
     if not len(rows):
         return float("inf")
-    return float(rows.each(rows.rows, partial(predict, device)).min())
+    return float(rows.estimates(rows.rows, backend.estimate).min())

@@ -9,41 +9,15 @@ miss says what has changed.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from mcfuser.backend import Backend
 from mcfuser.device import Device
 from mcfuser.revision import source_hash
-
-Kind = Literal["cpu", "cuda"]
-
-ABSENT = "absent"
-"""The version of what is not installed."""
-
-GENERATORS: Mapping[Kind, tuple[str, ...]] = {
-    "cpu": (
-        "errors.py", "expr.py", "chain", "algebra", "space", "codegen/tensorir",
-    ),
-    "cuda": (
-        "errors.py", "expr.py", "chain", "algebra", "space", "lowering",
-        "codegen/triton", "codegen/cuda/cubin.py",
-    ),
-}  # fmt: skip
-"""Files and folders of this package that a kernel's text and binary depend on, by kind of device.
-How candidates are ranked, searched and measured changes which kernel is found, not what it is."""
-
-PACKAGES: Mapping[Kind, tuple[str, ...]] = {
-    "cpu": ("apache-tvm", "apache-tvm-ffi", "sympy"),
-    "cuda": ("triton", "sympy"),
-}
-"""Installed packages that a kernel depends on: its compiler, and SymPy, which derives repairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +52,11 @@ class CacheKey:
         return CacheKey(**{**document, "toolchain": toolchain})
 
 
-def cache_key(chain: str, device: Device, space: str, shifts: bool, knobs: str) -> CacheKey:
+def cache_key(
+    chain: str, device: Device, space: str, shifts: bool, knobs: str, backend: Backend
+) -> CacheKey:
     """The key of a chain's kernel on a device, with this process's compilers and sources."""
-    return CacheKey(
-        chain, device.key, space, shifts, knobs, toolchain(device.kind), sources(device.kind)
-    )
+    return CacheKey(chain, device.key, space, shifts, knobs, toolchain(backend), sources(backend))
 
 
 def differs(one: CacheKey, other: CacheKey) -> tuple[str, ...]:
@@ -106,58 +80,23 @@ def nearest(key: CacheKey, kept: Iterable[CacheKey]) -> tuple[str, ...]:
 
 
 @cache
-def toolchain(kind: Kind) -> tuple[tuple[str, str], ...]:
-    """Programs and libraries that a kernel is made with, and their versions.
-
-    Those for a GPU are told without TVM, and without loading Triton.
-    """
-    found = [(name, _version(name)) for name in PACKAGES[kind]]
-    found.append(("llvm", _llvm()) if kind == "cpu" else ("ptxas", _ptxas()))
-    return tuple(found)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ABSENT
-
-
-def _llvm() -> str:
-    """The LLVM that TVM was built with."""
-    try:
-        from tvm import get_global_func
-    except ImportError:
-        return ABSENT
-    told = get_global_func("target.llvm_version_major", allow_missing=True)
-    return str(told()) if told is not None else ABSENT
-
-
-def _ptxas() -> str:
-    """The assembler that Triton brings along."""
-    found = importlib.util.find_spec("triton")  # finds the package and does not load it
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
-        program = Path(folder) / "backends" / "nvidia" / "bin" / "ptxas"
-        try:
-            told = subprocess.run(
-                [str(program), "--version"], capture_output=True, text=True, timeout=60
-            )
-        except OSError:
-            continue
-        if (words := re.search(r"\bV(\d+(?:\.\d+)*)", told.stdout)) is not None:
-            return words[1]
-    return ABSENT
+def toolchain(backend: Backend) -> tuple[tuple[str, str], ...]:
+    """Programs and libraries that a kernel is made with, and their versions."""
+    return backend.toolchain()
 
 
 @cache
-def sources(kind: Kind) -> str:
-    """A hash of the sources that generate code for a kind of device."""
-    return source_hash(generating(kind))[:16]
+def sources(backend: Backend) -> str:
+    """A hash of the sources that generate code for a back end.
+
+    How candidates are ranked, searched and measured changes which kernel is found, not what it is.
+    """
+    return source_hash(generating(backend))[:16]
 
 
-def generating(kind: Kind) -> Iterator[Path]:
-    """The files of GENERATORS, in a fixed order."""
+def generating(backend: Backend) -> Iterator[Path]:
+    """The files of `backend.sources`, in a fixed order."""
     root = Path(__file__).parent.parent
-    for name in GENERATORS[kind]:
+    for name in backend.sources:
         there = root / name
         yield from sorted(there.rglob("*.py")) if there.is_dir() else (there,)

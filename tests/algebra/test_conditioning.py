@@ -10,7 +10,7 @@ import pytest
 from mcfuser.algebra.dependence import dependences
 from mcfuser.algebra.hoist import shifted
 from mcfuser.chain import Chain
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.worker import offsets
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan

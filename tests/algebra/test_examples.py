@@ -12,7 +12,7 @@ import pytest
 from mcfuser.algebra.dependence import dependences
 from mcfuser.algebra.roll import Refusal
 from mcfuser.chain import Chain, from_json
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.interpret import interpret
 from mcfuser.space.plan import Plan

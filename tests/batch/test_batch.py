@@ -226,9 +226,9 @@ def test_the_command_ends_with_who_started_it(tmp_path: Path) -> None:
     fifo = tmp_path / "model.onnx"
     os.mkfifo(fifo)
     script = (
-        "import os, subprocess, sys; words = sys.argv[1:]; "
-        "child = [sys.executable, '-m', 'mcfuser.batch.child', str(os.getpid())]; "
-        "print(subprocess.Popen(child + words).pid, flush=True); sys.stdin.read()"
+        "import sys; from mcfuser.batch.entry import MODULE; "
+        "from mcfuser.process.supervised import Supervised; "
+        "print(Supervised(MODULE, sys.argv[1:]).pid, flush=True); sys.stdin.read()"
     )
     words = ["compile", str(fifo), "-o", str(tmp_path / "out"), "--device", "l4"]
     with subprocess.Popen(
@@ -239,12 +239,6 @@ def test_the_command_ends_with_who_started_it(tmp_path: Path) -> None:
         with fifo.open("wb"):  # the command has opened its model
             parent.kill()
             assert gone(child)
-
-
-def test_the_command_does_not_begin_for_one_that_is_dead() -> None:
-    command = [sys.executable, "-m", "mcfuser.batch.child", "1", "devices"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    assert done.returncode == 1 and done.stdout == b""
 
 
 def gone(*processes: int) -> bool:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcfuser.chain import Chain
-from mcfuser.device import device_named
-from mcfuser.tune.cover import Decision, Way
-from tests.support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 import gpu
 from gpu_table import best, table
 from gpu_workloads import workloads
+from mcfuser.chain import Chain
+from mcfuser.devices.catalogue import device_named
+from mcfuser.tune.cover import Decision, Way
 
 
 def tuning(chain: Chain) -> gpu.Tuning:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
-from mcfuser.bench.landscape import Landscape, read
-from tests.support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 import search
+from landscape import Landscape, read
 
 
 @pytest.fixture(scope="module")

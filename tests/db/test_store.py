@@ -21,7 +21,7 @@ from db.again import INTERRUPTIONS
 from db.models import Kernel
 from mcfuser.chain import from_text
 from mcfuser.codegen import triton
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import Options, Use
 from mcfuser.tune.tuner import key_of, tune

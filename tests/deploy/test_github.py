@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.paths import ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "github-actions.yaml").read_text())
 JOB = WORKFLOW["jobs"]["batch"]
@@ -62,7 +62,9 @@ class Runner:
 
     def install(self) -> str:
         """In place of an installation: the command of this checkout."""
-        script = f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m mcfuser.cli \"$@\"\n"
+        script = (
+            f"#!/bin/sh\nPYTHONPATH='{PYTHONPATH}' exec '{sys.executable}' -m mcfuser.cli \"$@\"\n"
+        )
         (self.commands / "mcfuser").write_text(script)
         return f"chmod +x '{self.commands}/mcfuser'"
 

@@ -12,10 +12,11 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain import Chain, products, subchain
-from mcfuser.device import probe_cpu
+from mcfuser.codegen.llvm import rest
+from mcfuser.codegen.llvm.module import build_library, cpu_target
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ChainError
-from mcfuser.graph import rest
-from mcfuser.graph.assemble import Installed, Replacement, assemble, cpu_target, install
+from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import Found, partition
 from tests.support.naive import primfunc
@@ -42,7 +43,7 @@ def parts(found: Found) -> list[Chain]:
 
 def agrees(loaded: Loaded, replacement: Replacement, folder: Path) -> None:
     path = folder / f"module{len(list(folder.iterdir()))}.so"
-    path.write_bytes(assemble(loaded.module, [replacement], probe_cpu()))
+    path.write_bytes(build_library(install(loaded.module, [replacement]), probe_cpu()))
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape).astype(np.float32)
     session = onnxruntime.InferenceSession(FIXTURES / "feed_forward_relu.onnx")

@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from mcfuser.device import probe_cpu
+from mcfuser.codegen.llvm.module import build_library
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError
-from mcfuser.graph.assemble import assemble
+from mcfuser.graph.assemble import install
 from mcfuser.graph.check import check, difference, inputs
 from mcfuser.graph.load import load
 from tests.support.driver import has_driver
@@ -20,7 +21,9 @@ from tests.support.paths import FIXTURES
 
 def test_a_module_agrees_with_its_model_and_not_with_another(tmp_path: Path) -> None:
     model = (FIXTURES / "linear_transposed.onnx").read_bytes()
-    (tmp_path / "module.so").write_bytes(assemble(load(model, {}).module, [], probe_cpu()))
+    (tmp_path / "module.so").write_bytes(
+        build_library(install(load(model, {}).module, []), probe_cpu())
+    )
     same = check(tmp_path, model, {}, seed=1)
     assert same.error < 1e-6
     assert same.seconds > 0

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mcfuser.device import device_named
-from mcfuser.graph.assemble import assemble
+from mcfuser.codegen.llvm.module import build_library
+from mcfuser.devices.catalogue import device_named
+from mcfuser.graph.assemble import install
 from mcfuser.graph.check import check
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
@@ -34,7 +35,7 @@ def model(node: onnx.NodeProto, shapes: list[list[int]], weights: list | None = 
 def products(data: bytes, folder: Path) -> int:
     """How many products the model has, once it was compiled and agreed with onnxruntime."""
     loaded = load(data, {})
-    (folder / "module.so").write_bytes(assemble(loaded.module, [], CPU))
+    (folder / "module.so").write_bytes(build_library(install(loaded.module, []), CPU))
     assert check(folder, data, {}).error < 1e-5
     return len(partition(loaded.module, 1e12, 1e11).products)
 

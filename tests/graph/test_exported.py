@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from mcfuser.compile import compile_model
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
 from mcfuser.tune.tuned import MemoryCache, Options
 

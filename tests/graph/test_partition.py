@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mcfuser.chain import products
-from mcfuser.device import probe_cpu
-from mcfuser.graph.assemble import Installed, Replacement, assemble
+from mcfuser.codegen.llvm.module import build_library
+from mcfuser.devices.cpu import probe_cpu
+from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Found, Partition, partition
 from tests.support.naive import primfunc
@@ -68,7 +69,9 @@ def check(name: str, folder: Path) -> Partition:
     loaded, cut = given(name)
     values = feeds(loaded, name)
     replacements = [naive(f, i) for i, f in enumerate(cut.found)]
-    results = run(assemble(loaded.module, replacements, probe_cpu()), [*values.values()], folder)
+    results = run(
+        build_library(install(loaded.module, replacements), probe_cpu()), [*values.values()], folder
+    )
     model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {}))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for ours, theirs in zip(results, session.run(None, values), strict=True):

@@ -75,8 +75,9 @@ def _load() -> Callable[[bytes], None]:
 
 
 def _build() -> Callable[[bytes], None]:
-    from mcfuser.device import device_named
-    from mcfuser.graph.assemble import assemble
+    from mcfuser.codegen.llvm.module import build_library
+    from mcfuser.devices.catalogue import device_named
+    from mcfuser.graph.assemble import install
     from mcfuser.graph.load import load
     from mcfuser.graph.partition import partition
 
@@ -85,7 +86,7 @@ def _build() -> Callable[[bytes], None]:
     def look(model: bytes) -> None:
         loaded = load(model, {})
         partition(loaded.module, device.throughput("float32"), device.bandwidth)
-        assemble(loaded.module, [], device)
+        build_library(install(loaded.module, []), device)
 
     return look
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.paths import ROOT
+from tests.support.paths import PYTHONPATH
 
 GROWTH = 300 << 20
 """Bytes that the web process may grow by."""
@@ -90,7 +90,7 @@ def serving(folder: Path, workers: int = 0) -> Iterator[Server]:
             [sys.executable, "-m", "mcfuser.cli", "serve", "--port", str(port),
              "--data", str(folder / "data")],
             stdout=file, stderr=file, cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "MCFUSER_WORKERS": str(workers),
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "MCFUSER_WORKERS": str(workers),
                  "MCFUSER_INSPECT_WAIT": "100"},
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
@@ -150,6 +150,6 @@ def command(folder: Path, model: bytes, *options: str) -> Ended:
     done = subprocess.run(
         [sys.executable, "-m", "mcfuser.cli", "compile", str(path), "-o", str(folder / "out"),
          "--trials", "1", "--no-cache", *options],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        cwd=folder, env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True,
     )  # fmt: skip
     return Ended(done.returncode, done.stderr)

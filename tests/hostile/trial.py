@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.support.paths import ROOT
+from tests.support.paths import PYTHONPATH
 
 What = Literal["kinds", "inspect", "load", "build"]
 
@@ -42,7 +42,7 @@ def _batch(what: What, numbers: Sequence[int]) -> Iterator[Trial]:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.hostile.batch", what, *map(str, left[:2000])],
                 stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
             assert process.stdout is not None
             for line in process.stdout:

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from mcfuser.backends.cpu.runner import _apart
+from mcfuser.backend import Kernel
+from mcfuser.backends.cpu.backend import CPU
+from mcfuser.backends.cpu.runner import _own_core
 from mcfuser.chain import attention, from_json, parts
-from mcfuser.codegen.tensorir import Lowering, generate
+from mcfuser.codegen.tensorir import Lowering, generate, to_record
+from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.lease import lease
-from mcfuser.measure.worker import Kernel, Worker
+from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -30,19 +33,19 @@ def kernel(chain=CHAIN) -> Kernel:
     tiles = {a: min(16, chain.size(a)) for a in loop_axes(ready.chain)}
     dead = frozenset(a for a in tiles if tiles[a] >= chain.size(a))
     schedule = Plan(ready, expression, dead).schedule(tiles)
-    return Kernel(chain, generate(schedule, "kernel", Lowering()))
+    source = generate(schedule, "kernel", Lowering())
+    return Kernel(chain, source.text, to_record(source))
 
 
 def altered(old: str, new: str) -> list[Kernel]:
     right = kernel()
-    assert old in right.source.text
-    text = right.source.text.replace(old, new)
-    return [replace(right, source=replace(right.source, text=text))]
+    assert old in right.source
+    return [replace(right, source=right.source.replace(old, new))]
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(2, limit=600.0) as running:
+    with Worker(CPU, device_named("cpu"), limit=600.0) as running:
         yield running
 
 
@@ -78,7 +81,7 @@ def test_the_caller_keeps_off_the_cores_that_pool_threads_are_bound_to() -> None
     thread.start()
     bound.wait()
     try:
-        with _apart():
+        with _own_core():
             assert os.sched_getaffinity(0) == before - {core}
         assert os.sched_getaffinity(0) == before
     finally:

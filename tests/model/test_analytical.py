@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import attention, gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.analytical import estimate, storage
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan, blocks, traffic, work

@@ -1,25 +1,24 @@
-"""The fitted model: its fit, its scaling to other devices, and how it ranks what was measured."""
+"""The fitted model: its fit, its scaling to other devices, and the times it foresees."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mcfuser.backends.lowerings import ALIKE, counted, predict
-from mcfuser.bench.judge import judge, known, pearson, ranks
-from mcfuser.bench.landscape import Landscape, Point, read, whole, write
+from judge import known
+from landscape import read, whole
+from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import attention, gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.fitted import MEMORY, NAMES, Sample, costs, fit, predicted
 from mcfuser.model.groups import PACED
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import blocks
+from tests.support.gpu_candidates import settings
+from tests.support.gpu_candidates import times as seconds
 from tests.support.paths import LANDSCAPES
 
 H200 = CATALOGUE["nvidia/h200"]
-DATA = LANDSCAPES
 
 
 def sample(events, known) -> Sample:
@@ -70,7 +69,7 @@ def test_a_slower_device_takes_longer() -> None:
                                    attention(8, 256, 256, 64, 64, "float16")])  # fmt: skip
 def test_every_candidate_has_a_time(chain) -> None:
     found = whole(chain, H200)
-    times = found.each(found.rows, lambda *a: predict(H200, *a))
+    times = seconds(found)
     assert np.isfinite(times).all() and times.min() > 1e-7 and times.max() < 1
     plan, _ = found.plan(found.candidate(0))
     assert blocks(plan, found.rows[:1, 1:-1])[0] >= 1
@@ -79,12 +78,12 @@ def test_every_candidate_has_a_time(chain) -> None:
 def test_groups_have_terms_of_their_own() -> None:
     chain = attention(16, 512, 512, 64, 64, "float16")
     alike, grouped = whole(chain, H200), whole(chain, H200, groups=True)
-    assert (alike.rows[:, -1] < ALIKE).all() and (grouped.rows[:, -1] >= ALIKE).all()
+    assert not settings(alike, "groups").any() and settings(grouped, "groups").all()
     own = [n in PACED for n in NAMES]
     for found, wanted in ((alike, np.logical_not(own)), (grouped, np.asarray(own))):
         plan, tiles = found.plan(found.candidate(0))
-        row, lowering = np.asarray([[*tiles.values()]]), found.rows[:1, -1]
-        events, _ = counted(H200, plan, row, lowering)
+        row = np.asarray([[*tiles.values()]])
+        events, _ = counted(H200, plan, row, found.table.columns(found.rows[:1, -1]))
         assert events[0, wanted].any() and not events[0, ~wanted].any()
 
 
@@ -96,46 +95,13 @@ def test_blocks_of_unequal_length_fill_the_gaps_that_others_leave() -> None:
 
 def test_twice_the_heads_are_not_faster() -> None:
     one, two = (whole(attention(h, 512, 512, 64, 64, "float16"), H200) for h in (16, 64))
-    best = [f.each(f.rows, lambda *a: predict(H200, *a)).min() for f in (one, two)]
+    best = [seconds(f).min() for f in (one, two)]
     assert best[1] > best[0]
 
 
-def test_what_was_measured_is_ranked() -> None:
-    """On landscapes that the fit has not seen."""
-    names = ("G1", "G2", "G4", "S4", "S9", "G10", "L2", "L3", "P1", "P3", "W2", "W5", "W7")
-    found = [known(read(DATA / f"{n}.json")) for n in names]
-    verdicts = {(v.landscape, v.model): v for v in judge(found)}
-    for k in found:
-        name = k.landscape.name
-        mine = verdicts[name, "fitted to the others"]
-        assert mine.pearson > 0.75 and mine.spearman > 0.75 and mine.top < 1.1, name
-        assert mine.spearman > verdicts[name, "equation (2)"].spearman
-
-
 def test_the_catalogue_s_constants_are_those_of_the_landscapes() -> None:
-    samples = [known(read(path)).sample for path in sorted(DATA.glob("*.json"))]
+    samples = [known(read(path)).sample for path in sorted(LANDSCAPES.glob("*.json"))]
     found = fit(samples)
     for s in samples:
         kept, anew = (predicted(s.events, s.far, c) for c in (dict(H200.costs), found))
         assert np.median(np.abs(np.log(kept / anew))) < 0.03
-
-
-def test_a_landscape_survives_its_file(tmp_path) -> None:
-    points = (
-        Point("mh.nk", (64, 64, 64, 16), 4, 2, "last", "n", 2, 49152, 82, 0, 2.5e-6, 3e-4),
-        Point("mh.nk", (64, 64, 64, 16), 4, 1, failed="it says \"no\""),
-        Point("mh.nk", (128, 64, 64, 16), 4, 3, tma=True, groups=True),
-    )  # fmt: skip
-    chain = gemm(1, 512, 256, 64, 64, "float16")
-    one = Landscape("G1", chain, H200, {"sm_mhz": 1980}, points)
-    write(tmp_path / "G1.json", one)
-    assert read(tmp_path / "G1.json") == one
-    assert replace(one, name="X") != one
-
-
-def test_ranks_and_correlation() -> None:
-    assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [2.5, 0.0, 2.5, 1.0]
-    a = np.array([1.0, 2.0, 3.0])
-    assert pearson(a, 2 * a + 1) == pytest.approx(1)
-    assert pearson(a, -a) == pytest.approx(-1)
-    assert pearson(a, np.ones(3)) == 0

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import from_json, gemm, to_json
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.roofline import GATHER, LAUNCH, TURN, estimate, touched
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.plan import Plan, blocks, traffic, work

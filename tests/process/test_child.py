@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import os
-import selectors
 import time
 
-from mcfuser.process.child import NO_TIME, Child, _ready
+from mcfuser.process.child import NO_TIME, Child
 
 
 def test_answers_of_a_child_that_ends_say_so() -> None:
@@ -76,14 +73,3 @@ def test_waiting_for_a_lease_is_not_on_a_child_s_time() -> None:
     begun = time.monotonic()
     assert child.line(2.0) == "it ran longer than 2 s"
     assert time.monotonic() - begun > 4.0, "2.5 s of waiting and 2 of its own"
-
-
-def test_a_wait_may_be_endless() -> None:
-    """As it is while a child waits for a lease that somebody else holds."""
-    reading, writing = os.pipe()
-    with open(reading, "rb") as stream, open(writing, "wb") as other:
-        other.write(b"1")
-        other.flush()
-        assert _ready(stream, selectors.EVENT_READ, math.inf)
-        assert stream.read(1) == b"1"
-        assert not _ready(stream, selectors.EVENT_READ, time.monotonic() - 1)

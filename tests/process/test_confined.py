@@ -6,38 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mcfuser.errors import ModelError
 from mcfuser.process.confined import Confined, Limits, Stopped, run
-from tests.support.paths import ROOT
+from tests.support.paths import PYTHONPATH
+from tests.support.processes import alive, eventually
 
 WORK = "tests.support.confined_work"
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    for _ in range(600):
-        if holds():
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 
 
 def test_work_is_done_in_an_empty_folder_that_goes_with_it() -> None:

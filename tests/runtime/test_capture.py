@@ -17,9 +17,11 @@ from tvm.runtime.vm import VirtualMachine  # noqa: E402
 from mcfuser.chain import attention  # noqa: E402
 from mcfuser.codegen.cuda import module as cuda_module  # noqa: E402
 from mcfuser.codegen.cuda.cubin import Binary  # noqa: E402
+from mcfuser.codegen.llvm.module import build_library  # noqa: E402
 from mcfuser.codegen.triton import Source  # noqa: E402
-from mcfuser.device import device_named, probe_cpu  # noqa: E402
-from mcfuser.graph.assemble import assemble  # noqa: E402
+from mcfuser.devices.catalogue import device_named  # noqa: E402
+from mcfuser.devices.cpu import probe_cpu  # noqa: E402
+from mcfuser.graph.assemble import install  # noqa: E402
 from mcfuser.graph.load import load  # noqa: E402
 from mcfuser.runtime.runner import Captured, Driver, arrays, gpu  # noqa: E402
 from mcfuser.space.reference import evaluate  # noqa: E402
@@ -76,7 +78,7 @@ class Watched:
 def watched(tmp_path: Path) -> Watched:
     loaded = load(MODEL.read_bytes(), {})
     path = tmp_path / "module.so"
-    path.write_bytes(assemble(loaded.module, [], probe_cpu()))
+    path.write_bytes(build_library(install(loaded.module, []), probe_cpu()))
     machine = Watched(VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu()), Notes())
     rng = np.random.default_rng(0)
     machine.inputs = [

@@ -17,7 +17,7 @@ from service.inspect import Inspector
 from service.problems import ProblemError
 from service.settings import Settings
 from tests.support.models import model
-from tests.support.paths import ROOT
+from tests.support.paths import PYTHONPATH
 
 
 def external() -> bytes:
@@ -72,7 +72,7 @@ class TestInspector:
 
     @pytest.fixture(autouse=True)
     def importable(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 
     def inspector(
         self, folder: Path, module: str = "tests.support.inspect_work", **given: Any

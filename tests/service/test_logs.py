@@ -6,10 +6,8 @@ from service.logs import Lines
 
 
 def line(message: str, *args: object, **extra: object) -> str:
-    record = logging.makeLogRecord(
-        {"name": "service.http", "levelname": "INFO", "msg": message, "args": args, "created": 0.5}
-        | extra
-    )
+    known = {"name": "service.http", "levelname": "INFO", "created": 0.5}
+    record = logging.makeLogRecord({**known, "msg": message, "args": args, **extra})
     return Lines().format(record)
 
 

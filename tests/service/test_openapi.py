@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db import Blobs, Store
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.tuned import MemoryCache, Options
 from service.app import create_app
 from service.documents import Kernel, Problem, Report, finite

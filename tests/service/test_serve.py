@@ -20,10 +20,9 @@ from mcfuser.errors import InputError
 from service.serve import serve
 from service.settings import Settings
 from tests.support.models import model
-from tests.support.paths import SUPPORT
+from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
 
 SCRIPT = SUPPORT / "serve_slowly.py"
-ROOT = SCRIPT.parent.parent
 
 
 class Server:
@@ -41,7 +40,7 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), str(self.folder), str(self.port), str(seconds)],
                 start_new_session=True, cwd=ROOT, stderr=log if errors else None,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, **more},
             )  # fmt: skip
         self.wait(lambda: self.client.get("/healthz").status_code == 200)
 

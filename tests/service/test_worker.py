@@ -273,3 +273,19 @@ def test_a_worker_takes_job_after_job_until_it_is_stopped(bench: Bench) -> None:
         bench.settings, bench.store, bench.blobs, compiler, "w", bench.stop, bench.aborted.set
     )
     assert done == [b"model", b"second"]
+
+
+def test_an_assignment_arrives_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password and what is not at its default included, whatever the environment says."""
+    settings = Settings(
+        data=tmp_path, database="postgresql://me:secret@db/mcfuser", workers=3, grace=0.5,
+        allowed_hosts="a.example, b.example",
+    )  # fmt: skip
+    told = worker.Assignment(settings, "service.worker:load_compiler", "here:0")
+    line = told.to_json()
+    monkeypatch.setenv("MCFUSER_WORKERS", "7")
+    assert worker.Assignment.from_json(line) == told
+    assert told.loaded() is worker.load_compiler
+    assert "secret" not in repr(told)

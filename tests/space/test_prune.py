@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import attention, from_json, gemm
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.expression import parse
 from mcfuser.space.interpret import interpret
 from mcfuser.space.plan import blocks, footprint

@@ -1,8 +1,8 @@
 """In place of `mcfuser compile` and `mcfuser run`, for the tests of batches: what it does is what
-the model's bytes say. It notes each compilation in the file `begun` beside the model.
+the model's bytes say. It notes each compilation in the file `begun` beside the model. Its words are
 
-    python batch_pretended.py PARENT compile MODEL -o FOLDER ..
-    python batch_pretended.py PARENT run FOLDER --check MODEL --json
+    compile MODEL -o FOLDER ..
+    run FOLDER --check MODEL --json
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def run(model: Path) -> None:
     print(json.dumps({**ANSWER, "error": error}))
 
 
-if __name__ == "__main__":
-    if sys.argv[2] == "compile":
-        compile_(Path(sys.argv[3]), Path(sys.argv[5]))
+def main() -> None:
+    if sys.argv[1] == "compile":
+        compile_(Path(sys.argv[2]), Path(sys.argv[4]))
     else:
-        run(Path(sys.argv[5]))
+        run(Path(sys.argv[4]))

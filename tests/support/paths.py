@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+PACKAGES: Mapping[str, Path] = {
+    "mcfuser": ROOT / "mcfuser",
+    "db": ROOT / "db",
+    "service": ROOT / "service",
+}
+"""What is installed, by the name that it is imported by."""
+PYTHONPATH = os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in PACKAGES.values()))
+"""Where a process that a test starts finds the packages of this checkout."""
 FIXTURES = ROOT / "tests" / "fixtures"
 GOLDEN = ROOT / "tests" / "golden"
 SUPPORT = ROOT / "tests" / "support"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from mcfuser.chain import Chain, attention, finest, gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Turns
 from mcfuser.tune.cover import Decision, decide
 from mcfuser.tune.tuned import NoCandidate, Tuned

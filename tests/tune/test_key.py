@@ -14,11 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.backends.lowerings import declared
+from mcfuser.backends.cpu.backend import CPU as CPU_BACKEND
+from mcfuser.backends.cuda import backend as cuda
+from mcfuser.backends.cuda.backend import CUDA
+from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.tune import key as keys
-from mcfuser.tune.key import ABSENT, CacheKey, cache_key, differs, nearest
+from mcfuser.tune.key import CacheKey, cache_key, differs, nearest
 from mcfuser.tune.tuned import Options
 from mcfuser.tune.tuner import key_of
 from tests.support.paths import ROOT
@@ -64,7 +67,7 @@ def test_a_changed_compiler_source_or_knob_is_another_key(monkeypatch) -> None:
     both = key_of(SMALL, H200, Options())
     assert differs(both, KEY) == ("toolchain.triton", "sources")
     assert both.digest != KEY.digest
-    other = cache_key(SMALL.key, H200, "mcfuser", True, declared(H200) + "more")
+    other = cache_key(SMALL.key, H200, "mcfuser", True, KEY.knobs + "more", CUDA)
     assert "knobs" in differs(other, KEY)
 
 
@@ -75,13 +78,15 @@ def test_the_search_s_seed_and_budget_are_no_part_of_it() -> None:
 
 
 def test_a_gpu_s_key_knows_nothing_of_tvm_and_needs_none() -> None:
-    assert [n for n, _ in keys.toolchain("cuda")] == ["triton", "sympy", "ptxas"]
-    cpu = {n for n, _ in keys.toolchain("cpu")}
+    assert [n for n, _ in keys.toolchain(CUDA)] == ["triton", "sympy", "ptxas"]
+    cpu = {n for n, _ in keys.toolchain(CPU_BACKEND)}
     assert cpu == {"apache-tvm", "apache-tvm-ffi", "sympy", "llvm"}
-    assert all(v != ABSENT for kind in ("cpu", "cuda") for _, v in keys.toolchain(kind))
+    assert all(v != ABSENT for made in (CPU_BACKEND, CUDA) for _, v in keys.toolchain(made))
     code = (
         "import sys; sys.modules['tvm'] = None; from mcfuser.tune.key import toolchain, sources; "
-        "print(dict(toolchain('cuda'))['ptxas'], dict(toolchain('cpu'))['llvm'], sources('cuda'), "
+        "from mcfuser.backends.cuda.backend import CUDA; "
+        "from mcfuser.backends.cpu.backend import CPU; "
+        "print(dict(toolchain(CUDA))['ptxas'], dict(toolchain(CPU))['llvm'], sources(CUDA), "
         "'triton' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -91,9 +96,9 @@ def test_a_gpu_s_key_knows_nothing_of_tvm_and_needs_none() -> None:
 
 
 def test_what_is_not_installed_is_said(monkeypatch) -> None:
-    monkeypatch.setattr(keys.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setitem(keys.PACKAGES, "cuda", ("no-such-package",))
-    assert keys.toolchain.__wrapped__("cuda") == (("no-such-package", ABSENT), ("ptxas", ABSENT))
+    monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda name: None)
+    assert dict(CUDA.toolchain())["ptxas"] == ABSENT
+    assert package_version("no-such-package") == ABSENT
 
 
 def imported(path: Path) -> set[Path]:
@@ -112,13 +117,13 @@ def imported(path: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "roots"),
-    [("cpu", ("codegen/tensorir/function.py", "codegen/tensorir/build.py", "space/plan.py",
+    ("backend", "roots"),
+    [(CPU_BACKEND, ("codegen/tensorir/function.py", "codegen/tensorir/build.py", "space/plan.py",
               "space/prune.py")),
-     ("cuda", ("codegen/triton/function.py", "codegen/cuda/cubin.py", "space/plan.py",
+     (CUDA, ("codegen/triton/function.py", "codegen/cuda/cubin.py", "space/plan.py",
                "space/prune.py"))],
 )  # fmt: skip
-def test_all_that_generates_code_is_hashed(kind, roots) -> None:
+def test_all_that_generates_code_is_hashed(backend, roots) -> None:
     left, seen = {ROOT / "mcfuser" / r for r in roots}, set[Path]()
     while left:
         path = left.pop()
@@ -126,21 +131,21 @@ def test_all_that_generates_code_is_hashed(kind, roots) -> None:
         left |= imported(path) - seen
     apart = {ROOT / "mcfuser" / "codegen" / "__init__.py",  # empty
              ROOT / "mcfuser" / "device.py"}  # fmt: skip # its values are in the key themselves
-    assert seen - apart <= set(keys.generating(kind))
+    assert seen - apart <= set(keys.generating(backend))
     ranking = [
         ROOT / "mcfuser" / r for r in ("model/fitted.py", "search/evolve.py", "measure/worker.py")
     ]
-    assert not set(ranking) & set(keys.generating(kind))
+    assert not set(ranking) & set(keys.generating(backend))
 
 
 def test_the_sources_are_hashed_by_content_and_quickly(monkeypatch, tmp_path) -> None:
     spent = []
     for _ in range(5):
         start = time.process_time()
-        assert keys.sources.__wrapped__("cpu") == keys.sources("cpu")
+        assert keys.sources.__wrapped__(CPU_BACKEND) == keys.sources(CPU_BACKEND)
         spent.append(time.process_time() - start)
     assert min(spent) < 0.05
-    before = keys.sources.__wrapped__("cpu")
-    some = next(iter(keys.generating("cpu"))).read_bytes
+    before = keys.sources.__wrapped__(CPU_BACKEND)
+    some = next(iter(keys.generating(CPU_BACKEND))).read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: some() + b"# changed")
-    assert keys.sources.__wrapped__("cpu") != before
+    assert keys.sources.__wrapped__(CPU_BACKEND) != before

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import Chain, from_json
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Call
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import distinct, parted, prune, space

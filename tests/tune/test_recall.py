@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import from_text
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import Turns
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import cache_key
@@ -16,7 +17,7 @@ from mcfuser.tune.tuned import Anew, MemoryCache, Options, Tuned, Use
 from tests.support.kernels import tuned
 
 CHAIN = from_text("gemm:1,64,64,32,32")
-KEY = cache_key(CHAIN.key, CATALOGUE["nvidia/h200"], "mcfuser", True, "knobs")
+KEY = cache_key(CHAIN.key, CATALOGUE["nvidia/h200"], "mcfuser", True, "knobs", CUDA)
 LARGER = Budget(None, 60.0, "settled")
 KEPT = replace(tuned(), key=KEY.digest, made=KEY)
 

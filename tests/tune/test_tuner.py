@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
-from mcfuser.backends import install
+from mcfuser.backend import Names
+from mcfuser.backends import backend_of
 from mcfuser.chain import attention, from_json, gemm, to_json
-from mcfuser.codegen.tensorir import with_shapes
-from mcfuser.device import CATALOGUE, device_named
-from mcfuser.measure.worker import Measured, Worker
+from mcfuser.devices.catalogue import CATALOGUE, device_named
+from mcfuser.measure.request import Measured
+from mcfuser.measure.worker import Worker
 from mcfuser.process.child import NO_TIME
 from mcfuser.tune import key as cache_key
+from mcfuser.tune import search as search_module
 from mcfuser.tune import tuner as tune_module
 from mcfuser.tune.budget import Budget
-from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned
-from mcfuser.tune.tuner import kernel_of, key_of, tune
+from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned, kernel_name, names_of
+from mcfuser.tune.tuner import kept_kernel, kernel_of, key_of, tune
 from tests.support.chains import other
+from tests.support.workers import StandIn
 
 CPU = device_named("cpu")
+BACKEND = backend_of(CPU)
 H200 = CATALOGUE["nvidia/h200"]
 SMALL = gemm(2, 32, 32, 16, 16)
 KEPT = MemoryCache()
@@ -34,8 +38,9 @@ def test_a_chain_is_measured_and_right() -> None:
     assert found.measured is not None and found.measured > 0
     assert found.error is not None and found.error < 1e-5
     assert 0 < found.trials <= 10
-    assert list(found.stages) == ["space", "rule1", "rule2", "rule3", "rule4", "distinct"]
-    assert "def kernel(" in found.source
+    rules = ["rule1", "rule2", "rule3", "rule4"]
+    assert list(found.stages) == ["space", *rules, "distinct", "lowered"]
+    assert f"def {kernel_name(found.key)}(" in found.source
     assert told and told[-1][0] == "measure"
 
 
@@ -48,8 +53,8 @@ def test_the_cache_answers_and_names_do_not_matter() -> None:
     renamed = from_json(document)
     assert renamed != SMALL
     assert tune(renamed, CPU, cache, Options(trials=8)) is first
-    with Worker(CPU.units) as worker:
-        again = worker.measure(renamed, [[kernel_of(first, renamed)]], 3)[0]
+    with Worker(BACKEND, CPU) as worker:
+        again = worker.measure(renamed, [[kernel_of(BACKEND, first, renamed)]], 3)[0]
     assert again.failed is None
 
 
@@ -60,8 +65,8 @@ def test_axes_may_be_renamed_too() -> None:
         text = text.replace(old, new)
     renamed = from_json(json.loads(text))
     assert renamed.key == SMALL.key
-    with Worker(CPU.units) as worker:
-        assert worker.measure(renamed, [[kernel_of(found, renamed)]], 0)[0].failed is None
+    with Worker(BACKEND, CPU) as worker:
+        assert worker.measure(renamed, [[kernel_of(BACKEND, found, renamed)]], 0)[0].failed is None
 
 
 def test_a_tuned_kernel_survives_json() -> None:
@@ -132,6 +137,8 @@ def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> N
         return tune(SMALL, CPU, cache, Options(timeout=timeout), worker=bench)
 
     with monkeypatch.context() as patch:  # time is over once something was measured
+        over = property(lambda self: bool(bench.alone))
+        patch.setattr(search_module.Search, "late", over)
         patch.setattr(tune_module._Tuning, "_late", lambda self: bool(bench.alone))
         short = again(600.0)
     assert short.budget == Budget(None, 600.0, "time") and short.measured is not None
@@ -194,21 +201,23 @@ def test_the_kept_source_is_what_is_measured_and_installed() -> None:
     found = tune(SMALL, CPU, MemoryCache(), Options(trials=4), worker=Bench(0))
     marked = replace(found, source=found.source + "    # kept\n", lowering={}, expression="")
     made, _, _ = other(SMALL)
-    assert kernel_of(marked, made).source.text == marked.source
+    assert kernel_of(BACKEND, marked, made).source == marked.source
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
-    assert install.function(found, made, CPU, "chain_1", shapes).primfunc is not None
-    assert "# kept" in with_shapes(kernel_of(marked, SMALL).source, SMALL, "c", {}).text
+    names = Names(*names_of(found, made))
+    installed = BACKEND.function(kept_kernel(found), made, names, "chain_1", shapes)
+    assert installed.primfunc is not None
     with pytest.raises(ValueError, match="is none of chain"):
-        kernel_of(found, gemm(2, 32, 32, 16, 32))
+        kernel_of(BACKEND, found, gemm(2, 32, 32, 16, 32))
 
 
-@dataclass
-class Bench(Worker):
+class Bench(StandIn):
     """Measures by arithmetic: the first candidate is the fastest alone, and in turns the `best` of
     the finalists, or none, has seconds."""
 
-    best: int | None = None
-    alone: list[float] = field(default_factory=list)
+    def __init__(self, best: int | None) -> None:
+        super().__init__(CPU)
+        self.best = best
+        self.alone: list[float] = []
 
     def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
         if not together:
@@ -313,8 +322,8 @@ def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> Non
     again = tune(SMALL, CPU, cache, Options(), worker=Bench(0))
     assert again.measured is not None and cache.get(found.key) is again
     assert tune(SMALL, CPU, cache, Options(), deadline=time.monotonic()) is again
-    with Worker(CPU.units) as worker:
-        assert worker.measure(SMALL, [[kernel_of(found, SMALL)]], 0)[0].failed is None
+    with Worker(BACKEND, CPU) as worker:
+        assert worker.measure(SMALL, [[kernel_of(BACKEND, found, SMALL)]], 0)[0].failed is None
 
 
 def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
@@ -328,8 +337,10 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
     ended: list[int] = []
     right = tune(SMALL, CPU, MemoryCache(), Options(), deadline=time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
+        over = property(lambda self: bool(ended))
+        patch.setattr(search_module.Search, "late", over)
         patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
-        patch.setattr(tune_module, "HURRY", math.inf)  # the model's favourites are measured first
+        patch.setattr(search_module, "HURRY", math.inf)  # the model's favourites are measured first
         with pytest.raises(NoCandidate, match="its error is 1"):
             tune(SMALL, CPU, MemoryCache(), Options(), worker=Wrong(0))
     assert ended and right.measured is None

@@ -19,15 +19,12 @@ from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
+from mcfuser.measure.runner import Unusable
 
 OLDEST = 12000
 """The oldest driver that cuda-core works with: CUDA 12.0, as the driver writes it."""
 LARGE = 48 << 10
 """Shared memory above this must be asked for, bytes a block."""
-
-
-class Unusable(Exception):
-    """There is no GPU to measure on, in one sentence."""
 
 
 @dataclass

@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcfuser.backends.cuda.worker import GpuKernel, GpuWorker
+from mcfuser.backend import Building
 from mcfuser.chain import BYTES, Chain, from_json
 from mcfuser.codegen import triton
-from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
+from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import space
+from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
 
 LAUNCH = "launch"
@@ -47,9 +48,10 @@ class Trial:
     work: float
     units: int = 1
 
-    def source(self) -> triton.Source:
+    @property
+    def schedule(self) -> Schedule:
         plan = Plan(space(self.chain).program, parse(self.expression), frozenset())
-        return triton.generate(plan.schedule(self.tiles), "probe", self.lowering)
+        return plan.schedule(self.tiles)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Probe:
     conditions: Mapping[str, Any]
 
 
-def probe(device: Device, worker: GpuWorker) -> Probe:
+def probe(device: Device, worker: Worker) -> Probe:
     """Readings of the GPU at hand: seconds of an empty kernel (`launch`) and of a turn of a loop
     that waits for memory (`turn`); seconds a byte of memory (`memory`); and of one multiprocessor,
     seconds a byte of the last cache (`cache`), a flop of products by tile shape
@@ -72,25 +74,29 @@ def probe(device: Device, worker: GpuWorker) -> Probe:
     if (why := worker.refused()) is not None:
         raise DeviceError(f"{device.name} cannot be probed: {why}")
     found = trials(device)
-    sources = [trial.source() for trial in found]
+    begun = [worker.builder.begin(t.chain, t.schedule, "probe", t.lowering) for t in found]
     seconds: dict[str, float] = {}
     conditions: dict[str, Any] = {}
-    for i, made in worker.compilers.compile(sources, device.arch):
-        result = _timed(found[i], sources[i], made, device, worker)
+    for trial, building in zip(found, begun, strict=True):
+        result = _timed(trial, building, device, worker)
         if result is not None:
-            seconds[found[i].name] = result[0]
+            seconds[trial.name] = result[0]
             conditions.update(result[1])
     return Probe(_readings(found, seconds), conditions)
 
 
 def _timed(
-    trial: Trial, source: triton.Source, made: Binary | Illegal, device: Device, worker: GpuWorker
+    trial: Trial, building: Building, device: Device, worker: Worker
 ) -> tuple[float, Mapping[str, Any]] | None:
-    if isinstance(made, Illegal):
-        raise DeviceError(f"the probe's kernel '{trial.name}' does not compile: {made}")
-    if made.shared > device.fast:
+    try:
+        kernel = building.kernel()
+    except Illegal as illegal:
+        raise DeviceError(
+            f"the probe's kernel '{trial.name}' does not compile: {illegal}"
+        ) from None
+    if kernel.resources["shared"] > device.fast:
         return None
-    result = worker.measure(trial.chain, [[GpuKernel(trial.chain, source, made)]], 0)[0]
+    result = worker.measure(trial.chain, [[kernel]], 0)[0]
     if result.seconds is None:
         raise DeviceError(f"the probe's kernel '{trial.name}' failed: {result.failed}")
     return result.seconds, result.conditions

@@ -1,7 +1,7 @@
-"""The build of a module for an NVIDIA GPU: `python -m mcfuser.codegen.cuda.build folder`.
+"""The build of a module for an NVIDIA GPU, in a process of its own (`mcfuser.process.command`).
 
-A process of its own, because it must load the CUDA runtime, and on a machine without a driver a
-stand-in for it, before TVM is imported. `cuda_module.build` writes the folder and reads the result.
+It must load the CUDA runtime, and on a machine without a driver a stand-in for it, before TVM is
+imported. `mcfuser.codegen.cuda.module.build` writes the folder and reads the result.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _DRIVER = (
 _NO_DEVICE = 100
 
 
-def main(folder: Path) -> None:
-    """Reads build.json and what it names; writes module.so."""
+def main() -> None:
+    """Reads build.json and what it names from the folder that is the argument; writes module.so."""
+    folder = Path(sys.argv[1])
     order = json.loads((folder / "build.json").read_text())
     toolkit = found_in(_places())
     os.environ["CUDA_PATH"] = str(toolkit.root)
@@ -145,7 +146,3 @@ def _arguments(types: Sequence[str]) -> dict[str, Any]:
     tagged = [name == MAP for name in types]
     plain = ["handle" if tag else name for name, tag in zip(types, tagged, strict=True)]
     return {"arg_types": plain, "arg_extra_tags": [int(tag) for tag in tagged]}
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,8 +1,9 @@
 """Triton source as a binary for a GPU's architecture; no GPU is needed.
 
 Registers and spills are read from the binary with the tools that Triton brings along. Nothing is
-left behind: Triton's cache, the source that it must read from a file and its temporary files share
-one folder that goes.
+left behind: Triton's cache and the source that it must read from a file share one folder that goes.
+What ptxas reads lies beside that folder, and stays where ptxas refuses it; compilers have a folder
+for both that goes with them (`mcfuser.codegen.cuda.pool`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import multiprocessing
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +36,15 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
+class Compilation:
+    """What a compiling process is asked: a source, and an architecture such as `sm_90`. It answers
+    with a Binary or an Illegal."""
+
+    source: Source
+    arch: str
+
+
+@dataclass(frozen=True, slots=True)
 class Binary:
     """A source's kernels, compiled. `shared` is in bytes a block, `registers` a thread, `spills` in
     bytes a thread, each the most of any of them; a block has `threads` threads. `name` is the
@@ -56,7 +63,7 @@ def compile_source(source: Source, arch: str) -> Binary:
 
     Raises Illegal with the reason where Triton or ptxas refuse it. Not for use by several threads
     of a process at once; processes do not disturb each other. Should Triton's own code crash, it
-    takes the process along; `compile_all` survives that.
+    takes the process along; `mcfuser.codegen.cuda.pool.Compilers` survives that.
     """
     from triton.backends.compiler import GPUTarget
 
@@ -144,31 +151,6 @@ def _joined(source: Source, compiled: Sequence[Any], target: Any) -> bytes:
     return joined
 
 
-def compile_all(sources: Sequence[Source], arch: str, workers: int) -> list[Binary | Illegal]:
-    """Each source compiled, or the reason why not, by so many processes side by side.
-
-    A compiler that crashes costs only the source that it crashed on.
-    """
-    found: dict[int, Binary | Illegal] = {}
-    _compile_some(range(len(sources)), sources, arch, workers, found)
-    for i in range(len(sources)):
-        if i not in found:  # its process died, or another one that shared the pool
-            _compile_some([i], sources, arch, 1, found)
-    return [found.get(i, Illegal("the compiler crashed")) for i in range(len(sources))]
-
-
-def _compile_some(
-    chosen: Sequence[int], sources: Sequence[Source], arch: str, workers: int,
-    found: dict[int, Binary | Illegal],
-) -> None:  # fmt: skip
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(chosen)), mp_context=context) as pool:
-        pending = {i: pool.submit(attempt, sources[i], arch) for i in chosen}
-        for i, future in pending.items():
-            with contextlib.suppress(BrokenProcessPool):
-                found[i] = future.result()
-
-
 def attempt(source: Source, arch: str) -> Binary | Illegal:
     """The source compiled, or why not, as another process can hand it over."""
     try:
@@ -210,10 +192,9 @@ def _first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _workshop() -> Iterator[Path]:
-    """A folder for everything that Triton writes, gone afterwards."""
+    """A folder for what Triton keeps, gone afterwards."""
     from triton import knobs
 
-    before = tempfile.tempdir
     with (
         tempfile.TemporaryDirectory(prefix="mcfuser-") as folder,
         knobs.cache.scope(),
@@ -221,11 +202,7 @@ def _workshop() -> Iterator[Path]:
     ):
         knobs.cache.dir = folder
         knobs.compilation.disable_line_info = True  # it would name the folder
-        tempfile.tempdir = folder
-        try:
-            yield Path(folder)
-        finally:
-            tempfile.tempdir = before
+        yield Path(folder)
 
 
 def _imported(source: Source, folder: Path) -> ModuleType:

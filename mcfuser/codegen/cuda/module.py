@@ -1,7 +1,7 @@
 """Cubins inside a TVM module: the functions that launch them, and the build for an NVIDIA GPU.
 
 TVM makes a module with binaries only in a process that has the CUDA runtime and a CUDA driver;
-without them it silently embeds source. So the build runs in a process of its own (`cuda_build`),
+without them it silently embeds source. So the build runs in a process of its own (`build`),
 which brings the runtime along and stands in for the driver where the machine has none.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +26,15 @@ from mcfuser.codegen.triton import Launch, Source, TensorMap, Workspace
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
 from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
+from mcfuser.process.command import run_command
 from mcfuser.space.statement import Illegal
 
 NEEDED = ("cuda.bindings", "nvidia.cu13")
 """What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
 LARGE = 1 << 16
 """Constants of more bytes than this travel beside the module: its text would take seconds."""
-
-
+LONGEST = 3600.0
+"""Seconds that a build may take; one of thousands of kernels takes a minute."""
 L2_LINE = 2
 """The driver's number for 128 bytes, which a copy brings into the cache at least."""
 
@@ -119,7 +118,7 @@ def _allocation(w: Workspace) -> str:
 def _lines(launch: Launch, binary: Binary, names: Mapping[str, str]) -> list[str]:
     """The tensor maps, which last until the function ends, and the call. The two zeros are Triton's
     scratch pointers, which it has no use for; what follows are the launch parameters of
-    `cuda_build.TAGS`."""
+    `build.TAGS`."""
     lines: list[str] = []
     arguments = [f"{names[t]}.data" for t in launch.arguments]
     for i, m in enumerate(launch.maps):
@@ -168,13 +167,19 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> by
     with tempfile.TemporaryDirectory(prefix="mcfuser-") as name:
         folder = Path(name)
         _write(folder, module, device, tuple(dict.fromkeys(kernels)))
-        command = [sys.executable, "-m", "mcfuser.codegen.cuda.build", str(folder)]
-        told = subprocess.run(command, capture_output=True, text=True)
-        library = folder / "module.so"
-        if told.returncode or not library.exists():
-            last = (told.stderr.strip().splitlines() or [f"status {told.returncode}"])[-1]
-            raise DeviceError(f"the module for device '{device.name}' cannot be built: {last}")
-        return library.read_bytes()
+        death = run_command(
+            "mcfuser.codegen.cuda.build",
+            [str(folder)],
+            folder / "printed",
+            folder / "said",
+            LONGEST,
+        )
+        if death is not None:
+            why = f"it took longer than {LONGEST:g} s" if death.why == "time" else death.last
+            raise DeviceError(
+                f"the module for device '{device.name}' cannot be built: {why or death.manner}"
+            )
+        return (folder / "module.so").read_bytes()
 
 
 def _installed(name: str) -> bool:

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
-import os
-import signal
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, forkserver
-from multiprocessing.process import BaseProcess
-from types import FrameType, ModuleType, TracebackType
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from types import TracebackType
 
-from mcfuser.codegen.cuda.cubin import Binary, attempt, compile_all
+from mcfuser.codegen.cuda.cubin import Binary, Compilation
 from mcfuser.codegen.triton import Source
+from mcfuser.process.forkserver import GONE, Fork, ForkServer, Post
 from mcfuser.space.statement import Illegal
 
 LONGEST = 30
 """Seconds after which a compilation is given up: what takes ptxas so long spills hopelessly."""
-PRELOADED = ["mcfuser.codegen.cuda.preloaded"]
 BEHIND = 5
 """How much compilers yield to whoever measures beside them, and to who feeds them."""
+TRIES = 2
+"""Processes that may die of one source before that is called its fault."""
 Pending = Future[Binary | Illegal]
 """A compilation under way; `Compilers.outcome` tells what it made."""
+
+
+class Abandoned(Exception):
+    """A compilation was ended with all the others, before it had made anything."""
 
 
 class Compilers:
@@ -42,8 +42,7 @@ class Compilers:
 
     def __init__(self, workers: int, longest: int = LONGEST) -> None:
         self.workers, self.longest = workers, longest
-        self._pool: ProcessPoolExecutor | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._crew: _Crew | None = None
         self._under_way = set[Pending]()
 
     def __enter__(self) -> Compilers:
@@ -57,22 +56,17 @@ class Compilers:
     ) -> None:
         self.stop()
 
+    @property
+    def processes(self) -> frozenset[int]:
+        """The numbers of the processes that compile or have compiled, and live."""
+        return self._crew.processes if self._crew is not None else frozenset()
+
     def stop(self) -> None:
         """Ends every process, whatever it compiles: nobody waits for it any more."""
         self._under_way.clear()
-        if self._pool is not None:
-            processes = list((self._pool._processes or {}).values())  # public from Python 3.14 on
-            answers: Any = self._pool._result_queue
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            answers._writer.close()  # or the pool waits for the rest of one that is cut short
-            for process in processes:
-                _kill(process)
-            for process in processes:
-                connection.wait([process.sentinel], 1.0)
-            self._pool = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        if self._crew is not None:
+            self._crew.end()
+            self._crew = None
 
     def abandon(self) -> None:
         """Ends what is still compiled, if anything is, lest it slow down what comes next."""
@@ -81,30 +75,22 @@ class Compilers:
 
     def warm(self) -> None:
         """Starts the process that forks the others, without waiting until it is ready."""
-        if self._pool is None:
-            self._started()
-            forkserver.ensure_running()
+        _server().start()
 
     def begin(self, source: Source, arch: str) -> Pending:
         """Compiles a source while the caller goes on."""
-        try:
-            with _without_main():
-                pending = self._started().submit(_attempt, source, arch, self.longest)
-        except BrokenProcessPool:  # by one before
-            self._pool = None
-            return self.begin(source, arch)
+        self._crew = self._crew or _Crew(self.workers)
+        pending = self._crew.begin(Compilation(source, arch), self.longest)
         self._under_way.add(pending)
         pending.add_done_callback(self._under_way.discard)
         return pending
 
     def outcome(self, pending: Pending, source: Source, arch: str) -> Binary | Illegal:
-        """What a compilation made, or why nothing; waits until it has ended. A compiler that
-        crashed took those beside it along, so each is tried again, and then alone."""
-        with contextlib.suppress(BrokenProcessPool):
+        """What a compilation made, or why nothing; waits until it has ended. One that was ended
+        with others is begun again."""
+        with contextlib.suppress(Abandoned):
             return pending.result()
-        with contextlib.suppress(BrokenProcessPool):
-            return self.begin(source, arch).result()
-        return compile_all([source], arch, 1)[0]
+        return self.begin(source, arch).result()
 
     def compile(
         self, sources: Sequence[Source], arch: str, deadline: float = math.inf
@@ -122,63 +108,90 @@ class Compilers:
                 i = pending.pop(future)
                 yield i, self.outcome(future, sources[i], arch)
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(PRELOADED)
-            self._folder = self._folder or tempfile.TemporaryDirectory(
-                prefix="mcfuser-", ignore_cleanup_errors=True
-            )
-            self._pool = ProcessPoolExecutor(self.workers, context, _ready, (self._folder.name,))
-        return self._pool
+
+@cache
+def _server() -> ForkServer:
+    """The one that all compilers of this process are forked from: to load Triton again for each
+    search would take longer than many a search."""
+    return ForkServer("mcfuser.codegen.cuda.compile_server")
 
 
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """A process that is started meanwhile does not run the script that started this one. Compilers
-    need nothing of it, and what it imports takes each of them longer than to load the rest."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+class _Crew:
+    """Compiling processes that end together, and a thread for each that is asked something.
 
+    A process is forked where a thread finds none idle, and kept until the crew ends.
+    """
 
-def _ready(folder: str) -> None:
-    """What a compiler does first."""
-    os.setpgrp()
-    os.nice(BEHIND)
-    tempfile.tempdir = folder
-    threading.Thread(target=_follow, daemon=True).start()
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers, "compiler")
+        self._folder = tempfile.TemporaryDirectory(prefix="mcfuser-", ignore_cleanup_errors=True)
+        self._changed = threading.Condition()
+        self._busy, self._idle = set[Fork](), list[Fork]()
+        self._over = False
 
+    @property
+    def processes(self) -> frozenset[int]:
+        with self._changed:
+            return frozenset(f.pid for f in (*self._busy, *self._idle) if f.pid is not None)
 
-def _follow() -> None:
-    """Ends this compiler's group after the process that wanted it, however that has ended: a
-    terminal that closes tells its own group alone."""
-    asked = multiprocessing.parent_process()
-    assert asked is not None
-    connection.wait([asked.sentinel])
-    os.kill(0, signal.SIGKILL)
+    def begin(self, request: Compilation, longest: float) -> Pending:
+        return self._threads.submit(self._compile, request, longest)
 
+    def end(self) -> None:
+        """Ends every process, and waits until each has ended."""
+        with self._changed:
+            self._over = True
+            idle, self._idle = self._idle, []
+            for fork in (*self._busy, *idle):
+                fork.hang_up()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for fork in idle:
+            fork.end()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy, GONE)
+            for fork in self._busy:  # Triton is still being loaded
+                fork.cut_off()
+        self._folder.cleanup()
 
-def _kill(process: BaseProcess) -> None:
-    """Kills a compiler and all that it has started."""
-    assert process.pid is not None
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:  # it leads no group yet, or has ended
-        process.kill()
+    def _compile(self, request: Compilation, longest: float) -> Binary | Illegal:
+        for _ in range(TRIES):
+            fork = self._taken()
+            try:
+                made: Binary | Illegal = fork.ask(request, longest)
+            except TimeoutError:
+                self._drop(fork)
+                return Illegal("it took the compiler too long")
+            except EOFError:
+                self._drop(fork)
+            else:
+                self._give_back(fork)
+                return made
+        _server().check()
+        return Illegal("the compiler crashed")
 
+    def _taken(self) -> Fork:
+        """A process that does nothing else."""
+        with self._changed:
+            if self._over:
+                raise Abandoned
+            post = Post(Path(self._folder.name), BEHIND)
+            fork = self._idle.pop() if self._idle else _server().fork(post)
+            self._busy.add(fork)
+            return fork
 
-def _attempt(source: Source, arch: str, longest: int) -> Binary | Illegal:
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(longest)
-    try:
-        return attempt(source, arch)
-    finally:
-        signal.alarm(0)
+    def _give_back(self, fork: Fork) -> None:
+        with self._changed:
+            if not self._over:
+                self._busy.discard(fork)
+                self._idle.append(fork)
+                return
+        self._drop(fork)
 
-
-def _late(number: int, frame: FrameType | None) -> None:
-    raise Illegal("it took the compiler too long")
+    def _drop(self, fork: Fork) -> None:
+        """Ends a process that is of no use any more."""
+        fork.end()
+        with self._changed:
+            self._busy.discard(fork)
+            self._changed.notify()
+            if self._over:
+                raise Abandoned

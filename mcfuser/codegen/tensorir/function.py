@@ -25,10 +25,11 @@ from mcfuser.codegen.tensorir.passes import (
 )
 from mcfuser.codegen.tensorir.product import pack, product
 from mcfuser.codegen.tensorir.scratch import scratch, workspace
-from mcfuser.codegen.tensorir.source import Lowering, Source
+from mcfuser.codegen.tensorir.source import Source
 from mcfuser.codegen.tensorir.turns import turns
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE, Call, Cast, Const, read
+from mcfuser.lowering.tensorir.knobs import Lowering
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcfuser.chain import WHOLE, Bounds, Product, product, sources
-from mcfuser.codegen.tensorir.source import Lowering, Panels, strides_of
+from mcfuser.codegen.tensorir.source import Panels, strides_of
 from mcfuser.expr import Read, axes, reads
+from mcfuser.lowering.tensorir.knobs import Lowering
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, plain_index, statements
 

@@ -9,15 +9,6 @@ from mcfuser.chain import Chain
 
 
 @dataclass(frozen=True, slots=True)
-class Lowering:
-    """The register micro-tile of products: rows, and vectors of columns; lanes of a vector."""
-
-    rows: int = 8
-    vectors: int = 2
-    lanes: int = 16
-
-
-@dataclass(frozen=True, slots=True)
 class Panels:
     """A constant matrix packed when compiling: [columns/width, depth, width], zero-padded.
 

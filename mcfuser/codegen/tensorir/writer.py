@@ -11,8 +11,8 @@ from mcfuser.chain import WHOLE, Bounds
 from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.scalar import Scalar, Typed, computed_in
-from mcfuser.codegen.tensorir.source import Lowering
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
+from mcfuser.lowering.tensorir.knobs import Lowering
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Dim, Illegal, plain_index
 

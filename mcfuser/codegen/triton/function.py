@@ -23,9 +23,10 @@ from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON_HEAD
 from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.loop import block
-from mcfuser.codegen.triton.source import Launch, Lowering, Source, Workspace
+from mcfuser.codegen.triton.source import Launch, Source, Workspace
 from mcfuser.lowering.loops import block_body
 from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.knobs import Lowering
 from mcfuser.lowering.triton.layout import Layout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, statements

@@ -5,23 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
-
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; who
-    combines the parts of a split: a kernel of its own, or the last block that ends a part; and
-    whether operands of products come through tensor maps, where they can. `groups` gives warps
-    work of their own: one of them loads, two or three groups of `warps` compute 64 rows each."""
-
-    warps: int = 4
-    stages: int = 2
-    combine: Literal["kernel", "last"] = "kernel"
-    tma: bool = False
-    groups: bool = False
 
 
 @dataclass(frozen=True, slots=True)

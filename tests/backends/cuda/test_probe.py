@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 
+from mcfuser.backend import Kernel
+from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.backends.cuda.probe import LAUNCH, Trial, probe, trials
-from mcfuser.backends.cuda.worker import GpuWorker
-from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.device import CATALOGUE, Device
+from mcfuser.codegen.triton import generate
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import DeviceError
-from mcfuser.measure.worker import Measured
+from mcfuser.measure.request import Measured
+from mcfuser.measure.worker import Worker
 from mcfuser.model.fitted import GROUP, NAMES, costs
 from mcfuser.space.statement import Illegal
 
@@ -31,26 +34,33 @@ class FakeWorker:
         shared: Callable[[Trial], int] = lambda trial: 1024, failed: str | None = None,
     ) -> None:  # fmt: skip
         self.trials, self.why, self.shared, self.failed = trials(device), why, shared, failed
-        self.compilers = self
+        self.builder = self
 
     def refused(self, deadline: float = 0.0) -> str | None:
         return self.why
 
-    def compile(self, sources, arch) -> Iterator[tuple[int, Binary | Illegal]]:
-        for i in reversed(range(len(sources))):
-            trial = self.trials[i]
-            if trial.name == self.failed:
-                yield i, Illegal("ptxas crashed")
-            else:
-                yield i, Binary(b"", "probe", self.shared(trial), 32, 0, sources[i].warps * 32)
+    def begin(self, chain, schedule, name, settings) -> FakeBuilding:
+        trial = next(t for t in self.trials if (t.chain, t.schedule) == (chain, schedule))
+        return FakeBuilding(trial, self)
 
     def measure(self, chain, programs, seed) -> list[Measured]:
-        found = programs[0][0].source.text
-        trial = next(t for t in self.trials if t.source().text == found)
+        trial = next(t for t in self.trials if t.name == programs[0][0].source)
         seconds = RATES[LAUNCH]
         if trial.name != LAUNCH:
             seconds += RATES[trial.name] * trial.work / trial.units
         return [Measured(seconds, 0.0, conditions={"sm_mhz": 1000})]
+
+
+@dataclass(frozen=True)
+class FakeBuilding:
+    trial: Trial
+    worker: FakeWorker
+
+    def kernel(self) -> Kernel:
+        if self.trial.name == self.worker.failed:
+            raise Illegal("ptxas crashed")
+        shared = self.worker.shared(self.trial)
+        return Kernel(self.trial.chain, self.trial.name, {}, b"", {"shared": shared})
 
 
 def test_readings_are_times_over_work_without_the_launch() -> None:
@@ -79,7 +89,7 @@ def test_every_device_has_its_trials(device: Device) -> None:
     sizes = {n: found[n].work / 2 for n in ("cache", "memory")}
     assert 2 * sizes["cache"] <= max(device.cache, 1 << 22) < sizes["memory"]
     for trial in found.values():
-        source = trial.source()
+        source = generate(trial.schedule, "probe", trial.lowering)
         extents = {a.name: trial.chain.size(a.name) for a in trial.chain.axes}
         (launch,) = source.launches
         blocks = launch.blocks(extents)[0]
@@ -105,7 +115,7 @@ def test_every_term_has_a_group_that_is_read() -> None:
 
 
 def test_an_h200_reads_as_the_catalogue_says() -> None:
-    with GpuWorker(H200) as worker:
+    with Worker(CUDA, H200) as worker:
         if (why := worker.refused()) is not None:
             pytest.skip(why)
         found = probe(H200, worker)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcfuser.chain import attention
-from mcfuser.codegen.cuda.cubin import Binary, compile_all, compile_source
+from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import Lowering, Source, generate
 from mcfuser.space.expression import bind, tilings
 from mcfuser.space.statement import Illegal
@@ -109,19 +109,6 @@ def test_what_triton_refuses_is_a_reason(old: str, new: str) -> None:
 def test_an_unknown_architecture_is_a_reason(arch: str) -> None:
     with pytest.raises(Illegal):
         compile_source(small(), arch)
-
-
-def test_children_compile_side_by_side_and_may_crash() -> None:
-    sources = [small(name=f"kernel_{i}") for i in range(4)]
-    sources[1] = replace(sources[1], text="import os\nos.abort()\n")
-    sources[2] = replace(sources[2], text="nonsense(")
-    found = compile_all(sources, "sm_90", 2)
-    assert [b.name if isinstance(b, Binary) else str(b) for b in found] == [
-        "kernel_0",
-        "the compiler crashed",
-        "Triton does not compile it: SyntaxError: '(' was never closed (kernel_2.py, line 1)",
-        "kernel_3",
-    ]
 
 
 def test_generating_imports_neither_triton_nor_tvm() -> None:

@@ -13,11 +13,13 @@ from mcfuser.chain import attention
 from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.codegen.cuda.cubin import Binary, compile_source
 from mcfuser.codegen.triton import Lowering, Source, generate
-from mcfuser.device import device_named
+from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DeviceError
 from mcfuser.space.statement import Illegal
-from tests.support.cuda_modules import MISSING, PHYSICAL, module_with, tvm
+from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split, tvm
 from tests.support.triton_cases import run_time, scheduled
+
+__all__ = ["compiled", "split"]  # fixtures
 
 gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed: {MISSING}")
 

@@ -14,10 +14,12 @@ import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.cuda.pool import Compilers
+from mcfuser.codegen.cuda.pool import TRIES, Compilers
 from mcfuser.codegen.triton import Lowering, Source, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.prune import distinct, prune, space
+from tests.support.compiled import compile_all
+from tests.support.processes import alive, eventually
 
 
 def source():
@@ -48,6 +50,19 @@ def test_each_source_gets_its_answer(compilers) -> None:
 def test_after_a_crash_the_processes_are_new(compilers) -> None:
     ((_, found),) = compilers.compile([source()], "sm_90")
     assert isinstance(found, Binary)
+
+
+def test_sources_are_compiled_side_by_side_and_may_crash() -> None:
+    named = [replace(source(), text=f"# {i}\n{source().text}") for i in range(4)]
+    named[1] = replace(named[1], text="import os\nos.abort()\n")
+    named[2] = replace(named[2], text="nonsense(")
+    made = compile_all(named, "sm_90", 2)
+    assert [b.name if isinstance(b, Binary) else str(b) for b in made] == [
+        "kernel",
+        "the compiler crashed",
+        "Triton does not compile it: SyntaxError: '(' was never closed (kernel.py, line 1)",
+        "kernel",
+    ]
 
 
 def held(right: Source, gate: Path, then: str = "pass") -> Source:
@@ -91,9 +106,9 @@ def test_what_is_abandoned_ends_and_what_comes_next_does_not_wait(tmp_path: Path
         assert isinstance(found, Binary)
         for pending in (slow, waits):
             assert pending.cancelled() or pending.exception(timeout=600) is not None
-        processes = {*others._pool._processes}
+        processes = others.processes
         others.abandon()  # all has ended: the processes stay
-        assert {*others._pool._processes} == processes
+        assert others.processes == processes
 
 
 def test_nothing_is_left_of_what_is_abandoned(tmp_path: Path, monkeypatch) -> None:
@@ -113,38 +128,20 @@ def test_nothing_is_left_of_what_is_abandoned(tmp_path: Path, monkeypatch) -> No
         assert len([*tmp_path.glob("mcfuser-*/mcfuser-*")]) == 1
         others.abandon()
         assert not [*tmp_path.glob("mcfuser-*")]
-        wait_for_the_end(int(note.read_text()))
+        assert eventually(lambda: not alive(int(note.read_text())))
 
 
-def alive(pid: int) -> bool:
-    """It runs; one that has ended, but that nobody has asked for, does not."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_for_the_end(pid: int) -> None:
-    """What sleeps for an hour ends sooner: somebody has ended it."""
-    end = time.monotonic() + 300
-    while alive(pid):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-LARGE = """
-def large(source, arch, longest):
-    return b"x" * 400_000
-"""
 ABANDONS = """
-import time
-from large import large
-from mcfuser.codegen.cuda import pool
+import pickle, sys, time
+from pathlib import Path
+from mcfuser.codegen.cuda.pool import Compilers
 
-pool._attempt = large
-with pool.Compilers(4) as compilers:
+source = pickle.loads(Path(sys.argv[1]).read_bytes())
+with Compilers(4) as compilers:
     for i in range(30):
         for _ in range(40):
-            compilers.begin(None, "sm_90")
-        time.sleep(0.004 * (i % 5))
+            compilers.begin(source, "sm_90")
+        time.sleep(0.02 * (i % 5))
         compilers.abandon()
 print("ended")
 """
@@ -153,12 +150,15 @@ print("ended")
 def test_answers_that_are_cut_short_hold_nothing_up(tmp_path: Path) -> None:
     """An answer may be longer than a pipe holds, and its sender may be killed in the middle. No
     compiler runs the script, which has no guard against that."""
-    (tmp_path / "large.py").write_text(LARGE)
+    right = source()
+    large = replace(right, text="raise ValueError('x' * 400_000)\n" + right.text)
+    (tmp_path / "source").write_bytes(pickle.dumps(large))
     script = tmp_path / "abandons.py"
     script.write_text(ABANDONS)
     told = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False
-    )
+        [sys.executable, str(script), str(tmp_path / "source")],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
     assert (told.returncode, told.stdout) == (0, "ended\n"), told.stderr
 
 
@@ -172,9 +172,39 @@ with Compilers(1, longest=3600) as compilers:
     compilers.begin(source, "sm_90")
     while not Path(sys.argv[2]).exists():
         time.sleep(0.05)
-    print(*compilers._pool._processes, flush=True)
+    print(*compilers.processes, flush=True)
     os.kill(os.getpid(), 9)
 """
+
+
+def test_what_takes_too_long_is_ended_and_a_new_process_goes_on(tmp_path: Path) -> None:
+    """Whatever it is doing: here, C code that looks at no signal."""
+    right = source()
+    busy = replace(right, text="sum(range(10**15))\n" + right.text)
+    with Compilers(1, longest=3600) as others:
+        assert isinstance(dict(others.compile([right], "sm_90"))[0], Binary)
+        (first,) = others.processes
+        others.longest = 1
+        assert str(dict(others.compile([busy], "sm_90"))[0]) == "it took the compiler too long"
+        assert eventually(lambda: not alive(first), 10.0)
+        others.longest = 3600
+        assert isinstance(dict(others.compile([right], "sm_90"))[0], Binary)
+
+
+def test_what_a_compiler_that_crashes_has_started_ends_too(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    words = (
+        "import os, subprocess\n"
+        "p = subprocess.Popen(['sleep', '3600'])\n"
+        f"open({str(note)!r}, 'a').write(f'{{p.pid}} ')\n"
+        "os.abort()"
+    )
+    with Compilers(1) as others:
+        (made,) = dict(others.compile([held(source(), tmp_path, words)], "sm_90")).values()
+        assert "crashed" in str(made)
+        started = [int(word) for word in note.read_text().split()]
+        assert len(started) == TRIES
+        assert eventually(lambda: not any(map(alive, started)))
 
 
 def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
@@ -188,4 +218,4 @@ def test_compilers_end_with_whoever_asked_for_them(tmp_path: Path) -> None:
     )  # fmt: skip
     assert told.returncode == -9
     (pid,) = map(int, told.stdout.split())
-    wait_for_the_end(pid)
+    assert eventually(lambda: not alive(pid))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mcfuser.codegen.cuda.cubin import Binary, compile_all
+from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.triton import Lowering, Source, generate
+from tests.support.compiled import compile_all
 from tests.support.hopper_chains import chain_of
 from tests.support.paths import GOLDEN
 from tests.support.triton_cases import chain_named, run_time, scheduled

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcfuser.backends.lowerings import LOWERINGS, STAGES, WARPS, every
 from mcfuser.chain import attention, gemm
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.fitted import lowered
 from mcfuser.model.worth import GATHERED, HELD, worth
 from mcfuser.space.prune import distinct, parted, prune, space
+from tests.support.gpu_candidates import every
 
 H200 = CATALOGUE["nvidia/h200"]
 
@@ -59,14 +59,14 @@ def test_estimates_agree_with_the_compiler() -> None:
     sources = []
     for c in chosen:
         plan, tiles = found.plan(c)
-        sources.append(generate(plan.schedule(tiles), "kernel", LOWERINGS[c[-1]]))
+        sources.append(generate(plan.schedule(tiles), "kernel", found.settings(c)))
     near = 0
     with Compilers(2) as compilers:
         for i, binary in compilers.compile(sources, "sm_90"):
             assert isinstance(binary, Binary)
             plan, tiles = found.plan(chosen[i])
-            number = chosen[i][-1]
-            one = made(plan, tiles, int(WARPS[number]), int(STAGES[number]))
+            asked = found.settings(chosen[i])
+            one = made(plan, tiles, asked.warps * (1 + asked.groups), asked.stages)
             near += abs(one.shared[0] - binary.shared) <= 0.2 * binary.shared
             assert (binary.shared <= H200.fast) == (one.shared[0] <= H200.fast)
     assert near >= 7
@@ -86,7 +86,7 @@ def test_group_instructions_have_two_stages_at_least() -> None:
     found = every(distinct(prune(space(chain), H200)[0]), H200)
     axes = found.space.axes
     for row in found.rows:
-        lowering = LOWERINGS[row[-1]]
+        lowering = found.settings(row)
         if row[1 + axes.index("m")] >= 64 and lowering.warps % 4 == 0:
             assert lowering.stages > 1
 

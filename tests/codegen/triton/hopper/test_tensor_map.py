@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfuser.backends.lowerings import KINDS, LOWERINGS, PLAIN, TMA, every
 from mcfuser.chain import Chain, Tensor
 from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import Lowering, Source, TensorMap, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.hopper.feasible import mapped
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
+from tests.support.gpu_candidates import every, settings
 from tests.support.triton_agree import agree
 from tests.support.triton_cases import chain_named, run_time, scheduled
 
@@ -201,13 +201,13 @@ def test_candidates_have_maps_where_some_load_can(name: str) -> None:
         plan, tiles = whole.plan(candidate)
         can = bool(mapped(plan, np.asarray([[tiles[a] for a in plan.axes]]))[0])
         try:
-            generate(plan.schedule(tiles), "kernel", replace(LOWERINGS[candidate[-1]], tma=True))
+            generate(plan.schedule(tiles), "kernel", replace(whole.settings(candidate), tma=True))
             legal = True
         except Illegal as illegal:
             assert "tensor map" in str(illegal)
             legal = False
         assert can == legal, f"{plan.expression} {tiles}"
-        assert can or not TMA[candidate[-1]]
+        assert can or not whole.settings(candidate).tma
         seen.add(can)
     assert seen == {True, False}
 
@@ -217,6 +217,4 @@ def test_only_a_device_that_has_a_copy_engine_gets_maps() -> None:
     for name, has in (("nvidia/a100", False), ("nvidia/l4", False), ("nvidia/h100", True)):
         device = CATALOGUE[name]
         found = every(parted(distinct(prune(space(chain), device)[0]), device), device)
-        assert TMA[found.rows[:, -1]].any() == has
-    assert not any(x.tma for x in LOWERINGS[:PLAIN])
-    assert not any(x.combine == "last" for x in LOWERINGS[:KINDS])
+        assert settings(found, "tma").any() == has

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
 from mcfuser.bench.workloads import LANDSCAPES
+
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.triton import Lowering, generate
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import ChainError
 from mcfuser.lowering.triton.hopper.feasible import Tiled, divisible
 from mcfuser.lowering.triton.hopper.groups import COUNTS

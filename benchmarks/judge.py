@@ -1,0 +1,132 @@
+"""How well models rank what was measured: correlations, and what their best candidates cost.
+
+The fitted model is judged on each landscape with constants fitted to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from landscape import Landscape, Point, plan_of
+from mcfuser.backends import backend_of
+from mcfuser.backends.cuda.backend import counted
+from mcfuser.chain import Chain
+from mcfuser.codegen.triton import Lowering
+from mcfuser.model import analytical, fitted, roofline
+from mcfuser.model.worth import hopeless
+from mcfuser.space.knobs import Columns, declared
+from mcfuser.space.plan import Floats, Ints, Plan
+from mcfuser.space.prune import space
+
+TOP = 8
+"""Candidates that the search measures first."""
+FACTOR = 3.0
+"""Ranks are compared among candidates within this factor of the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A model on a landscape. `top` and `first` are times of the best of the model's first eight
+    and of its first, over the best time measured."""
+
+    landscape: str
+    model: str
+    count: int
+    pearson: float
+    spearman: float
+    top: float
+    first: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """A landscape's candidates that ran right and are worth a look, as models see them."""
+
+    landscape: Landscape
+    sample: fitted.Sample
+    equation: Floats
+    roofline: Floats
+
+
+def known(landscape: Landscape) -> Known:
+    device = landscape.device
+    right = [p for p in landscape.points if p.seconds is not None]
+    parts: list[tuple[Floats, ...]] = []
+    for plan, points in by_plan(landscape.chain, right).items():
+        tiles, settings = columns(points)
+        kept = backend_of(device).feasible(plan, tiles, settings, device)
+        seconds, tiles = np.asarray([p.seconds for p in points])[kept], tiles[kept]
+        settings = {name: column[kept] for name, column in settings.items()}
+        parts.append((*counted(device, plan, tiles, settings), seconds,
+                      analytical.estimate(plan, tiles, device),
+                      roofline.estimate(plan, tiles, device)))  # fmt: skip
+    events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
+    return Known(landscape, fitted.Sample(events, far, seconds), equation, roof)
+
+
+def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
+    """Points of a chain's landscape, but for those that the compiler gave up on."""
+    every = space(chain)
+    groups: dict[Plan, list[Point]] = {}
+    for point in points:
+        if not hopeless(point.spills or 0):
+            groups.setdefault(plan_of(every, point), []).append(point)
+    return groups
+
+
+def columns(points: Sequence[Point]) -> tuple[Ints, Columns]:
+    """Points of a plan as models take them: tiles [points, axes], and settings by knob."""
+    tiles = np.asarray([p.tiles for p in points], np.int64)
+    names = [k.name for k in declared(Lowering)]
+    return tiles, {name: np.asarray([getattr(p, name) for p in points]) for name in names}
+
+
+def fit(found: Sequence[Known]) -> dict[str, float]:
+    """The fitted model's constants from some landscapes."""
+    return fitted.fit([k.sample for k in found])
+
+
+def judge(found: Sequence[Known]) -> list[Verdict]:
+    """Every model on every landscape."""
+    verdicts = []
+    for k in found:
+        others = [o for o in found if o is not k]
+        models: dict[str, Floats] = {"equation (2)": k.equation, "roofline": k.roofline}
+        if others:
+            models["fitted to the others"] = predicted(k, fit(others))
+        verdicts += [verdict(k, name, times) for name, times in models.items()]
+    return verdicts
+
+
+def predicted(k: Known, costs: Mapping[str, float]) -> Floats:
+    return fitted.predicted(k.sample.events, k.sample.far, costs)
+
+
+def verdict(k: Known, model: str, times: Floats) -> Verdict:
+    seconds = k.sample.seconds
+    best = seconds.min()
+    near = seconds <= FACTOR * best
+    order = np.argsort(times, kind="stable")
+    return Verdict(
+        k.landscape.name, model, len(times), pearson(times, seconds),
+        pearson(ranks(times[near]), ranks(seconds[near])),
+        float(seconds[order[:TOP]].min() / best), float(seconds[order[0]] / best),
+    )  # fmt: skip
+
+
+def pearson(a: Floats, b: Floats) -> float:
+    """The correlation coefficient, 0 where one of them does not vary."""
+    if len(a) < 2 or a.std() == 0 or b.std() == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 0; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    result: Floats = (last - (counts + 1) / 2)[inverse]
+    return result

@@ -1,0 +1,198 @@
+"""What a kind of device must offer for its kernels to be tuned: the `Backend` protocol.
+
+The tuner asks a back end which settings a candidate may have, what the model expects of it, and
+for its kernel; a `Builder` makes kernels side by side. What runs in the process that measures is
+named by `runner` (mcfuser.measure.runner). No other room knows which kinds of device there are:
+`mcfuser.backends` chooses.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mcfuser.chain import Chain, from_json, to_json
+from mcfuser.device import Device
+from mcfuser.space.knobs import Columns, Settings
+from mcfuser.space.plan import Floats, Ints, Plan
+from mcfuser.space.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a chain calls the tensors and the axes of another one that is equal but for names."""
+
+    tensors: Mapping[str, str]
+    axes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, and the chain that it computes.
+
+    `launch` says how it is called, by the names of `chain`; it is JSON that the back end wrote.
+    `binary` is empty where the process that measures compiles the source. `resources` are what the
+    kernel needs of the device: bytes, registers.
+    """
+
+    chain: Chain
+    source: str
+    launch: Mapping[str, Any]
+    binary: bytes = b""
+    resources: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "chain": to_json(self.chain),
+            "source": self.source,
+            "launch": dict(self.launch),
+            "binary": base64.b64encode(self.binary).decode(),
+            "resources": dict(self.resources),
+        }
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Kernel:
+        """Raises KeyError, TypeError or ValueError where the document is of another form."""
+        return Kernel(
+            from_json(document["chain"]), document["source"], document["launch"],
+            base64.b64decode(document["binary"]), document["resources"],
+        )  # fmt: skip
+
+
+class Building(Protocol):
+    """A kernel that is being made; `done` ends with it."""
+
+    @property
+    def done(self) -> Future[Any]: ...
+
+    def kernel(self) -> Kernel:
+        """The kernel, once it is done. Raises Illegal with the reason where there is none."""
+        ...
+
+
+class Builder(Protocol):
+    """Makes kernels, `workers` of them side by side."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which a kernel that is still being made is given up."""
+        ...
+
+    @property
+    def enough(self) -> float:
+        """Seconds after which a search that has found something right begins nothing more."""
+        ...
+
+    def warm(self) -> None:
+        """Starts what takes long to start, without waiting."""
+        ...
+
+    def begin(self, chain: Chain, schedule: Schedule, name: str, settings: Settings) -> Building:
+        """Begins to make the kernel of a schedule. Raises Illegal where the back end cannot write
+        it."""
+        ...
+
+    def abandon(self) -> None:
+        """Ends what is still being made."""
+        ...
+
+    def stop(self) -> None:
+        """Ends every process."""
+        ...
+
+
+@dataclass(frozen=True)
+class Function:
+    """A tuned kernel as a function of a TVM module. It takes a chain's inputs, `counters` (arrays
+    that it leaves as it finds them), and the chain's outputs.
+
+    `packed` are the numbers of inputs that it wants in another layout; `binary` is what the module
+    must hold beside the function, if anything.
+    """
+
+    name: str
+    primfunc: Any
+    packed: tuple[tuple[int, Any], ...] = ()
+    binary: Any = None
+    counters: tuple[Any, ...] = ()
+
+
+class Backend(Protocol):
+    """One kind of device.
+
+    `knobs` is a dataclass declared with `space.knobs.knob`. `sources` are the files and folders of
+    this package that a kernel's text and binary depend on. Where the model is `trusted`, a search
+    begins with the candidates that it ranks first, else with random ones. `limit` is the longest
+    that one program may take in the measuring process, in seconds, besides what its flops take at
+    `slowest`, and `memory` bounds that process's address space, in bytes, if it is not None. Where
+    programs run `on_host`, nothing else may be done there while they are timed.
+    """
+
+    kind: str
+    knobs: type
+    sources: tuple[str, ...]
+    runner: str
+    trusted: bool
+    on_host: bool
+    limit: float
+    slowest: float
+    memory: int | None
+
+    def __hash__(self) -> int: ...
+
+    def toolchain(self) -> tuple[tuple[str, str], ...]:
+        """Programs and libraries that a kernel is made with, and their versions."""
+        ...
+
+    def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
+        """Which candidates [candidates] are worth compiling, without their source."""
+        ...
+
+    def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+        """Seconds that the model expects of candidates, without their source."""
+        ...
+
+    def builder(self, device: Device, cores: int | None = None) -> Builder:
+        """What makes kernels for a device, with so many processes; as many as the machine has cores
+        if None."""
+        ...
+
+    def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
+        """Why a kernel cannot be launched or is not worth measuring; where it will not be
+        `measured`, also why nobody should choose it. None where it is fit."""
+        ...
+
+    def missing(self) -> str | None:
+        """What this machine lacks to measure, as far as that is known without a process."""
+        ...
+
+    def environment(self, device: Device) -> Mapping[str, str]:
+        """What the measuring process has in its environment besides its parent's."""
+        ...
+
+    def renamed(self, kernel: Kernel, chain: Chain, names: Names) -> Kernel:
+        """The kernel for a chain that is equal but for its names. Raises KeyError, TypeError or
+        ValueError where the kernel's launch is none of this back end's."""
+        ...
+
+    def function(
+        self, kernel: Kernel, chain: Chain, names: Names, name: str,
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> Function:  # fmt: skip
+        """The kernel for parameters of these physical shapes, under this name."""
+        ...
+
+    def packed(self, function: Function, chain: Chain, constants: Mapping[str, Any]) -> Any:
+        """The constants that a function wants in another layout, by name, in that layout."""
+        ...
+
+    def library(self, module: Any, binaries: Any, device: Device) -> bytes:
+        """The shared library of a TVM module that calls kernels; `binaries` are those of its
+        functions."""
+        ...

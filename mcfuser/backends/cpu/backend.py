@@ -1,0 +1,114 @@
+"""The CPU at hand: TensorIR, compiled by TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.backend import Function, Kernel, Names
+from mcfuser.backends.cpu.builder import Writer
+from mcfuser.backends.versions import ABSENT, package_version
+from mcfuser.chain import Chain
+from mcfuser.codegen import tensorir
+from mcfuser.device import Device
+from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.model import roofline
+from mcfuser.space.knobs import Columns
+from mcfuser.space.plan import Floats, Ints, Plan
+
+
+class CpuBackend:
+    """Kernels for the CPU at hand (mcfuser.backend.Backend)."""
+
+    kind: str = "cpu"
+    knobs: type = Lowering
+    sources: tuple[str, ...] = (
+        "errors.py",
+        "expr.py",
+        "chain",
+        "algebra",
+        "space",
+        "lowering",
+        "codegen/tensorir",
+    )
+    runner = "mcfuser.backends.cpu.runner"
+    trusted = False
+    on_host = True
+    limit = 20.0
+    slowest = 2e9
+    memory: int | None = 16 << 30
+
+    def toolchain(self) -> tuple[tuple[str, str], ...]:
+        packages = ("apache-tvm", "apache-tvm-ffi", "sympy")
+        return (*((name, package_version(name)) for name in packages), ("llvm", _llvm()))
+
+    def feasible(
+        self, plan: Plan, tiles: Ints, settings: Columns, device: Device
+    ) -> NDArray[np.bool_]:
+        return np.ones(len(tiles), bool)
+
+    def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+        return roofline.estimate(plan, tiles, device)
+
+    def builder(self, device: Device, cores: int | None = None) -> Writer:
+        return Writer()
+
+    def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
+        return None
+
+    def missing(self) -> str | None:
+        return None
+
+    def environment(self, device: Device) -> Mapping[str, str]:
+        return dict.fromkeys(("TVM_NUM_THREADS", "OMP_NUM_THREADS"), str(device.units))
+
+    def renamed(self, kernel: Kernel, chain: Chain, names: Names) -> Kernel:
+        source = tensorir.from_record(
+            kernel.launch, kernel.source, kernel.chain, names.tensors, names.axes
+        )
+        return Kernel(chain, source.text, tensorir.to_record(source))
+
+    def function(
+        self, kernel: Kernel, chain: Chain, names: Names, name: str,
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> Function:  # fmt: skip
+        """The kept statements; only the function's parameters are declared anew."""
+        from mcfuser.codegen.tensorir.build import parse_function
+
+        same = {n: n for n in names.tensors}, {a: a for a in names.axes}
+        kept = tensorir.from_record(kernel.launch, kernel.source, kernel.chain, *same)
+        own = {old: shapes[new] for old, new in names.tensors.items() if new in shapes}
+        source = tensorir.with_shapes(kept, kernel.chain, name, own)
+        order = kernel.chain.inputs
+        packed = tuple((order.index(n), panels) for n, panels in source.packed)
+        return Function(name, parse_function(source.text), packed)
+
+    def packed(
+        self, function: Function, chain: Chain, constants: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The constants that the kernel wants in panels."""
+        from mcfuser.codegen.tensorir.build import pack
+
+        names = {chain.inputs[i]: panels for i, panels in function.packed}
+        return {n: pack(constants[n], panels) for n, panels in names.items()}
+
+    def library(self, module: Any, binaries: Any, device: Device) -> bytes:
+        from mcfuser.codegen.llvm.module import build_library
+
+        return build_library(module, device)
+
+
+def _llvm() -> str:
+    """The LLVM that TVM was built with."""
+    try:
+        from tvm import get_global_func
+    except ImportError:
+        return ABSENT
+    told = get_global_func("target.llvm_version_major", allow_missing=True)
+    return str(told()) if told is not None else ABSENT
+
+
+CPU = CpuBackend()

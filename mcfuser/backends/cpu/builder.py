@@ -1,0 +1,51 @@
+"""Kernels for a CPU are text: the process that measures compiles them, beside what it times."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from mcfuser.backend import Kernel
+from mcfuser.chain import Chain
+from mcfuser.codegen import tensorir
+from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.space.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Written:
+    """A kernel that is done as soon as it is begun."""
+
+    made: Kernel
+
+    @property
+    def done(self) -> Future[Kernel]:
+        found: Future[Kernel] = Future()
+        found.set_result(self.made)
+        return found
+
+    def kernel(self) -> Kernel:
+        return self.made
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes kernels' source; nothing is compiled here."""
+
+    workers: int = 1
+    longest: float = math.inf
+    enough: float = math.inf
+
+    def warm(self) -> None:
+        """Nothing has to start."""
+
+    def begin(self, chain: Chain, schedule: Schedule, name: str, settings: Lowering) -> Written:
+        source = tensorir.generate(schedule, name, settings)
+        return Written(Kernel(chain, source.text, tensorir.to_record(source)))
+
+    def abandon(self) -> None:
+        """Nothing is being made."""
+
+    def stop(self) -> None:
+        """There is no process to end."""

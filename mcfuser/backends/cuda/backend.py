@@ -1,0 +1,163 @@
+"""NVIDIA GPUs: Triton and Gluon, launched through the CUDA driver."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.backend import Function, Kernel, Names
+from mcfuser.backends.cuda.builder import CudaBuilder
+from mcfuser.backends.versions import ABSENT, package_version
+from mcfuser.chain import Chain
+from mcfuser.codegen import triton
+from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.device import Device
+from mcfuser.lowering.triton.knobs import Lowering
+from mcfuser.lowering.triton.products import defers
+from mcfuser.model import fitted
+from mcfuser.model.worth import hopeless, worth
+from mcfuser.space.knobs import Columns
+from mcfuser.space.plan import Floats, Ints, Plan
+
+
+class CudaBackend:
+    """Kernels for the NVIDIA GPUs of the catalogue (mcfuser.backend.Backend)."""
+
+    kind: str = "cuda"
+    knobs: type = Lowering
+    sources: tuple[str, ...] = (
+        "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
+        "codegen/cuda/cubin.py",
+    )  # fmt: skip
+    runner = "mcfuser.backends.cuda.runner"
+    trusted = True
+    on_host = False
+    limit = 20.0
+    slowest = float("inf")
+    memory: int | None = None
+
+    def toolchain(self) -> tuple[tuple[str, str], ...]:
+        """Told without TVM, and without loading Triton."""
+        packages = ("triton", "sympy")
+        return (*((name, package_version(name)) for name in packages), ("ptxas", _ptxas()))
+
+    def feasible(
+        self, plan: Plan, tiles: Ints, settings: Columns, device: Device
+    ) -> NDArray[np.bool_]:
+        return worth(plan, tiles, warps(settings), settings["stages"], device)
+
+    def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+        return fitted.predicted(*counted(device, plan, tiles, settings), fitted.costs(device))
+
+    def builder(self, device: Device, cores: int | None = None) -> CudaBuilder:
+        return CudaBuilder(device, cores)
+
+    def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
+        if kernel.resources["shared"] > device.fast:
+            return f"it needs more shared memory than a block of {device.name} may have"
+        if hopeless(kernel.resources["spills"]):
+            return "nearly all its registers spill"
+        return "its registers spill" if kernel.resources["spills"] and not measured else None
+
+    def missing(self) -> str | None:
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return "no NVIDIA GPU is at hand: its driver is not installed"
+        if not _installed("cuda.core"):
+            return (
+                "measuring on a GPU needs the package cuda-core, which is not installed; "
+                "install mcfuser with its gpu extra: pip install 'mcfuser[gpu]'"
+            )
+        return None
+
+    def environment(self, device: Device) -> Mapping[str, str]:
+        return {}
+
+    def renamed(self, kernel: Kernel, chain: Chain, names: Names) -> Kernel:
+        source = triton.from_record(kernel.launch, kernel.source, names.tensors, names.axes)
+        used = {name: kernel.resources[name] for name in ("shared", "registers", "spills")}
+        return Kernel(chain, source.text, triton.to_record(source), kernel.binary, used)
+
+    def function(
+        self, kernel: Kernel, chain: Chain, names: Names, name: str,
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> Function:  # fmt: skip
+        """What launches the kept binary as it was when it was measured."""
+        from mcfuser.codegen.cuda import module
+
+        source = triton.from_record(kernel.launch, kernel.source, names.tensors, names.axes)
+        used = kernel.resources
+        binary = Binary(
+            kernel.binary, source.name, used["shared"], used["registers"], used["spills"],
+            source.threads,
+        )  # fmt: skip
+        primfunc = module.launcher(source, binary, shapes)
+        counters = tuple(np.zeros(w.size, w.dtype) for w in module.counters(source))
+        return Function(name, primfunc, binary=module.kernel(source, binary), counters=counters)
+
+    def packed(
+        self, function: Function, chain: Chain, constants: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {}
+
+    def library(self, module: Any, binaries: Any, device: Device) -> bytes:
+        from mcfuser.codegen.cuda.module import build
+
+        return build(module, device, binaries)
+
+
+def warps(settings: Columns) -> Ints:
+    """Warps of a block that compute, as the model takes them; warp groups are two at least."""
+    found: Ints = settings["warps"] * (1 + settings["groups"])
+    return found
+
+
+def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple[Floats, Floats]:
+    """What the fitted model counts of candidates, and what memory takes (fitted.counted). Warp
+    groups keep a pace of their own where a product is deferred."""
+    events, far = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
+    paced = settings["groups"] & defers(plan)
+    for which, groups in ((~paced, False), (paced, True)):
+        if which.any():
+            some = {name: column[which] for name, column in settings.items()}
+            made = fitted.lowered(
+                plan, tiles[which], warps(some), some["stages"], some["combine"] == "last",
+                device, some["tma"],
+            )  # fmt: skip
+            events[which], far[which] = fitted.counted(made, device, groups)
+    return events, far
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _ptxas() -> str:
+    """The assembler that Triton brings along."""
+    found = importlib.util.find_spec("triton")  # finds the package and does not load it
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        program = Path(folder) / "backends" / "nvidia" / "bin" / "ptxas"
+        try:
+            told = subprocess.run(
+                [str(program), "--version"], capture_output=True, text=True, timeout=60
+            )
+        except OSError:
+            continue
+        if (words := re.search(r"\bV(\d+(?:\.\d+)*)", told.stdout)) is not None:
+            return words[1]
+    return ABSENT
+
+
+CUDA = CudaBackend()

@@ -1,1 +1,0 @@
-"""Benchmarks of mcfuser's own estimates against what is compiled and measured."""

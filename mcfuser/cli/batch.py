@@ -1,0 +1,115 @@
+"""`mcfuser batch`: many models compiled and checked in one go."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mcfuser.arguments.duration import seconds
+from mcfuser.cli.console import out
+from mcfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from mcfuser.batch.results import Batch
+
+
+class Interrupted(BaseException):
+    """A signal told the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def batch(
+    zoo: Annotated[Path, typer.Argument(help="a TOML file that names models: docs/batch.md")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="a folder for all results")],
+    jobs: Annotated[int, typer.Option(help="entries compiled at once", min=1, max=64)] = 1,
+    timeout: Annotated[
+        str | None, typer.Option(help="for the whole batch, as 30m or 2h; no limit if not given")
+    ] = None,
+) -> None:
+    """Compile a zoo of models and check each against onnxruntime; what is unchanged is skipped.
+
+    Ends with 0 where all is well, 1 where a model failed or disagreed, 2 where the zoo or an option
+    is wrong, and 3 where the time was spent before all were done.
+    """
+    from mcfuser.batch import state, summary
+    from mcfuser.batch.results import Batch
+    from mcfuser.batch.run import Done, left_out, run, works
+    from mcfuser.batch.zoo import read_zoo
+
+    begun, start = datetime.now(UTC), time.monotonic()
+    end = None if timeout is None else start + seconds(timeout)
+    entries = read_zoo(zoo)
+    with state.alone(output), _interruptible():
+        given = works(entries)
+        done: dict[str, Done] = {}
+        number = None
+        going = run(
+            given, output / "entries", jobs, lambda: end is not None and time.monotonic() > end
+        )
+        try:
+            with closing(going):
+                for one in going:
+                    done[one.entry.folder] = one
+                    _say(f"[{len(done)}/{len(given)}] {summary.line(one)}")
+        except Interrupted as interrupt:
+            number = interrupt.number
+        all_done = tuple(done.get(w.entry.folder) or left_out(w) for w in given)
+        took = time.monotonic() - start
+        result = Batch(str(zoo), begun, took, all_done, interrupted=number is not None)
+        _write(result, output)
+    _say(f"{summary.totals(result)}; {took:.1f} s; see {output / 'summary.md'}")
+    if number is not None:
+        raise typer.Exit(128 + number)
+    raise typer.Exit(result.status)
+
+
+def _write(result: Batch, folder: Path) -> None:
+    """Writes what it can of the three documents; raises the first InputError afterwards."""
+    from mcfuser.batch.results import as_json, as_junit
+    from mcfuser.batch.state import write
+    from mcfuser.batch.summary import page
+
+    failed: InputError | None = None
+    for name, words in (
+        ("report.json", as_json(result)),
+        ("junit.xml", as_junit(result)),
+        ("summary.md", page(result)),
+    ):
+        try:
+            write(folder / name, words)
+        except InputError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _say(words: str) -> None:
+    out.print(words, highlight=False, markup=False)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets an interrupt or a polite end, as a CI system's, be handled like any exception."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)  # once is enough: what is known is still written
+        raise Interrupted(number)
+
+    before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

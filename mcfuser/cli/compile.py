@@ -1,0 +1,73 @@
+"""`mcfuser compile`: an ONNX model into a compiled module."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcfuser.arguments.files import check_readable
+from mcfuser.arguments.shapes import shapes as parse_shapes
+from mcfuser.cli.console import out, progress
+from mcfuser.cli.deadline import process_start
+from mcfuser.cli.kept import make_data_folder
+from mcfuser.cli.options import (
+    CacheOption,
+    DeviceOption,
+    RetuneOption,
+    SeedOption,
+    ShapeOption,
+    TimeoutOption,
+    TrialsOption,
+    tuning,
+)
+from mcfuser.cli.results import check_writable, make_results, write_whole
+from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import LimitError
+
+
+def compile_(
+    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
+    device: DeviceOption = "cpu",
+    shape: ShapeOption = None,
+    seed: SeedOption = 0,
+    trials: TrialsOption = None,
+    timeout: TimeoutOption = None,
+    cache: CacheOption = True,
+    retune: RetuneOption = False,
+) -> None:
+    """Compile an ONNX model into module.so, with its chains fused where that is faster."""
+    begun = process_start()
+    options, limit = tuning(seed, trials, timeout, retune)
+    shapes = parse_shapes(shape or ())
+    if device != "cpu":
+        device_named(device)  # says so now where it is not known
+    check_readable(model, f"model '{model}'")
+    check_writable(output)
+    from mcfuser.process.confined import Stopped
+    from mcfuser.report import show
+    from service.compilation import Request, compiled, start
+    from service.settings import read_settings
+
+    settings = read_settings()
+    process = start(settings.job_memory)
+    store = settings.database_url if cache else None
+    if cache:
+        make_data_folder(settings.data)
+    limits = asdict(settings.model_limits)
+    request = Request(model, device, options, shapes, store, limit, begun, limits)
+    try:
+        with progress() as tell:
+            artifact = compiled(request, process, tell)
+    except Stopped as died:
+        raise LimitError(f"the model was not compiled: {died}") from None
+    artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
+    make_results(output)
+    write_whole(output / "module.so", artifact.module)
+    write_whole(output / "report.json", (json.dumps(artifact.report, indent=2) + "\n").encode())
+    show(artifact.report, out)
+    out.print(f"wrote {output / 'module.so'} and {output / 'report.json'}", highlight=False)

@@ -1,0 +1,52 @@
+"""`mcfuser devices` and `mcfuser device`: what kernels can be tuned for, and a GPU's readings."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from mcfuser.cli.console import err, out
+from mcfuser.cli.kept import opened_store
+from mcfuser.cli.options import JsonOption
+from mcfuser.devices.catalogue import CATALOGUE, device_named
+from mcfuser.errors import InputError
+
+
+def devices() -> None:
+    """List the devices that kernels can be tuned for."""
+    from mcfuser.report import show_devices
+
+    show_devices([device_named("cpu"), *CATALOGUE.values()], out)
+
+
+def device(
+    name: Annotated[str, typer.Argument(metavar="DEVICE", help="a GPU of the catalogue")],
+    probe: Annotated[
+        bool, typer.Option("--probe", help="measure the GPU at hand and keep what is found")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a GPU's readings, by which the model scales its constants; measure them in 10 s."""
+    from mcfuser.report import show_readings
+
+    target = device_named(name)
+    if target.kind != "cuda":
+        raise InputError(f"device '{name}' is no GPU; the CPU is measured whenever it is used")
+    with opened_store() as store:
+        if probe:
+            from rich.status import Status
+
+            from mcfuser.backends import backend_of
+            from mcfuser.backends.cuda.probe import probe as measure
+            from mcfuser.measure.worker import Worker
+
+            with Worker(backend_of(target), target) as worker, Status("probing", console=err):
+                found = measure(target, worker)
+            store.keep_probe(target.name, found.readings, found.conditions)
+        target = store.probed(target)
+    if as_json:
+        print(json.dumps({"device": target.name, "readings": dict(target.readings)}))
+        return
+    show_readings(target, out)

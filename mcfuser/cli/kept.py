@@ -1,0 +1,62 @@
+"""The kernels and readings that are kept in the database under the user's data folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from db import Store
+    from mcfuser.device import Device
+    from mcfuser.tune.tuned import Cache
+
+
+def make_data_folder(path: Path) -> None:
+    """Makes the folder of kernels where it is not there, for the user alone. Raises InputError."""
+    from db.private import make_folder
+
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise InputError(
+            f"data folder '{path}' cannot be made: {error.strerror}; set MCFUSER_DATA to another "
+            "one"
+        ) from None
+
+
+@contextmanager
+def opened_store() -> Iterator[Store]:
+    """The store under the user's data folder. Raises InputError where it cannot be used."""
+    from db import StorageError, Store
+    from service.settings import read_settings
+
+    settings = read_settings()
+    make_data_folder(settings.data)
+    store = Store(settings.database_url)
+    try:
+        yield store
+    except StorageError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise InputError(
+            f"the database of kernels in '{settings.data}' cannot be used: {reason}; free some "
+            "space, set MCFUSER_DATA to another folder, or say --no-cache"
+        ) from None
+    finally:
+        store.close()
+
+
+@contextmanager
+def kernel_cache(wanted: bool, device: Device) -> Iterator[tuple[Cache, Device]]:
+    """The cache of kernels that are kept, and the device with what a probe has found of it; where
+    the cache is not wanted, one for this command alone and the device as it is."""
+    from mcfuser.tune.tuned import MemoryCache
+
+    if not wanted:
+        yield MemoryCache(), device
+        return
+    with opened_store() as store:
+        yield store, device if device.kind == "cpu" else store.probed(device)

@@ -1,0 +1,65 @@
+"""Options and arguments that several commands take, and how they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mcfuser.arguments.duration import LONGEST, seconds
+from mcfuser.arguments.files import read_json
+from mcfuser.devices.catalogue import names
+
+if TYPE_CHECKING:
+    from mcfuser.chain import Chain
+
+DeviceOption = Annotated[str, typer.Option(help=f"one of {', '.join(names())}")]
+ShapeOption = Annotated[
+    list[str] | None, typer.Option("--shape", help="an input's shape, as input=1x128; repeatable")
+]
+SeedOption = Annotated[
+    int, typer.Option(help="of the search and of random inputs", min=0, max=2**32 - 1)
+]
+TrialsOption = Annotated[
+    int | None, typer.Option(help="most candidates measured for one chain", min=1, max=1_000_000)
+]
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option(help="for everything, as 60s, 5m or 1h; without it tuning alone ends after 60s"),
+]
+CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="keep and use tuned kernels")]
+RetuneOption = Annotated[
+    bool, typer.Option("--retune", help="search again what was kept, and replace it")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
+ChainArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHAIN", help="gemm:batch,M,N,K,H or attention:heads,M,N,K,H or a JSON file"
+    ),
+]
+
+
+def tuning(
+    seed: int, trials: int | None, timeout: str | None, retune: bool
+) -> tuple[dict[str, Any], float | None]:
+    """The fields of `mcfuser.tune.tuned.Options` that were given, and the seconds that the whole
+    command may take, None where that is not limited. Raises InputError."""
+    options: dict[str, Any] = {"seed": seed, "trials": trials, "retune": retune}
+    if timeout is None:
+        return options, None
+    limit = seconds(timeout, most=LONGEST)
+    return options | {"timeout": limit}, limit
+
+
+def read_chain(words: str, dtype: str) -> Chain:
+    """The chain of a short form, its tensors stored as `dtype`, or of a JSON file. Raises
+    InputError."""
+    from mcfuser.chain import from_json, from_text
+
+    if not words.endswith(".json"):
+        return from_text(words, dtype)
+    document = read_json(Path(words), f"chain file '{words}'")
+    return from_json({"name": Path(words).stem, **document})

@@ -1,0 +1,66 @@
+"""The folder that `compile` writes and `run` reads: module.so and report.json."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mcfuser.arguments.files import read_json
+from mcfuser.errors import InputError
+
+
+def check_writable(path: Path) -> None:
+    """Raises InputError where a folder cannot be written to or made: now, not after a minute of
+    tuning."""
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"'{there}' is no folder that can be written to; choose another one")
+
+
+def make_results(path: Path) -> None:
+    """Makes the folder where it is not there. Raises InputError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder '{path}' cannot be made: {error.strerror}") from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all, and never into one that another process has loaded.
+    Raises InputError."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.replace(file.name, path)
+            except OSError:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report that compile wrote beside the module; empty where there is none. Raises InputError
+    where the device or the shapes that it names are of another form."""
+    path = folder / "report.json"
+    if not path.is_file():
+        return {}
+    report: dict[str, Any] = read_json(path, f"report '{path}'")
+    shapes = report.get("shapes", {})
+    fits = isinstance(shapes, dict) and all(map(_is_shape, shapes.values()))
+    for field, fine in (("device", isinstance(report.get("device", ""), str)), ("shapes", fits)):
+        if not fine:
+            raise InputError(
+                f"report '{path}' is not one of mcfuser's: its {field} is of another kind; "
+                "compile the model again"
+            )
+    return report
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n > 0 for n in value)

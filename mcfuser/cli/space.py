@@ -1,0 +1,59 @@
+"""`mcfuser space` and `mcfuser explain`: what may be done with a chain, with nothing compiled."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from mcfuser.cli.console import out
+from mcfuser.cli.options import ChainArgument, DeviceOption, DtypeOption, JsonOption, read_chain
+from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import InputError
+
+
+def space(
+    chain: ChainArgument,
+    device: DeviceOption = "nvidia/a100",
+    dtype: DtypeOption = "float16",
+    kind: Annotated[str, typer.Option("--space", help="mcfuser or chimera")] = "mcfuser",
+    as_json: JsonOption = False,
+) -> None:
+    """Count the candidates of a chain, and what each pruning rule leaves."""
+    from mcfuser import report as reporting
+    from mcfuser.space import prune as pruning
+
+    if kind not in ("mcfuser", "chimera"):
+        raise InputError(f"space '{kind}' is not known; use mcfuser or chimera")
+    program, target = read_chain(chain, dtype), device_named(device)
+    whole = pruning.space(program, "chimera" if kind == "chimera" else "mcfuser")
+    left, steps = pruning.prune(whole, target)
+    distinct = pruning.distinct(left)
+    document = {
+        "chain": program.name,
+        "device": target.name,
+        "expressions": len(whole.expressions),
+        "candidates": whole.candidates,
+        "after": {
+            s.rule: {"expressions": len(s.expressions), "candidates": s.candidates} for s in steps
+        },
+        "distinct": distinct.candidates,
+        "split": pruning.parted(distinct, target).candidates,
+    }
+    if as_json:
+        print(json.dumps(document))
+        return
+    reporting.show_space(document, steps, out)
+
+
+def explain(
+    chain: ChainArgument,
+    device: DeviceOption = "nvidia/a100",
+    dtype: DtypeOption = "float16",
+) -> None:
+    """Show how a chain's reductions depend on each other, and the loop nest they are fused into."""
+    from mcfuser.report import show_algebra
+
+    program = read_chain(chain, dtype)
+    show_algebra(program, device_named(device), out)

@@ -1,0 +1,58 @@
+"""`mcfuser tune`: the best kernel of one chain."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from mcfuser.cli.console import out, progress
+from mcfuser.cli.deadline import interrupted, process_start
+from mcfuser.cli.kept import kernel_cache
+from mcfuser.cli.options import (
+    CacheOption,
+    ChainArgument,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    RetuneOption,
+    SeedOption,
+    TimeoutOption,
+    TrialsOption,
+    read_chain,
+    tuning,
+)
+from mcfuser.devices.catalogue import device_named
+
+
+def tune(
+    chain: ChainArgument,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    trials: TrialsOption = None,
+    timeout: TimeoutOption = None,
+    cache: CacheOption = True,
+    retune: RetuneOption = False,
+    source: Annotated[bool, typer.Option("--source", help="print the kernel's source")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune one chain and print its best kernel."""
+    begun = process_start()
+    options, limit = tuning(seed, trials, timeout, retune)
+    end = begun + limit if limit is not None else None
+    with interrupted(end, limit):
+        from mcfuser.report import show_kernel
+        from mcfuser.tune.tuned import Options
+        from mcfuser.tune.tuner import tune as search
+
+        program, target = read_chain(chain, dtype), device_named(device)
+        with kernel_cache(cache, target) as (kept, probed), progress() as tell:
+            tuned = search(program, probed, kept, Options(**options), tell, deadline=end)
+    if as_json:
+        print(json.dumps(tuned.to_json()))
+        return
+    show_kernel(tuned, out)
+    if source:
+        print(tuned.source)

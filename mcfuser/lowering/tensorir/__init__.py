@@ -1,0 +1,1 @@
+"""What TensorIR makes of a schedule on a CPU."""

@@ -1,0 +1,27 @@
+"""What a candidate may ask of the code generator for CPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcfuser.device import Device
+from mcfuser.space.knobs import knob
+
+LANE = 32
+"""Bits of a float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """The register micro-tile of products: rows, and vectors of columns; lanes of a vector."""
+
+    rows: int = knob(8, (8, 6, 4))
+    vectors: int = knob(2, (2, 4, 3))
+    lanes: int = knob(16, (16, 8, 4))
+
+    def allowed(self, device: Device) -> bool:
+        """Micro-tiles that fill the accumulators without spilling: 12 to 24 of the 32 registers of
+        AVX-512, at most 12 of 16 on narrower ones."""
+        shapes = ((8, 2), (6, 4), (8, 3)) if device.bits == 512 else ((6, 2), (4, 3))
+        fills = (self.rows, self.vectors) in shapes
+        return fills and self.lanes == max(device.bits, 128) // LANE

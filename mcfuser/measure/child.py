@@ -1,0 +1,188 @@
+"""The process that measures: reads requests on its standard input, answers a line a program.
+
+    python -m mcfuser.measure.child module device memory
+
+The module has a back end's runner (mcfuser.measure.runner); `memory` bounds the process's address
+space, in bytes, where it is not 0. The first line says why there is no such device, or nothing.
+Inputs and their reference are kept between requests, and made ahead where a request says so. A
+fault that leaves no usable device behind ends the process; the parent starts another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, BinaryIO
+
+from mcfuser.measure.case import Case
+from mcfuser.measure.lease import lease
+from mcfuser.measure.request import Measured, Program, Request, at, failure
+from mcfuser.measure.rounds import quietest
+from mcfuser.measure.runner import Bound, Runner, Unusable
+from mcfuser.process.child import WAITS, WORKS
+
+KEPT = 3
+"""Cases kept: what candidates of a chain are checked on, and its finalists on varied inputs and on
+whole tensors."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A case that one thread makes while others wait for it."""
+
+    case: Case
+    lock: Lock = field(default_factory=Lock, compare=False, repr=False)
+
+    def prepare(self) -> Case:
+        with self.lock:
+            _ = self.case.made
+        return self.case
+
+
+def serve(runner: Runner, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answers requests until there are no more of them."""
+    cases: dict[str, _Known] = {}
+    with ThreadPoolExecutor(1) as beside:
+        for line in requests:
+            request = Request.from_json(json.loads(line))
+            known = _known(request, cases)
+            if request.ahead:
+                beside.submit(known.prepare)
+                continue
+            runner.attend(known.case)
+            for answer in _answers(runner, known, request):
+                document = answer.to_json() if isinstance(answer, Measured) else answer
+                answers.write(json.dumps(document).encode() + b"\n")
+                answers.flush()
+                if isinstance(answer, Measured) and answer.fatal:
+                    os._exit(1)  # no tidy end: every call to the device would fail again
+
+
+def _known(request: Request, cases: dict[str, _Known]) -> _Known:
+    """The request's case, one of those known or a new one instead of the oldest."""
+    document = request.to_json()
+    key = json.dumps([document[k] for k in ("chain", "inputs", "extents")])
+    if key not in cases:
+        while len(cases) >= KEPT:
+            del cases[next(iter(cases))]
+        inputs, chain = request.inputs, at(request.chain, request.extents)
+        case = Case(
+            chain, inputs.seed, inputs.offsets, inputs.tolerance, inputs.varied,
+            budget=inputs.flops,
+        )  # fmt: skip
+        cases[key] = _Known(case)
+    return cases[key]
+
+
+def _answers(
+    runner: Runner, known: _Known, request: Request
+) -> Iterator[Measured | Mapping[str, Any]]:
+    """The answers to a request; what others' work takes that holds the lease is told apart."""
+    case = known.prepare()
+    yield WAITS
+    with lease(runner.resource, exclusive=False) if runner.builds else nullcontext():
+        yield WORKS
+        built = _built(runner, request.programs)
+    yield WAITS
+    with lease(runner.resource, exclusive=True):
+        yield WORKS
+        if request.together:
+            yield from _together(runner, case, built, request)
+            return
+        for one in built:
+            made = _checked(runner, case, one)
+            if isinstance(made, Measured):
+                yield made
+            else:
+                yield _timed(runner, [made], replace(request, baseline=None))[0]
+
+
+def _built(runner: Runner, programs: Sequence[Program]) -> list[Any]:
+    def build(program: Program) -> Any:
+        try:
+            return runner.build(program)
+        except Exception as error:  # whatever a compiler throws is this program's failure, and told
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            return failure(f"it does not compile: {lines[-1][:300]}")
+
+    if not runner.builds:
+        return [build(p) for p in programs]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(build, programs))
+
+
+def _together(
+    runner: Runner, case: Case, built: Sequence[Any], request: Request
+) -> Iterator[Measured]:
+    """Answers of programs that are timed in turns; after a fault, those before it are told so."""
+    made: list[Measured | tuple[Bound, float]] = []
+    for one in built:
+        made.append(_checked(runner, case, one))
+        last = made[-1]
+        if isinstance(last, Measured) and last.fatal:
+            for m in made[:-1]:
+                broken = failure("a program timed beside it broke the device")
+                yield m if isinstance(m, Measured) else broken
+            yield last
+            return
+    good = [i for i, m in enumerate(made) if not isinstance(m, Measured)]
+    right = [m for m in made if not isinstance(m, Measured)]
+    baseline = good.index(request.baseline) if request.baseline in good else None
+    times = iter(_timed(runner, right, replace(request, baseline=baseline)) if right else ())
+    for m in made:
+        yield m if isinstance(m, Measured) else next(times)
+
+
+def _checked(runner: Runner, case: Case, built: Any) -> Measured | tuple[Bound, float]:
+    """The program with the error found, or the answer that says why not."""
+    if isinstance(built, Measured):
+        return built
+    try:
+        bound = runner.bind(built, case)
+        bound.run()
+        error = case.worst(bound.outputs())
+    except Exception as reason:  # whatever a device says of a program is the program's failure
+        return runner.failed(reason)
+    return failure(error) if isinstance(error, str) else (bound, error)
+
+
+def _timed(runner: Runner, made: Sequence[tuple[Bound, float]], request: Request) -> list[Measured]:
+    try:
+        rounds, state = runner.timed([bound for bound, _ in made], request)
+    except Exception as reason:
+        return [runner.failed(reason) for _ in made]
+    state = {**state, "in_turns": len(made)}
+    return [
+        Measured(statistics.median(quietest(times)), error, None, tuple(times), state)
+        for (_, error), times in zip(made, rounds, strict=True)
+    ]
+
+
+def main() -> None:
+    module, device, memory = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not stand between answers
+    runner, why = None, None
+    try:
+        runner = importlib.import_module(module).open_device(device)
+    except Unusable as reason:
+        why = str(reason)
+    answers.write(json.dumps({"failed": why}).encode() + b"\n")
+    answers.flush()
+    if runner is not None:
+        serve(runner, sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What every supervised child does first: `python -m mcfuser.process.birth TERMS MODULE ARGUMENTS`.
+
+It ties itself to its parent and takes its limits; then it imports the module and calls its
+function `main`, which reads `sys.argv[1:]` and gives the exit status, or None for success.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Self
+
+from mcfuser.process.lifeline import end_group_with
+from mcfuser.process.limits import Limits, limit_this_process
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a child runs: the descriptor of its lifeline (see
+    `mcfuser.process.lifeline`), and its limits."""
+
+    lifeline: int
+    limits: Limits
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        read = json.loads(text)
+        return cls(read["lifeline"], Limits(**read["limits"]))
+
+
+def main() -> None:
+    terms, module = Terms.from_json(sys.argv[1]), sys.argv[2]
+    end_group_with(terms.lifeline)
+    limit_this_process(terms.limits)
+    sys.argv[:3] = [module]
+    sys.exit(import_module(module).main())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""A command of mcfuser's own in a process: what it says goes to files, and its exit status is the
+answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mcfuser.process.supervised import Death, Supervised
+
+_POLITE = 1.0  # s that a process has to end by itself: it may have folders to remove
+_KEPT = 8192  # bytes of the end of what it said
+
+
+def run_command(
+    module: str, arguments: Sequence[str], output: Path, errors: Path, seconds: float,
+    check: Callable[[], object] = lambda: None,
+) -> Death | None:  # fmt: skip
+    """Runs `main` of a module with these arguments; None where it succeeds, else how it failed.
+
+    What it prints is added to the file `output`, and what it says on standard error, which gives
+    its last words, to the file `errors`. It is ended after so many seconds, or where `check`,
+    which is called ten times a second, raises.
+    """
+    with errors.open("ab") as said, output.open("ab") as printed:
+        child = Supervised(module, arguments, output=printed, errors=said)
+        try:
+            child.close_input()
+            status = child.wait(time.monotonic() + seconds, check)
+            death = child.death() if status is not None else Death("time")
+        finally:
+            child.end(_POLITE)
+    return replace(death, words=_end_of(errors)) if status != 0 else None
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _KEPT))
+        return file.read().decode(errors="replace")

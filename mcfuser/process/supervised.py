@@ -1,0 +1,283 @@
+"""A child process: how it is started, watched, asked and ended. Everything that mcfuser starts of
+its own is started here.
+
+- It leads a process group of its own, and whatever it leaves there is killed when it has ended.
+- It ends with its parent, however that ends (`mcfuser.process.lifeline`).
+- Its environment is its parent's, and more where that is asked for; its limits are taken before it
+  imports anything (`mcfuser.process.limits`).
+- What it writes to standard error is read as it comes, and the end of it kept: its last words.
+- Every wait for it ends at an instant on `time.monotonic()`, and meanwhile the caller is asked ten
+  times a second whether it still waits.
+- `Death` says why there is no answer: its time was over, it had too little memory or processor
+  time, or it died of a signal or with a status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Literal
+
+import mcfuser
+from mcfuser.process.birth import Terms
+from mcfuser.process.limits import UNLIMITED, Limits
+
+PIPE = subprocess.PIPE
+Stream = IO[bytes] | int | None
+"""A file, PIPE, or None for the parent's own."""
+
+_POLL = 0.1  # s between two looks at whether the child lives and the answer is still wanted
+_KEPT = 8192  # bytes of the last words of a child
+_ANSWER = 64 << 20  # bytes of one line: no answer is so long, results go through files
+_LAST = 1.0  # s that a child has to end which has closed its output, and its last words to come
+_KILLED = 60.0  # s that the system takes at most to end a process that was killed
+
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+_SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
+"""How libraries say that they are given no memory, before they end the process."""
+
+Why = Literal["memory", "processor", "time", "death"]
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why a child gave no answer. `status` is its exit status, negative for a signal, and None
+    where it lives on, as after `time`; `words` are the last that it wrote to standard error."""
+
+    why: Why
+    status: int | None = None
+    words: str = ""
+
+    @property
+    def signalled(self) -> bool:
+        """A signal ended it; of that it could say nothing."""
+        return self.status is not None and self.status < 0
+
+    @property
+    def manner(self) -> str:
+        """What it died of: `signal SIGSEGV`, or `status 1`."""
+        if self.status is None or not self.signalled:
+            return f"status {self.status}"
+        try:
+            return f"signal {signal.Signals(-self.status).name}"
+        except ValueError:  # one of the real-time signals
+            return f"signal {-self.status}"
+
+    @property
+    def last(self) -> str:
+        """The last line of its words."""
+        return (self.words.strip().splitlines() or [""])[-1].strip()
+
+    @property
+    def fault(self) -> bool:
+        """It did something that the system forbids, or gave itself up, as C++ does: it would
+        again. Others were killed, or had a Python error."""
+        return self.status is not None and -self.status in _FAULTS
+
+
+def _still(*_: object) -> None:
+    """The caller waits as long as it takes."""
+
+
+class Supervised:
+    """A process that runs `main` of a module (see `mcfuser.process.birth`), started at once.
+
+    `environment` is what it has beside its parent's. With `scratch` it works in an empty folder
+    and keeps temporary files in the folder `scratch`; both go with it. Whoever makes one calls
+    `end`.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str] = (),
+        limits: Limits = UNLIMITED,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        scratch: bool = False,
+        input: Stream = PIPE,
+        output: Stream = PIPE,
+        errors: Stream = PIPE,
+    ) -> None:
+        self.limits = limits
+        self._folder = _folder() if scratch else None
+        place = Path(self._folder.name) if self._folder is not None else None
+        self.scratch = place / "scratch" if place is not None else None
+        more = {"TMPDIR": str(self.scratch)} if place is not None else {}
+        reading, self._lifeline = os.pipe()
+        command = [sys.executable, "-P", "-m", "mcfuser.process.birth"]
+        try:
+            self._process = subprocess.Popen(
+                [*command, Terms(reading, limits).to_json(), module, *arguments],
+                stdin=input, stdout=output, stderr=errors, pass_fds=[reading],
+                start_new_session=True, cwd=place / "empty" if place is not None else None,
+                env=_environment({**environment, **more}),
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(reading)
+        self._left = True  # there may be something of its group
+        self._pending, self._words = b"", bytearray()
+        self._reader = threading.Thread(target=self._keep_words, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while it lives. Where it has ended, what it
+        left of its group is killed."""
+        if self._process.poll() is not None and self._left:
+            self._left = False
+            self._kill()
+        return self._process.returncode
+
+    @property
+    def alive(self) -> bool:
+        return self.status is None
+
+    def write(self, data: bytes, until: float = math.inf) -> Death | None:
+        """Writes to its input, which a child that does not read keeps waiting; None once done."""
+        assert self._process.stdin is not None
+        stream, view = self._process.stdin.fileno(), memoryview(data)
+        os.set_blocking(stream, False)
+        while view:
+            if (left := until - time.monotonic()) <= 0:
+                return Death("time")
+            if _ready(stream, selectors.EVENT_WRITE, left):
+                try:
+                    view = view[os.write(stream, view) :]
+                except OSError:
+                    return self.death()
+            elif not self.alive:
+                return self.death()
+        return None
+
+    def close_input(self) -> None:
+        """Says that nothing more will be asked."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def line(self, until: float = math.inf, check: Callable[[], object] = _still) -> bytes | Death:
+        """The next line of its output. `check` may raise what ends the wait."""
+        assert self._process.stdout is not None
+        stream = self._process.stdout.fileno()
+        while b"\n" not in self._pending:
+            check()
+            if (left := until - time.monotonic()) <= 0:
+                return Death("time")
+            if _ready(stream, selectors.EVENT_READ, left):
+                data = os.read(stream, 1 << 16)
+                if not data:
+                    return self.death()
+                self._pending += data
+                if len(self._pending) > _ANSWER:
+                    return Death("memory", words=f"its answer has more than {_ANSWER} bytes")
+            elif not self.alive and not _ready(stream, selectors.EVENT_READ, 0):
+                return self.death()  # and what it started still holds the pipe
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def wait(self, until: float = math.inf, check: Callable[[], object] = _still) -> int | None:
+        """The exit status; None where the child outlives the instant. `check` may raise what ends
+        the wait."""
+        while self.alive:
+            check()
+            if (left := until - time.monotonic()) <= 0:
+                return None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(min(left, _POLL))
+        return self.status
+
+    def death(self) -> Death:
+        """How it ended; a child that does not end although it is done with its output is killed."""
+        if self.wait(time.monotonic() + _LAST) is None:
+            self._kill()
+            self.wait(time.monotonic() + _KILLED)
+        self._reader.join(_LAST)
+        words = self._words.decode(errors="replace")
+        why: Why = "death"
+        if self.status == -signal.SIGXCPU:
+            why = "processor"
+        elif self.limits.memory is not None and _SHORT.search(words):
+            why = "memory"
+        return Death(why, self.status, words)
+
+    def terminate(self) -> None:
+        """Asks it to end; see `end`."""
+        if self.alive:
+            self._process.terminate()
+
+    def end(self, polite: float = 0.0) -> None:
+        """Ends it and all that it has started: asks it, where it has `polite` seconds to end by
+        itself, and then kills the group. Its folders go."""
+        if polite > 0:
+            self.terminate()
+            self.wait(time.monotonic() + polite)
+        if self.alive:
+            self._kill()
+            self.wait(time.monotonic() + _KILLED)
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        self._reader.join(_LAST)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _keep_words(self) -> None:
+        """Reads standard error until all who can write to it have ended."""
+        if self._process.stderr is None:
+            return
+        with self._process.stderr as stream:
+            while data := os.read(stream.fileno(), 1 << 16):
+                self._words += data
+                del self._words[:-_KEPT]
+
+
+def _ready(stream: int, event: int, seconds: float) -> bool:
+    """Waits a moment for a pipe that can be read or written."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, event)
+        return bool(selector.select(max(0.0, min(seconds, _POLL))))
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    made = tempfile.TemporaryDirectory(prefix="mcfuser-", ignore_cleanup_errors=True)
+    for name in ("scratch", "empty"):
+        (Path(made.name) / name).mkdir()
+    return made
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The parent's own, and more. A checkout that is not installed is found from another folder as
+    well."""
+    root = str(Path(str(mcfuser.__file__)).parent.parent)
+    given = [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
+    installed = Path(root).name in ("site-packages", "dist-packages")
+    places = given if installed or root in given else [*given, root]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), **more}

@@ -1,0 +1,144 @@
+"""Knobs: what a candidate may ask of its compiler, declared as fields of a frozen dataclass.
+
+A back end declares its knobs in one dataclass, each with `knob(..)`: the name of a field, its
+default, the values it may have, where another value than the default makes sense, and whether one
+is for candidates that will be measured alone. One object of the dataclass is a setting of all
+knobs. The settings that a device allows are numbered: the number is a candidate's last gene.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.device import Device
+from mcfuser.space.plan import Ints, Plan
+
+Value = int | bool | str
+Settings = Any
+"""An object of a dataclass whose fields are knobs; it may have a method `allowed(device)`, which
+says whether its values go together on a device."""
+Columns = Mapping[str, NDArray[Any]]
+"""The values of every knob by name, one entry a candidate."""
+Applies = Callable[[Plan, Ints, Device], NDArray[np.bool_]]
+"""For tiles [candidates, axes] of a plan, where a knob may have another value than its default."""
+Feasible = Callable[[Plan, Ints, Columns, Device], NDArray[np.bool_]]
+"""For tiles [candidates, axes] of a plan under settings, which candidates are worth compiling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One knob's declaration. Where `measured`, a value other than the default is for candidates
+    that are measured: the model alone does not choose it."""
+
+    name: str
+    default: Value
+    values: tuple[Value, ...]
+    applies: Applies | None = None
+    measured: bool = False
+
+
+def knob(
+    default: Value, values: tuple[Value, ...], applies: Applies | None = None,
+    measured: bool = False,
+) -> Any:  # fmt: skip
+    """A dataclass field that is a knob (`Knob`). Raises ValueError where the default is no value of
+    it."""
+    if default not in values:
+        raise ValueError(f"the default {default!r} is none of the values {values!r}")
+    declared = Knob("", default, values, applies, measured)
+    return dataclasses.field(default=default, metadata={"knob": declared})
+
+
+def declared(kind: type) -> tuple[Knob, ...]:
+    """The knobs of a dataclass, in the order of its fields."""
+    found = []
+    for field in dataclasses.fields(kind):
+        if "knob" not in field.metadata:
+            raise TypeError(f"{kind.__name__}.{field.name} is not declared with knob(..)")
+        found.append(dataclasses.replace(field.metadata["knob"], name=field.name))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class KnobTable:
+    """The settings of a knobs dataclass that a device allows, numbered from 0; the first field's
+    values vary slowest."""
+
+    kind: type
+    device: Device
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        return declared(self.kind)
+
+    @cached_property
+    def settings(self) -> tuple[Settings, ...]:
+        every = itertools.product(*(k.values for k in self.knobs))
+        made = (self.kind(*values) for values in every)
+        return tuple(s for s in made if not hasattr(s, "allowed") or s.allowed(self.device))
+
+    def __len__(self) -> int:
+        return len(self.settings)
+
+    def number(self, settings: Settings) -> int:
+        """Raises ValueError where the device does not allow the settings."""
+        return self.settings.index(settings)
+
+    def columns(self, numbers: Ints) -> dict[str, NDArray[Any]]:
+        """The value of every knob for candidates with these numbers of settings."""
+        return {name: column[numbers] for name, column in self._columns.items()}
+
+    @cached_property
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        return {k.name: np.asarray([getattr(s, k.name) for s in self.settings]) for k in self.knobs}
+
+    @property
+    def text(self) -> str:
+        """The declaration, as a cache key holds it: names, values, and what goes together."""
+        names = ", ".join(k.name for k in self.knobs)
+        return f"{names}: {[tuple(dataclasses.astuple(s)) for s in self.settings]}"
+
+    def choose(
+        self, plan: Plan, tiles: Ints, feasible: Feasible, measured: bool = True
+    ) -> tuple[Ints, Ints]:
+        """The candidates of a plan that are worth compiling, as rows of `tiles` [rows, axes] and
+        numbers of settings; those that are only for measuring if they will be `measured`."""
+        rows, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        known: dict[str, NDArray[np.bool_]] = {}
+        for special, some in self._groups.items():
+            if not measured and any(k.measured for k in special):
+                continue
+            fits = np.ones(len(tiles), bool)
+            for k in special:
+                if k.applies is not None and k.name not in known:
+                    known[k.name] = k.applies(plan, tiles, self.device)
+                fits &= known.get(k.name, True)
+            at = np.flatnonzero(fits)
+            which, number = np.repeat(at, len(some)), np.tile(some, len(at))
+            if len(which):
+                kept = feasible(plan, tiles[which], self.columns(number), self.device)
+                which, number = which[kept], number[kept]
+            rows.append(which)
+            numbers.append(number)
+        return np.concatenate(rows), np.concatenate(numbers)
+
+    @cached_property
+    def _groups(self) -> dict[tuple[Knob, ...], Ints]:
+        """The numbers of settings by which of the knobs that apply in places only differ from their
+        defaults."""
+        found: dict[tuple[Knob, ...], list[int]] = {}
+        for number, s in enumerate(self.settings):
+            special = tuple(
+                k for k in self.knobs
+                if (k.applies is not None or k.measured) and getattr(s, k.name) != k.default
+            )  # fmt: skip
+            found.setdefault(special, []).append(number)
+        return {special: np.asarray(some, np.int64) for special, some in found.items()}

@@ -1,0 +1,46 @@
+"""A compiler that waits as long as MCFUSER_TEST_SECONDS says, for the tests of the service.
+
+It writes each start to `starts` in the data folder. A model that holds `crash` kills the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from db import Store
+from service.schemas import Options
+from service.settings import Settings
+from service.worker import Compiler, Progress
+
+
+@dataclass
+class Made:
+    module: bytes
+    report: Mapping[str, Any]
+
+
+def load(settings: Settings) -> Compiler:
+    steps = int(float(os.environ["MCFUSER_TEST_SECONDS"]) / 0.05)
+
+    def compile_slowly(model: bytes, options: Options, cache: Store, progress: Progress) -> Made:
+        """With a child process beside it, as a measurement has."""
+        child = subprocess.Popen(["sleep", "7200"])
+        with (settings.data / "starts").open("a") as file:
+            file.write(f"{os.getpid()} {child.pid}\n")
+        if b"crash" in model:
+            os.abort()
+        try:
+            for step in range(steps):
+                progress("waiting", step, steps)
+                time.sleep(0.05)
+        finally:
+            child.kill()
+            child.wait()
+        return Made(b"module of " + model[-8:], {"steps": steps})
+
+    return compile_slowly
