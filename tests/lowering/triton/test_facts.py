@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import Chain, attention, from_json, gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Index
 from mcfuser.lowering.triton.instructions import LEAST
 from mcfuser.lowering.triton.layout import Layout
@@ -50,13 +50,13 @@ def both(chain: Chain) -> Iterator[tuple[Layout, Lowered]]:
 def test_models_and_code_generators_see_the_same(name: str) -> None:
     outs = 0
     for layout, made in both(CHAINS[name]):
-        assert layout.dots == made.roles
-        outs = max(outs, len(made.roles))
+        assert layout.dots == made.facts.products
+        outs = max(outs, len(made.facts.products))
         assert layout.widths == {a: int(made.width(a)[0]) for a in layout.widths}
-        assert layout.operands == made.operands
+        assert layout.operands == made.facts.operands
         one_by_one = [x.kind == "serial" and layout.written_out(x)
                       for x in loops(layout.schedule.body)]  # fmt: skip
-        assert one_by_one == [x.kind == "unrolled" for x in loops(made.body)]
+        assert one_by_one == [x.kind == "unrolled" for x in loops(made.facts.body)]
     assert outs == 2
 
 
@@ -65,7 +65,7 @@ def test_one_row_of_a_product_is_as_wide_as_its_instruction() -> None:
     _, made = next(both(chain))
     axes = {a.name: chain.size(a.name) for a in chain.axes}
     assert axes["m"] == 1 and made.width("m")[0] == LEAST and made.asked("m")[0] == 1
-    load = next(n for n in made.operands if "m" in {a for d in made.buffers[n].dims
+    load = next(n for n in made.facts.operands if "m" in {a for d in made.facts.buffers[n].dims
                                                     for a in d.index.axes})  # fmt: skip
     assert made.held(load)[0] == LEAST * made.nbytes(load)[0]
 

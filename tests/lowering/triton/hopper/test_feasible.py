@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from mcfuser.bench.workloads import LANDSCAPES
 
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen.triton import Lowering, generate
@@ -21,6 +20,7 @@ from mcfuser.space.prune import distinct, prune, space
 from mcfuser.space.statement import Illegal
 from tests.support.examples import EXAMPLES
 from tests.support.hopper_chains import LINES, chain_of
+from workloads import LANDSCAPES
 
 H200 = CATALOGUE["nvidia/h200"]
 LARGE = {"b": 16, "g": 4, "i": 16, "m": 2048, "n": 2048, "k": 64, "h": 64}
