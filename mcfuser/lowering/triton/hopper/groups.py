@@ -162,10 +162,7 @@ class Groups:
     def columns(self) -> int:
         """Columns of one instruction: all tiles of a group lie alike, so rows of one fit another's
         without a move."""
-        widths = [WIDEST]
-        for out, roles in self.layout.dots.items():
-            widths.append(self._columns(out, roles))
-        return min(widths)
+        return min([WIDEST, *(self._columns(out, r) for out, r in self.layout.dots.items())])
 
     def _columns(self, out: str, roles: Product) -> int:
         layout = self.layout
@@ -196,8 +193,7 @@ class Groups:
         if len(self.dots) != len(found) + 1 or self.registers(found) > REGISTERS[self.count]:
             return frozenset()
         if self.stages == 1 and self.dots[0] in found:
-            # the loader would wait for the late product's tile before it fetches the other's
-            return frozenset()
+            return frozenset()  # a loader would wait for its tile before it fetches the other's
         return frozenset(s.buffer for s in found)
 
     def registers(self, late: Sequence[Compute] = ()) -> int:
