@@ -59,6 +59,17 @@ def block_body(body: Sequence[Statement]) -> tuple[Statement, ...]:
     return tuple(body)
 
 
+def around_loop(
+    body: Sequence[Statement],
+) -> tuple[tuple[Statement, ...], Loop, tuple[Statement, ...]] | None:
+    """The one loop that a block of the grid runs, between the statements before and after it; None
+    where there is none, or more than one. Raises Illegal as `block_body` does."""
+    inside = block_body(body)
+    at = [i for i, s in enumerate(inside) if isinstance(s, Loop)]
+    loop = inside[at[0]] if len(at) == 1 else None
+    return (inside[: at[0]], loop, inside[at[0] + 1 :]) if isinstance(loop, Loop) else None
+
+
 def inner(outer: Sequence[Loop]) -> tuple[Loop, ...]:
     """Of the loops around a statement, those that a block walks itself."""
     return tuple(x for x in outer if x.kind not in OUTER)

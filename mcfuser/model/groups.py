@@ -25,7 +25,7 @@ def matrix(made: Lowered, found: Terms, units: int) -> Floats:
     """Events [candidates, PACED] that follow each other on one of so many multiprocessors; `made`
     has the warps of two groups."""
     turns = np.zeros(found.size)
-    for loop, outer in serial(made.body):
+    for loop, outer in serial(made.facts.body):
         turns += repeats(made.sizes, inner(outer)) * made.sizes.turns(loop)
     each = [np.ones(found.size), found.of("group_all"), found.of("simple_all"), turns]
     result: Floats = np.stack(each, axis=1) * found.queue(units)[:, None]

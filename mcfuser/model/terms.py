@@ -108,7 +108,7 @@ def terms(made: Lowered, device: Device) -> Terms:
     together = np.minimum(found.blocks, device.units * found.resident)
     far = _far(made, device)
     turns = np.ones(found.size)
-    for s, outer in made.points:
+    for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
         turns = np.maximum(turns, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:
@@ -125,13 +125,13 @@ def terms(made: Lowered, device: Device) -> Terms:
             _parts(found, made, s, outer, times)
         elif isinstance(s, Store):
             found.add("stored", times * made.nbytes(s.buffer))
-    for loop, outer in serial(made.body):
+    for loop, outer in serial(made.facts.body):
         _loop(found, made, loop, outer, far > 0)
     found.add("spill", np.maximum(0.0, made.registers - LIMIT) * turns)
     if made.tma is not None:
         found.add("maps", made.tma.astype(np.float64))
     found.add("warps", made.warps.astype(np.float64))
-    found.peak = peak(made.body, made.sizes)
+    found.peak = peak(made.facts.body, made.sizes)
     found.far = np.full(found.size, far)
     return found
 
@@ -202,14 +202,14 @@ def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: 
     found.add("issue", (alone & ~mapped) * times * vectors)
     found.add("copy", ~(alone | mapped) * times * vectors)
     found.add("fetch", mapped * times)
-    if s.buffer not in made.operands:
+    if s.buffer not in made.facts.operands:
         found.add("cast", times * nbytes)
 
 
 def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -> None:
     """By group instructions, or by those of a warp, which must load its operands itself."""
     chain, warps = made.plan.program.chain, made.warps
-    left = made.roles[s.operator.out].left.tensor
+    left = made.facts.products[s.operator.out].left.tensor
     loaded = made.loaded(left)
     steps = dot.depth / LEAST
     small, large = times * ~dot.grouped, times * dot.grouped

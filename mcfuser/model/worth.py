@@ -37,7 +37,7 @@ def worth(plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device) ->
     """
     made = Lowered(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
     turns = np.ones(len(tiles))
-    for loop, _ in serial(made.body):
+    for loop, _ in serial(made.facts.body):
         if pipelined(loop):
             turns = np.maximum(turns, made.sizes.turns(loop))
     busy = warps == 1

@@ -8,7 +8,8 @@ import pytest
 
 from mcfuser.chain import Chain, from_json
 from mcfuser.lowering.deferred import deferred, factor, steady
-from mcfuser.lowering.triton.products import defers, products
+from mcfuser.lowering.triton.planned import planned
+from mcfuser.lowering.triton.products import products
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
 from mcfuser.space.statement import Compute, Loop, Repair, loops
@@ -79,8 +80,8 @@ def test_a_plan_defers_where_one_of_its_loops_does() -> None:
         return Plan(program(c), schedule.expression, frozenset(dead))
 
     attention = chain_of("attention", EXTENTS, "float16")
-    assert defers(plan("mh.nk", "mkh", attention))
-    assert not defers(plan("mh.nk", "mnkh", attention)), "there is no loop"
+    assert planned(plan("mh.nk", "mkh", attention)).defers
+    assert not planned(plan("mh.nk", "mnkh", attention)).defers, "there is no loop"
 
 
 def test_a_repair_scales_or_does_not() -> None:

@@ -103,6 +103,16 @@ LINES: Mapping[str, tuple[dict[str, str], Sequence[str]]] = {
             "Y[b, m, n] = C[b, m, n] / r[b]",
         ],
     ),
+    "outer": (
+        {"A": "mk", "B": "kn", "D": "nh", "a": "m", "c": "n"},
+        [
+            "T[m, n] = a[m] * c[n]",
+            "U[m, h] = sum[n] half(T[m, n]) * D[n, h]",
+            "S[m, n] = sum[k] A[m, k] * B[k, n]",
+            "R[m] = max[n] S[m, n]",
+            "Y[m, h] = U[m, h] * R[m]",
+        ],
+    ),
     "lengths": (
         {"A": "mk", "B": "kn"},
         [

@@ -21,7 +21,7 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
 from mcfuser.lowering.triton.knobs import Lowering
-from mcfuser.lowering.triton.products import defers
+from mcfuser.lowering.triton.planned import planned
 from mcfuser.model import fitted
 from mcfuser.model.worth import hopeless, worth
 from mcfuser.space.knobs import Columns
@@ -125,7 +125,7 @@ def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple
     """What the fitted model counts of candidates, and what memory takes (fitted.counted). Warp
     groups keep a pace of their own where a product is deferred."""
     events, far = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
-    paced = settings["groups"] & defers(plan)
+    paced = settings["groups"] & planned(plan).defers
     for which, groups in ((~paced, False), (paced, True)):
         if which.any():
             some = {name: column[which] for name, column in settings.items()}

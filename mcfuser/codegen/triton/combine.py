@@ -18,7 +18,8 @@ def combine(frame: Frame, s: Combine) -> list[str]:
     name, space = frame.tile(s.buffer), frame.layout.space(s.buffer)
     largest = s.operator.reduce == "max"
     pad, parts = TAB * frame.depth, frame.schedule.parts
-    kind = "tl.static_range" if parts <= UNROLLED else "range"
+    to = frame.dialect
+    kind = to.word("static_range") if parts <= UNROLLED else "range"
     head = [
         *(line for n in (s.buffer, *(r.new for r in s.repairs)) for line in shared(frame, n)),
         f"{pad}{name} = {frame.full(s.buffer, _identity(frame, s) if largest else 0.0)}",
@@ -26,11 +27,10 @@ def combine(frame: Frame, s: Combine) -> list[str]:
     ]
     frame.depth += 1
     lines, step = _repaired(frame, s)
-    words = spread(cast(step, frame.dtype(s.buffer)), space, frame.layout.width).text
+    words = spread(to, cast(to, step, frame.dtype(s.buffer)), space, frame.layout.width).text
     pad = TAB * frame.depth
-    lines.append(
-        f"{pad}{name} = tl.maximum({name}, {words})" if largest else f"{pad}{name} += {words}"
-    )
+    more = f"{name} = {to.word('maximum')}({name}, {words})" if largest else f"{name} += {words}"
+    lines.append(f"{pad}{more}")
     frame.depth -= 1
     return [*head, *lines]
 
@@ -59,5 +59,5 @@ def _repaired(frame: Frame, s: Combine) -> tuple[list[str], Value]:
         def name(words: str, kept: list[str] = lines) -> str:
             return frame.part(f"{s.buffer}_step_{len(kept)}", words, kept)
 
-        step = value(r.h, Scope(read, frame.position, space, name))
+        step = value(r.h, Scope(frame.dialect, read, frame.position, space, name))
     return lines, step

@@ -115,7 +115,7 @@ def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[dict[Statement, Com
     tile, limit = frame.schedule.tile(loop.axis), ""
     for _, (high,) in every:
         one = f"({edge(frame, high, greatest=False)} + 1) // {tile} * {tile}"
-        limit = f"tl.minimum({limit}, {one})" if limit else one
+        limit = f"{frame.dialect.word('minimum')}({limit}, {one})" if limit else one
     dots = frame.layout.dots
     maps = (s for s in body if isinstance(s, Compute) and s.buffer not in dots)
     return {s: bare for s in maps if (bare := _bared(s, domain)) != s}, limit

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcfuser.chain import LOWEST, Bounds
+from mcfuser.codegen.triton.dialect import TRITON, Dialect
 from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import Scope, Value, literal, named, shape_text
 from mcfuser.expr import Read, index_text
@@ -67,12 +68,14 @@ class Frame:
     where the parts of a split share theirs, for all that follows: no loop stands around a Combine.
     Where warps have work of their own, it is the place of one of the `groups`: `arrived` holds the
     tiles that a turn has waited for, of this turn or late ones of the one before; `late` what is
-    issued beside the turn's first product; `bare` what statements are in turns inside a domain.
+    issued beside the turn's first product; `bare` what statements are in turns inside a domain;
+    `arrangements` names how its tiles are shared among threads.
     """
 
     schedule: Schedule
     layout: Layout
     split: Part | None = None
+    dialect: Dialect = TRITON
     at: dict[str, int | None] = field(default_factory=dict)
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
@@ -82,6 +85,7 @@ class Frame:
     late: tuple[Compute, ...] = ()
     bare: Mapping[Statement, Compute] = field(default_factory=dict)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
+    arrangements: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         taken = {"tl", "triton", "pid", "part", "peer", "range", "float", "LOWEST"}
@@ -158,10 +162,11 @@ class Frame:
             return size
         end = f"{a}_start + {tile}" if turn is None else str((turn + 1) * tile)
         if self.run_time(a):
-            return f"tl.minimum({end}, {size})"
+            return f"{self.dialect.word('minimum')}({end}, {size})"
         if turn is not None:
             return str(min(int(end), int(size)))
-        return f"tl.minimum({end}, {size})" if self.schedule.ragged(a) else end
+        least = f"{self.dialect.word('minimum')}({end}, {size})"
+        return least if self.schedule.ragged(a) else end
 
     def inside(self, a: str) -> Value | None:
         """The mask of an axis, None where all its lanes are inside."""
@@ -187,8 +192,8 @@ class Frame:
         if mentions(lines, f"{a}_in"):
             found.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
         if mentions([*lines, *found], a):
-            lanes = f"tl.arange(0, {self.layout.width(a)}{self.lie((a,))})"
-            lanes += ".to(tl.int64)" if self.layout.wide else ""
+            every = f"0, {self.layout.width(a)}{self.arrangement((a,))}"
+            lanes = f"{self.dialect.word('arange')}({every}){self.wide}"
             start = self.start(a)
             found.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
         return [*found, *lines]
@@ -216,27 +221,35 @@ class Frame:
 
     def full(self, name: str, number: float) -> str:
         """A buffer's tile with one number everywhere."""
-        dtype = f"tl.{named(self.dtype(name))}"
+        dtype, zeros = named(self.dtype(name)), self.dialect.word("zeros")
         if self.groups is not None and name in self.lanes:
             axes = (self.groups.rows, self.groups.loop.axis)
             wide = shape_text([self.layout.width(a) for a in axes])
-            return f"lanes(tl.zeros({wide}, {dtype}, TILE))"
+            return f"lanes({zeros}({wide}, {self.dialect.word(dtype)}, TILE))"
         shape = shape_text([self.layout.width(a) for a in self.layout.space(name)])
-        lie = self.lie(self.layout.space(name))
+        layout = self.arrangement(self.layout.space(name))
         if number == 0:
-            return f"tl.zeros({shape}, {dtype}{lie})"
-        return f"tl.full({shape}, {'LOWEST' if number == LOWEST else repr(number)}, {dtype}{lie})"
+            return f"{zeros}({shape}, {self.dialect.word(dtype)}{layout})"
+        words = "LOWEST" if number == LOWEST else repr(number)
+        return self.dialect.full(shape, words, dtype, layout)
 
     @property
     def lanes(self) -> tuple[str, ...]:
         """Sums of which each thread has a part (Groups.lanes)."""
         return self.groups.lanes if self.groups is not None else ()
 
-    def lie(self, space: Sequence[str]) -> str:
+    @property
+    def wide(self) -> str:
+        """The cast of positions that 32 bits cannot count; nothing where they can."""
+        return f".to({self.dialect.word('int64')})" if self.layout.wide else ""
+
+    def arrangement(self, space: Sequence[str]) -> str:
         """The argument that says how a group's threads share a tile, where they must be told."""
         if self.groups is None:
             return ""
-        return f", {self.groups.arrangement(space)}"
+        name = self.groups.arrangement(space)
+        self.arrangements.add(name)
+        return f", {name}"
 
     def dtype(self, name: str) -> str:
         """The dtype of the variable that holds a buffer's tile."""
@@ -254,7 +267,7 @@ class Frame:
         def name(words: str) -> str:
             return self.part(f"{owner}_part_{len(lines) + 1}", words, lines)
 
-        return Scope(self.read, self.position, tuple(order), name)
+        return Scope(self.dialect, self.read, self.position, tuple(order), name)
 
     def part(self, wish: str, words: str, lines: list[str]) -> str:
         """The name of an intermediate result, after the line that computes it."""

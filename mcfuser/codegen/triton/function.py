@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.chain import LOWEST, Bounds, identifier
+from mcfuser.codegen.triton.dialect import GLUON, TRITON
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.grid import identify
-from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON
+from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON_HEAD
 from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, Source, Workspace
@@ -31,7 +32,7 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, statements
 
 DEFAULT = Lowering()
-TRITON = ("import triton", "import triton.language as tl")
+HEAD = ("import triton", "import triton.language as tl")
 
 Kernel = tuple[list[str], Launch]
 """A function's lines, and how to launch it."""
@@ -53,10 +54,11 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
     else:
         kernels = _kernels(schedule, name, lowering, pointers)
     texts = [text for text, _ in kernels]
-    head = [*_header(schedule), *(GLUON if groups is not None else TRITON), ""]
+    language, imports = (GLUON, GLUON_HEAD) if groups is not None else (TRITON, HEAD)
+    head = [*_header(schedule), *imports, ""]
     if any(mentions(text, "LOWEST") for text in texts):
-        language = "gl" if groups is not None else "tl"
-        head += [f"LOWEST = {language}.constexpr({LOWEST:.17g})".replace("e+", "e"), ""]
+        least = f"LOWEST = {language.word('constexpr')}({LOWEST:.17g})"
+        head += [least.replace("e+", "e"), ""]
     lines = [*head, *(line for text in texts for line in ("", *text, ""))]
     return Source(
         "\n".join(lines[:-1]) + "\n",
@@ -162,11 +164,12 @@ def _last(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
     lines = block(frame, parts.body)
     counter = f"{frame.pointer(pointers[-1])} + pid"
     before = frame.named("part", "parts_before")
+    to = frame.dialect
     lines += [
-        f"{TAB}tl.debug_barrier()",
-        f'{TAB}{before} = tl.atomic_add({counter}, 1, sem="acq_rel")',
+        f"{TAB}{to.moving('debug_barrier')}()",
+        f'{TAB}{before} = {to.moving("atomic_add")}({counter}, 1, sem="acq_rel")',
         f"{TAB}if {before} == {layout.schedule.parts - 1}:",
-        f"{TAB}{TAB}tl.store({counter}, 0)",
+        f"{TAB}{TAB}{to.word('store')}({counter}, 0)",
     ]
     frame.depth += 1
     lines += block(frame, rest)
@@ -219,7 +222,7 @@ def _kernel(
         if isinstance(a.extent, Bounds) and mentions(lines, frame.size(a.name))
     )  # fmt: skip
     if frame.layout.wide:
-        lines = [*(f"{TAB}{a}_size = {a}_size.to(tl.int64)" for a in extents), *lines]
+        lines = [*(f"{TAB}{a}_size = {a}_size{frame.wide}" for a in extents), *lines]
     arguments = [*map(frame.pointer, taken), *map(frame.map, mapped), *map(frame.size, extents)]
     grid = ((a if frame.run_time(a) else chain.size(a), schedule.tile(a)) for a, _ in schedule.grid)
     parts = schedule.parts if frame.split is not None else 1

@@ -36,11 +36,11 @@ def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
         tile = frame.schedule.tile(a)
         if mentions(lines, frame.start(a)):
             found.append(f"{frame.start(a)} = {turn}{f' * {tile}' if tile > 1 else ''}")
-    wide = ".to(tl.int64)" if frame.layout.wide else ""
+    number = frame.dialect.word("program_id")
     if mentions([*found, *lines], "pid"):
-        found = [f"pid = tl.program_id(0){wide}", *_turns(frame, found), *found]
+        found = [f"pid = {number}(0){frame.wide}", *_turns(frame, found), *found]
     if frame.split is not None:
-        found += [f"part = tl.program_id(1){wide}", *_first(frame, frame.split)]
+        found += [f"part = {number}(1){frame.wide}", *_first(frame, frame.split)]
     return [f"{TAB}{line}" for line in found]
 
 
@@ -94,13 +94,15 @@ def _product(counts: Sequence[str]) -> str:
 def _turns(frame: Frame, lines: Sequence[str]) -> list[str]:
     """How many turns the grid takes along axes whose extent is an argument."""
     counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_turns")]
-    return [f"{a}_turns = tl.cdiv({a}_size, {frame.schedule.tile(a)})" for a in counted]
+    divided = frame.dialect.word("cdiv")
+    return [f"{a}_turns = {divided}({a}_size, {frame.schedule.tile(a)})" for a in counted]
 
 
 def _first(frame: Frame, part: Part) -> list[str]:
     a, tile = part.axis, frame.schedule.tile(part.axis)
     if not frame.run_time(a):
         return [f"{part.first} = part * {frame.schedule.span(a) * tile}"]
-    turns = f"tl.cdiv({a}_size, {tile})" if tile > 1 else f"{a}_size"
-    span = f"tl.cdiv({turns}, {frame.schedule.parts}){f' * {tile}' if tile > 1 else ''}"
+    divided = frame.dialect.word("cdiv")
+    turns = f"{divided}({a}_size, {tile})" if tile > 1 else f"{a}_size"
+    span = f"{divided}({turns}, {frame.schedule.parts}){f' * {tile}' if tile > 1 else ''}"
     return [f"{a}_span = {span}", f"{part.first} = part * {a}_span"]

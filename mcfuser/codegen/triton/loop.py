@@ -104,15 +104,15 @@ def turns_of(frame: Frame, s: Loop) -> list[str]:
     high = [frame.size(s.axis)]
     if split is not None and s.axis == split.axis:
         low, high = [split.first], [split.end] if split.even else [split.end, *high]
-    first = _extreme("maximum", [*low, *map(str, edges)])
+    first = _extreme(frame, "maximum", [*low, *map(str, edges)])
     ends = (edge(frame, index, greatest=True).plus(ONE) for index in s.hi)
-    last = _extreme("minimum", [*high, *map(str, ends)])
+    last = _extreme(frame, "minimum", [*high, *map(str, ends)])
     if tile == 1:
         return [first, last]
     if s.lo and first.isdigit():
         first = str(int(first) // tile * tile)
     elif s.lo:  # a turn starts at a multiple of the tile
-        atom = first.isidentifier() or first.startswith("tl.")
+        atom = first.isidentifier() or first.startswith(frame.dialect.word(""))
         first = f"{first if atom else f'({first})'} // {tile} * {tile}"
     return [first, last, str(tile)]
 
@@ -143,7 +143,7 @@ def edge(frame: Frame, index: Affine, greatest: bool) -> Position:
     return found
 
 
-def _extreme(kind: str, ends: Sequence[str]) -> str:
+def _extreme(frame: Frame, kind: str, ends: Sequence[str]) -> str:
     """The largest or the smallest of some positions; numbers are compared here."""
     numbers = [int(e) for e in ends if e.lstrip("-").isdigit()]
     found = [e for e in dict.fromkeys(ends) if not e.lstrip("-").isdigit()]
@@ -151,5 +151,5 @@ def _extreme(kind: str, ends: Sequence[str]) -> str:
         found.append(str(max(numbers) if kind == "maximum" else min(numbers)))
     words = found.pop()
     while found:
-        words = f"tl.{kind}({found.pop()}, {words})"
+        words = f"{frame.dialect.word(kind)}({found.pop()}, {words})"
     return words

@@ -26,9 +26,9 @@ def load(frame: Frame, s: Load) -> list[str]:
     tensor = frame.schedule.chain.tensor(s.read.tensor)
     args = _access(frame, tensor, s.read.indices, space)
     args += [_nothing(frame.dtype(s.buffer))] if len(args) > 1 else []
-    stored = frame.schedule.buffer(s.buffer).dtype
-    tail = f".to(tl.{frame.dtype(s.buffer)})" if frame.dtype(s.buffer) != stored else ""
-    return call(frame.depth, f"{frame.tile(s.buffer)} = tl.load", args, tail)
+    stored, dtype, to = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer), frame.dialect
+    tail = f".to({to.word(dtype)})" if dtype != stored else ""
+    return call(frame.depth, f"{frame.tile(s.buffer)} = {to.word('load')}", args, tail)
 
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
@@ -36,10 +36,13 @@ def _through_map(frame: Frame, s: Load) -> list[str]:
     layout, (at, lie) = frame.layout, corner(frame, s)
     words = f"{frame.map(s.buffer)}.load([{', '.join(at)}])"
     if len(lie) < len(at):
-        words = f"tl.reshape({words}, {shape_text([layout.width(a) for a in lie])})"
+        shape = shape_text([layout.width(a) for a in lie])
+        words = f"{frame.dialect.moving('reshape')}({words}, {shape})"
     space = layout.space(s.buffer)
-    found = aligned(Value(words, tuple(lie), frame.schedule.buffer(s.buffer).dtype), space)
-    words = cast(found, frame.dtype(s.buffer)).text
+    found = aligned(
+        frame.dialect, Value(words, tuple(lie), frame.schedule.buffer(s.buffer).dtype), space
+    )
+    words = cast(frame.dialect, found, frame.dtype(s.buffer)).text
     return [f"{TAB * frame.depth}{frame.tile(s.buffer)} = {words}"]
 
 
@@ -64,7 +67,7 @@ def store(frame: Frame, s: Store) -> list[str]:
         value = Value(frame.tile(s.buffer), frame.layout.space(s.buffer), frame.dtype(s.buffer))
         at, _ = corner(frame, Load(s.buffer, frame.groups.written(s)))
         tensor = frame.schedule.chain.tensor(s.tensor)
-        return put(frame, s.buffer, cast(value, tensor.dtype).text, at)
+        return put(frame, s.buffer, cast(frame.dialect, value, tensor.dtype).text, at)
     return _put(frame, s.buffer, frame.schedule.chain.tensor(s.tensor))
 
 
@@ -91,7 +94,9 @@ def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
     space, tensor = frame.layout.space(name), frame.layout.workspace(name)
     args = [f"{_place(frame, name)} + {_of_part(tensor, part)}", *_mask(frame, space)]
     args += [_nothing(frame.dtype(name))] if len(args) > 1 else []
-    return call(frame.depth, f"{variable} = tl.load", [*args, 'cache_modifier=".cg"'])
+    return call(
+        frame.depth, f"{variable} = {frame.dialect.word('load')}", [*args, 'cache_modifier=".cg"']
+    )
 
 
 def _place(frame: Frame, name: str) -> str:
@@ -108,7 +113,8 @@ def _put(frame: Frame, name: str, tensor: Tensor, part: str | None = None) -> li
     space = frame.layout.space(name)
     where, *mask = _access(frame, tensor, _indices(frame, name), space, part)
     tile = Value(frame.tile(name), space, frame.dtype(name))
-    return call(frame.depth, "tl.store", [where, cast(tile, tensor.dtype).text, *mask])
+    words = cast(frame.dialect, tile, tensor.dtype).text
+    return call(frame.depth, frame.dialect.word("store"), [where, words, *mask])
 
 
 def _indices(frame: Frame, name: str) -> list[Affine]:
@@ -138,7 +144,7 @@ def _access(
                 moved = step.number * int(position.text)
                 fixed[step.extents] = fixed.get(step.extents, 0) + moved
             continue
-        along = aligned(position, space).text
+        along = aligned(frame.dialect, position, space).text
         (vectors if position.space else numbers).append(_times(frame, along, moves[a]))
     offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
     where = " + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])
@@ -147,8 +153,8 @@ def _access(
 
 def _mask(frame: Frame, space: tuple[str, ...]) -> list[str]:
     """The argument that says which elements of a tile are inside, where not all of them are."""
-    mask = both(frame.masks(space), space)
-    return [f"mask={aligned(mask, space).text}"] if mask is not None else []
+    mask = both(frame.dialect, frame.masks(space), space)
+    return [f"mask={aligned(frame.dialect, mask, space).text}"] if mask is not None else []
 
 
 def _times(frame: Frame, position: str, steps: Sequence[Step]) -> str:

@@ -72,13 +72,14 @@ def _repair(frame: Frame, s: Repair) -> list[str]:
     lines: list[str] = []
     space = frame.layout.space(s.buffer)
     if s.buffer in frame.lanes and (by := factor(s)) is not None:
-        rows = spread(value(by, frame.scope(f"{s.buffer}_repair", space, lines)), space,
-                      frame.layout.width)  # fmt: skip
+        factors = value(by, frame.scope(f"{s.buffer}_repair", space, lines))
+        rows = spread(frame.dialect, factors, space, frame.layout.width)
         name = frame.tile(s.buffer)
         return lines + _assign(frame, s.buffer, f"by_lane({rows.text}, {name}) * {name}")
     repaired = value(s.h, frame.scope(f"{s.buffer}_repair", space, lines))
-    repaired = cast(repaired, frame.dtype(s.buffer))
-    return lines + _assign(frame, s.buffer, spread(repaired, space, frame.layout.width).text)
+    repaired = cast(frame.dialect, repaired, frame.dtype(s.buffer))
+    whole = spread(frame.dialect, repaired, space, frame.layout.width)
+    return lines + _assign(frame, s.buffer, whole.text)
 
 
 # --- arithmetic
@@ -89,26 +90,27 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
     roles = frame.layout.dots.get(s.operator.out)
     if roles is not None:
         return lines + _dot(frame, s, roles)
+    to = frame.dialect
     kept = frame.layout.space(s.buffer)
     over = frame.layout.extending(s.operator.over)
     scope = frame.scope(s.buffer, kept + over, lines)
     dtype = frame.dtype(s.buffer)
     inner, times = _factor(s) if dtype not in DISCRETE else (s.body, "")
     body = value(inner, scope)
-    body = cast(body, "float32") if body.dtype in HALF else body
+    body = cast(to, body, "float32") if body.dtype in HALF else body
     steps = dtype in DISCRETE or (body.dtype in DISCRETE and s.operator.reduce != "none")
-    body = cast(body, dtype) if steps else body
+    body = cast(to, body, dtype) if steps else body
     if s.operator.reduce == "none":
         if s.domain is not None:
-            nothing = cast(literal(0), dtype) if dtype in DISCRETE else literal(0.0)
+            nothing = cast(to, literal(0), dtype) if dtype in DISCRETE else literal(0.0)
             body = apply("select", (value(s.domain, scope), body, nothing), scope)
-        body = cast(body, dtype)
-        return lines + _assign(frame, s.buffer, spread(body, kept, frame.layout.width).text)
+        body = spread(to, cast(to, body, dtype), kept, frame.layout.width)
+        return lines + _assign(frame, s.buffer, body.text)
     conditions = frame.masks(s.masked)
     if s.domain is not None:
-        conditions.append(cast(value(s.domain, scope), "bool"))
+        conditions.append(cast(to, value(s.domain, scope), "bool"))
     body = _masked(frame, s, body, conditions, kept + over, lines)
-    body = spread(cast(body, dtype), kept + over, frame.layout.width)
+    body = spread(to, cast(to, body, dtype), kept + over, frame.layout.width)
     return lines + _reduce(frame, s, body, kept, times)
 
 
@@ -119,11 +121,12 @@ def _filled(frame: Frame, fill: Fill) -> list[str]:
     whole = {a for a in fill.axes if layout.width(a) == tile(a)}  # no lanes of the next tile
     reached = [a for a in fill.axes if a not in whole or a not in fill.ended]
     space, name = layout.space(fill.buffer), frame.tile(fill.buffer)
-    mask = both(frame.masks(reached), space)
+    mask = both(frame.dialect, frame.masks(reached), space)
     if mask is None:
         return []
     number = "LOWEST" if fill.value == LOWEST else literal(fill.value).text
-    words = f"tl.where({aligned(mask, space).text}, {name}, {number})"
+    inside = aligned(frame.dialect, mask, space).text
+    words = f"{frame.dialect.word('where')}({inside}, {name}, {number})"
     (a, *more) = reached
     if frame.groups is None or more or a not in whole or frame.at[a] is not None:
         return assign(frame.depth, name, words)
@@ -146,19 +149,20 @@ def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], times:
     kind = s.operator.reduce
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
-        words = f"tl.{kind}({words}, {i})" if s.buffer not in frame.lanes else f"lanes({words})"
+        whole = f"{frame.dialect.word(kind)}({words}, {i})"
+        words = whole if s.buffer not in frame.lanes else f"lanes({words})"
     words = f"{words}{times}" if words != body.text else f"{body.within(TERM)}{times}"
     return _accumulate(frame, s, Value(words, kept, body.dtype))
 
 
 def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
-    name = frame.tile(s.buffer)
+    name, larger = frame.tile(s.buffer), frame.dialect.word("maximum")
     if s.buffer in frame.fresh:
         least = repr(int(lowest(step.dtype))) if step.dtype in DISCRETE else "LOWEST"
-        clamped = f"tl.maximum({step.text}, {least})"  # a row of nothing but minus infinities
+        clamped = f"{larger}({step.text}, {least})"  # a row of nothing but minus infinities
         return _assign(frame, s.buffer, clamped if s.operator.reduce == "max" else step.text)
     if s.operator.reduce == "max":
-        return _assign(frame, s.buffer, f"tl.maximum({name}, {step.text})")
+        return _assign(frame, s.buffer, f"{larger}({name}, {step.text})")
     return [f"{TAB * frame.depth}{name} += {step.text}"]
 
 
@@ -167,18 +171,20 @@ def _masked(
     lines: list[str],
 ) -> Value:  # fmt: skip
     """The value where all conditions hold, the identity of the reduction elsewhere."""
-    mask = both(conditions, order)
+    to = frame.dialect
+    mask = both(to, conditions, order)
     if mask is None:
         return body
     identity = "LOWEST" if s.operator.reduce == "max" else "0.0"
     if (dtype := frame.dtype(s.buffer)) in DISCRETE:
         identity = repr(int(lowest(dtype))) if s.operator.reduce == "max" else "0"
     space = tuple(a for a in order if a in mask.space or a in body.space)
-    inside = aligned(mask, space).text
+    inside = aligned(to, mask, space).text
     if len(inside) > LONG:
         number = f"_{len(lines)}" if lines else ""
         inside = frame.part(f"{s.buffer}_mask{number}", inside, lines)
-    return Value(f"tl.where({inside}, {aligned(body, space).text}, {identity})", space, body.dtype)
+    words = f"{to.word('where')}({inside}, {aligned(to, body, space).text}, {identity})"
+    return Value(words, space, body.dtype)
 
 
 # --- matrix products
@@ -190,18 +196,20 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     if frame.groups is not None:
         return lines + multiply(frame, s, a, b)
     batch, rows, columns, _ = _groups(frame, roles)
-    precision = ['input_precision="ieee"'] if dtype == "float32" else []
+    to, precision = frame.dialect, ['input_precision="ieee"'] if dtype == "float32" else []
     name, kept = frame.tile(s.buffer), frame.layout.space(s.buffer)
     groups = [g for g in (batch, rows, columns) if g]
     if all(len(g) == 1 for g in groups) and kept == tuple(g[0] for g in groups):
         accumulator = [] if s.buffer in frame.fresh else [name]
-        return lines + call(frame.depth, f"{name} = tl.dot", [a, b, *accumulator, *precision])
+        return lines + call(
+            frame.depth, f"{name} = {to.moving('dot')}", [a, b, *accumulator, *precision]
+        )
     flat = tuple(x for g in groups for x in g)
     shape = shape_text([frame.layout.width(x) for x in flat])
     step = frame.named("part", f"{s.buffer}_step")
-    lines += call(frame.depth, f"{step} = tl.dot", [a, b, *precision])
-    words = f"tl.reshape({step}, {shape})"
-    return lines + _accumulate(frame, s, aligned(Value(words, flat, "float32"), kept))
+    lines += call(frame.depth, f"{step} = {to.moving('dot')}", [a, b, *precision])
+    words = f"{to.moving('reshape')}({step}, {shape})"
+    return lines + _accumulate(frame, s, aligned(to, Value(words, flat, "float32"), kept))
 
 
 def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[str, str, str]:
@@ -232,21 +240,22 @@ def _operand(
 ) -> str:  # fmt: skip
     """One side of a product: as wide as its axes, one dimension a group, zero past these ends."""
     space = tuple(x for g in groups for x in g)
-    found = cast(value(e, frame.scope(s.buffer, space, lines)), dtype)
+    to = frame.dialect
+    found = cast(to, value(e, frame.scope(s.buffer, space, lines)), dtype)
     conditions = frame.masks(ends)
     if s.domain is not None:
         domain = value(s.domain, frame.scope(s.buffer, s.operator.related, lines))
         if set(domain.space) <= set(space):
-            conditions.append(cast(domain, "bool"))
+            conditions.append(cast(to, domain, "bool"))
     found = _masked(frame, s, found, conditions, space, lines)
-    found = spread(found, space, frame.layout.width)
+    found = spread(to, found, space, frame.layout.width)
     if all(len(g) <= 1 for g in groups):
         return found.text
     sizes = [math.prod(frame.layout.width(x) for x in g) for g in groups if g]
     text = found.text
     if not text.isidentifier():
         text = frame.part(f"{s.buffer}_part_{len(lines) + 1}", text, lines)
-    return f"tl.reshape({text}, {shape_text(sizes)})"
+    return f"{to.moving('reshape')}({text}, {shape_text(sizes)})"
 
 
 def _bare(e: Expr) -> Expr:

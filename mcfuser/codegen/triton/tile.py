@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcfuser.chain import LOWEST
+from mcfuser.codegen.triton.dialect import Dialect
 from mcfuser.codegen.triton.power import power
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, call
 from mcfuser.lowering.triton.instructions import HALF
@@ -29,9 +30,7 @@ _INFIX: Mapping[str, tuple[int, str]] = {
     "eq": (COMPARE, "=="), "ne": (COMPARE, "!="), "add": (SUM, "+"), "sub": (SUM, "-"),
     "mul": (TERM, "*"), "div": (TERM, "/"),
 }  # fmt: skip
-_FUNCTIONS: Mapping[str, str] = {
-    "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "sqrt": "tl.sqrt", "erf": "tl.erf",
-}  # fmt: skip
+_FUNCTIONS = ("exp", "exp2", "log", "sqrt", "erf")
 _POWERS: Mapping[float, str] = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 
@@ -52,11 +51,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression sees: its reads, its axes, and the order of dimensions.
+    """What an expression sees: its language, its reads, its axes, and the order of dimensions.
 
     `name` keeps an intermediate result under a name, where a line would become too long.
     """
 
+    dialect: Dialect
     read: Callable[[Read], Value]
     index: Callable[[str], Value]
     order: tuple[str, ...]
@@ -88,7 +88,7 @@ def value(e: Expr, scope: Scope) -> Value:
     if isinstance(e, Read):
         return scope.read(e)
     if isinstance(e, Cast):
-        return cast(value(e.arg, scope), e.dtype)
+        return cast(scope.dialect, value(e.arg, scope), e.dtype)
     if e.op == "add" and (opposite := _negated(e.args[1])) is not None:
         e = Call("sub", (e.args[0], opposite))
     if e.op == "tanh":
@@ -150,24 +150,25 @@ def _negated(e: Expr) -> Expr | None:
     return None
 
 
-def cast(v: Value, dtype: str) -> Value:
+def cast(to: Dialect, v: Value, dtype: str) -> Value:
+    """The value in another dtype, in the language `to`."""
     if v.dtype == dtype:
         return v
     if v.constant:
-        return _constant(v, dtype)
+        return _constant(to, v, dtype)
     if dtype == "bool":
         return Value(f"{v.within(SUM)} != 0", v.space, "bool", COMPARE)
-    return Value(f"{v.within(ATOM)}.to(tl.{dtype})", v.space, dtype)
+    return Value(f"{v.within(ATOM)}.to({to.word(dtype)})", v.space, dtype)
 
 
-def _constant(v: Value, dtype: str) -> Value:
+def _constant(to: Dialect, v: Value, dtype: str) -> Value:
     """A constant of another dtype; what is no plain number becomes one where the kernel runs."""
     try:
         number = float(v.text)
     except ValueError:
         if dtype in DISCRETE:
-            whole = f"tl.full((), {v.text}, tl.{named(v.dtype)}).to(tl.{dtype})"
-            return Value(whole, (), dtype)
+            whole = to.full("()", v.text, named(v.dtype))
+            return Value(f"{whole}.to({to.word(dtype)})", (), dtype)
         return replace(v, dtype=dtype)
     if dtype == "bool":
         return literal(bool(number))
@@ -181,21 +182,21 @@ def named(dtype: str) -> str:
     return "int1" if dtype == "bool" else dtype
 
 
-def widen(v: Value) -> Value:
+def widen(to: Dialect, v: Value) -> Value:
     """The value in a dtype that is computed in."""
-    return cast(v, "float32") if v.dtype in HALF else v
+    return cast(to, v, "float32") if v.dtype in HALF else v
 
 
-def _counted(v: Value) -> Value:
+def _counted(to: Dialect, v: Value) -> Value:
     """The value as a number: a condition counts as 0 or 1."""
     if v.dtype != "bool":
         return v
     if v.constant:
         return literal(int(v.text == "True"))
-    return Value(f"{v.within(ATOM)}.to(tl.int32)", v.space, "int32")
+    return Value(f"{v.within(ATOM)}.to({to.word('int32')})", v.space, "int32")
 
 
-def aligned(v: Value, space: Sequence[str]) -> Value:
+def aligned(to: Dialect, v: Value, space: Sequence[str]) -> Value:
     """The value with its dimensions in the order of `space`, and 1 for those that it lacks."""
     if not v.space or v.space == tuple(space):
         return v
@@ -203,7 +204,10 @@ def aligned(v: Value, space: Sequence[str]) -> Value:
     text, strength = v.text, v.strength
     if kept != v.space:
         order = ", ".join(str(v.space.index(a)) for a in kept)
-        text = f"tl.trans({text})" if len(kept) == 2 else f"tl.permute({text}, ({order}))"
+        if len(kept) == 2:
+            text = f"{to.moving('trans')}({text})"
+        else:
+            text = f"{to.moving('permute')}({text}, ({order}))"
         strength = ATOM
     if kept == tuple(space):
         return Value(text, kept, v.dtype, strength)
@@ -213,17 +217,17 @@ def aligned(v: Value, space: Sequence[str]) -> Value:
     return Value(f"{text}[{places}]", tuple(space), v.dtype)
 
 
-def spread(v: Value, space: Sequence[str], width: Callable[[str], int]) -> Value:
+def spread(to: Dialect, v: Value, space: Sequence[str], width: Callable[[str], int]) -> Value:
     """The value with every dimension of `space` at its full width."""
     if v.space == tuple(space) and not v.constant:
         return v
     shape = shape_text([width(a) for a in space])
     if not v.space:
-        words = f"tl.full({shape}, {v.text}, tl.{named(v.dtype)})"
+        words = to.full(shape, v.text, named(v.dtype))
     elif set(v.space) == set(space):
-        return aligned(v, space)
+        return aligned(to, v, space)
     else:
-        words = f"tl.broadcast_to({aligned(v, space).text}, {shape})"
+        words = f"{to.moving('broadcast_to')}({aligned(to, v, space).text}, {shape})"
     return Value(words, tuple(space), v.dtype)
 
 
@@ -235,13 +239,14 @@ def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
     """An operator applied to tiles."""
     if op == "pow":
         return _power(args[0], args[1], scope)
+    to = scope.dialect
     space = tuple(a for a in scope.order if any(a in v.space for v in args))
     logic = op in ("and", "or", "not")
-    parts = [cast(v, "bool") if logic else widen(v) for v in args]
+    parts = [cast(to, v, "bool") if logic else widen(to, v) for v in args]
     if op == "select":
-        return _select(cast(args[0], "bool"), parts[1], parts[2], space)
-    parts = parts if logic else [_counted(v) for v in parts]
-    parts = [aligned(v, space) for v in parts]
+        return _select(to, cast(to, args[0], "bool"), parts[1], parts[2], space)
+    parts = parts if logic else [_counted(to, v) for v in parts]
+    parts = [aligned(to, v, space) for v in parts]
     dtype = max((v.dtype for v in parts), key=_RANK.index)
     if op in _INFIX:
         return _infix(op, parts[0], parts[1], space, dtype)
@@ -250,17 +255,18 @@ def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
     if op == "neg":
         return Value(f"-{parts[0].within(UNARY)}", space, dtype, UNARY)
     if op in ("max", "min", "abs"):
-        words = ", ".join(cast(v, dtype).text for v in parts)
-        return Value(f"tl.{'abs' if op == 'abs' else op + 'imum'}({words})", space, dtype)
+        words = ", ".join(cast(to, v, dtype).text for v in parts)
+        function = to.word("abs" if op == "abs" else f"{op}imum")
+        return Value(f"{function}({words})", space, dtype)
     if op == "floor" and dtype in ("bool", "int32", "int64"):
         return parts[0]
     dtype = dtype if dtype == "float64" else "float32"
-    x = cast(parts[0], dtype)
+    x = cast(to, parts[0], dtype)
     if op == "floor":
-        return Value(f"tl.floor({x.text})", space, dtype)
+        return Value(f"{to.word('floor')}({x.text})", space, dtype)
     if op not in _FUNCTIONS:
         raise Illegal(f"operator '{op}' has no counterpart in Triton")
-    return Value(f"{_FUNCTIONS[op]}({x.text})", space, dtype)
+    return Value(f"{to.word(op)}({x.text})", space, dtype)
 
 
 def _infix(op: str, a: Value, b: Value, space: tuple[str, ...], dtype: str) -> Value:
@@ -273,31 +279,33 @@ def _infix(op: str, a: Value, b: Value, space: tuple[str, ...], dtype: str) -> V
     return Value(f"{left} {sign} {b.within(strength + 1)}", space, result, strength, constant)
 
 
-def _select(condition: Value, a: Value, b: Value, space: tuple[str, ...]) -> Value:
+def _select(to: Dialect, condition: Value, a: Value, b: Value, space: tuple[str, ...]) -> Value:
     dtype = max(a.dtype, b.dtype, key=_RANK.index)
-    words = ", ".join(aligned(v, space).text for v in (condition, cast(a, dtype), cast(b, dtype)))
-    return Value(f"tl.where({words})", space, dtype)
+    parts = (condition, cast(to, a, dtype), cast(to, b, dtype))
+    words = ", ".join(aligned(to, v, space).text for v in parts)
+    return Value(f"{to.word('where')}({words})", space, dtype)
 
 
 def _power(base: Value, exponent: Value, scope: Scope) -> Value:
     """One of the powers that need no more than a product, a root or a quotient (power.py)."""
-    base, number = cast(widen(base), "float32"), float(exponent.text)
+    to, number = scope.dialect, float(exponent.text)
+    base = cast(to, widen(to, base), "float32")
     if number in _POWERS:
         name = base.text if base.text.isidentifier() else scope.name(base.text)
         return Value(_POWERS[number].format(name), base.space, base.dtype, TERM)
     if number == 0.5:
-        return Value(f"tl.sqrt({base.text})", base.space, "float32")
+        return Value(f"{to.word('sqrt')}({base.text})", base.space, "float32")
     if number == -0.5:
-        return Value(f"tl.rsqrt({base.text})", base.space, "float32")
+        return Value(f"{to.word('rsqrt')}({base.text})", base.space, "float32")
     return Value(f"1.0 / {base.within(UNARY)}", base.space, "float32", TERM)
 
 
-def both(conditions: Sequence[Value], order: Sequence[str]) -> Value | None:
+def both(to: Dialect, conditions: Sequence[Value], order: Sequence[str]) -> Value | None:
     """All conditions at once, None where there is none."""
     if not conditions:
         return None
     space = tuple(a for a in order if any(a in c.space for c in conditions))
-    parts = [aligned(c, space) for c in conditions]
+    parts = [aligned(to, c, space) for c in conditions]
     if len(parts) == 1:
         return parts[0]
     return Value(" & ".join(p.within(AND + 1) for p in parts), space, "bool", AND)

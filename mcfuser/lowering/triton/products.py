@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mcfuser.chain import Chain, Product, product
 from mcfuser.expr import Call, Cast, Expr, Read, axes
-from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.space.plan import Plan
-from mcfuser.space.statement import Buffer, Compute, Statement, loops, statements
+from mcfuser.space.statement import Buffer, Compute, Statement, statements
 
 
 def products(
@@ -55,9 +53,6 @@ def operand_dtype(chain: Chain, buffers: Mapping[str, Buffer], e: Expr) -> str:
     return stored if stored in HALF else buffer.dtype
 
 
-def defers(plan: Plan) -> bool:
-    """Some loop of a plan has a deferred product."""
-    buffers, body = plan.placed
-    found = products(plan.program.chain, {b.name: b for b in buffers}, body)
-    inside = ((loop, [s for s, _ in statements(loop.body)]) for loop in loops(body))
-    return any(deferred(each, x.axis, found) for x, each in inside if x.kind == "serial")
+def row_axes(found: Iterable[Product], extends: Callable[[str], bool]) -> set[str]:
+    """The axes along which products have rows, of those along which tiles extend."""
+    return {a for roles in found for a in roles.rows if extends(a)}

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Product
-from mcfuser.expr import reads
-from mcfuser.lowering.loops import innermost, lowered_body, pipelined
+from mcfuser.lowering.loops import innermost, pipelined
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST, ROWS, WARPS
-from mcfuser.lowering.triton.products import products
+from mcfuser.lowering.triton.planned import Planned, planned
 from mcfuser.lowering.triton.width import power, widths
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements, sizes_of
-from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop, Statement, statements
+from mcfuser.space.statement import Buffer, Combine, Compute, Load, Loop
 
 COPIED = 4
 """Bytes that a thread copies to shared memory at least."""
@@ -50,31 +49,25 @@ class Lowered:
         return sizes_of(self.plan, self.tiles)
 
     @cached_property
-    def body(self) -> tuple[Statement, ...]:
-        return lowered_body(self.plan)
-
-    @cached_property
-    def buffers(self) -> Mapping[str, Buffer]:
-        return {b.name: b for b in self.plan.placed[0]}
-
-    @cached_property
-    def roles(self) -> Mapping[str, Product]:
-        """The products by operator, their reads in terms of buffers."""
-        return products(self.plan.program.chain, self.buffers, self.body)
+    def facts(self) -> Planned:
+        """What holds for all candidates of the plan."""
+        return planned(self.plan)
 
     def loaded(self, name: str) -> bool:
         """A buffer holds a tile of an input, and nothing that was computed."""
-        return self.buffers[name].tensor in self.plan.program.chain.inputs
+        return self.facts.buffers[name].tensor in self.plan.program.chain.inputs
 
     @cached_property
     def dots(self) -> Mapping[str, Dot]:
-        return {out: self._dot(r) for out, r in self.roles.items()}
+        return {out: self._dot(r) for out, r in self.facts.products.items()}
 
     def _dot(self, r: Product) -> Dot:
         rows, columns, depth = (self.lanes(g) for g in (r.rows, r.columns, r.depth))
         grouped = self.hopper & (rows >= ROWS) & (self.warps % WARPS == 0)
         least = np.where(grouped, WARPS, 1)
-        if len(self.roles) > 1:  # Triton keeps a warp's rows where one product feeds another
+        if (
+            len(self.facts.products) > 1
+        ):  # Triton keeps a warp's rows where one product feeds another
             across = np.where(grouped | (rows >= columns), self.warps, 1)
         else:
             across = np.minimum(self.warps, np.maximum(rows // LEAST, least))
@@ -92,7 +85,7 @@ class Lowered:
     @cached_property
     def _widths(self) -> Mapping[str, Floats]:
         chain = self.plan.program.chain
-        found = widths(chain, self.roles.values(), self.sizes.of)
+        found = widths(chain, self.facts.products.values(), self.sizes.of)
         return {a: n.astype(np.float64) for a, n in found.items()}
 
     def copies(self, loop: Loop | None) -> Floats:
@@ -106,7 +99,7 @@ class Lowered:
 
     def mapped(self, load: Load) -> NDArray[np.bool_]:
         """The load comes through a tensor map: one thread asks for the whole tile."""
-        if self.tma is None or load.buffer not in self.operands:
+        if self.tma is None or load.buffer not in self.facts.operands:
             return np.zeros(len(self.tiles), bool)
         return self.tma
 
@@ -122,59 +115,35 @@ class Lowered:
     # --- shared memory
 
     @cached_property
-    def points(self) -> tuple[tuple[Statement, tuple[Loop, ...]], ...]:
-        """The statements in their order, each with the loops around it."""
-        return tuple(statements(self.body))
-
-    @cached_property
-    def last_reads(self) -> Mapping[str, int]:
-        """The number of the last computation that reads a buffer, by buffer."""
-        found = dict[str, int]()
-        for i, (s, _) in enumerate(self.points):
-            if isinstance(s, Compute):
-                found |= dict.fromkeys((r.tensor for r in reads(s.body)), i)
-        return found
-
-    @cached_property
     def shared(self) -> Floats:
         """Bytes of shared memory that a block asks for: the most that is alive at once."""
         most = np.zeros(len(self.tiles))
-        spans = [self._span(i, s, outer) for i, (s, outer) in enumerate(self.points)
-                 if isinstance(s, Load) and s.buffer in self.operands]  # fmt: skip
-        for i, (s, _) in enumerate(self.points):
+        spans = [self._span(i, s, outer) for i, (s, outer) in enumerate(self.facts.points)
+                 if isinstance(s, Load) and s.buffer in self.facts.operands]  # fmt: skip
+        for i, (s, _) in enumerate(self.facts.points):
             alive = sum((size for first, last, size in spans if first <= i <= last), 0.0)
             if isinstance(s, Compute) and s.operator.out in self.dots:
                 alive = alive + self._turned(s)
             most = np.maximum(most, alive)
         return most
 
-    @cached_property
-    def operands(self) -> frozenset[str]:
-        """Buffers that enter a product as they were loaded."""
-        return frozenset(
-            r.tensor
-            for s, _ in self.points
-            if isinstance(s, Compute) and s.operator.out in self.roles
-            for r in reads(s.body)
-        )
-
     def _span(self, at: int, load: Load, outer: tuple[Loop, ...]) -> tuple[int, int, Floats]:
         """First and last statement while a loaded tile is in shared memory, and its bytes."""
         loop = innermost(outer)
-        first, last = at, self.last_reads.get(load.buffer, at)
-        beyond = next((x for x in self.points[last][1] if x not in outer), None)
+        first, last = at, self.facts.last_reads.get(load.buffer, at)
+        beyond = next((x for x in self.facts.points[last][1] if x not in outer), None)
         if beyond is not None:  # it must survive until the loop that uses it has ended
-            last = max(j for j, (_, o) in enumerate(self.points) if beyond in o)
+            last = max(j for j, (_, o) in enumerate(self.facts.points) if beyond in o)
         size = self.held(load.buffer) * self.copies(loop)
         if pipelined(loop):
-            inside = [j for j, (_, o) in enumerate(self.points) if loop in o]
+            inside = [j for j, (_, o) in enumerate(self.facts.points) if loop in o]
             first, last = min(first, *inside), max(last, *inside)
             for x in outer:
                 size = size * (self.sizes.turns(x) if x.kind == "unrolled" else 1)
         return first, last, size
 
     def buffer(self, name: str) -> Buffer:
-        return self.buffers[name]
+        return self.facts.buffers[name]
 
     def nbytes(self, name: str) -> Floats:
         """Bytes of memory that a tile asks for: along every axis the next power of two, since lanes
@@ -196,11 +165,17 @@ class Lowered:
 
     def asked(self, axis: str) -> Floats:
         """The next power of two of a tile."""
-        return power(self.sizes.of(axis)).astype(np.float64)
+        if axis not in self._asked:
+            self._asked[axis] = power(self.sizes.of(axis)).astype(np.float64)
+        return self._asked[axis]
+
+    @cached_property
+    def _asked(self) -> dict[str, Floats]:
+        return {}
 
     def _turned(self, s: Compute) -> Floats:
         """Bytes through which a computed left operand goes from one warp to others."""
-        dot, roles = self.dots[s.operator.out], self.roles[s.operator.out]
+        dot, roles = self.dots[s.operator.out], self.facts.products[s.operator.out]
         if self.loaded(roles.left.tensor):
             return np.zeros(len(self.tiles))
         found: Floats = np.where(dot.grouped | (dot.along == 1), 0.0, 2 * dot.rows * dot.depth)
@@ -222,10 +197,10 @@ class Lowered:
             share = np.where(dot.grouped, 0.92, np.where(dot.rows < 2 * LEAST, 1.5, 1.19))
             found += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
             fragments = 0.07 * dot.columns / dot.along
-            if not self.loaded(self.roles[out].left.tensor):
+            if not self.loaded(self.facts.products[out].left.tensor):
                 fragments = fragments + 0.6 * (dot.along > 1) * dot.rows / dot.across
             found += ~dot.grouped * dot.depth / 64 * fragments
-        for s, outer in self.points:
+        for s, outer in self.facts.points:
             if isinstance(s, Load):
                 held = ~(self.ahead(s, outer) | self.mapped(s))
                 found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
@@ -241,7 +216,7 @@ class Lowered:
     def gathered(self) -> Floats:
         """Elements a thread holds while it combines the parts of a split, all parts at once."""
         most = np.zeros(len(self.tiles))
-        for s, outer in self.points:
+        for s, outer in self.facts.points:
             if isinstance(s, Combine):
                 buffer = self.buffer(s.buffer)
                 size = elements(self.sizes, buffer, [x.axis for x in outer])

@@ -1,12 +1,11 @@
-"""Gluon in place of Triton: the same words, and what must be said besides."""
+"""What a kernel in Gluon says before it begins: imports, layouts of tiles, and functions."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection
 
-from mcfuser.codegen.triton.frame import mentions
-from mcfuser.space.statement import Illegal
+from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.space.statement import Repair, statements
 
 HEAD = (
     "from triton.experimental import gluon",
@@ -30,29 +29,26 @@ FUNCTIONS = {
     ),
 }
 """What groups call that Gluon does not have."""
-LIES = (
-    ("TILE", "TILE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16]))"),
-    ("ROWS", "ROWS = gl.constexpr(gl.SliceLayout(1, TILE))"),
-    ("COLUMNS", "COLUMNS = gl.constexpr(gl.SliceLayout(0, TILE))"),
-    ("LEFT", "LEFT = gl.constexpr(gl.DotOperandLayout(0, TILE, 2))"),
-)
+LAYOUTS = {
+    "TILE": "TILE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16]))",
+    "ROWS": "ROWS = gl.constexpr(gl.SliceLayout(1, TILE))",
+    "COLUMNS": "COLUMNS = gl.constexpr(gl.SliceLayout(0, TILE))",
+    "LEFT": "LEFT = gl.constexpr(gl.DotOperandLayout(0, TILE, 2))",
+}
 """How a group's threads share a tile: as its products leave it."""
-MOVES = re.compile(r"\btl\.(broadcast_to|trans|permute|reshape|dot|debug_barrier|atomic_add)\b")
-"""What moves values among threads, in ways that Gluon must be told."""
-FILLED = re.compile(r"\btl\.full\((?!.*\b(TILE|ROWS|COLUMNS)\))")
 
 
-def translated(lines: Sequence[str], columns: int) -> list[str]:
-    """Functions that are written in Triton's words, in Gluon, after what they use. A group's tiles
-    lie as products of so many columns leave them.
-
-    Raises Illegal where values would move among threads.
-    """
-    if any(MOVES.search(line) or FILLED.search(line) for line in lines):
-        raise Illegal("a group would move values among its threads")
-    lies = [words.format(columns) for name, words in LIES if mentions(lines, name)]
-    if lies and not lies[0].startswith("TILE"):
-        lies.insert(0, LIES[0][1].format(columns))
-    used = [f for name, f in FUNCTIONS.items() if mentions(lines, name)]
-    called = [line for f in used for line in ("", "", "@gluon.jit", *f)]
-    return [*lies, *called, "", "", *(re.sub(r"\btl\.", "gl.", x) for x in lines)]
+def prelude(groups: Groups, arrangements: Collection[str]) -> list[str]:
+    """What stands before the kernel: the layouts of its tiles, those of its `arrangements` and of
+    its products, and the functions that it calls."""
+    named = {"TILE", *arrangements} | ({"ROWS"} if groups.lanes else set())
+    dots = groups.layout.dots.values()
+    if any(roles.left.tensor not in groups.rings for roles in dots):
+        named.add("LEFT")
+    lines = [words.format(groups.columns) for name, words in LAYOUTS.items() if name in named]
+    every = (s for s, _ in statements(groups.whole.body))
+    repaired = any(isinstance(s, Repair) and s.buffer in groups.lanes for s in every)
+    called = {"lanes": bool(groups.lanes), "by_lane": repaired}
+    for name, function in FUNCTIONS.items():
+        lines += ["", "", "@gluon.jit", *function] if called[name] else []
+    return lines

@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from mcfuser.codegen.triton.compute import computing
+from mcfuser.codegen.triton.dialect import GLUON
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.grid import identify
-from mcfuser.codegen.triton.hopper.gluon import translated
+from mcfuser.codegen.triton.hopper.gluon import prelude
 from mcfuser.codegen.triton.hopper.warpgroup import counted, empty, full, names, place, tile
 from mcfuser.codegen.triton.loop import edge, turns_of
 from mcfuser.codegen.triton.memory import corner
@@ -32,8 +33,10 @@ def specialised(groups: Groups, name: str, pointers: Sequence[str]) -> tuple[lis
     """
     check(groups)
     before, after = groups.around
-    own = _placed(Frame(groups.layout.schedule, groups.layout, groups=groups), groups)
-    whole = _placed(Frame(groups.whole, groups.layout, names=own.names), groups)
+    own = _placed(
+        Frame(groups.layout.schedule, groups.layout, dialect=GLUON, groups=groups), groups
+    )
+    whole = _placed(Frame(groups.whole, groups.layout, dialect=GLUON, names=own.names), groups)
     start, stop, setting = _ends(whole, groups)
     lines = computing(own, before, after, start, stop)
     a = groups.rows
@@ -41,7 +44,7 @@ def specialised(groups: Groups, name: str, pointers: Sequence[str]) -> tuple[lis
     lines = [f"{moved}group * {groups.layout.schedule.tile(a)}", *lines]
     loads = _loading(whole, groups, start, stop)
     text, launch = _assembled(whole, groups, setting, lines, loads, name, pointers)
-    return translated(text, groups.columns), launch
+    return [*prelude(groups, own.arrangements), "", "", *text], launch
 
 
 def _dead(groups: Groups) -> bool:
@@ -64,13 +67,13 @@ def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
     first, last, *_ = turns_of(frame, loop)
     if groups.late and loop.lo:  # a group always walks one turn, which lies inside the tensors
         size, tile = groups.whole.chain.size(a), groups.whole.tile(a)
-        first = f"tl.minimum({first}, {(size - 1) // tile * tile})"
+        first = f"{frame.dialect.word('minimum')}({first}, {(size - 1) // tile * tile})"
     if not first.isdigit():
         lines.append(f"{TAB}{a}_first = {first}")
         first = f"{a}_first"
     some = all(edge(frame, index, greatest=True).natural for index in loop.hi)
     if groups.late and (loop.lo or not some):
-        last = f"tl.maximum({last}, {first} + 1)"
+        last = f"{frame.dialect.word('maximum')}({last}, {first} + 1)"
     if not last.isdigit():
         lines.append(f"{TAB}{a}_end = {last}")
         last = f"{a}_end"

@@ -10,16 +10,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Product
-from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups, only_loop, row_axes
+from mcfuser.lowering.loops import around_loop
+from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups
 from mcfuser.lowering.triton.hopper.movement import check_movement
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.lowering.triton.layout import MOST
-from mcfuser.lowering.triton.products import products
+from mcfuser.lowering.triton.planned import Planned, planned
+from mcfuser.lowering.triton.products import row_axes
 from mcfuser.lowering.triton.width import Count, widths
 from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
-from mcfuser.space.statement import Illegal, Load, statements
+from mcfuser.space.statement import Illegal
 
 Bools = NDArray[np.bool_]
 
@@ -45,7 +46,8 @@ def divisible(plan: Plan, tiles: Ints) -> Bools:
     far as facts say: a few more than have a kernel, and none less."""
     found = np.zeros(len(tiles), bool)
     try:
-        only_loop(plan.placed[1])
+        if around_loop(plan.placed[1]) is None:
+            return found
     except Illegal:
         return found
     tiled = Tiled(plan, tiles)
@@ -57,7 +59,7 @@ def divisible(plan: Plan, tiles: Ints) -> Bools:
 def mapped(plan: Plan, tiles: Ints) -> Bools:
     """Where some operand of a product can come through a tensor map, by candidate."""
     tiled, some = Tiled(plan, tiles), np.zeros(len(tiles), bool)
-    for s in tiled.loads:
+    for s in tiled.facts.loads:
         some |= mappable(plan.program.chain, s.read, tiled.sizes.of, tiled.widths.__getitem__)
     return some
 
@@ -74,28 +76,20 @@ class Tiled:
         return sizes_of(self.plan, self.tiles)
 
     @cached_property
-    def products(self) -> dict[str, Product]:
-        buffers, body = self.plan.placed
-        return products(self.plan.program.chain, {b.name: b for b in buffers}, body)
+    def facts(self) -> Planned:
+        return planned(self.plan)
 
     @cached_property
     def widths(self) -> dict[str, Ints]:
         """Lanes by axis, one count a candidate."""
-        found = widths(self.plan.program.chain, self.products.values(), self.sizes.of)
+        found = widths(self.plan.program.chain, self.facts.products.values(), self.sizes.of)
         return {a: np.broadcast_to(n, len(self.tiles)) for a, n in found.items()}
-
-    @cached_property
-    def loads(self) -> tuple[Load, ...]:
-        """The loads of products' operands."""
-        operands = {r.tensor for p in self.products.values() for r in (p.left, p.right)}
-        every = (s for s, _ in statements(self.plan.placed[1]))
-        return tuple(s for s in every if isinstance(s, Load) and s.buffer in operands)
 
     def kinds(self) -> Iterator[Ints]:
         """Candidates that may have warp groups, by number, those together that differ in sizes
         alone: along each axis all of them have or have not one lane, one turn, lanes to mask, and
         as many rows as warp groups have."""
-        rows = {a for p in self.products.values() for a in p.rows}
+        rows = {a for p in self.facts.products.values() for a in p.rows}
         code, some = np.zeros(len(self.tiles), np.int64), np.zeros(len(self.tiles), bool)
         for a in self.plan.axes:
             tile, width, size = self.sizes.of(a), self.widths[a], self.plan.program.chain.size(a)
@@ -111,14 +105,14 @@ class Tiled:
     def divide(self, which: Ints) -> Bools:
         """Which of these candidates of one kind can have warp groups."""
         no, first = np.zeros(len(which), bool), which[0]
-        found = row_axes(self.products.values(), lambda a: bool(self.widths[a][first] > 1))
+        found = row_axes(self.facts.products.values(), lambda a: bool(self.widths[a][first] > 1))
         if len(found) != 1:
             return no
         (rows,) = found
         tile = self._of(which, rows, self.sizes.of)
         width = self._of(which, rows, self.widths.__getitem__)
         fits = np.ones(len(which), bool)
-        for s in self.loads:
+        for s in self.facts.loads:
             fits &= mappable(self.plan.program.chain, s.read, tile, width)
         groups = self._example(which[fits])
         if groups is None:

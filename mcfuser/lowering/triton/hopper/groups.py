@@ -11,18 +11,19 @@ exponentials.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcfuser.chain import Bounds, Product
 from mcfuser.expr import Read
 from mcfuser.lowering.deferred import deferred, steady
-from mcfuser.lowering.loops import block_body
+from mcfuser.lowering.loops import around_loop
 from mcfuser.lowering.triton.hopper.rings import Ring, ring
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.lowering.triton.instructions import ROWS, THREADS, WIDEST
 from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.products import row_axes
 from mcfuser.lowering.triton.width import Count
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
@@ -36,7 +37,6 @@ BESIDE = 30
 """Registers of a thread for rows, addresses and what is under way; more tiles than fit spill."""
 LOADER = 24
 """Registers of a thread that loads, the least that may be asked for."""
-AROUND = "warp groups want one loop, around everything that is repeated"
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class Groups:
         """What a group does before and after the loop."""
         if self.whole.split is not None:
             raise Illegal("warp groups do not run parts of a split")
-        before, loop, after = only_loop(self.whole.body)
-        if loop != self.loop:
-            raise Illegal(AROUND)
-        return before, after
+        found = around_loop(self.whole.body)
+        if found is None or found[1] != self.loop:
+            raise Illegal("warp groups want one loop, around everything that is repeated")
+        return found[0], found[2]
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
@@ -162,10 +162,7 @@ class Groups:
     def columns(self) -> int:
         """Columns of one instruction: all tiles of a group lie alike, so rows of one fit another's
         without a move."""
-        widths = [WIDEST]
-        for out, roles in self.layout.dots.items():
-            widths.append(self._columns(out, roles))
-        return min(widths)
+        return min([WIDEST, *(self._columns(out, r) for out, r in self.layout.dots.items())])
 
     def _columns(self, out: str, roles: Product) -> int:
         layout = self.layout
@@ -195,6 +192,8 @@ class Groups:
         found = deferred(self.body, self.loop.axis, self.layout.dots)
         if len(self.dots) != len(found) + 1 or self.registers(found) > REGISTERS[self.count]:
             return frozenset()
+        if self.stages == 1 and self.dots[0] in found:
+            return frozenset()  # a loader would wait for its tile before it fetches the other's
         return frozenset(s.buffer for s in found)
 
     def registers(self, late: Sequence[Compute] = ()) -> int:
@@ -206,7 +205,7 @@ class Groups:
         """The same where tiles are so wide, for one candidate or for many at once."""
         lefts = [self.layout.dots[s.buffer].left.tensor for s in late]
         tiles = [(s.buffer, 4) for s in self.dots] + [(n, 2) for n in lefts]
-        total: Count = sum(n * _product(map(width, self.layout.space(b))) for b, n in tiles)
+        total: Count = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
         return total // (4 * THREADS) + BESIDE
 
     @cached_property
@@ -248,27 +247,3 @@ class Groups:
         chain = self.whole.chain
         if any(isinstance(a.extent, Bounds) for a in chain.axes) or self.layout.wide:
             raise Illegal("warp groups want extents that are known, below 2^31 elements")
-
-
-def row_axes(dots: Iterable[Product], extends: Callable[[str], bool]) -> set[str]:
-    """The axes along which products have rows, of those along which tiles extend."""
-    return {a for d in dots for a in d.rows if extends(a)}
-
-
-def only_loop(
-    body: Sequence[Statement],
-) -> tuple[tuple[Statement, ...], Loop, tuple[Statement, ...]]:
-    """The one loop of a block, between the statements before and after it. Raises Illegal where
-    there is none, or more than one."""
-    inside = block_body(body)
-    at = [i for i, s in enumerate(inside) if isinstance(s, Loop)]
-    if len(at) != 1:
-        raise Illegal(AROUND)
-    loop = inside[at[0]]
-    assert isinstance(loop, Loop)
-    return inside[: at[0]], loop, inside[at[0] + 1 :]
-
-
-def _product(counts: Iterable[Count]) -> Count:
-    total: Count = math.prod(counts)
-    return total

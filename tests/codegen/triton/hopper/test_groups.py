@@ -109,6 +109,7 @@ def agree(case: Case) -> Source:
         Case("two", "mh.nk", "m=256 n=256", "m=128 n=64"),
         Case("lower", "mh.nk", "m=256 n=256 h=64", "m=128 n=64 h=64"),
         Case("again", "mh.nk", "m=200 n=128", "m=128 n=32"),
+        Case("outer", "mh.nk", "m=200 n=128", "m=128 n=32", 3),
         Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", late=False),
         Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", late=False),
         Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, late=False),
@@ -138,6 +139,17 @@ def test_products_that_are_issued_in_their_own_turn_agree(
     monkeypatch.setattr(Groups, "late", frozenset())
     source = agree(replace(CAUSAL, chain=chain, extents="m=200 n=256", stages=stages))
     assert "slot_before" not in source.text
+
+
+def test_a_deferred_product_may_stand_before_the_other() -> None:
+    """With one tile a ring, its loader would wait for a tile that the late product still has."""
+    case = Case("outer", "mh.nk", "m=200 n=128", "m=128 n=32")
+    assert [s.buffer for s in Groups(case.schedule, 2).dots] == ["U", "S"]
+    assert Groups(case.schedule, 2).late == {"U"}
+    assert "slot_before" in agree(case).text
+    single = replace(case, stages=1)
+    assert not Groups(single.schedule, 1).late
+    assert "slot_before" not in agree(single).text
 
 
 def test_products_that_do_not_fit_in_registers_are_not_late() -> None:
