@@ -154,15 +154,7 @@ def _mask(
     guards: dict[Read, Expr] = {}
     rounded: list[str] = []
     for o in readers:
-        found = value(o.body, facts)
-        body = o.body
-        for top, guard in guards.items():
-            body = replaced(body, top, guard)
-        if body != o.body and (guarded := value(body, facts)) != found:
-            found = guarded
-        else:
-            body = o.body
-        bodies[o.out] = body
+        bodies[o.out], found = _body(o, guards, facts)
         if o.reduce == "none":
             facts.ranges[o.out] = found
         elif o.reduce == "sum" and found == ZERO:
@@ -174,16 +166,24 @@ def _mask(
             rounded += [o.out] if found.high > LOWEST else []
         else:
             return None
-    changed = any(bodies[o.out] != o.body for o in readers)
+    needed = rounded or any(bodies[o.out] != o.body for o in readers)
     tops = [o for o in readers if o.reduce == "max"]
-    if (changed or rounded) and not all(unbiased(chain, o.body, o.over) for o in tops):
+    if needed and not all(unbiased(chain, o.body, o.over) for o in tops):
         return None  # a row may hold the lowest number and not be empty
-    if any(not _guarded(chain, name, bodies) for name in rounded):
+    if not all(_guarded(chain, name, bodies) for name in rounded):
         return None  # something else would see that it is not quite the lowest number
     if not _in_order(chain, domain, readers[0]):
         return None
-    absorbed = tuple(o.out for o in readers if o.reduce != "none")
-    return _Mask(source, number, bodies, absorbed)
+    return _Mask(source, number, bodies, tuple(o.out for o in readers if o.reduce != "none"))
+
+
+def _body(o: Operator, guards: Mapping[Read, Expr], facts: _Outside) -> tuple[Expr, Range]:
+    """An operator's body and its range, with 0 for maxima that met nothing if that tells more."""
+    body, found = o.body, value(o.body, facts)
+    for top, guard in guards.items():
+        body = replaced(body, top, guard)
+    guarded = value(body, facts) if body != o.body else found
+    return (body, guarded) if guarded != found else (o.body, found)
 
 
 def nothing_met(top: Read, least: float) -> Expr:

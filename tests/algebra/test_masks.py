@@ -200,3 +200,37 @@ def test_a_sum_of_weights_times_scores_is_masked_with_them() -> None:
     same(c, program(c).chain)
     twice = line.format("(S[m, n] * 2.0)")
     assert not program(spelt("exp(S[m, n] - R[m])", "S[m, n]", twice, outputs=("O", "T"))).settled
+
+
+@pytest.mark.parametrize("top", ["R", "T"])
+def test_a_maximum_of_another_domain_may_have_met_nothing(top: str) -> None:
+    """Its rows 0 to 2 are empty, where it is the lowest number, as the scores would be outside."""
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        "R[m] = max[n] M[m, n] where n < m - 2",
+        "T[m] = R[m] * 1.0",
+        f"P[m, n] = exp(min(S[m, n] - {top}[m], 0.0))",
+        "B[m] = max[n] S[m, n] where n <= m",
+        "Z[m] = sum[n] P[m, n] where n <= m",
+        "Y[m] = sum[n] P[m, n] * 0.5 where n <= m",
+    ]
+    c = chain({"m": 6, "n": 40, "k": 8}, SHAPES, lines, ("B", "Z", "Y"))
+    ready = program(c)
+    assert "S_inside" not in bodies(ready.chain)
+    same(c, ready.chain)
+
+
+def test_scores_that_an_empty_row_is_added_to_may_be_the_lowest_number() -> None:
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        "T[m] = max[n] S[m, n] where n < m - 2",
+        "X[m, n] = S[m, n] * 0.0 + T[m]",
+        "R[m] = max[n] X[m, n] where n <= m",
+        "P[m, n] = exp(X[m, n] - R[m])",
+        "Z[m] = sum[n] P[m, n] where n <= m",
+    ]
+    c = chain({"m": 6, "n": 40, "k": 8}, SHAPES, lines, ("Z",))
+    ready = program(c)
+    assert not ready.settled
+    same(c, ready.chain)
+    np.testing.assert_allclose(evaluate(ready.chain, values(c))["Z"][:3], [1, 2, 3])
