@@ -208,16 +208,19 @@ STARTING = {
 
 
 def names(path: Path) -> set[str]:
-    """All that a file imports, and every attribute that it reads, with dots."""
-    read = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
-    return {module for module, _ in imports(path)} | {ast.unparse(n) for n in read}
+    """All that a file imports, and every attribute of a name that it uses, with a dot."""
+    used = {module for module, _ in imports(path)}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used.add(f"{node.value.id}.{node.attr}")
+    return used
 
 
 def test_processes_are_started_in_one_room() -> None:
     """Other programs' tools, which are waited for, may be called with subprocess.run elsewhere."""
-    started = {str(p.relative_to(ROOT)) for p in SOURCES if names(p) & STARTING}
-    assert started == set(STARTERS)
-    tools = {str(p.relative_to(ROOT)) for p in SOURCES if "subprocess" in names(p)}
+    used = {str(p.relative_to(ROOT)): names(p) for p in SOURCES}
+    assert {path for path, found in used.items() if found & STARTING} == set(STARTERS)
+    tools = {path for path, found in used.items() if "subprocess" in found}
     assert tools - set(STARTERS) == set(TOOLS)
 
 

@@ -22,7 +22,8 @@ from mcfuser.errors import InputError
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound
 from mcfuser.measure.lease import lease
-from mcfuser.process.supervised import Death, Supervised
+from mcfuser.process.death import Death
+from mcfuser.process.supervised import Supervised
 from mcfuser.runtime import runner
 
 _ROUNDS = 5

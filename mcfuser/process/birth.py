@@ -1,4 +1,4 @@
-"""What every supervised child does first: `python -m mcfuser.process.birth TERMS MODULE ARGUMENTS`.
+"""What every supervised child does first: `python -m mcfuser.process.birth BIRTH MODULE ARGUMENTS`.
 
 It ties itself to its parent and takes its limits; then it imports the module and calls its
 function `main`, which reads `sys.argv[1:]` and gives the exit status, or None for success.
@@ -17,8 +17,8 @@ from mcfuser.process.limits import Limits, limit_this_process
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """On what terms a child runs: the descriptor of its lifeline (see
+class Birth:
+    """What a child is told before it begins: the descriptor of its lifeline (see
     `mcfuser.process.lifeline`), and its limits."""
 
     lifeline: int
@@ -34,9 +34,9 @@ class Terms:
 
 
 def main() -> None:
-    terms, module = Terms.from_json(sys.argv[1]), sys.argv[2]
-    end_group_with(terms.lifeline)
-    limit_this_process(terms.limits)
+    birth, module = Birth.from_json(sys.argv[1]), sys.argv[2]
+    end_group_with(birth.lifeline)
+    limit_this_process(birth.limits)
     sys.argv[:3] = [module]
     sys.exit(import_module(module).main())
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mcfuser.process.supervised import Death, Supervised
+from mcfuser.process.death import Death
+from mcfuser.process.supervised import Supervised
 
 NO_TIME = "no time left"
 """Why there is no answer where the deadline of whoever asked has passed."""

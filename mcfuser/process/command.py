@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mcfuser.process.supervised import Death, Supervised
+from mcfuser.process.death import Death
+from mcfuser.process.supervised import Supervised
 
 _POLITE = 1.0  # s that a process has to end by itself: it may have folders to remove
 _KEPT = 8192  # bytes of the end of what it said

@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import Any, Self, assert_never
 
 from mcfuser import errors
+from mcfuser.process.death import Death, Why
 from mcfuser.process.limits import UNLIMITED, Limits
 from mcfuser.process.messages import Answered, Exhausted, Refused, Told, from_json
-from mcfuser.process.supervised import Death, Supervised, Why
+from mcfuser.process.supervised import Supervised
 
 __all__ = ["Confined", "Limits", "Stopped", "run"]
 

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -136,10 +137,10 @@ class ForkServer:
         return fork
 
     def check(self) -> None:
-        """Raises ForkFailed where it has died."""
-        with self._lock:
-            dead = self._process is not None and not self._process.alive
-        if dead:
+        """Raises ForkFailed where it has died, or does so within a second: a fork that has never
+        answered was perhaps not forked."""
+        process = self._process
+        if process is not None and process.wait(time.monotonic() + GONE) is not None:
             raise ForkFailed(self._why())
 
     def _why(self) -> str:

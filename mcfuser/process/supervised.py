@@ -8,8 +8,8 @@ its own is started here.
 - What it writes to standard error is read as it comes, and the end of it kept: its last words.
 - Every wait for it ends at an instant on `time.monotonic()`, and meanwhile the caller is asked ten
   times a second whether it still waits.
-- `Death` says why there is no answer: its time was over, it had too little memory or processor
-  time, or it died of a signal or with a status.
+- `mcfuser.process.death.Death` says why there is no answer: its time was over, it had too little
+  memory or processor time, or it died of a signal or with a status.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import selectors
 import signal
 import subprocess
@@ -26,13 +25,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Literal
+from typing import IO
 
 import mcfuser
-from mcfuser.process.birth import Terms
+from mcfuser.process.birth import Birth
+from mcfuser.process.death import Death, death_of
 from mcfuser.process.limits import UNLIMITED, Limits
 
 PIPE = subprocess.PIPE
@@ -44,48 +43,6 @@ _KEPT = 8192  # bytes of the last words of a child
 _ANSWER = 64 << 20  # bytes of one line: no answer is so long, results go through files
 _LAST = 1.0  # s that a child has to end which has closed its output, and its last words to come
 _KILLED = 60.0  # s that the system takes at most to end a process that was killed
-
-_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
-_SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
-"""How libraries say that they are given no memory, before they end the process."""
-
-Why = Literal["memory", "processor", "time", "death"]
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """Why a child gave no answer. `status` is its exit status, negative for a signal, and None
-    where it lives on, as after `time`; `words` are the last that it wrote to standard error."""
-
-    why: Why
-    status: int | None = None
-    words: str = ""
-
-    @property
-    def signalled(self) -> bool:
-        """A signal ended it; of that it could say nothing."""
-        return self.status is not None and self.status < 0
-
-    @property
-    def manner(self) -> str:
-        """What it died of: `signal SIGSEGV`, or `status 1`."""
-        if self.status is None or not self.signalled:
-            return f"status {self.status}"
-        try:
-            return f"signal {signal.Signals(-self.status).name}"
-        except ValueError:  # one of the real-time signals
-            return f"signal {-self.status}"
-
-    @property
-    def last(self) -> str:
-        """The last line of its words."""
-        return (self.words.strip().splitlines() or [""])[-1].strip()
-
-    @property
-    def fault(self) -> bool:
-        """It did something that the system forbids, or gave itself up, as C++ does: it would
-        again. Others were killed, or had a Python error."""
-        return self.status is not None and -self.status in _FAULTS
 
 
 def _still(*_: object) -> None:
@@ -120,7 +77,7 @@ class Supervised:
         command = [sys.executable, "-P", "-m", "mcfuser.process.birth"]
         try:
             self._process = subprocess.Popen(
-                [*command, Terms(reading, limits).to_json(), module, *arguments],
+                [*command, Birth(reading, limits).to_json(), module, *arguments],
                 stdin=input, stdout=output, stderr=errors, pass_fds=[reading],
                 start_new_session=True, cwd=place / "empty" if place is not None else None,
                 env=_environment({**environment, **more}),
@@ -213,12 +170,7 @@ class Supervised:
             self.wait(time.monotonic() + _KILLED)
         self._reader.join(_LAST)
         words = self._words.decode(errors="replace")
-        why: Why = "death"
-        if self.status == -signal.SIGXCPU:
-            why = "processor"
-        elif self.limits.memory is not None and _SHORT.search(words):
-            why = "memory"
-        return Death(why, self.status, words)
+        return death_of(self.status, words, self.limits.memory is not None)
 
     def terminate(self) -> None:
         """Asks it to end; see `end`."""

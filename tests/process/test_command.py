@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcfuser.process.command import run_command
-from mcfuser.process.supervised import Death
+from mcfuser.process.death import Death
 
 WORK = "tests.support.process_work"
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from mcfuser.process.death import Death
 from mcfuser.process.limits import Limits
-from mcfuser.process.supervised import Death, Supervised
+from mcfuser.process.supervised import Supervised
 from tests.support.paths import ROOT
 from tests.support.processes import alive, eventually
 
@@ -115,7 +116,6 @@ def test_a_death_by_a_signal_has_its_name() -> None:
         os.kill(made.pid, signal.SIGSEGV)
         death = made.line()
     assert isinstance(death, Death) and death.manner == "signal SIGSEGV" and death.fault
-    assert Death("death", -40).manner == "signal 40" and not Death("death", -9).fault
 
 
 def test_one_that_is_done_with_its_output_is_ended() -> None:

@@ -163,10 +163,11 @@ class _Crew:
                 return Illegal("it took the compiler too long")
             except EOFError:
                 self._drop(fork)
+                if fork.pid is None:
+                    _server().check()
             else:
                 self._give_back(fork)
                 return made
-        _server().check()
         return Illegal("the compiler crashed")
 
     def _taken(self) -> Fork:
