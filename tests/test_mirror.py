@@ -31,7 +31,7 @@ THROUGH: dict[str, str] = {
         codegen/triton/hopper/warpgroup""",
     "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
     # models as a whole are imported, cut, compiled and run
-    "graph/test_partition.py": "graph/attempt graph/dataflow graph/draft graph/idiom graph/lift",
+    "graph/test_partition.py": "graph/attempt graph/draft graph/idiom graph/lift",
     "graph/test_fold.py": "graph/constants graph/evaluate",
     "graph/test_assemble.py": "graph/rest backends/install",
     "graph/test_limits.py": """
@@ -41,9 +41,8 @@ THROUGH: dict[str, str] = {
     "chain/test_cut.py": "chain/part",
     "algebra/test_exponent.py": "algebra/masks",
     "space/test_place.py": "space/statement",
-    "backends/test_lowerings.py": "space/candidates tune/expected",
-    "model/test_fitted.py": "model/groups model/reach model/terms bench/judge bench/landscape",
-    "model/test_resources.py": "model/worth",
+    "backends/test_lowerings.py": "tune/expected",
+    "model/test_fitted.py": "model/groups bench/judge bench/landscape",
     "tune/test_gpu_search.py": "tune/predicted",
     "tune/test_recall.py": "tune/record tune/tuned",
     "test_compile.py": "report",

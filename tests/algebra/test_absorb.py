@@ -47,3 +47,11 @@ def test_what_joins_some_rows_alone_stays() -> None:
              "Z[m] = sum[n] exp(X[m, n] - R[m])"]  # fmt: skip
     c, found = same(lines)
     assert found == c
+
+
+def test_a_reduction_of_what_is_joined_is_no_map_that_joins() -> None:
+    """It sums the joined values over an axis of its own: nothing may read the maximum instead."""
+    lines = ["T[m] = max[n] X[m, n]", "R[m] = sum[k] max(T[m], K[m, k])",
+             "Z[m] = sum[n] exp(X[m, n] - R[m]) * T[m]"]  # fmt: skip
+    c = chain(AXES | {"k": 3}, {"X": "mn", "K": "mk"}, lines)
+    assert absorb(c) == c

@@ -506,3 +506,19 @@ def test_every_way_to_share_loops_is_right(name: str, sign: int) -> None:
     c = chain({"h": 3, "p": 5, "m": 4}, shapes, lines, outputs)
     x = inputs(c)
     assert right(c, {n: np.abs(a) * sign if sign else a for n, a in x.items()}) >= 3
+
+
+JOINT = {
+    "weights": ["Z[m] = sum[n] exp(X[m, n] - R[()])"],
+    "weights along the other axis": ["Z[n] = sum[m] exp(X[m, n] - R[()])"],
+    "a product of weights": ["U[m, h] = sum[n] exp(X[m, n] - R[()]) * V[n, h]"],
+}
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_what_moves_along_a_loop_inside_its_target_s_as_well_is_final_there(name: str) -> None:
+    """A maximum over two axes still moves when a sum over one of them has taken its turns: repairs
+    within that loop would leave its other tiles as they were."""
+    lines = ["R[] = max[m, n] X[m, n]", *JOINT[name]]
+    c = chain({"m": 3, "n": 4, "h": 2}, {"X": "mn", "V": "nh"}, lines)
+    assert right(c, inputs(c)) > 5
