@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import Chain, gemm
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.reach import apart, run_of
-from mcfuser.model.resources import Lowered
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import gemm
-from mcfuser.device import CATALOGUE
-from mcfuser.model.resources import Lowered
+from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.model.terms import BLOCKS, LIMIT, LINE, Terms, resident, terms
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import gemm
-from mcfuser.device import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.worth import SPILLED, hopeless, worth
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from mcfuser.device import CATALOGUE
+from mcfuser.device import Device
+from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.candidates import Candidates, candidates
+from mcfuser.space.knobs import Columns, KnobTable, knob
 from mcfuser.space.plan import Ints, Plan
 from mcfuser.space.prune import distinct, parted, prune, space
 from tests.support.chains import named
 
 H200 = CATALOGUE["nvidia/h200"]
-LOWERINGS = 2
+SETTINGS = 2
+
+
+@dataclass(frozen=True)
+class OneKnob:
+    unroll: int = knob(1, (1, 3))
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +30,15 @@ def found() -> Candidates:
     whole = space(named("gemm", dict.fromkeys("bmnkhpc", 64) | {"b": 1}))
     ready = parted(distinct(prune(whole, H200)[0]), H200)
 
-    def both(plan: Plan, tiles: Ints) -> tuple[Ints, Ints]:
-        which = np.tile(np.arange(len(tiles)), LOWERINGS)
-        return which, np.repeat(np.arange(LOWERINGS), len(tiles))
+    def all_of_them(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
+        return np.ones(len(tiles), bool)
 
-    return candidates(ready, both)
+    return candidates(ready, KnobTable(OneKnob, H200), all_of_them)
 
 
-def test_every_tile_of_every_plan_is_there_under_every_lowering(found: Candidates) -> None:
+def test_every_tile_of_every_plan_is_there_under_every_setting(found: Candidates) -> None:
     tiles = sum(len(t) for _, t in found.space.tables or ())
-    assert len(found) == LOWERINGS * tiles > 100
+    assert len(found) == SETTINGS * tiles > 100
     assert len({*map(tuple, found.rows.tolist())}) == len(found)
     assert found.rows.shape[1] == len(found.space.axes) + 2
 
@@ -51,19 +58,21 @@ def test_a_row_is_the_plan_in_whose_table_its_tiles_are(found: Candidates) -> No
 def test_a_prediction_is_asked_for_once_a_plan_and_lands_at_its_rows(found: Candidates) -> None:
     asked = []
 
-    def predict(plan: Plan, tiles: Ints, lowerings: Ints) -> np.ndarray:
+    def estimate(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
         asked.append((plan, len(tiles)))
-        assert len(tiles) == len(lowerings)
-        return tiles.sum(axis=1) + 1000.0 * lowerings
+        assert len(tiles) == len(settings["unroll"]) and device == H200
+        return tiles.sum(axis=1) + 1000.0 * settings["unroll"]
 
     rows = found.rows[np.random.default_rng(1).permutation(len(found))]
-    times = found.each(rows, predict)
-    np.testing.assert_array_equal(times, rows[:, 1:-1].sum(axis=1) + 1000.0 * rows[:, -1])
+    times = found.estimates(rows, estimate)
+    unroll = np.where(rows[:, -1] == 0, 1, 3)
+    np.testing.assert_array_equal(times, rows[:, 1:-1].sum(axis=1) + 1000.0 * unroll)
+    assert [found.settings(row).unroll for row in rows[:50]] == unroll[:50].tolist()
     plans = [p for p, _ in asked]
     assert len({(str(p.expression), p.dead, p.split, p.parts) for p in plans}) == len(plans)
     assert sum(n for _, n in asked) == len(rows)
 
 
 def test_no_rows_ask_nothing(found: Candidates) -> None:
-    times = found.each(found.rows[:0], lambda *_: pytest.fail("asked"))
+    times = found.estimates(found.rows[:0], lambda *_: pytest.fail("asked"))
     assert len(times) == 0
