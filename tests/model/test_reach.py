@@ -29,7 +29,7 @@ def made(c: Chain = GEMM) -> Lowered:
 def load(found: Lowered, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
     return next(
         (s, outer)
-        for s, outer in statements(found.body)
+        for s, outer in statements(found.facts.body)
         if isinstance(s, Load) and s.read.tensor == tensor
     )
 
