@@ -26,7 +26,7 @@ def run_command(
     which is called ten times a second, raises.
     """
     with errors.open("ab") as said, output.open("ab") as printed:
-        child = Supervised(module, arguments, output=printed, errors=said)
+        child = Supervised(module, arguments, session=True, output=printed, errors=said)
         try:
             child.close_input()
             status = child.wait(time.monotonic() + seconds, check)

@@ -49,7 +49,9 @@ class Confined:
 
     def __init__(self, module: str, limits: Limits = UNLIMITED) -> None:
         self.limits = limits
-        self._child = Supervised("mcfuser.process.confinement", [module], limits, scratch=True)
+        self._child = Supervised(
+            "mcfuser.process.confinement", [module], limits, scratch=True, session=True
+        )
         assert self._child.scratch is not None
         self.scratch: Path = self._child.scratch
 

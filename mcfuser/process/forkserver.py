@@ -8,6 +8,7 @@ not have.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -172,6 +173,7 @@ def main() -> None:
     answer = import_module(sys.argv[1]).answer
     signal.signal(signal.SIGCHLD, _bury)
     control = socket.socket(fileno=0)
+    gc.freeze()  # or each fork copies the pages of what it shares, at its first collection
     while True:
         said, descriptors, *_ = socket.recv_fds(control, 1, 2)
         if not said:

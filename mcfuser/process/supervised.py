@@ -53,8 +53,10 @@ class Supervised:
     """A process that runs `main` of a module (see `mcfuser.process.birth`), started at once.
 
     `environment` is what it has beside its parent's. With `scratch` it works in an empty folder
-    and keeps temporary files in the folder `scratch`; both go with it. Whoever makes one calls
-    `end`.
+    and keeps temporary files in the folder `scratch`; both go with it. With `session` it leads a
+    session as well: Linux then shares the processor between it and its parent's session as if each
+    were one process, and niceness counts within a session alone (sched(7), autogroups). Whoever
+    makes one calls `end`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Supervised:
         limits: Limits = UNLIMITED,
         environment: Mapping[str, str] = MappingProxyType({}),
         scratch: bool = False,
+        session: bool = False,
         input: Stream = PIPE,
         output: Stream = PIPE,
         errors: Stream = PIPE,
@@ -79,7 +82,8 @@ class Supervised:
             self._process = subprocess.Popen(
                 [*command, Birth(reading, limits).to_json(), module, *arguments],
                 stdin=input, stdout=output, stderr=errors, pass_fds=[reading],
-                start_new_session=True, cwd=place / "empty" if place is not None else None,
+                start_new_session=session, process_group=None if session else 0,
+                cwd=place / "empty" if place is not None else None,
                 env=_environment({**environment, **more}),
             )  # fmt: skip
         except BaseException:

@@ -47,10 +47,12 @@ def test_lines_are_asked_and_answered() -> None:
         assert made.wait() == 0
 
 
-def test_it_leads_a_group_and_a_session_of_its_own() -> None:
-    with child("sleep") as made:
+@pytest.mark.parametrize("session", [False, True])
+def test_it_leads_a_group_and_a_session_if_that_is_asked_for(session: bool) -> None:
+    with child("sleep", session=session) as made:
         assert numbers(made) == [made.pid]
-        assert os.getpgid(made.pid) == os.getsid(made.pid) == made.pid
+        assert os.getpgid(made.pid) == made.pid
+        assert os.getsid(made.pid) == (made.pid if session else os.getsid(0))
 
 
 def test_what_it_started_ends_with_it() -> None:
