@@ -62,7 +62,7 @@ def known(landscape: Landscape) -> Known:
         settings = {name: column[kept] for name, column in settings.items()}
         parts.append((*counted(device, plan, tiles, settings), seconds,
                       analytical.estimate(plan, tiles, device),
-                      roofline.estimate(plan, tiles, device)))  # fmt: skip
+                      roofline.overlapped(plan, tiles, device)))  # fmt: skip
     events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
     return Known(landscape, fitted.Sample(events, far, seconds), equation, roof)
 

@@ -40,7 +40,7 @@ def one(text: str) -> dict[str, float]:
     paper = time.perf_counter() - start
     start = time.perf_counter()
     for plan, tiles in drawn:
-        roofline.estimate(plan, tiles, device)
+        roofline.overlapped(plan, tiles, device)
     return {
         "seconds": seconds, "mb": peak, "candidates": whole.candidates, "merged": merged.candidates,
         "found": found.candidates, "paper": paper, "roofline": time.perf_counter() - start,

@@ -42,27 +42,48 @@ from mcfuser.space.statement import (
     statements,
 )
 
-LAUNCH = {"cpu": 1.5e-6, "cuda": 3e-6}
-"""Seconds from the call to the first block: TVM's thread pool, a kernel launch. Combining the
-parts of a split loop is a second one."""
+OVERLAPPED_LAUNCH = 3e-6
+"""Seconds from the call of a GPU's kernel to its first block. Combining the parts of a split loop
+is a second launch."""
+SEQUENTIAL_LAUNCH = 1.5e-6
+"""Seconds from the call of a CPU's kernel to its first block: TVM's thread pool."""
 TURN = 5e-8
 """Seconds of a CPU core for one visit of a statement: loop heads, addresses, short vectors."""
 GATHER = 4.0
 """How much slower a tile is copied when its rows become columns (packing a right operand)."""
 
 
-def estimate(plan: Plan, tiles: Ints, device: Device) -> Floats:
-    """Seconds for each row of `tiles` [candidates, axes]."""
-    n_block = blocks(plan, tiles)
-    waves = np.ceil(n_block / device.units)
-    t_comp = work(plan, tiles) / n_block / (device.throughput(storage(plan)) / device.units)
-    if device.kind == "cpu":
-        t_block = t_comp + touched(plan, tiles, device) / n_block
-    else:
-        t_mem = traffic(plan, tiles) / n_block / (device.bandwidth / device.units)
-        t_block = np.maximum(t_comp, t_mem)
-    result: Floats = waves * t_block + LAUNCH[device.kind] * (2 if plan.split is not None else 1)
+def overlapped(plan: Plan, tiles: Ints, device: Device) -> Floats:
+    """Seconds for each row of `tiles` [candidates, axes] where a block's loads overlap its
+    arithmetic: the slower of both counts."""
+    t_mem = traffic(plan, tiles) / blocks(plan, tiles) / (device.bandwidth / device.units)
+    t_block = np.maximum(_arithmetic(plan, tiles, device), t_mem)
+    return _waves(plan, tiles, device) * t_block + OVERLAPPED_LAUNCH * _launches(plan)
+
+
+def sequential(plan: Plan, tiles: Ints, device: Device) -> Floats:
+    """Seconds for each row of `tiles` [candidates, axes] where the passes over a block's tiles
+    follow each other: arithmetic and cache traffic add up."""
+    t_cache = touched(plan, tiles, device) / blocks(plan, tiles)
+    t_block = _arithmetic(plan, tiles, device) + t_cache
+    return _waves(plan, tiles, device) * t_block + SEQUENTIAL_LAUNCH * _launches(plan)
+
+
+def _arithmetic(plan: Plan, tiles: Ints, device: Device) -> Floats:
+    """Seconds of one block's flops on one unit."""
+    peak = device.throughput(storage(plan)) / device.units
+    result: Floats = work(plan, tiles) / blocks(plan, tiles) / peak
     return result
+
+
+def _waves(plan: Plan, tiles: Ints, device: Device) -> Floats:
+    """How often every unit gets a block."""
+    result: Floats = np.ceil(blocks(plan, tiles) / device.units)
+    return result
+
+
+def _launches(plan: Plan) -> int:
+    return 2 if plan.split is not None else 1
 
 
 def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from mcfuser.chain import from_json, gemm, to_json
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.model.roofline import GATHER, LAUNCH, TURN, estimate, touched
+from mcfuser.model.roofline import (
+    GATHER,
+    OVERLAPPED_LAUNCH,
+    SEQUENTIAL_LAUNCH,
+    TURN,
+    overlapped,
+    sequential,
+    touched,
+)
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.plan import Plan, blocks, traffic, work
 from mcfuser.space.program import program
@@ -32,8 +40,8 @@ def test_one_candidate_on_a_gpu_by_hand() -> None:
     flops = 2 * 2 * 32 * 64 * 64
     t_mem, t_comp = moved / (1.555e12 / 108), flops / (312e12 / 108)
     assert t_mem > t_comp
-    expected = 2 * t_mem + LAUNCH["cuda"]
-    assert estimate(plan, tiles, A100)[0] == pytest.approx(expected, rel=1e-12)
+    expected = 2 * t_mem + OVERLAPPED_LAUNCH
+    assert overlapped(plan, tiles, A100)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_one_candidate_on_a_cpu_by_hand() -> None:
@@ -50,8 +58,8 @@ def test_one_candidate_on_a_cpu_by_hand() -> None:
     assert blocks(plan, tiles)[0] == 4
     assert touched(plan, tiles, CPU)[0] == pytest.approx(4 * per_block)
     flops = (2 * 64 + 2) * c
-    expected = 2 * (flops / (1e11 / 2) + per_block) + LAUNCH["cpu"]
-    assert estimate(plan, tiles, CPU)[0] == pytest.approx(expected)
+    expected = 2 * (flops / (1e11 / 2) + per_block) + SEQUENTIAL_LAUNCH
+    assert sequential(plan, tiles, CPU)[0] == pytest.approx(expected)
 
 
 @st.composite
@@ -68,14 +76,14 @@ def candidates(draw: st.DrawFn):
 
 
 @settings(max_examples=80, deadline=None)
-@given(candidates(), st.sampled_from([A100, CPU]))
-def test_no_candidate_beats_the_roofs(found, device) -> None:
-    plan, tiles = found
+@given(candidates(), st.sampled_from([(overlapped, A100), (sequential, CPU)]))
+def test_no_candidate_beats_the_roofs(found, model) -> None:
+    (plan, tiles), (estimate, device) = found, model
     times = estimate(plan, tiles, device)
     assert np.all(np.isfinite(times))
     slack = 1 - 1e-12
     assert np.all(times >= slack * work(plan, tiles) / device.throughput("float32"))
-    if device.kind == "cuda":
+    if estimate is overlapped:
         assert np.all(times >= slack * traffic(plan, tiles) / device.bandwidth)
     else:
         assert np.all(times >= slack * touched(plan, tiles, device) / device.units)
@@ -84,9 +92,9 @@ def test_no_candidate_beats_the_roofs(found, device) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(candidates(), st.sampled_from([A100, CPU]))
-def test_more_bandwidth_or_more_peak_is_never_slower(found, device) -> None:
-    plan, tiles = found
+@given(candidates(), st.sampled_from([(overlapped, A100), (sequential, CPU)]))
+def test_more_bandwidth_or_more_peak_is_never_slower(found, model) -> None:
+    (plan, tiles), (estimate, device) = found, model
     times = estimate(plan, tiles, device)
     wider = replace(device, bandwidth=2 * device.bandwidth)
     faster = replace(device, peak=tuple((d, 2 * p) for d, p in device.peak))
@@ -100,8 +108,8 @@ def test_one_block_more_than_the_units_is_a_second_wave() -> None:
     tiles = np.asarray([[32, 64, 64, 64]], np.int64)
     full = replace(A100, units=109, bandwidth=A100.bandwidth / 108 * 109,
                    peak=tuple((d, p / 108 * 109) for d, p in A100.peak))  # fmt: skip
-    one, two = estimate(plan, tiles, full)[0], estimate(plan, tiles, A100)[0]
-    assert two - LAUNCH["cuda"] == pytest.approx(2 * (one - LAUNCH["cuda"]))
+    one, two = overlapped(plan, tiles, full)[0], overlapped(plan, tiles, A100)[0]
+    assert two - OVERLAPPED_LAUNCH == pytest.approx(2 * (one - OVERLAPPED_LAUNCH))
 
 
 @pytest.mark.parametrize("parts", [2, 4])
@@ -110,9 +118,9 @@ def test_combining_the_parts_of_a_split_is_a_second_launch(parts: int) -> None:
     free = replace(A100, bandwidth=1e30, peak=tuple((d, 1e30) for d, _ in A100.peak))
     whole = Plan(program(gemm(1, 64, 512, 64, 64)), parse("mh.nk"), frozenset("hk"))
     tiles = np.asarray([[64, 16, 64, 64]], np.int64)
-    assert estimate(whole, tiles, free)[0] == pytest.approx(LAUNCH["cuda"])
+    assert overlapped(whole, tiles, free)[0] == pytest.approx(OVERLAPPED_LAUNCH)
     split = replace(whole, split="n", parts=parts)
-    assert estimate(split, tiles, free)[0] == pytest.approx(2 * LAUNCH["cuda"])
+    assert overlapped(split, tiles, free)[0] == pytest.approx(2 * OVERLAPPED_LAUNCH)
 
 
 @pytest.mark.parametrize(

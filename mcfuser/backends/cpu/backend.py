@@ -51,7 +51,7 @@ class CpuBackend:
         return np.ones(len(tiles), bool)
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        return roofline.estimate(plan, tiles, device)
+        return roofline.sequential(plan, tiles, device)
 
     def builder(self, device: Device, cores: int | None = None) -> Writer:
         return Writer()
