@@ -21,14 +21,20 @@ THROUGH: dict[str, str] = {
         codegen/tensorir/scalar codegen/tensorir/scratch codegen/tensorir/source
         codegen/tensorir/turns codegen/tensorir/writer""",
     "codegen/triton/test_function.py": """
-        codegen/triton/address codegen/triton/compute codegen/triton/frame codegen/triton/layout
-        codegen/triton/loop codegen/triton/memory codegen/triton/position codegen/triton/power
-        codegen/triton/softmax codegen/triton/source codegen/triton/statement codegen/triton/tile
-        codegen/triton/width""",
+        codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory
+        codegen/triton/position codegen/triton/power codegen/triton/source
+        codegen/triton/statement codegen/triton/tile lowering/triton/address""",
     "codegen/triton/test_split.py": "codegen/triton/combine",
     "codegen/triton/hopper/test_groups.py": """
         codegen/triton/hopper/gluon codegen/triton/hopper/specialised
-        codegen/triton/hopper/warpgroup""",
+        codegen/triton/hopper/warpgroup lowering/triton/hopper/groups
+        lowering/triton/hopper/rings""",
+    "codegen/triton/hopper/test_tensor_map.py": "lowering/triton/hopper/tensor_map",
+    # facts are the same for one schedule and for a plan's candidates
+    "lowering/triton/test_facts.py": """
+        lowering/triton/layout lowering/triton/planned lowering/triton/products
+        lowering/triton/width lowering/triton/instructions""",
+    "lowering/test_deferred.py": "lowering/uses",
     "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
     # models as a whole are imported, cut, compiled and run
     "graph/test_partition.py": "graph/attempt graph/draft graph/idiom graph/lift",
