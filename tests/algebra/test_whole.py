@@ -40,3 +40,11 @@ def test_what_may_need_more_than_32_bits_has_64(line: str, wide: str) -> None:
 def test_what_has_room_stays(line: str) -> None:
     c = made(line, t="int32", l="int64", b="bool")
     assert exact(c) is c
+
+
+def test_a_choice_is_as_large_as_either_of_its_branches() -> None:
+    whole = {"shape": ["m"], "dtype": "int32"}
+    for branches in ("t[m], 0", "0, t[m]"):
+        document = {"axes": {"m": 4}, "tensors": {"t": whole, "Y": whole},
+                    "operators": [f"Y[m] = select(m < 2, {branches}) * 2"]}  # fmt: skip
+        assert "int64(" in str(exact(from_json(document)).operator("Y"))
