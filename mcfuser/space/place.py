@@ -224,7 +224,7 @@ class _Placing:
         depth = max(depth, self.block(loops)) if self.move else len(loops)
         inner = nests[depth + 1] if depth < len(loops) else None
         for name, (known, nest, _) in self.loaded.items():
-            if known == r and nest in nests:
+            if known == r and nest in nests[self.block(loops) :]:  # parts have tiles of their own
                 at = nests.index(nest)
                 self._earlier(nest, Load(name, r), nests[at + 1] if at + 1 < len(nests) else None)
                 return name

@@ -522,3 +522,22 @@ def test_what_moves_along_a_loop_inside_its_target_s_as_well_is_final_there(name
     lines = ["R[] = max[m, n] X[m, n]", *JOINT[name]]
     c = chain({"m": 3, "n": 4, "h": 2}, {"X": "mn", "V": "nh"}, lines)
     assert right(c, inputs(c)) > 5
+
+
+def test_a_part_loads_its_own_tile_of_what_is_read_after_the_parts_too() -> None:
+    """`I` joins the parts after a tile of B was loaded for `T`, which follows them."""
+    of = program(
+        from_json({
+            "axes": {"n": 4, "k": 8},
+            "tensors": {"X": {"shape": ["n", "k"]}, "B": {"shape": ["n"]}},
+            "operators": ["Y[n] = sum[k] X[n, k]", "T[n] = tanh(B[n]) * 0.5",
+                          "I[n, k] = X[n, k] * B[n]"],
+            "outputs": ["Y", "T", "I"],
+        })
+    )  # fmt: skip
+    plan = Plan(of, parse("n.k"), frozenset("n"), "k", 2)
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.normal(size=of.chain.shape(n)) for n in of.chain.inputs}
+    computed, _ = interpret(plan.schedule({"n": 4, "k": 2}), inputs)
+    for name, expected in evaluate(of.chain, inputs).items():
+        np.testing.assert_allclose(computed[name], expected, err_msg=name)
