@@ -43,8 +43,9 @@ from mcfuser.space.plan import Floats, Ints, Plan, footprint
 from mcfuser.space.prune import Space, Step, distinct, parted, prune, space
 from mcfuser.space.schedule import Schedule
 from mcfuser.tune.budget import Budget
+from mcfuser.tune.expected import pruned
 from mcfuser.tune.key import CacheKey
-from mcfuser.tune.tuned import Tuned
+from mcfuser.tune.tuned import Options, Tuned
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
@@ -349,14 +350,15 @@ def _tuned(walk: Walk) -> Tuned:
     """A record as tuning for the CPU keeps one after one trial, of the answer that this script
     holds. Its digests and versions depend on the sources, and are left out."""
     plan, kernel = walk.plan(TILES), walk.kernel
-    left, steps = prune(walk.whole, CPU)
-    stages = {"space": walk.whole.candidates} | {s.rule: s.candidates for s in steps}
+    left, stages = pruned(walk.chain, CPU, Options())
+    table = KnobTable(backend_of(CPU).knobs, CPU)
+    every = len(candidates(left, table, backend_of(CPU).feasible))
     predicted = roofline.sequential(plan, _rows(TILES), CPU)[0]
     return Tuned(
         key="", chain=walk.chain, device=CPU.name, expression=str(plan.expression), tiles=TILES,
         lowering=asdict(MICRO), source=kernel.source, binary=b"",
         predicted=float(predicted), measured=ANSWER.seconds, error=ANSWER.error,
-        stages=stages | {"distinct": distinct(left).candidates}, trials=1,
+        stages=stages | {"distinct": left.candidates, "lowered": every}, trials=1,
         conditions=ANSWER.conditions, launch=kernel.launch, budget=Budget(1, 60.0, "trials"),
     )  # fmt: skip
 
