@@ -27,6 +27,7 @@ from mcfuser.chain import Chain, from_json
 from mcfuser.codegen import tensorir, triton
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.loops import pipelined
 from mcfuser.lowering.triton.hopper.groups import REGISTERS, Groups
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.lowering.triton.resources import Lowered
@@ -251,8 +252,9 @@ def _moves(ahead: np.bool_, mapped: np.bool_) -> str:
 
 def _loops(walk: Walk) -> str:
     found = planned(walk.plan(TILES))
-    loops = dict.fromkeys((x.axis, x.kind) for _, outer in found.points for x in outer)
-    return ", ".join(f"{a} {kind}" for a, kind in loops)
+    loops = dict.fromkeys(x for _, outer in found.points for x in outer)
+    words = [f"{x.axis} {x.kind}{' and pipelined' if pipelined(x) else ''}" for x in loops]
+    return ", ".join(words)
 
 
 def _deferred(walk: Walk) -> str:
