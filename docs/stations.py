@@ -116,7 +116,7 @@ def facts(walk: Walk) -> Shown:
         *(row(f"lanes of {a}", [f"{n:.0f}" for n in made.width(a)]) for a in plan.axes),
     ]
     for out, dot in made.dots.items():
-        shapes = zip(dot.rows, dot.columns, dot.depth, dot.grouped, strict=True)
+        shapes = zip(dot.rows, dot.columns, dot.depth, dot.grouped.tolist(), strict=True)
         words = [
             f"{r:.0f} x {c:.0f} x {d:.0f}, by warp{' group' * bool(g)}" for r, c, d, g in shapes
         ]

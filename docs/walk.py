@@ -101,8 +101,8 @@ class Walk:
 
     @cached_property
     def tuned(self) -> Tuned:
-        """A record as tuning for the CPU keeps one after one trial, of `ANSWER`. Digests and versions,
-        which depend on the sources, are left out."""
+        """A record as tuning for the CPU keeps one after one trial, of `ANSWER`. What depends on
+        the sources, digests and versions, is left out."""
         plan, kernel = self.plan(TILES), self.kernel
         left, stages = pruned(self.chain, CPU, Options())
         table = KnobTable(backend_of(CPU).knobs, CPU)
