@@ -1,11 +1,11 @@
-# make venv | demo | test | mutants | lint | lock
+# make venv | demo | test | docs | mutants | lint | lock
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
 COUNT ?= 40
 
-.PHONY: venv demo test mutants lint lock clean
+.PHONY: venv demo test docs mutants lint lock clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.ready
@@ -29,6 +29,10 @@ demo: venv
 test: venv lint
 	@echo "== tests"
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+docs: venv
+	@echo "== printing anew what docs/architecture.md shows"
+	$(BIN)/python docs/architecture.py
 
 mutants: venv
 	@echo "== mutants, each judged by the tests of its room"

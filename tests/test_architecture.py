@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,14 @@ def test_every_import_points_downstream(path: Path) -> None:
         elif name not in sys.stdlib_module_names:
             assert name in libraries, f"{here} imports {module}"
             assert not early or here not in LAZY.get(name, set()), f"{module} as {here} is loaded"
+
+
+def test_imports_between_rooms_have_no_cycle() -> None:
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        ours = {name for name, known in (target(m) for m, _ in imports(path)) if known}
+        found.setdefault(room(path), set()).update(ours - {room(path), ""})
+    assert len(list(graphlib.TopologicalSorter(found).static_order())) >= len(ROOMS)
 
 
 @pytest.mark.parametrize("room", ["space", "lowering", "model", "search"])
