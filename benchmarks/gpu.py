@@ -35,13 +35,13 @@ import mcfuser
 from gpu_table import table
 from gpu_workloads import SUITES, Workload, workloads
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, finest
+from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision, Way, decide
+from mcfuser.tune.cover import Cover, Decision, decide
 from mcfuser.tune.expected import expected
-from mcfuser.tune.tuned import MemoryCache, Options, Tuned
+from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import compare, tune
 
 HERE = Path(__file__).parent
@@ -115,7 +115,7 @@ def _slice(
     with Worker(backend_of(device), device) as worker:
         if (why := worker.refused()) is not None:
             sys.exit(f"nothing can be measured: {why}")
-        tunings = [_tuned(w, device, worker, Options(seed)) for w in chosen]
+        tunings = [_tuned(w, device, worker, TuneOptions(seed)) for w in chosen]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder,
                    "TORCHINDUCTOR_COMPILE_THREADS": str(THREADS)}  # fmt: skip
     begun = time.monotonic()
@@ -150,16 +150,16 @@ class Tuning:
     whole: float
 
     @property
-    def ways(self) -> dict[str, Way]:
+    def ways(self) -> dict[str, Cover]:
         """What it chose from, by the table's columns."""
-        most = finest(self.chain)
+        most = unfused_cut(self.chain)
         return {
             "fused" if len(w.cut) == 1 else "unfused" if w.cut == most else "between": w
             for w in self.decision.ways
         }
 
 
-def _tuned(w: Workload, device: Device, worker: Worker, options: Options) -> Tuning:
+def _tuned(w: Workload, device: Device, worker: Worker, options: TuneOptions) -> Tuning:
     begun, ended, cache = time.monotonic(), list[float](), MemoryCache()
 
     def search(chain: Chain) -> Tuned:
@@ -184,7 +184,7 @@ def _ahead(suite: str, name: str, peers: Sequence[str], environment: Mapping[str
     subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _json(way: Way) -> dict[str, Any]:
+def _json(way: Cover) -> dict[str, Any]:
     return {"cut": way.cut, "kernels": [t.to_json() for t in way.kernels]}
 
 

@@ -14,18 +14,18 @@ from typing import Any
 
 from mcfuser.backend import Backend, Function, Names
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, finest
+from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.load import Port, load
-from mcfuser.graph.partition import Found, Product, partition
+from mcfuser.graph.load import ModelPort, load
+from mcfuser.graph.partition import ChainMatch, ModelProduct, partition
 from mcfuser.graph.refusal import refused
-from mcfuser.measure.rounds import Turns
+from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, decide, pieces
 from mcfuser.tune.expected import expected
-from mcfuser.tune.tuned import Anew, Cache, Options, Progress, Tuned, Use, names_of
+from mcfuser.tune.tuned import Cache, Progress, RetuneCache, Tuned, TuneOptions, Use, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, tune
 
 BUILDING = 1.5
@@ -37,7 +37,7 @@ CHOOSING = 2.0
 
 
 @dataclass(frozen=True)
-class Artifact:
+class CompiledModel:
     """The exported module, a shared library, and the report of how it came to be."""
 
     module: bytes
@@ -50,7 +50,7 @@ class _Run:
 
     device: Device
     cache: Cache
-    options: Options
+    options: TuneOptions
     progress: Progress
     worker: Worker
     deadline: float
@@ -88,7 +88,9 @@ class _Run:
         backend = self.worker.backend
         return expected(chain, self.device, self.options, backend, self.measured)
 
-    def compare(self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]) -> Turns:
+    def compare(
+        self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
+    ) -> Interleaved:
         """The last program has the most kernels: it is kept unless another one is surely faster."""
         last = len(programs) - 1
         return compare(self.worker, chain, programs, self.options.seed, self.deadline, last)
@@ -98,12 +100,12 @@ def compile_model(
     model: bytes,
     device: Device,
     cache: Cache,
-    options: Options,
+    options: TuneOptions,
     shapes: Mapping[str, tuple[int, ...]],
     progress: Progress = lambda stage, done, total: None,
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
-) -> Artifact:
+) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
     `shapes` fixes the inputs' dynamic dimensions. Tuning ends after `options.timeout` seconds, or
@@ -114,7 +116,7 @@ def compile_model(
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
     if options.retune:
-        cache, options = Anew(cache), replace(options, retune=False)
+        cache, options = RetuneCache(cache), replace(options, retune=False)
     progress("import", 0, 0)
     with ExitStack() as stack:
         worker = Worker(backend, device)
@@ -137,7 +139,7 @@ def compile_model(
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
     progress("done", 1, 1)
-    return Artifact(module, report)
+    return CompiledModel(module, report)
 
 
 def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:
@@ -149,18 +151,18 @@ def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> f
     return min(wanted, end - BUILDING * took - BUILT * slower)
 
 
-def _port(p: Port) -> dict[str, Any]:
+def _port(p: ModelPort) -> dict[str, Any]:
     return {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
 
 
 # --- deciding -------------------------------------------------------------------------------
 
 
-def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
+def _decide_all(run: _Run, found: Sequence[ChainMatch]) -> dict[str, Decision]:
     """One decision for each distinct chain."""
     distinct = {f.chain.key: f.chain for f in found}
     run.chains = len(distinct)
-    alone = [len(finest(chain)) for chain in distinct.values()]
+    alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     run.searches = sum(1 + n if n > 1 else 1 for n in alone)
     run.share = run.options.timeout / max(1, run.searches)
     decisions = {}
@@ -171,7 +173,7 @@ def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
     return decisions
 
 
-def _uses(found: Sequence[Found], decisions: Mapping[str, Decision]) -> Iterator[Use]:
+def _uses(found: Sequence[ChainMatch], decisions: Mapping[str, Decision]) -> Iterator[Use]:
     """The kernels that every place's chain has, or was compared with."""
     for f in found:
         key = f.chain.key
@@ -183,7 +185,7 @@ def _uses(found: Sequence[Found], decisions: Mapping[str, Decision]) -> Iterator
 
 
 def _replacements(
-    found: Sequence[Found], decisions: Mapping[str, Decision], backend: Backend
+    found: Sequence[ChainMatch], decisions: Mapping[str, Decision], backend: Backend
 ) -> tuple[list[Replacement], list[Any]]:
     """The kernels for every place, and the binaries they launch; places whose kernels are equal
     share the function."""
@@ -217,13 +219,13 @@ def _replacements(
 
 def _report(
     device: Device,
-    options: Options,
-    found: Sequence[Found],
-    products: Sequence[Product],
+    options: TuneOptions,
+    found: Sequence[ChainMatch],
+    products: Sequence[ModelProduct],
     decisions: Mapping[str, Decision],
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    places: dict[str, list[Found]] = {}
+    places: dict[str, list[ChainMatch]] = {}
     for f in found:
         places.setdefault(f.chain.key, []).append(f)
     keys = list(places)
@@ -253,10 +255,10 @@ def _times(decisions: Mapping[str, Decision]) -> str:
 
 def _fused(chain: Chain, decision: Decision) -> bool:
     """In fewer kernels than it has pieces."""
-    return 0 < len(decision.kernels) < len(finest(chain))
+    return 0 < len(decision.kernels) < len(unfused_cut(chain))
 
 
-def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[str, Any]:
+def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> dict[str, Any]:
     chain = places[0].chain
     return {
         "name": chain.name,
@@ -310,7 +312,11 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
 
 
 def _product(
-    p: Product, found: Sequence[Found], keys: Sequence[str], fused_at: set[int], device: Device
+    p: ModelProduct,
+    found: Sequence[ChainMatch],
+    keys: Sequence[str],
+    fused_at: set[int],
+    device: Device,
 ) -> dict[str, Any]:
     """A product's place; its chain is a number in the report's `chains`."""
     reason = p.reason

@@ -17,7 +17,7 @@ WIDE = ""
 """Stands for no dtype: the value is read as it is."""
 
 
-def finest(chain: Chain) -> Cut:
+def unfused_cut(chain: Chain) -> Cut:
     """The cut into the most pieces: each product with its epilogue, and what lies between products
     (a softmax, a norm)."""
     groups: list[list[Operator]] = []
@@ -37,9 +37,9 @@ def _continues(group: Sequence[Operator], o: Operator) -> bool:
     return o.reduce == "none" and set(o.axes) == set(head.axes)
 
 
-def between(chain: Chain) -> Iterator[Cut]:
+def intermediate_cuts(chain: Chain) -> Iterator[Cut]:
     """Every cut with fewer pieces than the finest one, and more than one."""
-    most = finest(chain)
+    most = unfused_cut(chain)
     for count in range(1, len(most) - 1):
         for ends in combinations(range(1, len(most)), count):
             edges = (0, *ends, len(most))
@@ -64,7 +64,7 @@ def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
 
 def parts(chain: Chain) -> tuple[Chain, ...]:
     """The chain unfused, cut finest."""
-    return cut(chain, finest(chain))
+    return cut(chain, unfused_cut(chain))
 
 
 # --- rounding where it crosses ----------------------------------------------------------------

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
-from mcfuser.graph.partition import Found
+from mcfuser.graph.partition import ChainMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Replacement:
     of the whole chain is dense and row-major.
     """
 
-    found: Found
+    found: ChainMatch
     kernels: tuple[Installed, ...]
 
 
@@ -121,6 +121,6 @@ def _argument(kernel: Installed, value: relax.Expr | None, tensor: str) -> relax
     return value
 
 
-def _type(found: Found, chain: Chain, tensor: str) -> relax.TensorType:
+def _type(found: ChainMatch, chain: Chain, tensor: str) -> relax.TensorType:
     shape = found.shapes[tensor] if tensor in found.outputs else chain.shape(tensor)
     return relax.TensorType(shape, chain.tensor(tensor).dtype)

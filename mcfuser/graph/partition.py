@@ -14,7 +14,7 @@ from tvm import relax
 from mcfuser.chain import BYTES, Chain
 from mcfuser.graph.dataflow import (
     Dataflow,
-    Kind,
+    ValueKind,
     between,
     dataflow,
     dtype,
@@ -26,12 +26,12 @@ from mcfuser.graph.dataflow import (
 from mcfuser.graph.lift import FLOATS, Lifted, lift
 from mcfuser.graph.views import Unliftable
 
-_EPILOGUE: tuple[Kind, ...] = ("elementwise", "view")
-_BETWEEN: tuple[Kind, ...] = ("elementwise", "view", "softmax")
+_EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
+_BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ChainMatch:
     """A chain in a module, and what takes part in it there.
 
     `arguments` are the values of its inputs that are computed at run time, `constants` the arrays
@@ -50,7 +50,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ModelProduct:
     """A matrix product of the module: `batch` times `rows` x `depth` by `depth` x `columns`.
 
     `phi` is flops per byte; it is an MBCI operator where that is below the device's P/W.
@@ -73,8 +73,8 @@ class Product:
 class Partition:
     """The chains of a module, in the order in which they run, and all its products."""
 
-    found: tuple[Found, ...]
-    products: tuple[Product, ...]
+    found: tuple[ChainMatch, ...]
+    products: tuple[ModelProduct, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class _Cut:
     """The chains cut out so far."""
 
     flow: Dataflow
-    found: list[Found] = field(default_factory=list)
+    found: list[ChainMatch] = field(default_factory=list)
     closed: set[relax.Var] = field(default_factory=set)
     arguments: set[relax.Var] = field(default_factory=set)
     reasons: dict[relax.Var, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _Cut:
 
     def take(self, members: Sequence[relax.Var], lifted: Lifted, saved: int) -> None:
         self.found.append(
-            Found(
+            ChainMatch(
                 lifted.chain, lifted.arguments, lifted.constants, lifted.outputs, lifted.shapes,
                 tuple(members), saved,
             )
@@ -224,7 +224,7 @@ def _epilogues(cut: _Cut, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
             yield inner
 
 
-def _product(cut: _Cut, found: Sequence[Found], v: relax.Var, limit: float) -> Product:
+def _product(cut: _Cut, found: Sequence[ChainMatch], v: relax.Var, limit: float) -> ModelProduct:
     left, right = cut.flow.values[v].args
     chain = next((i for i, f in enumerate(found) if v in f.bindings), None)
     fused = chain is not None and _count(cut.flow, found[chain]) > 1
@@ -237,10 +237,12 @@ def _product(cut: _Cut, found: Sequence[Found], v: relax.Var, limit: float) -> P
     flops = 2 * rows * columns * depth
     moved = 2 * rows * columns + depth * (rows + columns)
     phi = flops / (moved * BYTES.get(dtype(v), 4))
-    return Product(v.name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason)
+    return ModelProduct(
+        v.name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason
+    )
 
 
-def _count(flow: Dataflow, found: Found) -> int:
+def _count(flow: Dataflow, found: ChainMatch) -> int:
     return sum(flow.kinds[v] == "product" for v in found.bindings)
 
 

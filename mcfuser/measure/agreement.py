@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 MARKS = 1e37
 """Numbers beyond this stand for nothing, as a maximum of nothing does: they are no scale for

@@ -7,31 +7,35 @@ from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.measure.agreement import disagreement
-from mcfuser.measure.inputs import Kind, Range, Style, drawn, kinds, positives, style
+from mcfuser.measure.inputs import (
+    DrawStyle,
+    InputKind,
+    ValueRange,
+    draw_style,
+    draw_values,
+    input_kinds,
+    positives,
+)
 from mcfuser.measure.rounding import allowed
-from mcfuser.measure.sample import Sample, sample
-from mcfuser.space.reference import evaluate, logical, typed
-
-Array = NDArray[Any]
+from mcfuser.measure.sample import ChainSample, sample_chain
+from mcfuser.space.reference import Array, evaluate, logical, typed
 
 PIECE = 1 << 20
 """Random values that one generator draws."""
 CACHED = 1 << 17
 """Values that are looked at together: what a core's cache holds, and a copy of it."""
-RANGES: tuple[Range, ...] = ("positive", "share")
+RANGES: tuple[ValueRange, ...] = ("positive", "share")
 """What inputs that must not be negative are drawn from: the first that suits the chain."""
 
 
 @dataclass(frozen=True)
-class Made:
+class CaseData:
     """Inputs as their types store them, flat; the sampled results expected of them, and what
     rounding may make of these, in units of `Case.unit`."""
 
@@ -55,11 +59,11 @@ class Case:
     budget: float = float("inf")
 
     @cached_property
-    def sample(self) -> Sample:
-        return sample(self.chain, self.budget, self.seed)
+    def sample(self) -> ChainSample:
+        return sample_chain(self.chain, self.budget, self.seed)
 
     @cached_property
-    def made(self) -> Made:
+    def made(self) -> CaseData:
         """The first of the RANGES for which every output is a number, or the one with most."""
         ranges = RANGES if positives(self.chain) else RANGES[:1]
         best, most = None, -1
@@ -74,8 +78,8 @@ class Case:
         assert best is not None
         return best
 
-    def _made(self, positive: Range) -> Made:
-        wanted = kinds(self.chain, self.offsets, positive)
+    def _made(self, positive: ValueRange) -> CaseData:
+        wanted = input_kinds(self.chain, self.offsets, positive)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             data = {n: self._random(pool, i, wanted[n]) for i, n in enumerate(self.chain.inputs)}
         known = {n: logical(self.chain, n, a) for n, a in data.items()}
@@ -84,18 +88,20 @@ class Case:
                   for n, a in taken.items()}  # fmt: skip
         inputs = typed(self.sample.chain, inputs)  # once for both that need them so
         results = evaluate(self.sample.chain, inputs)
-        return Made(data, results, allowed(self.sample.chain, inputs, results, self.unit))
+        return CaseData(data, results, allowed(self.sample.chain, inputs, results, self.unit))
 
-    def _random(self, pool: Executor, number: int, kind: Kind) -> Array:
+    def _random(self, pool: Executor, number: int, kind: InputKind) -> Array:
         """Draws one input, in pieces with a generator each: long ones take seconds otherwise."""
         name = self.chain.inputs[number]
-        found = stored_room(self.chain, name)
-        how: Style = style(np.random.default_rng((self.seed, number)), kind, self.varied, self.sign)
+        found = stored_buffer(self.chain, name)
+        how: DrawStyle = draw_style(
+            np.random.default_rng((self.seed, number)), kind, self.varied, self.sign
+        )
 
         def draw(first: int) -> None:
             part = found[first : first + PIECE]
             rng = np.random.default_rng((self.seed, number, first // PIECE))
-            part[:] = encode(drawn(rng, kind, len(part), how), kind.dtype)
+            part[:] = encode(draw_values(rng, kind, len(part), how), kind.dtype)
 
         list(pool.map(draw, range(0, len(found), PIECE)))
         return found
@@ -105,7 +111,11 @@ class Case:
         it; or what is wrong."""
         dtype, made = self.chain.tensor(name).dtype, self.made
         wanted = made.expected[name]
-        if np.isfinite(wanted).all() and _representable(wanted, dtype) and not finite(found, dtype):
+        if (
+            np.isfinite(wanted).all()
+            and _representable(wanted, dtype)
+            and not all_finite(found, dtype)
+        ):
             return f"output '{name}' is not finite"
         part = decode(self.sample.output(name, found), dtype)
         error = disagreement(part, wanted, made.allowed[name], self.unit, not self.varied)
@@ -129,7 +139,7 @@ def _representable(values: Array, dtype: str) -> bool:
     return not values.size or float(np.abs(values).max()) < most
 
 
-def stored_room(chain: Chain, name: str) -> Array:
+def stored_buffer(chain: Chain, name: str) -> Array:
     """Room for a tensor, flat, in its type's bytes."""
     dtype = chain.tensor(name).dtype
     return np.empty(flat_size(chain, name), _HOST.get(dtype, dtype))
@@ -156,7 +166,7 @@ def decode(stored: Array, dtype: str) -> Array:
     return (stored.astype(np.uint32) << 16).view(np.float32)
 
 
-def finite(stored: Array, dtype: str) -> bool:
+def all_finite(stored: Array, dtype: str) -> bool:
     """No value that `encode` stored is infinite or none: not every bit of an exponent is set."""
     if dtype in (*WHOLE, "bool"):
         return True

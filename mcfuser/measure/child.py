@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from mcfuser.measure.case import Case
 from mcfuser.measure.lease import lease
-from mcfuser.measure.request import Measured, Program, Request, at, failure
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents, failure
 from mcfuser.measure.rounds import quietest
 from mcfuser.measure.runner import Bound, Runner, Unusable
 from mcfuser.process.child import WAITS, WORKS
@@ -53,7 +53,7 @@ def serve(runner: Runner, requests: BinaryIO, answers: BinaryIO) -> None:
     cases: dict[str, _Known] = {}
     with ThreadPoolExecutor(1) as beside:
         for line in requests:
-            request = Request.from_json(json.loads(line))
+            request = MeasureRequest.from_json(json.loads(line))
             known = _known(request, cases)
             if request.ahead:
                 beside.submit(known.prepare)
@@ -67,14 +67,14 @@ def serve(runner: Runner, requests: BinaryIO, answers: BinaryIO) -> None:
                     os._exit(1)  # no tidy end: every call to the device would fail again
 
 
-def _known(request: Request, cases: dict[str, _Known]) -> _Known:
+def _known(request: MeasureRequest, cases: dict[str, _Known]) -> _Known:
     """The request's case, one of those known or a new one instead of the oldest."""
     document = request.to_json()
     key = json.dumps([document[k] for k in ("chain", "inputs", "extents")])
     if key not in cases:
         while len(cases) >= KEPT:
             del cases[next(iter(cases))]
-        inputs, chain = request.inputs, at(request.chain, request.extents)
+        inputs, chain = request.inputs, at_extents(request.chain, request.extents)
         case = Case(
             chain, inputs.seed, inputs.offsets, inputs.tolerance, inputs.varied,
             budget=inputs.flops,
@@ -84,7 +84,7 @@ def _known(request: Request, cases: dict[str, _Known]) -> _Known:
 
 
 def _answers(
-    runner: Runner, known: _Known, request: Request
+    runner: Runner, known: _Known, request: MeasureRequest
 ) -> Iterator[Measured | Mapping[str, Any]]:
     """The answers to a request; what others' work takes that holds the lease is told apart."""
     case = known.prepare()
@@ -106,8 +106,8 @@ def _answers(
                 yield _timed(runner, [made], replace(request, baseline=None))[0]
 
 
-def _built(runner: Runner, programs: Sequence[Program]) -> list[Any]:
-    def build(program: Program) -> Any:
+def _built(runner: Runner, programs: Sequence[KernelSequence]) -> list[Any]:
+    def build(program: KernelSequence) -> Any:
         try:
             return runner.build(program)
         except Exception as error:  # whatever a compiler throws is this program's failure, and told
@@ -121,7 +121,7 @@ def _built(runner: Runner, programs: Sequence[Program]) -> list[Any]:
 
 
 def _together(
-    runner: Runner, case: Case, built: Sequence[Any], request: Request
+    runner: Runner, case: Case, built: Sequence[Any], request: MeasureRequest
 ) -> Iterator[Measured]:
     """Answers of programs that are timed in turns; after a fault, those before it are told so."""
     made: list[Measured | tuple[Bound, float]] = []
@@ -155,7 +155,9 @@ def _checked(runner: Runner, case: Case, built: Any) -> Measured | tuple[Bound, 
     return failure(error) if isinstance(error, str) else (bound, error)
 
 
-def _timed(runner: Runner, made: Sequence[tuple[Bound, float]], request: Request) -> list[Measured]:
+def _timed(
+    runner: Runner, made: Sequence[tuple[Bound, float]], request: MeasureRequest
+) -> list[Measured]:
     try:
         rounds, state = runner.timed([bound for bound, _ in made], request)
     except Exception as reason:

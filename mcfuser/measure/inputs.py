@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, walk
-
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 SMALL = 8
 """Whole numbers that stand for no position lie between this, negative, and this."""
@@ -28,32 +26,32 @@ ZEROS = 32
 FARTHEST = 2
 """Scales are powers of two up to this one, and down to its inverse."""
 
-Range = Literal["any", "positive", "share"]
+ValueRange = Literal["any", "positive", "share"]
 """Real numbers around zero, from 1 on, or between 0.1 and 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InputKind:
     """What one input may hold: reals of a range, around an `offset`, or, where its dtype is whole,
     positions up to `most`."""
 
     dtype: str
-    range: Range = "any"
+    range: ValueRange = "any"
     most: int | None = None
     offset: float = 0.0
 
 
-def kinds(
-    chain: Chain, offsets: Mapping[str, float], positive: Range = "positive"
-) -> dict[str, Kind]:
+def input_kinds(
+    chain: Chain, offsets: Mapping[str, float], positive: ValueRange = "positive"
+) -> dict[str, InputKind]:
     """The kind of every input. `positive` stands for what must not be negative: between 0 and 1
     where the chain takes the logarithm of 1 - x, say."""
     above = positives(chain)
     places = _places(chain)
     found = {}
     for n in chain.inputs:
-        span: Range = positive if n in above else "any"
-        found[n] = Kind(chain.tensor(n).dtype, span, places.get(n), offsets.get(n, 0.0))
+        span: ValueRange = positive if n in above else "any"
+        found[n] = InputKind(chain.tensor(n).dtype, span, places.get(n), offsets.get(n, 0.0))
     return found
 
 
@@ -112,7 +110,7 @@ def _places(chain: Chain) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class DrawStyle:
     """How an input's numbers are drawn: those around zero of one sign only (or 0, of both), in
     blocks of scales that differ, or all alike."""
 
@@ -121,16 +119,18 @@ class Style:
     blocks: bool = False
 
 
-def style(rng: np.random.Generator, kind: Kind, varied: bool, sign: int | None = None) -> Style:
+def draw_style(
+    rng: np.random.Generator, kind: InputKind, varied: bool, sign: int | None = None
+) -> DrawStyle:
     """The style of one input, with a sign of its own unless one is given; data far from zero stay
     there."""
     if not varied or kind.offset:
-        return Style()
+        return DrawStyle()
     drawn_sign, scale = int(rng.integers(-1, 2)), float(2.0 ** rng.integers(-1, 2))
-    return Style(drawn_sign if sign is None else sign, scale, True)
+    return DrawStyle(drawn_sign if sign is None else sign, scale, True)
 
 
-def drawn(rng: np.random.Generator, kind: Kind, size: int, how: Style) -> Array:
+def draw_values(rng: np.random.Generator, kind: InputKind, size: int, how: DrawStyle) -> Array:
     """So many random values."""
     if kind.dtype == "bool":
         return np.asarray(rng.random(size) < rng.choice([0.2, 0.5, 0.9] if how.blocks else [0.5]))

@@ -9,7 +9,7 @@ from typing import Any
 from mcfuser.backend import Kernel
 from mcfuser.chain import Chain, fixed, from_json, run_time, to_json
 
-Program = Sequence[Kernel]
+KernelSequence = Sequence[Kernel]
 """Kernels run in order; they pass tensors by name."""
 
 
@@ -31,7 +31,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasureRequest:
     """Programs that compute a chain, to be checked and timed on the same inputs.
 
     Extents that are known at run time only are `extents`. `together`: the programs are timed in
@@ -42,7 +42,7 @@ class Request:
 
     chain: Chain
     inputs: Inputs
-    programs: tuple[Program, ...] = ()
+    programs: tuple[KernelSequence, ...] = ()
     extents: Mapping[str, int] = field(default_factory=dict)
     together: bool = False
     baseline: int | None = None
@@ -62,10 +62,10 @@ class Request:
         }
 
     @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Request:
+    def from_json(document: Mapping[str, Any]) -> MeasureRequest:
         """Raises KeyError, TypeError or ValueError where the document is of another form."""
         programs = tuple(tuple(map(Kernel.from_json, p)) for p in document["programs"])
-        return Request(
+        return MeasureRequest(
             from_json(document["chain"]), Inputs(**document["inputs"]), programs,
             document["extents"], document["together"], document["baseline"], document["until"],
             document["ahead"],
@@ -102,13 +102,13 @@ def failure(why: str) -> Measured:
     return Measured(None, None, why)
 
 
-def at(chain: Chain, extents: Mapping[str, int]) -> Chain:
+def at_extents(chain: Chain, extents: Mapping[str, int]) -> Chain:
     """The chain with these extents, and the upper bound of every other one."""
     found = {a: extents.get(a, bounds.high) for a, bounds in run_time(chain).items()}
     return fixed(chain, found) if found else chain
 
 
-def smaller(chain: Chain) -> tuple[Mapping[str, int], ...]:
+def smaller_extents(chain: Chain) -> tuple[Mapping[str, int], ...]:
     """Extents at which a kernel is checked besides those that it is timed at: the least, and some
     between."""
     bounds = run_time(chain)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain, Operator, lowest, product
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.reference import (
+    Array,
     applied,
     as_dtype,
     bounded_product,
@@ -29,7 +29,6 @@ from mcfuser.space.reference import (
     typed,
 )
 
-Array = NDArray[Any]
 NARROWEST = {"float16": 2.0**-24, "bfloat16": 0.0}
 """The least numbers of narrow types: what is smaller is lost."""
 WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38, "float32": 3.402824e38, "float64": 3.402824e38}

@@ -32,7 +32,7 @@ Times = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Interleaved:
     """Programs that were timed in turns: their seconds (medians; infinity where one failed), the
     rounds they are from, and the state of the device. There are no rounds where the seconds are
     predicted, or are those of searches."""
@@ -89,7 +89,7 @@ def fastest(times: Times) -> int:
     return min(range(len(times)), key=lambda i: shares[i])
 
 
-def settled(times: Times, baseline: int | None) -> bool:
+def is_decided(times: Times, baseline: int | None) -> bool:
     """Whether more rounds would not change what is chosen.
 
     With a `baseline`, that is whether the best of the other programs is faster than it by more than
@@ -116,7 +116,7 @@ def _among(times: Times, some: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RoundLimits:
     """How long programs are timed in turns: `least` rounds, and on until what is chosen is settled,
     but for no more than `most` rounds, and not past the time `end` of the clock."""
 
@@ -126,17 +126,17 @@ class Bounds:
     baseline: int | None = None
 
 
-def bounded(
+def round_limits(
     least: int, most: int, seconds: float, until: float | None, baseline: int | None, now: float
-) -> Bounds:
+) -> RoundLimits:
     """Bounds of so many rounds that begin `now`, last no longer than `seconds` past the least, and
     end SPARE seconds before `until`, the deadline of whoever asked, if there is one."""
     end = now + seconds
-    return Bounds(least, most, end if until is None else min(end, until - SPARE), baseline)
+    return RoundLimits(least, most, end if until is None else min(end, until - SPARE), baseline)
 
 
-def in_turns(
-    runs: Sequence[Callable[[], float]], bounds: Bounds, clock: Callable[[], float]
+def time_interleaved(
+    runs: Sequence[Callable[[], float]], bounds: RoundLimits, clock: Callable[[], float]
 ) -> list[list[float]]:
     """The seconds that each run tells, round by round; another one is first in every round."""
     times: list[list[float]] = [[] for _ in runs]
@@ -144,7 +144,7 @@ def in_turns(
         if done >= bounds.least:
             # after twice as many every time: with every look chance has another try at seeming sure
             look = done % bounds.least == 0 and (done // bounds.least).bit_count() == 1
-            if clock() >= bounds.end or (look and settled(times, bounds.baseline)):
+            if clock() >= bounds.end or (look and is_decided(times, bounds.baseline)):
                 break
         for i in range(len(runs)):
             at = (i + done) % len(runs)
@@ -152,7 +152,7 @@ def in_turns(
     return times
 
 
-def told(times: Times, chosen: int) -> dict[str, Any]:
+def comparison(times: Times, chosen: int) -> dict[str, Any]:
     """How sure it is that a program is the fastest: rounds, certainty, and between which bounds the
     next one's time lies as a multiple of its own; nothing of one program alone."""
     others = [i for i in range(len(times)) if i != chosen]

@@ -10,12 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
 from mcfuser.measure.case import Case
-from mcfuser.measure.request import Measured, Program, Request
-
-Array = NDArray[Any]
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest
+from mcfuser.space.reference import Array
 
 
 class Unusable(Exception):
@@ -47,7 +44,7 @@ class Runner(Protocol):
         """Makes room for a case's inputs on the device; those of other cases may go."""
         ...
 
-    def build(self, program: Program) -> Any:
+    def build(self, program: KernelSequence) -> Any:
         """What `bind` takes. Raises whatever a compiler throws."""
         ...
 
@@ -57,7 +54,7 @@ class Runner(Protocol):
         ...
 
     def timed(
-        self, programs: Sequence[Bound], request: Request
+        self, programs: Sequence[Bound], request: MeasureRequest
     ) -> tuple[list[list[float]], dict[str, Any]]:
         """Seconds a call of each program, some rounds of each, taken in turns; and the state of
         the device meanwhile."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Axis, Chain, Operator, Tensor, sources
 from mcfuser.expr import Expr, Index, Read, axis, rewrite
-
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 TILES = (256, 128, 64, 32, 16)
 """The rows where the last tile of these sizes begins are always among the sampled ones."""
@@ -30,7 +28,7 @@ that takes longer than a row's products with it."""
 
 
 @dataclass(frozen=True)
-class Sample:
+class ChainSample:
     """A chain over some positions of another one's axes; `positions` by axis, ascending."""
 
     whole: Chain
@@ -54,7 +52,7 @@ class Sample:
         return array
 
 
-def sample(chain: Chain, budget: float, seed: int) -> Sample:
+def sample_chain(chain: Chain, budget: float, seed: int) -> ChainSample:
     """The chain at as many positions as `budget` flops of the reference allow.
 
     Axes are thinned, the longest first, down to LEAST positions; the first and last position and
@@ -69,7 +67,7 @@ def sample(chain: Chain, budget: float, seed: int) -> Sample:
     positions = {
         a: _positions(chain.size(a), n, rng) for a, n in counts.items() if n < chain.size(a)
     }
-    return Sample(chain, _thin(chain, positions), positions)
+    return ChainSample(chain, _thin(chain, positions), positions)
 
 
 def thinned(chain: Chain) -> tuple[str, ...]:

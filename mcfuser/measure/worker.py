@@ -18,8 +18,8 @@ from mcfuser.backend import Backend
 from mcfuser.chain import Chain, flops
 from mcfuser.device import Device
 from mcfuser.expr import Cast, walk
-from mcfuser.measure.request import Inputs, Measured, Program, Request, failure
-from mcfuser.measure.rounds import Turns, fastest, told
+from mcfuser.measure.request import Inputs, KernelSequence, Measured, MeasureRequest, failure
+from mcfuser.measure.rounds import Interleaved, comparison, fastest
 from mcfuser.process.child import NO_TIME, Child
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ T = TypeVar("T")
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest norm-wise relative error against float64, by the type that the chain stores."""
 
-FAR: Mapping[str, float] = {"float32": 1e4, "float16": 1e2, "bfloat16": 1e1}
+OFFSETS: Mapping[str, float] = {"float32": 1e4, "float16": 1e2, "bfloat16": 1e1}
 """How far from zero, in deviations, a hoisted shift must still be right; by the type that holds the
 data, which has to keep some digits of them."""
 
@@ -91,13 +91,13 @@ class Worker:
         """Why this machine cannot measure for the device, in one sentence; None where it can."""
         self.warm()
         if self._refused is None and not self._greeted:
-            told = self._child.line(START, deadline)
-            if told == NO_TIME:  # there may be for the next chain
+            greeting = self._child.line(START, deadline)
+            if greeting == NO_TIME:  # there may be for the next chain
                 return "no time was left to open the device"
-            if isinstance(told, str):
-                self._refused = f"{self.device.name} could not be opened: {told}"
+            if isinstance(greeting, str):
+                self._refused = f"{self.device.name} could not be opened: {greeting}"
             else:
-                self._refused = told["failed"]
+                self._refused = greeting["failed"]
             self._greeted = True
         return self._refused
 
@@ -108,13 +108,15 @@ class Worker:
         """Says what will be measured: inputs and what is expected are made meanwhile."""
         self.warm()
         if self._child.alive:
-            request = Request(chain, _inputs(chain, seed, together, offsets, varied), ahead=True)
+            request = MeasureRequest(
+                chain, _inputs(chain, seed, together, offsets, varied), ahead=True
+            )
             list(self._child.ask(request.to_json(), 0, self._most(chain)))
 
     def measure(
         self,
         chain: Chain,
-        programs: Sequence[Program],
+        programs: Sequence[KernelSequence],
         seed: int,
         together: bool = False,
         deadline: float = math.inf,
@@ -142,7 +144,7 @@ class Worker:
             first = len(results)
             part = programs[first:][: len(programs) if together else batch]
             there = baseline is not None and baseline >= first
-            request = Request(
+            request = MeasureRequest(
                 chain, inputs, tuple(part), extents, together,
                 baseline - first if there and baseline is not None else None,
                 deadline if math.isfinite(deadline) else None,
@@ -150,7 +152,7 @@ class Worker:
             results += self._asked(request, len(part), deadline)
         return results
 
-    def _asked(self, request: Request, count: int, deadline: float) -> list[Measured]:
+    def _asked(self, request: MeasureRequest, count: int, deadline: float) -> list[Measured]:
         """As many answers as there are before the child dies."""
         found: list[Measured] = []
         limit = self._most(request.chain)
@@ -175,7 +177,7 @@ def _inputs(
 
 def offsets(chain: Chain) -> dict[str, float]:
     """Where the inputs of which a shift is hoisted lie when such a program is checked."""
-    return {n: FAR.get(chain.tensor(n).dtype, 1e4) for n in shifted(chain)}
+    return {n: OFFSETS.get(chain.tensor(n).dtype, 1e4) for n in shifted(chain)}
 
 
 def tolerance(chain: Chain) -> float:
@@ -194,17 +196,17 @@ def surest(timed: Sequence[tuple[T, Measured]]) -> tuple[T, Measured]:
         times = [r.times for _, r in timed]
         which = fastest(times)
         name, result = timed[which]
-        return name, replace(result, conditions={**result.conditions, **told(times, which)})
+        return name, replace(result, conditions={**result.conditions, **comparison(times, which)})
     return min(timed, key=lambda pair: pair[1].seconds or math.inf)
 
 
-def turns(found: Sequence[Measured]) -> Turns:
+def interleaved(found: Sequence[Measured]) -> Interleaved:
     """What was measured of programs together, some of which may have failed."""
     seconds = tuple(m.seconds or math.inf for m in found)
     right = [m for m in found if m.seconds]
     if len(right) < 2 or not all(map(_in_turns, right)):
-        return Turns(seconds)
-    return Turns(seconds, tuple(m.times for m in found), right[0].conditions)
+        return Interleaved(seconds)
+    return Interleaved(seconds, tuple(m.times for m in found), right[0].conditions)
 
 
 def _in_turns(result: Measured) -> bool:

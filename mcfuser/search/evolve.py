@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Candidate = tuple[int, ...]
+from mcfuser.space.candidates import Candidate
+from mcfuser.space.plan import Floats, Ints
+
 Measure = Callable[[Sequence[Candidate], bool], Mapping[Candidate, float]]
 """Begins to measure candidates, none of them twice; the flag says that they are the last, unless
 one under way is better. Gives seconds of those that have ended since, infinity for one that failed;
@@ -33,7 +32,7 @@ DOUBT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The best candidate, its seconds, every measurement, and how the search ended."""
 
     best: Candidate | None
@@ -58,7 +57,7 @@ def evolve(
     room: int = MEASURED,
     ranked: bool = False,
     kin: Callable[[Candidate], object] | None = None,
-) -> Found:
+) -> SearchResult:
     """Searches the legal candidates `rows` [candidates, genes] with estimated `times`
     [candidates]; what a seed and the measurements decide is decided alike every time.
 
@@ -80,7 +79,7 @@ def evolve(
         if not chosen and not search.under_way:
             break
         search.take(measure(chosen, closed or search.settled or len(search.begun) >= most))
-    return Found(search.best, search.seconds, search.measured, search.settled)
+    return SearchResult(search.best, search.seconds, search.measured, search.settled)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Ended = Literal["settled", "trials", "time"]
+StopReason = Literal["settled", "trials", "time"]
 """Why a search ended: nothing better was found for a while, or its budget was spent."""
 
 
@@ -16,7 +16,7 @@ class Budget:
 
     trials: int | None = None
     seconds: float = 60.0
-    ended: Ended = "settled"
+    ended: StopReason = "settled"
 
     def covers(self, measured: int, trials: int | None, seconds: float) -> bool:
         """Whether a search under this budget, in which so many candidates were measured, would

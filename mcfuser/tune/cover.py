@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcfuser.algebra.quotient import guarded
-from mcfuser.chain import Chain, Cut, between, cut, finest
+from mcfuser.chain import Chain, Cut, cut, intermediate_cuts, unfused_cut
 from mcfuser.device import Device
-from mcfuser.measure.rounds import CONFIDENT, MARGIN, Turns, certainty, interval
+from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty, interval
 from mcfuser.model.least import least
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
@@ -27,16 +27,16 @@ SURE = 1.1
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
 
-Search = Callable[[Chain], Tuned]
+TunePiece = Callable[[Chain], Tuned]
 """Tunes a chain; raises NoCandidate."""
-Foresee = Callable[[Chain], float]
+PredictSeconds = Callable[[Chain], float]
 """The seconds that the model expects of a chain's best candidate."""
-Compare = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Turns]
+CompareCovers = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Interleaved]
 """Times programs in turns, until it is sure whether one is faster than the last of them."""
 
 
 @dataclass(frozen=True)
-class Way:
+class Cover:
     """A cut of a chain with a kernel for each piece."""
 
     cut: Cut
@@ -64,8 +64,8 @@ class Decision:
     """
 
     most: Cut
-    kept: Way | None
-    ways: tuple[Way, ...]
+    kept: Cover | None
+    ways: tuple[Cover, ...]
     times: tuple[float, ...]
     reason: str
     sure: float | None = None
@@ -92,7 +92,7 @@ class Decision:
         """Those of the way with a kernel for every piece, where there are several."""
         return self._least(lambda w: w.cut == self.most and len(w.cut) > 1)
 
-    def _least(self, wanted: Callable[[Way], bool]) -> float | None:
+    def _least(self, wanted: Callable[[Cover], bool]) -> float | None:
         times = self.times or tuple(w.seconds for w in self.ways)
         known = [t for w, t in zip(self.ways, times, strict=True) if wanted(w)]
         return min((t for t in known if math.isfinite(t)), default=None)
@@ -105,10 +105,10 @@ def pieces(chain: Chain, where: Cut) -> tuple[Chain, ...]:
 
 
 def decide(
-    chain: Chain, device: Device, search: Search, foresee: Foresee, compare: Compare
+    chain: Chain, device: Device, search: TunePiece, foresee: PredictSeconds, compare: CompareCovers
 ) -> Decision:
     """The kernels for a chain."""
-    most, reasons = finest(chain), list[str]()
+    most, reasons = unfused_cut(chain), list[str]()
     fused = _way(chain, (len(chain.operators),), search, math.inf, reasons)
     if len(most) == 1:
         reason = f"left to TVM: {reasons[0]}" if fused is None else "one product with its epilogue"
@@ -132,7 +132,9 @@ def decide(
     return _fastest(most, tuple(ways), compare([w.pairs for w in ways]))
 
 
-def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[str]) -> Way | None:
+def _way(
+    chain: Chain, where: Cut, search: TunePiece, limit: float, reasons: list[str]
+) -> Cover | None:
     """The tuned pieces of a cut; None, with a reason, where one has no kernel or where those tuned
     so far take longer than `limit` seconds."""
     chains, kernels, spent = pieces(chain, where), list[Tuned](), 0.0
@@ -147,13 +149,13 @@ def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[s
             alone = f"{i + 1} of them take{'s' if i == 0 else ''} {spent * 1e6:.1f} us alone"
             reasons.append(f"in {len(chains)} kernels, {alone}")
             return None
-    return Way(where, chains, tuple(kernels))
+    return Cover(where, chains, tuple(kernels))
 
 
-def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | None:
+def _favourite(chain: Chain, ways: Sequence[Cover], foresee: PredictSeconds) -> Cut | None:
     """The cut between that the model expects to be fastest, where it expects it to beat what was
     tuned; the model may be off by as much as it was for that."""
-    if not 2 < len(finest(chain)) <= PIECES:
+    if not 2 < len(unfused_cut(chain)) <= PIECES:
         return None
     known: dict[str, float] = {}
 
@@ -164,12 +166,12 @@ def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | Non
         return sum(known[piece.key] for piece in chains)
 
     best = min(ways, key=lambda w: w.seconds)
-    found = min(between(chain), key=lambda where: expected(pieces(chain, where)))
+    found = min(intermediate_cuts(chain), key=lambda where: expected(pieces(chain, where)))
     off = best.seconds / max(expected(best.chains), 1e-30)
     return found if off * expected(pieces(chain, found)) < best.seconds else None
 
 
-def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
+def _fastest(most: Cut, ways: tuple[Cover, ...], timed: Interleaved) -> Decision:
     """The fastest of those that are surely faster than the most kernels by more than noise, or else
     these; `ways` have the fewest kernels first."""
     times = tuple(t if t > 0 else math.inf for t in timed.seconds)
@@ -210,7 +212,7 @@ def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
     )
 
 
-def _surely(timed: Turns, fewer: int, most: int) -> bool:
+def _surely(timed: Interleaved, fewer: int, most: int) -> bool:
     """Fewer kernels are faster by more than noise, as far as rounds tell."""
     found = timed.ratios(most, fewer)
     if not found:  # one of them failed
@@ -218,11 +220,11 @@ def _surely(timed: Turns, fewer: int, most: int) -> bool:
     return certainty(found, 1 / MARGIN) >= CONFIDENT
 
 
-def _reason(kept: Way, other: Way, ratio: float) -> str:
+def _reason(kept: Cover, other: Cover, ratio: float) -> str:
     if len(kept.cut) > 1:
         return f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
     return f"{ratio:.2f}x over {_named(other)}"
 
 
-def _named(way: Way) -> str:
+def _named(way: Cover) -> str:
     return "fused" if len(way.cut) == 1 else f"unfused in {len(way.cut)} kernels"

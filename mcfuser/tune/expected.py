@@ -9,10 +9,10 @@ from mcfuser.errors import ChainError
 from mcfuser.space.candidates import candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import Space, distinct, parted, prune, space
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 
 
-def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[str, int]]:
+def pruned(chain: Chain, device: Device, options: TuneOptions) -> tuple[Space, dict[str, int]]:
     """The pruned space of a chain, loops over few blocks in parts, and its size rule by rule."""
     whole = space(chain, options.space, options.shifts)
     left, steps = prune(whole, device)
@@ -21,7 +21,7 @@ def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[
 
 
 def expected(
-    chain: Chain, device: Device, options: Options, backend: Backend, measured: bool = True
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend, measured: bool = True
 ) -> float:
     """Seconds; infinity where no candidate is legal. Some candidates are only for where they can be
     `measured`."""

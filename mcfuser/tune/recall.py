@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcfuser.chain import Chain
-from mcfuser.measure.rounds import CONFIDENT, MARGIN, Turns, certainty
+from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty
 from mcfuser.tune.key import CacheKey, nearest
-from mcfuser.tune.tuned import Cache, Options, Tuned
+from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
 
-Launchable = Callable[[Tuned, Chain], object]
+MakeLaunchable = Callable[[Tuned, Chain], object]
 """Makes a kept kernel ready to be called; raises KeyError, TypeError or ValueError where it cannot
 be read."""
 
 
 def recall(
-    cache: Cache, key: CacheKey, chain: Chain, launchable: Launchable
+    cache: Cache, key: CacheKey, chain: Chain, launchable: MakeLaunchable
 ) -> tuple[Tuned | None, str]:
     """The kept kernel of a key; or None, with the reason why there is none in one clause, empty
     where nothing was ever kept for the chain."""
@@ -33,7 +33,7 @@ def recall(
     return known, ""
 
 
-def serves(known: Tuned, options: Options) -> bool:
+def serves(known: Tuned, options: TuneOptions) -> bool:
     """Whether a kept kernel is what a search under these options would find: it was measured, and
     its search was not given less."""
     return known.measured is not None and known.budget.covers(
@@ -41,7 +41,7 @@ def serves(known: Tuned, options: Options) -> bool:
     )
 
 
-def better(known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Turns]) -> Tuned:
+def better(known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Interleaved]) -> Tuned:
     """The faster of a kept kernel and one that a larger search found, timed in turns by `compare`
     where both were measured. The kept one stays, under the larger search's budget, where it is not
     sure that the other is faster by more than noise."""

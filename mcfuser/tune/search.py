@@ -19,10 +19,10 @@ import numpy as np
 
 from mcfuser.backend import Building, Kernel
 from mcfuser.chain import Chain
-from mcfuser.measure.request import Measured, smaller
+from mcfuser.measure.request import Measured, smaller_extents
 from mcfuser.measure.worker import BATCH, Worker, surest
 from mcfuser.process.child import NO_TIME
-from mcfuser.search.evolve import MEASURED, Found, evolve
+from mcfuser.search.evolve import MEASURED, SearchResult, evolve
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.knobs import Settings
 from mcfuser.space.plan import Floats, Plan
@@ -71,7 +71,7 @@ def announce(worker: Worker, chain: Chain, seed: int, offsets: Mapping[str, floa
 
 
 @dataclass
-class Search:
+class CandidateSearch:
     """One search on the device that `worker` measures on; `failed` counts reasons."""
 
     chain: Chain
@@ -223,7 +223,7 @@ class Search:
 
     # --- finalists
 
-    def _best(self, search: Found) -> Best | None:
+    def _best(self, search: SearchResult) -> Best | None:
         """The fastest of the first finalists that are right on other inputs as well."""
         ranked = search.ranked(len(search.measured))
         timed = list[tuple[Candidate, Measured]]()
@@ -250,7 +250,7 @@ class Search:
         ask = partial(
             self.worker.measure, self.chain, programs, self.seed + 1, deadline=self.deadline
         )
-        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller(self.chain))]
+        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller_extents(self.chain))]
         rounds.append(ask(together=True))
         found = []
         done = all(r.failed != NO_TIME and not r.unusable for r in rounds[-1])

@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TuneOptions:
     """`trials` bounds the measurements of one chain, `timeout` (seconds) the whole run. Without
     `shifts` no sum is multiplied out (algebra.hoist); tuning falls back to that by itself. With
     `retune` kernels that were kept before are not used, and are replaced."""
@@ -166,7 +166,7 @@ class MemoryCache:
 
 
 @dataclass
-class Anew:
+class RetuneCache:
     """A cache that answers with what was put into it since alone: kernels kept before are searched
     again, once, and replaced."""
 

@@ -18,24 +18,24 @@ from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.measure.request import Measured
-from mcfuser.measure.rounds import Turns
-from mcfuser.measure.worker import Worker, offsets, turns
+from mcfuser.measure.rounds import Interleaved
+from mcfuser.measure.worker import Worker, interleaved, offsets
 from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, candidates
 from mcfuser.space.knobs import KnobTable
-from mcfuser.tune.budget import Budget, Ended
+from mcfuser.tune.budget import Budget, StopReason
 from mcfuser.tune.choice import chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.key import CacheKey, cache_key
 from mcfuser.tune.recall import better, recall, serves
-from mcfuser.tune.search import Best, Search, announce
+from mcfuser.tune.search import Best, CandidateSearch, announce
 from mcfuser.tune.tuned import (
-    Anew,
     Cache,
     NoCandidate,
-    Options,
     Progress,
+    RetuneCache,
     Tuned,
+    TuneOptions,
     kernel_name,
     names_of,
 )
@@ -45,7 +45,7 @@ def tune(
     chain: Chain,
     device: Device,
     cache: Cache,
-    options: Options,
+    options: TuneOptions,
     progress: Progress = lambda stage, done, total: None,
     worker: Worker | None = None,
     deadline: float | None = None,
@@ -65,7 +65,7 @@ def tune(
     """
     backend = worker.backend if worker is not None else backend_of(device)
     key = key_of(chain, device, options, backend)
-    cache = Anew(cache) if options.retune else cache
+    cache = RetuneCache(cache) if options.retune else cache
     known, missed = recall(cache, key, chain, partial(kernel_of, backend))
     if known is not None and serves(known, options):
         return known
@@ -88,7 +88,7 @@ def tune(
                 raise
             return known
 
-        def in_turns(some: Sequence[Tuned]) -> Turns:
+        def in_turns(some: Sequence[Tuned]) -> Interleaved:
             return compare(worker, chain, [[(t, chain)] for t in some], options.seed, deadline, 0)
 
         if known is not None:
@@ -99,7 +99,7 @@ def tune(
 
 
 def key_of(
-    chain: Chain, device: Device, options: Options, backend: Backend | None = None
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend | None = None
 ) -> CacheKey:
     """Equal for chains that differ in names only, on equal devices, with the same knobs, compilers
     and sources."""
@@ -108,7 +108,7 @@ def key_of(
     return cache_key(chain.key, device, options.space, options.shifts, table.text, backend)
 
 
-def _predicted_again(known: Tuned, options: Options, worker: Worker, deadline: float) -> bool:
+def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadline: float) -> bool:
     """The device is not at hand, and the model could choose nothing better than what is kept."""
     told = known.measured is not None
     enough = told or known.budget.covers(known.trials, options.trials, options.timeout)
@@ -116,7 +116,7 @@ def _predicted_again(known: Tuned, options: Options, worker: Worker, deadline: f
 
 
 def _searched(
-    key: CacheKey, chain: Chain, device: Device, options: Options, progress: Progress,
+    key: CacheKey, chain: Chain, device: Device, options: TuneOptions, progress: Progress,
     worker: Worker, deadline: float,
 ) -> Tuned:  # fmt: skip
     try:
@@ -137,12 +137,12 @@ def compare(
     seed: int,
     deadline: float = math.inf,
     baseline: int | None = None,
-) -> Turns:
+) -> Interleaved:
     """Programs that compute a chain, timed in turns in one process until it is sure whether one is
     faster than the `baseline`; what the model says where the device is not at hand, and what the
     searches found where that is not done by the `deadline` (time.monotonic)."""
-    predicted = Turns(tuple(sum(t.predicted for t, _ in pairs) for pairs in programs))
-    searched = Turns(tuple(sum(t.seconds for t, _ in pairs) for pairs in programs))
+    predicted = Interleaved(tuple(sum(t.predicted for t, _ in pairs) for pairs in programs))
+    searched = Interleaved(tuple(sum(t.seconds for t, _ in pairs) for pairs in programs))
     if time.monotonic() >= deadline:
         return searched
     if worker.refused(deadline) is not None:
@@ -154,7 +154,7 @@ def compare(
     unmeasured = all(t.measured is None for pairs in programs for t, _ in pairs)
     if unmeasured and any(m.unusable for m in found):
         return predicted
-    return searched if any(m.failed == NO_TIME for m in found) else turns(found)
+    return searched if any(m.failed == NO_TIME for m in found) else interleaved(found)
 
 
 def kernel_of(backend: Backend, tuned: Tuned, chain: Chain) -> Kernel:
@@ -179,7 +179,7 @@ class _Tuning:
         key: CacheKey,
         chain: Chain,
         device: Device,
-        options: Options,
+        options: TuneOptions,
         progress: Progress,
         worker: Worker,
         deadline: float,
@@ -208,9 +208,9 @@ class _Tuning:
         self.stages["lowered"] = best.candidates
         return self._kept(best)
 
-    def _search(self, name: str) -> Search:
+    def _search(self, name: str) -> CandidateSearch:
         found = candidates(self.space, self.table, self.worker.backend.feasible)
-        return Search(
+        return CandidateSearch(
             self.chain, found, self.worker, name, self.options.seed, self.options.trials,
             self.deadline, self.offsets, self.failed,
             lambda done, total: self.progress("measure", done, total),
@@ -263,7 +263,7 @@ class _Tuning:
             budget=Budget(self.options.trials, self.options.timeout, self._ended(best)),
         )
 
-    def _ended(self, best: Best) -> Ended:
+    def _ended(self, best: Best) -> StopReason:
         """What ended the search."""
         if self._late():
             return "time"

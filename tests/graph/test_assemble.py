@@ -18,22 +18,22 @@ from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ChainError
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load
-from mcfuser.graph.partition import Found, partition
+from mcfuser.graph.partition import ChainMatch, partition
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 
 
-def feed_forward() -> tuple[Loaded, Found]:
+def feed_forward() -> tuple[Loaded, ChainMatch]:
     loaded = load((FIXTURES / "feed_forward_relu.onnx").read_bytes(), {})
     (found,) = partition(loaded.module, 1e11, 1e10).found
     return loaded, found
 
 
-def kernel(chain: Chain, found: Found, name: str) -> Installed:
+def kernel(chain: Chain, found: ChainMatch, name: str) -> Installed:
     return Installed(name, chain, primfunc(chain, found.shapes))
 
 
-def parts(found: Found) -> list[Chain]:
+def parts(found: ChainMatch) -> list[Chain]:
     """The chain in two, after the map that follows the first product."""
     second = products(found.chain)[1].out
     names = [o.out for o in found.chain.operators]

@@ -15,7 +15,7 @@ from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
-from mcfuser.graph.partition import Found, Partition, partition
+from mcfuser.graph.partition import ChainMatch, Partition, partition
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 
@@ -48,7 +48,7 @@ def feeds(loaded: Loaded, name: str) -> dict[str, NDArray[Any]]:
     return out
 
 
-def naive(found: Found, index: int) -> Replacement:
+def naive(found: ChainMatch, index: int) -> Replacement:
     kernel = Installed(f"kernel{index}", found.chain, primfunc(found.chain, found.shapes))
     return Replacement(found, (kernel,))
 
@@ -97,7 +97,7 @@ def test_a_product_alone_means_the_same(name: str, tmp_path: Path) -> None:
     assert all(len(products(f.chain)) == 1 for f in cut.found)
 
 
-def chain_of(cut: Partition, count: int) -> Found:
+def chain_of(cut: Partition, count: int) -> ChainMatch:
     return next(f for f in cut.found if len(products(f.chain)) == count)
 
 

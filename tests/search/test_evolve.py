@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.search.evolve import EPSILON, MEASURED, POPULATION, Candidate, Found, evolve
+from mcfuser.search.evolve import EPSILON, MEASURED, POPULATION, Candidate, SearchResult, evolve
 
 Cost = Callable[[Candidate], float]
 
@@ -101,7 +101,7 @@ def test_what_holds_of_every_search(legal, seed, trials, failing) -> None:
         failed = failing == "all" or (failing == "some" and sum(c) % 3 == 0)
         return float("inf") if failed else cost(c)
 
-    def search() -> tuple[Found, Bench]:
+    def search() -> tuple[SearchResult, Bench]:
         bench = Bench(measured)
         return evolve(rows, estimated(rows, cost), bench, seed, trials), bench
 
@@ -125,7 +125,7 @@ def test_what_holds_of_every_search(legal, seed, trials, failing) -> None:
 def test_an_empty_space_is_no_error() -> None:
     bench = Bench(lambda c: 1.0)
     found = evolve(np.zeros((0, 4), np.int64), np.zeros(0), bench, 0)
-    assert found == Found(None, float("inf"), {}, False)
+    assert found == SearchResult(None, float("inf"), {}, False)
     assert bench.asked == []
 
 
@@ -320,7 +320,7 @@ class Beside(Bench):
 ROOM = 12
 
 
-def search_beside(seed: int, turns: Cost, **more: Any) -> tuple[Found, Beside]:
+def search_beside(seed: int, turns: Cost, **more: Any) -> tuple[SearchResult, Beside]:
     cost, rows = bowl((3, 3, 20, 11)), grid(4, 4, 32, 32)
     bench = Beside(cost, turns)
     rough = estimated(rows, lambda c: cost(c) * (1 + 0.3 * ((c[2] * 7 + c[3]) % 5)))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mcfuser.chain import Chain, attention, finest, gemm
+from mcfuser.chain import Chain, attention, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.measure.rounds import MARGIN, Turns
+from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.tune.cover import Decision, decide
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
@@ -36,7 +36,7 @@ class Bench:
 
     found: Mapping[tuple[int, str], float]
     expected: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    in_turns: Sequence[float] | Turns | None = None
+    in_turns: Sequence[float] | Interleaved | None = None
     measured: bool = True
     asked: list[Pieces] = field(default_factory=list)
     beside: list[int] = field(default_factory=list)
@@ -51,12 +51,12 @@ class Bench:
     def foresee(self, chain: Chain) -> float:
         return self.expected.get(where(chain), self.found.get(where(chain), float("inf")))
 
-    def compare(self, programs) -> Turns:
+    def compare(self, programs) -> Interleaved:
         self.beside = [len(p) for p in programs]
         if self.in_turns is not None:
             found = self.in_turns
-            return found if isinstance(found, Turns) else Turns(tuple(found))
-        return Turns(tuple(sum(t.predicted for t, _ in p) for p in programs))
+            return found if isinstance(found, Interleaved) else Interleaved(tuple(found))
+        return Interleaved(tuple(sum(t.predicted for t, _ in p) for p in programs))
 
     def decide(self, chain: Chain, device=H200) -> Decision:
         return decide(chain, device, self.search, self.foresee, self.compare)
@@ -85,7 +85,7 @@ def test_the_whole_is_kept_where_it_is_faster_than_its_pieces() -> None:
 @pytest.mark.parametrize("gain", [1.0, 0.985])
 def test_a_gain_within_noise_keeps_the_pieces(gain: float) -> None:
     made = Bench(PARTS | WHOLE, in_turns=[7e-6 * gain, 7e-6]).decide(SMALL)
-    assert gain > MARGIN and made.kept is not None and made.kept.cut == finest(SMALL)
+    assert gain > MARGIN and made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason.startswith("3 kernels are kept: fused takes")
 
 
@@ -148,10 +148,10 @@ def test_what_has_no_kernel_is_said() -> None:
     assert Bench({(1, "C"): 1e-6}).decide(one).reason == "one product with its epilogue"
 
 
-def rounds(count: int, *shares: float) -> Turns:
+def rounds(count: int, *shares: float) -> Interleaved:
     """So many equal rounds of three ways' times, or of two."""
     times = tuple(tuple(s * 1e-6 * (1 + i % 3) for i in range(count)) for s in shares)
-    return Turns(tuple(t[0] for t in times), times, {"busy": False})
+    return Interleaved(tuple(t[0] for t in times), times, {"busy": False})
 
 
 def test_a_decision_says_how_sure_it_is() -> None:
@@ -163,16 +163,20 @@ def test_a_decision_says_how_sure_it_is() -> None:
     assert made.sure is not None and made.sure > 0.98 and made.conditions == {"busy": False}
     assert made.ratio == (pytest.approx(1.4), pytest.approx(1.4))
     slower = Bench(PARTS | WHOLE, in_turns=rounds(7, 7.0, 5.0)).decide(SMALL)
-    assert slower.kept is not None and slower.kept.cut == finest(SMALL) and slower.sure == made.sure
+    assert (
+        slower.kept is not None
+        and slower.kept.cut == unfused_cut(SMALL)
+        and slower.sure == made.sure
+    )
 
 
 @pytest.mark.parametrize("fused", [(4.0, 4.0, 9.0), (5.0, 9.0, 3.0)])
 def test_what_is_not_told_apart_from_noise_keeps_the_pieces(fused) -> None:
     """Its median is far smaller, but every third round says otherwise."""
     times = tuple(1e-6 * fused[i % 3] for i in range(12)), (6e-6,) * 12
-    found = Turns((4e-6, 6e-6), times, {"busy": True})
+    found = Interleaved((4e-6, 6e-6), times, {"busy": True})
     made = Bench(PARTS | WHOLE, in_turns=found).decide(SMALL)
-    assert made.kept is not None and made.kept.cut == finest(SMALL)
+    assert made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason.startswith("3 kernels are kept: not told apart from noise, fused takes ")
     assert made.sure is not None and made.sure < 0.98
 
@@ -180,7 +184,7 @@ def test_what_is_not_told_apart_from_noise_keeps_the_pieces(fused) -> None:
 def test_a_cut_between_that_is_not_surely_faster_gives_way_to_one_that_is() -> None:
     middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
     noisy = tuple(1e-6 * (3.0 if i % 3 else 9.0) for i in range(9))
-    found = Turns((5e-6, 3e-6, 7e-6), ((5e-6,) * 9, noisy, (7e-6,) * 9), {})
+    found = Interleaved((5e-6, 3e-6, 7e-6), ((5e-6,) * 9, noisy, (7e-6,) * 9), {})
     made = Bench(WHOLE | PARTS | middle, in_turns=found).decide(SMALL)
     assert made.kept is not None and made.kept.cut == (7,)
     assert made.sure is not None and made.sure > 0.98

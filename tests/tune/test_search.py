@@ -26,8 +26,8 @@ from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import search as searching
 from mcfuser.tune import tuner as tuning
-from mcfuser.tune.search import LATE, Search, in_flight
-from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned, names_of
+from mcfuser.tune.search import LATE, CandidateSearch, in_flight
+from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune
 from tests.support.chains import other
 from tests.support.workers import Away, StandIn
@@ -74,7 +74,7 @@ def source(kernel: Kernel) -> Source:
 def tuned(worker: Worker, **options) -> Tuned:
     """The chain, tuned by a worker that is not needed any more."""
     with worker:
-        return tune(CHAIN, H200, MemoryCache(), Options(**options), worker=worker)
+        return tune(CHAIN, H200, MemoryCache(), TuneOptions(**options), worker=worker)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def bench():
 def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
     failed: Counter[str] = Counter()
     told: list[tuple[int, int]] = []
-    search = Search(
+    search = CandidateSearch(
         CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
         lambda done, total: told.append((done, total)),
     )  # fmt: skip
@@ -103,7 +103,7 @@ def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
 
 def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
     cache = MemoryCache()
-    found = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    found = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert found.measured is not None and found.error == 1e-4
     assert found.conditions == {"sm_mhz": 1980}
     assert found.binary[:4] == b"\x7fELF"
@@ -112,13 +112,13 @@ def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
     again = kernel_of(CUDA, found, CHAIN)
     assert again.source == found.source and again.binary == found.binary
     before = len(bench.asked)
-    assert tune(CHAIN, H200, cache, Options(trials=8), worker=bench) is found
+    assert tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench) is found
     assert len(bench.asked) == before
 
 
 def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
     """Nothing is generated beside it, and a chain with other names has it, too."""
-    found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=bench)
+    found = tune(CHAIN, H200, MemoryCache(), TuneOptions(trials=8), worker=bench)
     made, tensors, _ = other(CHAIN)
     old = replace(found, expression="", tiles={}, lowering={}, source="# an older one's")
     there, same = (source(kernel_of(CUDA, old, c)) for c in (made, CHAIN))
@@ -135,18 +135,18 @@ def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
 @pytest.mark.parametrize("damage", [{"launch": {}}, {"resources": {}}])
 def test_launches_that_cannot_be_read_are_a_miss(bench, damage) -> None:
     cache = MemoryCache()
-    first = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    first = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     cache.put(replace(first, **damage))
-    again = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    again = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert again.missed.startswith("the kept kernel cannot be read: ")
     assert again.launch == first.launch
 
 
 def test_a_search_cut_short_on_a_gpu_is_made_longer(bench) -> None:
     cache = MemoryCache()
-    first = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    first = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert first.budget.ended == "trials"
-    more = tune(CHAIN, H200, cache, Options(trials=24), worker=bench)
+    more = tune(CHAIN, H200, cache, TuneOptions(trials=24), worker=bench)
     assert more.trials > first.trials and cache.get(first.key) is more
     assert bench.asked[-1] == (2, True)  # both, in turns
     measured = [t.measured for t in (first, more) if t.measured is not None]
@@ -157,19 +157,19 @@ def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
     cache = MemoryCache()
 
     with Away(H200) as away:
-        predicted = tune(CHAIN, H200, cache, Options(), worker=away)
+        predicted = tune(CHAIN, H200, cache, TuneOptions(), worker=away)
         assert predicted.measured is None
         assert predicted.failed["no NVIDIA GPU is at hand"] == 1
-        assert tune(CHAIN, H200, cache, Options(), worker=away) is predicted
-    measured = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+        assert tune(CHAIN, H200, cache, TuneOptions(), worker=away) is predicted
+    measured = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert measured.measured is not None
 
 
 def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     cache = MemoryCache()
-    fused = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    fused = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     alone = parts(CHAIN)
-    pieces = [tune(p, H200, cache, Options(trials=8), worker=bench) for p in alone]
+    pieces = [tune(p, H200, cache, TuneOptions(trials=8), worker=bench) for p in alone]
     unfused = list(zip(pieces, alone, strict=True))
     one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0).seconds
     assert bench.asked[-1] == (2, True)
@@ -262,7 +262,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     monkeypatch.setattr(searching, "SLOWEST", 0.05 if not ever else 100.0)
     bench, failed = Bench(), Counter[str]()
     bench.builder.compilers = Slow(ever)
-    search = Search(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
+    search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
                     lambda done, total: None)  # fmt: skip
     try:
         best = search.run()
@@ -276,7 +276,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
 
 
 def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) -> None:
-    options = Options(seed=7, trials=32)
+    options = TuneOptions(seed=7, trials=32)
     for limit in ("COMPILING", "WAITING"):
         monkeypatch.setattr(cuda_builder, limit, 3600.0)
     long = tune(CHAIN, H200, MemoryCache(), options, worker=bench)
@@ -299,7 +299,7 @@ def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch
     none = replace(every(), rows=every().rows[:0])
     monkeypatch.setattr(tuning, "candidates", lambda *given, **more: none)
     with pytest.raises(NoCandidate, match="no tiles of its space suit a block"):
-        tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
+        tune(CHAIN, H200, MemoryCache(), TuneOptions(), worker=bench)
 
 
 def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
@@ -333,5 +333,5 @@ def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
 
     monkeypatch.setattr(Bench, "ahead", ahead)
     before = len(bench.on)
-    tune(CHAIN, H200, MemoryCache(), Options(trials=8, seed=5), worker=bench)
+    tune(CHAIN, H200, MemoryCache(), TuneOptions(trials=8, seed=5), worker=bench)
     assert told == [on for i, on in enumerate(bench.on) if i >= before and on not in bench.on[:i]]
