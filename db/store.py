@@ -294,7 +294,7 @@ class Storage:
                 continue  # another process put it in between: now it is there to be replaced
         raise RuntimeError(f"kernel {tuned.key} cannot be kept: others remove it all the time")
 
-    def alike(self, chain_key: str) -> Sequence[CacheKey]:
+    def keys_of(self, chain_key: str) -> Sequence[CacheKey]:
         """The keys of the kernels that are kept for a chain; those that cannot be read are left
         out."""
         from mcfuser.tune.key import CacheKey

@@ -101,11 +101,11 @@ class Worker:
             self._greeted = True
         return self._refused
 
-    def ahead(
+    def announce(
         self, chain: Chain, seed: int, together: bool, offsets: Mapping[str, float],
         varied: bool = False,
     ) -> None:  # fmt: skip
-        """Says what will be measured: inputs and what is expected are made meanwhile."""
+        """Has the child make a test case before it is asked to measure on it; does not wait."""
         self.warm()
         if self._child.alive:
             request = MeasureRequest(

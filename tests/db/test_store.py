@@ -363,10 +363,10 @@ class TestKernels:
         store.put(one)
         store.put(other)
         store.put(replace(tuned("3"), made=None))
-        assert store.alike(one.chain.key) == [one.made]
+        assert store.keys_of(one.chain.key) == [one.made]
         with store._engine.begin() as connection:
             connection.execute(text("UPDATE kernels SET made = '{}'"))
-        assert store.alike(one.chain.key) == []
+        assert store.keys_of(one.chain.key) == []
 
     @pytest.mark.parametrize(
         "damage",

@@ -38,8 +38,8 @@ def test_a_miss_names_what_differs_from_the_nearest() -> None:
     cache.put(KEPT)
     far = replace(KEY, knobs="others", sources="others", toolchain=())
     cache.put(replace(KEPT, key=far.digest, made=far))
-    found, why = recall(cache, replace(KEY, sources="changed"), CHAIN, fine)
-    assert found is None and why == "the nearest kept kernel differs in sources"
+    kept, why = recall(cache, replace(KEY, sources="changed"), CHAIN, fine)
+    assert kept is None and why == "the nearest kept kernel differs in sources"
 
 
 @pytest.mark.parametrize("error", [KeyError("launches"), TypeError("x"), ValueError("x")])
@@ -50,8 +50,8 @@ def test_a_kernel_that_cannot_be_launched_is_a_miss_with_a_reason(error: Excepti
     def broken(kernel: Tuned, chain) -> None:
         raise error
 
-    found, why = recall(cache, KEY, CHAIN, broken)
-    assert found is None and why.startswith("the kept kernel cannot be read: ")
+    kept, why = recall(cache, KEY, CHAIN, broken)
+    assert kept is None and why.startswith("the kept kernel cannot be read: ")
 
 
 def test_a_kernel_under_a_key_that_is_not_its_own_is_a_miss() -> None:
@@ -73,7 +73,7 @@ def test_a_prediction_serves_no_search_and_a_cut_search_no_larger_one() -> None:
     [((1.0, 2.0), True), ((2.0, 1.0), False), ((float("inf"), 1.0), False),
      ((1.0, float("inf")), True), ((float("inf"), float("inf")), True)],
 )  # fmt: skip
-def test_the_faster_in_turns_stays_under_the_larger_budget(times, first: bool) -> None:
+def test_the_faster_when_interleaved_stays_under_the_larger_budget(times, first: bool) -> None:
     old = replace(KEPT, trials=3, budget=Budget(3, 60.0, "trials"))
     new = replace(KEPT, source="def other(): ...", trials=40, budget=LARGER)
     kept = better(old, new, lambda some: Interleaved(times))

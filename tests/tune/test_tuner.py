@@ -34,13 +34,13 @@ KEPT = MemoryCache()
 
 def test_a_chain_is_measured_and_right() -> None:
     told: list[tuple[str, int, int]] = []
-    found = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), lambda *a: told.append(a))
-    assert found.measured is not None and found.measured > 0
-    assert found.error is not None and found.error < 1e-5
-    assert 0 < found.trials <= 10
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), lambda *a: told.append(a))
+    assert tuned.measured is not None and tuned.measured > 0
+    assert tuned.error is not None and tuned.error < 1e-5
+    assert 0 < tuned.trials <= 10
     rules = ["rule1", "rule2", "rule3", "rule4"]
-    assert list(found.stages) == ["space", *rules, "distinct", "lowered"]
-    assert f"def {kernel_name(found.key)}(" in found.source
+    assert list(tuned.stages) == ["space", *rules, "distinct", "lowered"]
+    assert f"def {kernel_name(tuned.key)}(" in tuned.source
     assert told and told[-1][0] == "measure"
 
 
@@ -59,19 +59,19 @@ def test_the_cache_answers_and_names_do_not_matter() -> None:
 
 
 def test_axes_may_be_renamed_too() -> None:
-    found = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
     text = json.dumps(to_json(SMALL))
     for old, new in (('"m"', '"p"'), (" m,", " p,")):
         text = text.replace(old, new)
     renamed = from_json(json.loads(text))
     assert renamed.key == SMALL.key
     with Worker(BACKEND, CPU) as worker:
-        assert worker.measure(renamed, [[kernel_of(BACKEND, found, renamed)]], 0)[0].failed is None
+        assert worker.measure(renamed, [[kernel_of(BACKEND, tuned, renamed)]], 0)[0].failed is None
 
 
 def test_a_tuned_kernel_survives_json() -> None:
-    found = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
-    assert Tuned.from_json(json.loads(json.dumps(found.to_json()))) == found
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
+    assert Tuned.from_json(json.loads(json.dumps(tuned.to_json()))) == tuned
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_a_tuned_kernel_survives_json() -> None:
      {"binary": "AAAA"}, {"from_the_future": 1}, {"budget": {}}, {"made": 3}, {"chain": []}],
 )  # fmt: skip
 def test_a_document_of_another_form_is_told(damage) -> None:
-    found = tune(SMALL, CPU, KEPT, TuneOptions(trials=2), worker=Bench(0))
+    tuned = tune(SMALL, CPU, KEPT, TuneOptions(trials=2), worker=Bench(0))
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Tuned.from_json(found.to_json() | damage)
-    for name in found.to_json():
+        Tuned.from_json(tuned.to_json() | damage)
+    for name in tuned.to_json():
         with pytest.raises((KeyError, TypeError, ValueError)):
-            Tuned.from_json({k: v for k, v in found.to_json().items() if k != name})
+            Tuned.from_json({k: v for k, v in tuned.to_json().items() if k != name})
 
 
 def test_the_key_tells_devices_and_spaces_apart() -> None:
@@ -103,13 +103,13 @@ def test_the_key_tells_devices_and_spaces_apart() -> None:
     "chain", [attention(4, 128, 128, 64, 64, "float16"), gemm(1, 64, 48, 80, 33)]
 )
 def test_a_gpu_that_is_not_at_hand_gets_a_cubin_chosen_by_the_model(chain) -> None:
-    found = tune(chain, H200, MemoryCache(), TuneOptions())
-    assert found.binary[:4] == b"\x7fELF"
-    assert found.measured is None and found.error is None
-    assert 0 < found.resources["registers"] <= 255
-    assert found.resources["shared"] <= H200.fast
-    assert found.resources["spills"] == 0
-    assert "@triton.jit" in found.source
+    tuned = tune(chain, H200, MemoryCache(), TuneOptions())
+    assert tuned.binary[:4] == b"\x7fELF"
+    assert tuned.measured is None and tuned.error is None
+    assert 0 < tuned.resources["registers"] <= 255
+    assert tuned.resources["shared"] <= H200.fast
+    assert tuned.resources["spills"] == 0
+    assert "@triton.jit" in tuned.source
 
 
 def test_a_search_that_was_cut_short_says_so_and_stops_no_larger_one() -> None:
@@ -150,7 +150,7 @@ def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> N
 
 
 @pytest.mark.parametrize("faster", [0, 1])
-def test_of_the_kept_kernel_and_the_larger_search_s_the_faster_in_turns_stays(faster: int) -> None:
+def test_the_faster_of_the_kept_kernel_and_the_larger_search_s_stays(faster: int) -> None:
     cache = MemoryCache()
     one = tune(SMALL, CPU, cache, TuneOptions(trials=1), worker=Bench(0))
     marked = replace(one, source=one.source + "    # kept\n")
@@ -197,22 +197,22 @@ def test_a_kept_kernel_that_cannot_be_called_is_searched_again(damage) -> None:
 
 
 def test_the_kept_source_is_what_is_measured_and_installed() -> None:
-    """Not one generated beside it."""
-    found = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=4), worker=Bench(0))
-    marked = replace(found, source=found.source + "    # kept\n", lowering={}, expression="")
+    """None is generated for it."""
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=4), worker=Bench(0))
+    marked = replace(tuned, source=tuned.source + "    # kept\n", lowering={}, expression="")
     made, _, _ = other(SMALL)
     assert kernel_of(BACKEND, marked, made).source == marked.source
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
-    names = Names(*names_of(found, made))
-    installed = BACKEND.function(kept_kernel(found), made, names, "chain_1", shapes)
+    names = Names(*names_of(tuned, made))
+    installed = BACKEND.function(kept_kernel(tuned), made, names, "chain_1", shapes)
     assert installed.primfunc is not None
     with pytest.raises(ValueError, match="is none of chain"):
-        kernel_of(BACKEND, found, gemm(2, 32, 32, 16, 32))
+        kernel_of(BACKEND, tuned, gemm(2, 32, 32, 16, 32))
 
 
 class Bench(StandIn):
-    """Measures by arithmetic: the first candidate is the fastest alone, and in turns the `best` of
-    the finalists, or none, has seconds."""
+    """Measures by arithmetic: the first candidate is the fastest alone, and interleaved the `best`
+    of the finalists, or none, has seconds."""
 
     def __init__(self, best: int | None) -> None:
         super().__init__(CPU)
@@ -221,18 +221,18 @@ class Bench(StandIn):
 
     def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
         if not together:
-            found = [1e-3 + 1e-5 * (len(self.alone) + i) for i in range(len(programs))]
-            self.alone += found
-            return [Measured(s, 1e-7, None) for s in found]
+            seconds = [1e-3 + 1e-5 * (len(self.alone) + i) for i in range(len(programs))]
+            self.alone += seconds
+            return [Measured(s, 1e-7, None) for s in seconds]
         failed = Measured(None, None, "it crashed")
         return [Measured(2e-3, 2e-7, None) if i == self.best else failed
                 for i in range(len(programs))]  # fmt: skip
 
 
 @pytest.mark.parametrize("best", [0, 2])
-def test_a_finalist_that_fails_in_turns_is_not_kept(best: int) -> None:
-    found = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Bench(best))
-    assert (found.measured, found.error) == (2e-3, 2e-7)
+def test_a_finalist_that_fails_when_interleaved_is_not_kept(best: int) -> None:
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Bench(best))
+    assert (tuned.measured, tuned.error) == (2e-3, 2e-7)
 
 
 def test_a_search_whose_finalists_all_fail_has_no_kernel() -> None:
@@ -300,9 +300,9 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_chains_have_kernels_that_are_right(name: str) -> None:
-    found = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), TuneOptions(trials=4))
-    assert found.error is not None and found.error < 2e-2
-    assert not [why for why in found.failed if "ran longer" not in why], found.failed
+    tuned = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), TuneOptions(trials=4))
+    assert tuned.error is not None and tuned.error < 2e-2
+    assert not [why for why in tuned.failed if "ran longer" not in why], tuned.failed
 
 
 def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
@@ -316,14 +316,14 @@ def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
 
 def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> None:
     cache = MemoryCache()
-    found = tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic())
-    assert (found.measured, found.error, found.trials) == (None, None, 0)
-    assert found.seconds == found.predicted > 0
+    tuned = tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic())
+    assert (tuned.measured, tuned.error, tuned.trials) == (None, None, 0)
+    assert tuned.seconds == tuned.predicted > 0
     again = tune(SMALL, CPU, cache, TuneOptions(), worker=Bench(0))
-    assert again.measured is not None and cache.get(found.key) is again
+    assert again.measured is not None and cache.get(tuned.key) is again
     assert tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic()) is again
     with Worker(BACKEND, CPU) as worker:
-        assert worker.measure(SMALL, [[kernel_of(BACKEND, found, SMALL)]], 0)[0].failed is None
+        assert worker.measure(SMALL, [[kernel_of(BACKEND, tuned, SMALL)]], 0)[0].failed is None
 
 
 def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
@@ -361,8 +361,8 @@ def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
                 return [Measured(None, None, NO_TIME) for _ in programs]
             return super().measure(chain, programs, seed, together, **more)
 
-    found = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Late(0))
-    assert found.measured == 1e-3, "the first candidate was the fastest"
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Late(0))
+    assert tuned.measured == 1e-3, "the first candidate was the fastest"
 
 
 def test_a_chain_without_inputs_has_a_kernel() -> None:
@@ -384,5 +384,5 @@ def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
         ],
         "tensors": {},
     }
-    found = tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
-    assert not [why for why in found.failed if "compile" in why]
+    tuned = tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
+    assert not [why for why in tuned.failed if "compile" in why]
