@@ -1,4 +1,4 @@
-"""A chain with random inputs and what it should compute: what kernels are checked on."""
+"""Test cases: a chain with random inputs, and the results that a kernel must compute."""
 
 from __future__ import annotations
 
@@ -27,17 +27,22 @@ from mcfuser.measure.sample import ChainSample, sample_chain
 from mcfuser.space.reference import Array, evaluate, logical, typed
 
 PIECE = 1 << 20
-"""Random values that one generator draws."""
+"""Random values that are drawn from one generator."""
 CACHED = 1 << 17
-"""Values that are looked at together: what a core's cache holds, and a copy of it."""
+"""Values that are checked together: they and a copy fit a core's cache."""
 RANGES: tuple[ValueRange, ...] = ("positive", "share")
-"""What inputs that must not be negative are drawn from: the first that suits the chain."""
+"""The ranges that inputs which must not be negative are drawn from: the first that suits the
+chain."""
 
 
 @dataclass(frozen=True)
 class CaseData:
-    """Inputs as their types store them, flat; the sampled results expected of them, and what
-    rounding may make of these, in units of `Case.unit`."""
+    """The arrays of a test case, by tensor.
+
+    `data` are the inputs, flat, as their types store them. `expected` are the results of the
+    reference at the sampled positions, `allowed` the errors that rounding may cause in them, in
+    multiples of `Case.unit`.
+    """
 
     data: Mapping[str, Array]
     expected: Mapping[str, Array]
@@ -46,9 +51,12 @@ class CaseData:
 
 @dataclass(frozen=True)
 class Case:
-    """A chain with inputs drawn from a seed. The reference computes it at as many positions as
-    `budget` flops allow. A check allows relative errors of `unit`. Where inputs are `varied` all of
-    them may be given one `sign`."""
+    """A chain with inputs drawn from a `seed`, around `offsets` (by name).
+
+    The reference computes the chain at as many positions as `budget` flops allow. A check allows
+    relative errors of `unit`. `varied` inputs differ in sign and scale (mcfuser.measure.inputs); a
+    `sign` of 1 or -1 is given to all of them.
+    """
 
     chain: Chain
     seed: int
@@ -60,19 +68,21 @@ class Case:
 
     @cached_property
     def sample(self) -> ChainSample:
+        """The positions that the reference computes."""
         return sample_chain(self.chain, self.budget, self.seed)
 
     @cached_property
     def made(self) -> CaseData:
-        """The first of the RANGES for which every output is a number, or the one with most."""
+        """The arrays, drawn from the first of the RANGES for which every output is a number; if
+        there is none, from the one with the fewest NaN."""
         ranges = RANGES if positives(self.chain) else RANGES[:1]
         best, most = None, -1
         for positive in ranges:
-            found = self._made(positive)
-            known = [~np.isnan(found.expected[n]) for n in self.chain.outputs]
+            arrays = self._made(positive)
+            known = [~np.isnan(arrays.expected[n]) for n in self.chain.outputs]
             count = sum(int(np.count_nonzero(k)) for k in known)
             if count > most:
-                best, most = found, count
+                best, most = arrays, count
             if all(k.all() for k in known):
                 break
         assert best is not None
@@ -91,24 +101,26 @@ class Case:
         return CaseData(data, results, allowed(self.sample.chain, inputs, results, self.unit))
 
     def _random(self, pool: Executor, number: int, kind: InputKind) -> Array:
-        """Draws one input, in pieces with a generator each: long ones take seconds otherwise."""
+        """One input, drawn in parallel, in pieces that have a generator each."""
         name = self.chain.inputs[number]
-        found = stored_buffer(self.chain, name)
+        values = stored_buffer(self.chain, name)
         how: DrawStyle = draw_style(
             np.random.default_rng((self.seed, number)), kind, self.varied, self.sign
         )
 
         def draw(first: int) -> None:
-            part = found[first : first + PIECE]
+            part = values[first : first + PIECE]
             rng = np.random.default_rng((self.seed, number, first // PIECE))
             part[:] = encode(draw_values(rng, kind, len(part), how), kind.dtype)
 
-        list(pool.map(draw, range(0, len(found), PIECE)))
-        return found
+        list(pool.map(draw, range(0, len(values), PIECE)))
+        return values
 
     def error(self, name: str, found: Array) -> float | str:
-        """The norm-wise relative error of an output, as the chain indexes it and its type stores
-        it; or what is wrong."""
+        """The norm-wise relative error of an output, or a sentence that says how it is wrong.
+
+        `found` has the shape that the chain gives it, in the bytes of its type.
+        """
         dtype, made = self.chain.tensor(name).dtype, self.made
         wanted = made.expected[name]
         if (
@@ -122,8 +134,10 @@ class Case:
         return error if isinstance(error, float) else f"output '{name}' is wrong: {error}"
 
     def worst(self, found: Mapping[str, Array]) -> float | str:
-        """The largest of the outputs' errors, of flat arrays as their types store them; or what is
-        wrong with one of them."""
+        """The largest error of the outputs, or a sentence that says how one of them is wrong.
+
+        `found` are flat arrays, in the bytes of their types, by name.
+        """
         most = 0.0
         for name in self.chain.outputs:
             error = self.error(name, logical(self.chain, name, found[name]))
@@ -134,13 +148,13 @@ class Case:
 
 
 def _representable(values: Array, dtype: str) -> bool:
-    """None of them is infinite in that type."""
+    """Whether no value is infinite in that type."""
     most = {"float16": 6e4, "bfloat16": 3e38}.get(dtype, 3.402824e38)
     return not values.size or float(np.abs(values).max()) < most
 
 
 def stored_buffer(chain: Chain, name: str) -> Array:
-    """Room for a tensor, flat, in its type's bytes."""
+    """An uninitialised flat array for a tensor, in the bytes of its type."""
     dtype = chain.tensor(name).dtype
     return np.empty(flat_size(chain, name), _HOST.get(dtype, dtype))
 
@@ -151,7 +165,8 @@ _HOST = {"bfloat16": "uint16"}
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Values in a type's bytes; bfloat16, which numpy lacks, rounded to nearest even."""
+    """Values as a type stores them; bfloat16, which numpy lacks, as uint16, rounded to nearest
+    even."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = values.astype(np.float32).view(np.uint32)
@@ -160,14 +175,17 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def decode(stored: Array, dtype: str) -> Array:
-    """The values that `encode` stored."""
+    """The values of an array that `encode` made."""
     if dtype != "bfloat16":
         return stored
     return (stored.astype(np.uint32) << 16).view(np.float32)
 
 
 def all_finite(stored: Array, dtype: str) -> bool:
-    """No value that `encode` stored is infinite or none: not every bit of an exponent is set."""
+    """Whether no value of an array that `encode` made is infinite or NaN.
+
+    Of a narrow type the bits are checked: those are not finite whose exponent has all bits set.
+    """
     if dtype in (*WHOLE, "bool"):
         return True
     exponent = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(dtype)

@@ -83,7 +83,7 @@ def test_a_program_that_does_not_compile_is_told_with_the_last_line() -> None:
     assert told.failed == "it does not compile: no such statement"
 
 
-def test_programs_together_are_timed_in_turns_beside_the_baseline_that_is_right() -> None:
+def test_programs_together_are_interleaved_with_the_baseline_that_is_right() -> None:
     request = MeasureRequest(
         CHAIN, INPUTS, ((WRONG,), (RIGHT,), (RIGHT,)), together=True, baseline=2
     )
