@@ -22,7 +22,7 @@ from pathlib import Path
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
-from mcfuser.tune.tuned import MemoryCache, Options
+from mcfuser.tune.tuned import MemoryCache, TuneOptions
 
 HERE = Path(__file__).parent
 
@@ -51,7 +51,7 @@ def measured(path: Path, folder: Path, given: argparse.Namespace) -> list[str]:
     seconds = []
     for _ in ("cold", "warm"):
         begun = time.perf_counter()
-        artifact = compile_model(model, device, cache, Options(), {})
+        artifact = compile_model(model, device, cache, TuneOptions(), {})
         seconds.append(time.perf_counter() - begun)
     (folder / "module.so").write_bytes(artifact.module)
     runs = [check(folder, model, {}, seed) for seed in range(5)]

@@ -4,7 +4,7 @@
         [--peers cuDNN,FlexAttention] [--slice 7] [--again] [-o FILE]
 
 Works in slices of a few workloads: mcfuser tunes them, fused and unfused; torch's compiled peers
-are made side by side; then every contender of a workload is timed in turns in one process.
+are made side by side; then every contender of a workload is timed alternately in one process.
 A line a workload is kept in FILE (by default under benchmarks/results/), and a table beside it; a
 workload that is there with the same versions is skipped, so the command may be run again until
 nothing is left. Needs mcfuser[gpu] and torch.
@@ -35,13 +35,13 @@ import mcfuser
 from gpu_table import table
 from gpu_workloads import SUITES, Workload, workloads
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, finest
+from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision, Way, decide
+from mcfuser.tune.cover import Cover, Decision, decide
 from mcfuser.tune.expected import expected
-from mcfuser.tune.tuned import MemoryCache, Options, Tuned
+from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import compare, tune
 
 HERE = Path(__file__).parent
@@ -115,7 +115,7 @@ def _slice(
     with Worker(backend_of(device), device) as worker:
         if (why := worker.refused()) is not None:
             sys.exit(f"nothing can be measured: {why}")
-        tunings = [_tuned(w, device, worker, Options(seed)) for w in chosen]
+        tunings = [_tuned(w, device, worker, TuneOptions(seed)) for w in chosen]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder,
                    "TORCHINDUCTOR_COMPILE_THREADS": str(THREADS)}  # fmt: skip
     begun = time.monotonic()
@@ -123,7 +123,7 @@ def _slice(
         list(pool.map(lambda w: _ahead(suite, w.name, peers, environment), chosen))
     print(f"torch compiled {len(chosen)} in {time.monotonic() - begun:.0f} s", flush=True)
     kernels = [
-        {"name": w.name, "ways": {n: _json(way) for n, way in t.ways.items()}}
+        {"name": w.name, "covers": {n: _json(c) for n, c in t.covers.items()}}
         for w, t in zip(chosen, tunings, strict=True)
     ]
     request = {"suite": suite, "device": device.name, "seed": seed + 7, "peers": peers,
@@ -150,16 +150,16 @@ class Tuning:
     whole: float
 
     @property
-    def ways(self) -> dict[str, Way]:
-        """What it chose from, by the table's columns."""
-        most = finest(self.chain)
+    def covers(self) -> dict[str, Cover]:
+        """The covers that it chose from, by the table's columns."""
+        unfused = unfused_cut(self.chain)
         return {
-            "fused" if len(w.cut) == 1 else "unfused" if w.cut == most else "between": w
-            for w in self.decision.ways
+            "fused" if len(c.cut) == 1 else "unfused" if c.cut == unfused else "between": c
+            for c in self.decision.covers
         }
 
 
-def _tuned(w: Workload, device: Device, worker: Worker, options: Options) -> Tuning:
+def _tuned(w: Workload, device: Device, worker: Worker, options: TuneOptions) -> Tuning:
     begun, ended, cache = time.monotonic(), list[float](), MemoryCache()
 
     def search(chain: Chain) -> Tuned:
@@ -173,7 +173,7 @@ def _tuned(w: Workload, device: Device, worker: Worker, options: Options) -> Tun
         lambda programs: compare(worker, w.chain, programs, options.seed),
     )  # fmt: skip
     made = Tuning(w.chain, decision, ended[0] - begun, time.monotonic() - begun)
-    print(f"{w.name}: tuned in {made.seconds:.1f} s, with other ways {made.whole:.1f} s; "
+    print(f"{w.name}: tuned in {made.seconds:.1f} s, with other covers {made.whole:.1f} s; "
           f"{decision.reason}", flush=True)  # fmt: skip
     return made
 
@@ -184,8 +184,8 @@ def _ahead(suite: str, name: str, peers: Sequence[str], environment: Mapping[str
     subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _json(way: Way) -> dict[str, Any]:
-    return {"cut": way.cut, "kernels": [t.to_json() for t in way.kernels]}
+def _json(cover: Cover) -> dict[str, Any]:
+    return {"cut": cover.cut, "kernels": [t.to_json() for t in cover.kernels]}
 
 
 # --- results --------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _record(
 ) -> dict[str, Any]:
     """Medians, and quantiles over the rounds of each contender's time over mcfuser's."""
     times = {n: np.asarray(t) for n, t in answer["times"].items()}
-    own = next((n for n, way in tuning.ways.items() if way is tuning.decision.kept), None)
+    own = next((n for n, cover in tuning.covers.items() if cover is tuning.decision.kept), None)
     ratios = {}
     if own in times:
         for n, t in times.items():

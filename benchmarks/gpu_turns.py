@@ -61,11 +61,11 @@ def main() -> None:
 
 
 def _kernels(w: Workload, one: Mapping[str, Any]) -> dict[str, list[Kernel]]:
-    """The ways that mcfuser chose from: a kernel for each piece of a cut."""
+    """The covers that mcfuser chose from: a kernel for each piece of a cut."""
     found = {}
-    for name, way in one["ways"].items():
-        tuned = [Tuned.from_json(t) for t in way["kernels"]]
-        pairs = zip(tuned, pieces(w.chain, tuple(way["cut"])), strict=True)
+    for name, cover in one["covers"].items():
+        tuned = [Tuned.from_json(t) for t in cover["kernels"]]
+        pairs = zip(tuned, pieces(w.chain, tuple(cover["cut"])), strict=True)
         found[name] = [kernel_of(CUDA, t, piece) for t, piece in pairs]
     return found
 

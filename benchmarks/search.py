@@ -1,6 +1,6 @@
 """The search over landscapes that were measured, with made-up times of the compiler.
 
-    python benchmarks/search.py [--workers 16] [--room 18] [--seeds 6] [LANDSCAPE.json ..]
+    python benchmarks/search.py [--workers 16] [--in-flight 18] [--seeds 6] [LANDSCAPE.json ..]
 
 Candidates of a landscape are all that there is, the fitted model ranks them, and a compilation
 takes as long as a log-normal number says, the median being 1. Prints for each landscape how far
@@ -81,8 +81,8 @@ def simulate(landscape: Landscape, workers: int, under_way: int, seeds: int) -> 
     made = []
     for seed in range(seeds):
         clock = Clock(known, workers, seed)
-        found = evolve(rows, times, clock, seed, room=under_way, ranked=True,
-                       kin=lambda c: c[1:-1])  # fmt: skip
+        found = evolve(rows, times, clock, seed, in_flight=under_way, ranked=True,
+                       diversity_key=lambda c: c[1:-1])  # fmt: skip
         made.append((found.seconds / seconds.min(), clock.begun, clock.now))
     return tuple(float(x) for x in np.mean(made, axis=0))
 
@@ -91,10 +91,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("landscapes", nargs="*", type=Path, help="files; those of the H200 if none")
     parser.add_argument("--workers", type=int, default=16, help="compilations at a time")
-    parser.add_argument("--room", type=int, help="candidates under way, as the product has if none")
+    parser.add_argument(
+        "--in-flight", type=int, help="candidates under way, as the product has if none"
+    )
     parser.add_argument("--seeds", type=int, default=6)
     given = parser.parse_args()
-    under_way = given.room or in_flight(given.workers)
+    under_way = given.in_flight or in_flight(given.workers)
     every = []
     for path in given.landscapes or sorted(DATA.glob("*.json")):
         every.append(simulate(read(path), given.workers, under_way, given.seeds))

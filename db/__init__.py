@@ -2,7 +2,7 @@
 
 from db.blobs import Blobs, LostBlob
 from db.full import is_full
-from db.models import Job, Kernel
-from db.store import Order, StorageError, Store
+from db.models import Job, KernelRow
+from db.store import Order, Storage, StorageError
 
-__all__ = ["Blobs", "Job", "Kernel", "LostBlob", "Order", "StorageError", "Store", "is_full"]
+__all__ = ["Blobs", "Job", "KernelRow", "LostBlob", "Order", "Storage", "StorageError", "is_full"]

@@ -96,7 +96,7 @@ class Job(Base):
     )
 
 
-class Kernel(Base):
+class KernelRow(Base):
     """One tuned kernel: what is asked for as columns, the whole as a document, and its binary.
 
     `made` is the cache key field by field (mcfuser.tune.key), null where none was kept.

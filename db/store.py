@@ -20,7 +20,7 @@ from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sess
 from db import again
 from db.again import gave_up
 from db.engine import connect, upgrade, writing
-from db.models import LIVE, STATES, Job, Kernel, KernelUse, Probed
+from db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
 
 if TYPE_CHECKING:
     from mcfuser.device import Device
@@ -48,7 +48,7 @@ class Order:
     options: dict[str, Any]
 
 
-class Store:
+class Storage:
     """Jobs and kernels in one database; any number of processes may hold one each.
 
     A job is taken by compare-and-set: the row changes only where it still is what was read. The
@@ -278,7 +278,7 @@ class Store:
         """Keeps a tuned kernel; of two with one key the later stays."""
         document = tuned.to_json()
         binary = base64.b64decode(str(document.pop("binary")))
-        kernel = Kernel(
+        kernel = KernelRow(
             key=tuned.key, chain=tuned.chain.name, chain_key=tuned.chain.key,
             device=tuned.device, expression=tuned.expression, measured=tuned.measured,
             predicted=tuned.predicted, created=self._now(), made=document["made"],
@@ -287,21 +287,23 @@ class Store:
         for _ in range(_RACES):
             try:
                 with self._write.begin() as session:
-                    session.execute(delete(Kernel).where(Kernel.key == tuned.key))
+                    session.execute(delete(KernelRow).where(KernelRow.key == tuned.key))
                     session.add(kernel)
                 return
             except IntegrityError:
                 continue  # another process put it in between: now it is there to be replaced
         raise RuntimeError(f"kernel {tuned.key} cannot be kept: others remove it all the time")
 
-    def alike(self, chain_key: str) -> Sequence[CacheKey]:
+    def keys_of(self, chain_key: str) -> Sequence[CacheKey]:
         """The keys of the kernels that are kept for a chain; those that cannot be read are left
         out."""
         from mcfuser.tune.key import CacheKey
 
-        query = select(Kernel.made).where(Kernel.chain_key == chain_key, Kernel.made.is_not(None))
+        query = select(KernelRow.made).where(
+            KernelRow.chain_key == chain_key, KernelRow.made.is_not(None)
+        )
         with self._read() as session:
-            found = session.scalars(query.order_by(Kernel.created.desc()).limit(_ALIKE)).all()
+            found = session.scalars(query.order_by(KernelRow.created.desc()).limit(_ALIKE)).all()
         read: list[CacheKey] = []
         for made in found:
             with suppress(KeyError, TypeError, ValueError):
@@ -323,7 +325,7 @@ class Store:
 
     def kernel(self, key: str) -> dict[str, Any] | None:
         """The whole document of a kernel, its binary in base64."""
-        query = select(Kernel.document, Kernel.binary).where(Kernel.key == key)
+        query = select(KernelRow.document, KernelRow.binary).where(KernelRow.key == key)
         with self._read() as session:
             try:
                 found = session.execute(query).one_or_none()
@@ -340,30 +342,35 @@ class Store:
     def kernels(
         self, device: str | None = None, chain: str | None = None, limit: int = 50,
         after: str | None = None,
-    ) -> Sequence[Kernel]:  # fmt: skip
+    ) -> Sequence[KernelRow]:  # fmt: skip
         """The newest first, without documents and binaries; `chain` is the name or the key of a
         chain, that a kernel was tuned for or that a compiled model uses it in."""
-        unread = (defer(Kernel.document, raiseload=True), defer(Kernel.binary, raiseload=True))
-        query = select(Kernel).options(*unread)
+        unread = (
+            defer(KernelRow.document, raiseload=True),
+            defer(KernelRow.binary, raiseload=True),
+        )
+        query = select(KernelRow).options(*unread)
         if device is not None:
-            query = query.where(Kernel.device == device)
+            query = query.where(KernelRow.device == device)
         if chain is not None:
             used = select(KernelUse.kernel).where(
                 or_(KernelUse.chain_key == chain, KernelUse.place == _place(chain))
             )
-            named = or_(Kernel.chain == chain, Kernel.chain_key == chain)
-            query = query.where(or_(named, Kernel.key.in_(used)))
+            named = or_(KernelRow.chain == chain, KernelRow.chain_key == chain)
+            query = query.where(or_(named, KernelRow.key.in_(used)))
         with self._read() as session:
             if after is not None:
-                if (last := session.get(Kernel, after, options=unread)) is None:
+                if (last := session.get(KernelRow, after, options=unread)) is None:
                     return []
-                query = query.where(_before(Kernel.created, last.created, Kernel.key, last.key))
-            query = query.order_by(Kernel.created.desc(), Kernel.key.desc()).limit(limit)
+                query = query.where(
+                    _before(KernelRow.created, last.created, KernelRow.key, last.key)
+                )
+            query = query.order_by(KernelRow.created.desc(), KernelRow.key.desc()).limit(limit)
             return session.scalars(query).all()
 
     def kernel_count(self) -> int:
         with self._read() as session:
-            return session.scalar(select(func.count()).select_from(Kernel)) or 0
+            return session.scalar(select(func.count()).select_from(KernelRow)) or 0
 
     # --- devices ----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from mcfuser.lowering.triton.hopper.groups import REGISTERS, Groups
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.lowering.triton.resources import Lowered
 from mcfuser.lowering.triton.width import power
-from mcfuser.measure.request import Inputs, Request
+from mcfuser.measure.request import Inputs, MeasureRequest
 from mcfuser.measure.worker import SAMPLED, TOLERANCE
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.report import show_algebra, show_kernel, show_space
@@ -199,7 +199,7 @@ def cpu_source(walk: Walk) -> Shown:
 def request(walk: Walk) -> Shown:
     """The line that the measuring process is sent, long texts left out."""
     inputs = Inputs(seed=1, tolerance=TOLERANCE["float16"], flops=SAMPLED)
-    document = Request(walk.chain, inputs, ((walk.kernel,),)).to_json()
+    document = MeasureRequest(walk.chain, inputs, ((walk.kernel,),)).to_json()
     kernel = document["programs"][0][0]
     kernel["source"] = f"({len(kernel['source'].splitlines())} lines)"
     document["chain"] = kernel["chain"] = f"({walk.chain.name})"

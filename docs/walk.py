@@ -29,7 +29,7 @@ from mcfuser.space.prune import Space, Step, distinct, parted, prune, space
 from mcfuser.space.schedule import Schedule
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.expected import pruned
-from mcfuser.tune.tuned import Options, Tuned
+from mcfuser.tune.tuned import Tuned, TuneOptions
 
 ROOT = Path(__file__).parent.parent
 CHAIN = ROOT / "examples" / "chains" / "attention.json"
@@ -104,7 +104,7 @@ class Walk:
         """A record as tuning for the CPU keeps one after one trial, of `ANSWER`. What depends on
         the sources, digests and versions, is left out."""
         plan, kernel = self.plan(TILES), self.kernel
-        left, stages = pruned(self.chain, CPU, Options())
+        left, stages = pruned(self.chain, CPU, TuneOptions())
         table = KnobTable(backend_of(CPU).knobs, CPU)
         every = len(candidates(left, table, backend_of(CPU).feasible))
         predicted = roofline.sequential(plan, np.asarray([[*TILES.values()]], np.int64), CPU)[0]

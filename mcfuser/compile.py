@@ -1,4 +1,5 @@
-"""From an ONNX model to one compiled module: the chains found, tuned, compared, put back."""
+"""Compiles an ONNX model to one module: finds its chains, tunes them, and installs their
+kernels."""
 
 from __future__ import annotations
 
@@ -14,31 +15,32 @@ from typing import Any
 
 from mcfuser.backend import Backend, Function, Names
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, finest
+from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.load import Port, load
-from mcfuser.graph.partition import Found, Product, partition
+from mcfuser.graph.load import ModelPort, load
+from mcfuser.graph.partition import ChainMatch, ModelProduct, partition
 from mcfuser.graph.refusal import refused
-from mcfuser.measure.rounds import Turns
+from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, decide, pieces
 from mcfuser.tune.expected import expected
-from mcfuser.tune.tuned import Anew, Cache, Options, Progress, Tuned, Use, names_of
+from mcfuser.tune.tuned import Cache, Progress, RetuneCache, Tuned, TuneOptions, Use, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, tune
 
 BUILDING = 1.5
-"""What building a module takes, as a multiple of what importing its model took, and"""
+"""The time that building a module takes, as a multiple of the time that importing its model
+took."""
 BUILT = 1.0
-"""seconds of a machine that does nothing else. So much is left of a limit when tuning ends."""
+"""Seconds that building takes besides that on an idle machine. Tuning leaves the sum of both."""
 CHOOSING = 2.0
-"""Seconds after the end of tuning in which the model may still choose kernels for what is left."""
+"""Seconds after tuning's end in which the model may still choose kernels for untuned chains."""
 
 
 @dataclass(frozen=True)
-class Artifact:
-    """The exported module, a shared library, and the report of how it came to be."""
+class CompiledModel:
+    """A compiled module (the bytes of a shared library) and the report of its compilation."""
 
     module: bytes
     report: dict[str, Any]
@@ -50,7 +52,7 @@ class _Run:
 
     device: Device
     cache: Cache
-    options: Options
+    options: TuneOptions
     progress: Progress
     worker: Worker
     deadline: float
@@ -58,7 +60,8 @@ class _Run:
     at: int = 0
     searches: int = 1
     share: float = 60.0
-    """The seconds of one search if all of them took as long."""
+    """Seconds of one search, if all searches took the same time: what a kept kernel is judged
+    by."""
 
     @property
     def measured(self) -> bool:
@@ -81,15 +84,18 @@ class _Run:
             self.deadline + CHOOSING,
         )  # fmt: skip
 
-    def foresee(self, chain: Chain) -> float:
-        """Seconds that the model expects; infinity where there is no time to ask it."""
+    def predict(self, chain: Chain) -> float:
+        """The seconds that the model predicts for a chain's best candidate; infinity where tuning
+        has ended."""
         if time.monotonic() >= self.deadline:
             return math.inf
         backend = self.worker.backend
         return expected(chain, self.device, self.options, backend, self.measured)
 
-    def compare(self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]) -> Turns:
-        """The last program has the most kernels: it is kept unless another one is surely faster."""
+    def compare(
+        self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
+    ) -> Interleaved:
+        """Times covers of a chain. The last one, with the most kernels, is the baseline."""
         last = len(programs) - 1
         return compare(self.worker, chain, programs, self.options.seed, self.deadline, last)
 
@@ -98,12 +104,12 @@ def compile_model(
     model: bytes,
     device: Device,
     cache: Cache,
-    options: Options,
+    options: TuneOptions,
     shapes: Mapping[str, tuple[int, ...]],
     progress: Progress = lambda stage, done, total: None,
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
-) -> Artifact:
+) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
     `shapes` fixes the inputs' dynamic dimensions. Tuning ends after `options.timeout` seconds, or
@@ -114,7 +120,7 @@ def compile_model(
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
     if options.retune:
-        cache, options = Anew(cache), replace(options, retune=False)
+        cache, options = RetuneCache(cache), replace(options, retune=False)
     progress("import", 0, 0)
     with ExitStack() as stack:
         worker = Worker(backend, device)
@@ -125,77 +131,85 @@ def compile_model(
         took, worked = time.monotonic() - begun, time.process_time() - spent
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
         run = _Run(device, cache, options, progress, worker, deadline)
-        decisions = _decide_all(run, parted.found)
-    cache.note(_uses(parted.found, decisions))
+        decisions = _decide_all(run, parted.matches)
+    cache.note(_uses(parted.matches, decisions))
     tuned = time.monotonic()
     progress("build", 0, 0)
-    replacements, binaries = _replacements(parted.found, decisions, backend)
+    replacements, binaries = _replacements(parted.matches, decisions, backend)
     with refused("TVM cannot build the module"):
         module = backend.library(install(loaded.module, replacements), binaries, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
-    report = _report(device, options, parted.found, parted.products, decisions, seconds)
+    report = _report(device, options, parted.matches, parted.products, decisions, seconds)
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
     progress("done", 1, 1)
-    return Artifact(module, report)
+    return CompiledModel(module, report)
 
 
 def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:
-    """When tuning must end, given what the import took, in seconds, and how long it had a
-    processor: a busy machine is as much slower at building."""
+    """When tuning must end (time.monotonic), so that the module can be built by `end`.
+
+    The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
+    the first is larger, building is slower by the same factor.
+    """
     if end is None:
         return wanted
     slower = max(1.0, took / max(worked, 1e-3))
     return min(wanted, end - BUILDING * took - BUILT * slower)
 
 
-def _port(p: Port) -> dict[str, Any]:
+def _port(p: ModelPort) -> dict[str, Any]:
     return {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
 
 
 # --- deciding -------------------------------------------------------------------------------
 
 
-def _decide_all(run: _Run, found: Sequence[Found]) -> dict[str, Decision]:
+def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]:
     """One decision for each distinct chain."""
-    distinct = {f.chain.key: f.chain for f in found}
+    distinct = {match.chain.key: match.chain for match in matches}
     run.chains = len(distinct)
-    alone = [len(finest(chain)) for chain in distinct.values()]
+    alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     run.searches = sum(1 + n if n > 1 else 1 for n in alone)
     run.share = run.options.timeout / max(1, run.searches)
     decisions = {}
     for run.at, (key, chain) in enumerate(distinct.items()):
         decisions[key] = decide(
-            chain, run.device, run.tune, run.foresee, partial(run.compare, chain)
+            chain, run.device, run.tune, run.predict, partial(run.compare, chain)
         )
     return decisions
 
 
-def _uses(found: Sequence[Found], decisions: Mapping[str, Decision]) -> Iterator[Use]:
-    """The kernels that every place's chain has, or was compared with."""
-    for f in found:
-        key = f.chain.key
-        for tuned in (t for way in decisions[key].ways for t in way.kernels):
-            yield Use(key, f.chain.name, tuned.key)
+def _uses(matches: Sequence[ChainMatch], decisions: Mapping[str, Decision]) -> Iterator[Use]:
+    """The kernels that are used in each place of the model, and those that they were compared
+    with."""
+    for match in matches:
+        key = match.chain.key
+        for tuned in (t for cover in decisions[key].covers for t in cover.kernels):
+            yield Use(key, match.chain.name, tuned.key)
 
 
 # --- installing -----------------------------------------------------------------------------
 
 
 def _replacements(
-    found: Sequence[Found], decisions: Mapping[str, Decision], backend: Backend
+    matches: Sequence[ChainMatch], decisions: Mapping[str, Decision], backend: Backend
 ) -> tuple[list[Replacement], list[Any]]:
-    """The kernels for every place, and the binaries they launch; places whose kernels are equal
-    share the function."""
+    """The kernels for every chain of the model, and the binaries that they launch.
+
+    Places whose kernels and physical shapes are equal share one function.
+    """
     shared: dict[object, Function] = {}
     made = []
-    for f in found:
-        kept = decisions[f.chain.key].kept
+    for match in matches:
+        kept = decisions[match.chain.key].kept
         if kept is None:
             continue
         installed = []
-        for tuned, chain in zip(kept.kernels, pieces(f.chain, kept.cut), strict=True):
-            physical = {n: f.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)}
+        for tuned, chain in zip(kept.kernels, pieces(match.chain, kept.cut), strict=True):
+            physical = {
+                n: match.shapes.get(n, chain.shape(n)) for n in (*chain.inputs, *chain.outputs)
+            }
             key = (tuned.key, tuple(physical.values()))
             if key not in shared:
                 name = f"{re.sub(r'[^A-Za-z0-9_]', '_', chain.name)}_{len(shared)}"
@@ -204,11 +218,11 @@ def _replacements(
                     kept_kernel(tuned), chain, names, f"chain_{name}", physical
                 )
             made_once = shared[key]
-            packed = backend.packed(made_once, chain, f.constants)
+            packed = backend.packed(made_once, chain, match.constants)
             installed.append(
                 Installed(made_once.name, chain, made_once.primfunc, packed, made_once.counters)
             )
-        made.append(Replacement(f, tuple(installed)))
+        made.append(Replacement(match, tuple(installed)))
     return made, [f.binary for f in shared.values() if f.binary is not None]
 
 
@@ -217,17 +231,19 @@ def _replacements(
 
 def _report(
     device: Device,
-    options: Options,
-    found: Sequence[Found],
-    products: Sequence[Product],
+    options: TuneOptions,
+    matches: Sequence[ChainMatch],
+    products: Sequence[ModelProduct],
     decisions: Mapping[str, Decision],
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    places: dict[str, list[Found]] = {}
-    for f in found:
-        places.setdefault(f.chain.key, []).append(f)
+    places: dict[str, list[ChainMatch]] = {}
+    for match in matches:
+        places.setdefault(match.chain.key, []).append(match)
     keys = list(places)
-    fused_at = {i for i, f in enumerate(found) if _fused(f.chain, decisions[f.chain.key])}
+    fused_at = {
+        i for i, match in enumerate(matches) if _fused(match.chain, decisions[match.chain.key])
+    }
     return {
         "device": device.name,
         "arch": device.arch,
@@ -235,14 +251,14 @@ def _report(
         "seed": options.seed,
         "times": _times(decisions),
         "chains": [_chain(places[k], decisions[k], device) for k in keys],
-        "products": [_product(p, found, keys, fused_at, device) for p in products],
+        "products": [_product(p, matches, keys, fused_at, device) for p in products],
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
     }
 
 
 def _times(decisions: Mapping[str, Decision]) -> str:
-    """Where the kernels' times are from."""
+    """Whether the kernels' times were measured, for the report."""
     known = [t.measured is not None for d in decisions.values() for t in d.kernels]
     if not known:
         return "of no kernel: all is left to TVM"
@@ -252,16 +268,16 @@ def _times(decisions: Mapping[str, Decision]) -> str:
 
 
 def _fused(chain: Chain, decision: Decision) -> bool:
-    """In fewer kernels than it has pieces."""
-    return 0 < len(decision.kernels) < len(finest(chain))
+    """Whether the chain runs in fewer kernels than its unfused cut has pieces."""
+    return 0 < len(decision.kernels) < len(unfused_cut(chain))
 
 
-def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[str, Any]:
+def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> dict[str, Any]:
     chain = places[0].chain
     return {
         "name": chain.name,
         "key": chain.key,
-        "places": [f.chain.name for f in places],
+        "places": [match.chain.name for match in places],
         "extents": {a.name: chain.size(a.name) for a in chain.axes},
         "operators": [str(o) for o in chain.operators],
         "fused": _fused(chain, decision),
@@ -278,7 +294,7 @@ def _chain(places: Sequence[Found], decision: Decision, device: Device) -> dict[
 
 
 def _reason(decision: Decision) -> str:
-    """Why these kernels, and whether they were chosen without being measured."""
+    """Why these kernels were chosen, and whether that was without a measurement."""
     unmeasured = any(t.measured is None for t in decision.kernels)
     if not unmeasured or "predicted, not measured" in decision.reason:
         return decision.reason
@@ -310,11 +326,15 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
 
 
 def _product(
-    p: Product, found: Sequence[Found], keys: Sequence[str], fused_at: set[int], device: Device
+    p: ModelProduct,
+    matches: Sequence[ChainMatch],
+    keys: Sequence[str],
+    fused_at: set[int],
+    device: Device,
 ) -> dict[str, Any]:
-    """A product's place; its chain is a number in the report's `chains`."""
+    """A product as the report has it; `chain` is a number in the report's `chains`."""
     reason = p.reason
-    chain = keys.index(found[p.chain].chain.key) if p.chain is not None else None
+    chain = keys.index(matches[p.chain].chain.key) if p.chain is not None else None
     if p.chain is not None and p.chain in fused_at:
         reason = None
     elif chain is not None and reason is None:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 
-from db import Blobs, Store
+from db import Blobs, Storage
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.revision import revision
 from service import jobs, kernels
@@ -21,7 +21,7 @@ from service.metrics import Metrics
 from service.openapi import describe, problems, readable
 from service.queries import only
 from service.schemas import DeviceOut, Health
-from service.settings import Settings
+from service.settings import ServiceSettings
 
 DESCRIPTION = (
     "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "
@@ -34,7 +34,7 @@ _HEALTH[503]["description"] += "; or no worker is alive"
 
 
 def create_app(
-    settings: Settings, store: Store, blobs: Blobs, alive: Callable[[], int],
+    settings: ServiceSettings, store: Storage, blobs: Blobs, alive: Callable[[], int],
     inspect: Inspect | None = None,
 ) -> FastAPI:  # fmt: skip
     """The application over a store; `alive` tells how many workers there are.
@@ -61,7 +61,7 @@ def create_app(
 
 
 def _rest(
-    settings: Settings, store: Store, metrics: Metrics, alive: Callable[[], int]
+    settings: ServiceSettings, store: Storage, metrics: Metrics, alive: Callable[[], int]
 ) -> APIRouter:
     router = APIRouter()
     html = files("service").joinpath("page.html").read_text(encoding="utf-8")

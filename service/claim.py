@@ -9,9 +9,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from db import Job, StorageError, Store
+from db import Job, Storage, StorageError
 from service.problems import problem
-from service.settings import Settings
+from service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Claim:
     """
 
     def __init__(
-        self, store: Store, job: Job, settings: Settings, stop: threading.Event,
+        self, store: Storage, job: Job, settings: ServiceSettings, stop: threading.Event,
         abort: Callable[[], None],
     ) -> None:  # fmt: skip
         assert job.claim is not None

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mcfuser.errors import LimitError
 from mcfuser.process.confined import Confined, Limits, Stopped
+from mcfuser.tune.tuned import Progress
 
 _MODULE = "service.compile_child"
 
-Progress = Callable[[str, int, int], None]
-"""Told the stage, the candidates done and those in all."""
-
 
 @dataclass(frozen=True)
-class Artifact:
+class CompileResult:
     """A compiled module and the report of how it came to be."""
 
     module: bytes
@@ -27,8 +25,8 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be compiled, and how; `options` are fields of `tuned.Options`.
+class CompileRequest:
+    """What is to be compiled, and how; `options` are fields of `TuneOptions`.
 
     `limits` are those of how large the model may be, by name; the default ones where it is empty.
     `timeout` is seconds in all from `begun` (time.monotonic()), or None: then tuning ends by
@@ -62,7 +60,7 @@ def start(memory: int) -> Confined:
     return Confined(_MODULE, Limits(memory=memory))
 
 
-def compiled(request: Request, process: Confined, progress: Progress) -> Artifact:
+def compiled(request: CompileRequest, process: Confined, progress: Progress) -> CompileResult:
     """The module and report of a model; the process ends with it.
 
     `progress` is called ten times a second at least, and may raise what ends the compile. Raises
@@ -107,4 +105,4 @@ def compiled(request: Request, process: Confined, progress: Progress) -> Artifac
                 f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY", "memory",
             ) from None  # fmt: skip
         progress(*latest)
-        return Artifact(module.read_bytes(), answer["report"])
+        return CompileResult(module.read_bytes(), answer["report"])

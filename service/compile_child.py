@@ -10,19 +10,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from db import Store
+from db import Storage
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.limits import ModelLimits
-from mcfuser.tune.tuned import Cache, MemoryCache, Options
+from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
     """Compiles the model at the path `model` and writes the module to the path `module`.
 
-    `device` is a name, `shapes` extents by input, `options` the fields of `tuned.Options`, `store`
-    the URL of the database that keeps kernels, or None, `end` an instant on time.monotonic(), or
-    None, and `limits` fields of `ModelLimits`. Tells stages; answers with the `report`.
+        `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
+    `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
+    module must be done, on time.monotonic(), or None) and `limits` (the fields of `ModelLimits`).
+    Tells stages; answers with the `report`.
     """
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -33,11 +34,11 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     with ExitStack() as stack:
         kept: Cache = cache
         if request["store"] is not None:
-            store = Store(request["store"])
+            store = Storage(request["store"])
             stack.callback(store.close)
             device, kept = store.probed(device), store
         artifact = compile_model(
-            Path(request["model"]).read_bytes(), device, kept, Options(**request["options"]),
+            Path(request["model"]).read_bytes(), device, kept, TuneOptions(**request["options"]),
             {name: tuple(shape) for name, shape in request["shapes"].items()}, progress,
             request["end"], ModelLimits(**request["limits"]),
         )  # fmt: skip

@@ -5,29 +5,29 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from db import Store
+from db import Storage
 from mcfuser.process.confined import Confined
-from mcfuser.tune import tuned
-from service.compilation import Artifact, Request, compiled, start
-from service.schemas import Options
-from service.settings import Settings
+from mcfuser.tune.tuned import Progress
+from service.compilation import CompileRequest, CompileResult, compiled, start
+from service.schemas import JobOptions
+from service.settings import ServiceSettings
 
 
 class Compiler:
     """Compiles a worker's jobs; the process for the next one is started when one is done."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._next: Confined | None = start(settings.job_memory)
 
     def __call__(
-        self, model: bytes, options: Options, store: Store, progress: tuned.Progress
-    ) -> Artifact:
+        self, model: bytes, options: JobOptions, store: Storage, progress: Progress
+    ) -> CompileResult:
         begun = time.monotonic()
         ready, self._next = self._next, None
         if ready is None or not ready.alive:
             ready = start(self._settings.job_memory)
-        request = Request(
+        request = CompileRequest(
             model, options.device, asdict(options.tuning), options.shapes,
             self._settings.database_url, options.timeout, begun,
             asdict(self._settings.model_limits),

@@ -56,8 +56,10 @@ class ChainDocument(Document):
     outputs: list[str]
 
 
-class Kernel(Document):
+class KernelDocument(Document):
     """A tuned kernel, whole. Times are in seconds; `binary` is in base64."""
+
+    model_config = ConfigDict(title="Kernel")
 
     key: str
     chain: ChainDocument

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from db import Blobs, Job, Order, Store
+from db import Blobs, Job, Order, Storage
 from db.blobs import Incoming
 from mcfuser.errors import InputError
 from service.documents import finite
@@ -21,8 +21,8 @@ from service.metrics import Metrics
 from service.openapi import document, problems, readable
 from service.problems import ProblemError, error
 from service.queries import only
-from service.schemas import JobOut, JobPage, Options, State
-from service.settings import Settings
+from service.schemas import JobOptions, JobOut, JobPage, JobState
+from service.settings import ServiceSettings
 from service.work import work_key
 
 _RETRY = {"Retry-After": "1"}  # s
@@ -52,14 +52,14 @@ _MODULE: dict[int | str, dict[str, Any]] = {
 
 
 def router(
-    settings: Settings, store: Store, blobs: Blobs, inspect: Inspect, metrics: Metrics
+    settings: ServiceSettings, store: Storage, blobs: Blobs, inspect: Inspect, metrics: Metrics
 ) -> APIRouter:
     """The routes over a store."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
     @routes.post("", status_code=202, openapi_extra=_BODY, responses=_POST)
     async def post(
-        request: Request, response: Response, options: Annotated[Options, Query()]
+        request: Request, response: Response, options: Annotated[JobOptions, Query()]
     ) -> JobOut:
         """Compiles the ONNX model that is the request's body; equal requests share one job."""
         _check_headers(request, settings.max_model_bytes)
@@ -76,7 +76,7 @@ def router(
 
     @readable(routes, "", responses=problems(), dependencies=[only("state", "limit", "after")])
     def listed(
-        state: State | None = None,
+        state: JobState | None = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         after: UUID | None = None,
     ) -> JobPage:
@@ -152,7 +152,7 @@ def _too_large(limit: int) -> ProblemError:
     return error("too-large", f"the model has more than {limit} bytes, which is the limit here")
 
 
-async def _receive(request: Request, incoming: Incoming, settings: Settings) -> None:
+async def _receive(request: Request, incoming: Incoming, settings: ServiceSettings) -> None:
     """The body to disk, a chunk at a time; a sender that falls silent has given up."""
     chunk, parts, most = bytearray(), request.stream(), settings.max_model_bytes
     while True:
@@ -180,7 +180,7 @@ def _stalled(seconds: float) -> ProblemError:
     return ProblemError(silent.details, {"Connection": "close"})
 
 
-async def _inspect(incoming: Incoming, options: Options, inspect: Inspect) -> None:
+async def _inspect(incoming: Incoming, options: JobOptions, inspect: Inspect) -> None:
     try:
         await inspect(incoming.flushed(), options.shapes)
     except InputError as bad:
@@ -188,7 +188,7 @@ async def _inspect(incoming: Incoming, options: Options, inspect: Inspect) -> No
 
 
 def _submit(
-    incoming: Incoming, options: Options, live: Job | None, store: Store, blobs: Blobs
+    incoming: Incoming, options: JobOptions, live: Job | None, store: Storage, blobs: Blobs
 ) -> tuple[Job, str]:
     """The job of this model, and whether it was `new`, `shared` or `cached`; `live` is one that
     was there before."""
@@ -207,14 +207,14 @@ def _submit(
     return job, "new" if new else "shared"
 
 
-def _found(store: Store, id: UUID) -> Job:
+def _found(store: Storage, id: UUID) -> Job:
     job = store.job(id)
     if job is None:
         raise error("no-such-job", f"no job has the id {id}; list them at /v1/jobs")
     return job
 
 
-def _done(store: Store, id: UUID) -> Job:
+def _done(store: Storage, id: UUID) -> Job:
     """The job, done; a failed one answers with its own problem."""
     job = _found(store, id)
     if job.state == "failed" and job.problem is not None:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from db import Store
+from db import Storage
 from service.documents import finite
 from service.openapi import document, problems, readable
 from service.problems import error
@@ -18,7 +18,7 @@ from service.schemas import KernelOut, KernelPage
 _KEY = "^[0-9a-f]{64}$"
 
 
-def router(store: Store) -> APIRouter:
+def router(store: Storage) -> APIRouter:
     """The routes over a store."""
     routes = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from db import Store
+from db import Storage
 
 
 class Metrics:
     """Counters of this process, and gauges that the database is asked for when they are read."""
 
-    def __init__(self, store: Store, alive: Callable[[], int]) -> None:
+    def __init__(self, store: Storage, alive: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "mcfuser_http_requests", "Requests answered.", ("method", "route", "status"),
@@ -36,7 +36,7 @@ class Metrics:
 class _Kept:
     """A collector, as prometheus_client calls what makes its figures when they are read."""
 
-    def __init__(self, store: Store, alive: Callable[[], int]) -> None:
+    def __init__(self, store: Storage, alive: Callable[[], int]) -> None:
         self._store = store
         self._alive = alive
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service.documents import Kernel, Problem, Report
+from service.documents import KernelDocument, Problem, Report
 from service.problems import KINDS
 
 EVERYWHERE = (
@@ -70,9 +70,9 @@ def describe(app: FastAPI) -> None:
 
 def _completed(found: dict[str, Any]) -> dict[str, Any]:
     schemas = found["components"]["schemas"]
-    for model in (Problem, Report, Kernel):
+    for model in (Problem, Report, KernelDocument):
         own = model.model_json_schema(ref_template=f"{_PREFIX}{{model}}", mode="serialization")
-        schemas |= own.pop("$defs", {}) | {model.__name__: own}
+        schemas |= own.pop("$defs", {}) | {own["title"]: own}
     for name in _UNUSED:
         schemas.pop(name, None)
     properties = schemas["JobOut"]["properties"]

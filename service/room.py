@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from db import Job, StorageError, Store, is_full
+from db import Job, Storage, StorageError, is_full
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ WAIT = 30.0
 _PAUSE = 1.0  # s between two tries to write that a job waits
 
 
-def claimed(store: Store, name: str, lease: float) -> Job | None:
+def claimed(store: Storage, name: str, lease: float) -> Job | None:
     """The next job, or None where there is none or the database does not answer."""
     try:
         return store.claim(name, lease)
@@ -27,7 +27,7 @@ def claimed(store: Store, name: str, lease: float) -> Job | None:
         return None
 
 
-def guarded(attempt: Callable[[], str], store: Store, claim: UUID, stop: threading.Event) -> str:
+def guarded(attempt: Callable[[], str], store: Storage, claim: UUID, stop: threading.Event) -> str:
     """How an attempt ended. One for which the disk has no room, or the database no answer, ends
     with the job back in the queue, due in a while, as if it had not been taken."""
     try:

@@ -16,7 +16,7 @@ from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune import tuned
 
-State = Literal["queued", "running", "done", "failed", "cancelled"]
+JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
 def _device(name: str) -> str:
@@ -36,7 +36,7 @@ def _seconds(words: object) -> object:
 _TIME = {"type": "string", "pattern": TIME}
 
 
-class Options(BaseModel):
+class JobOptions(BaseModel):
     """How to compile a model; the query of POST /v1/jobs, and what a job keeps."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,9 +60,9 @@ class Options(BaseModel):
         return parse_shapes(self.shape)
 
     @property
-    def tuning(self) -> tuned.Options:
+    def tuning(self) -> tuned.TuneOptions:
         """The same for the tuner."""
-        asked = tuned.Options(seed=self.seed, trials=self.trials, retune=self.retune)
+        asked = tuned.TuneOptions(seed=self.seed, trials=self.trials, retune=self.retune)
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
 
@@ -70,7 +70,7 @@ class JobOut(BaseModel):
     """A job, as far as it is. `candidates` count those of the present stage."""
 
     id: UUID
-    state: State
+    state: JobState
     stage: str
     candidates: dict[Literal["done", "total"], int]
     device: str

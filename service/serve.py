@@ -15,13 +15,13 @@ from types import FrameType
 
 import uvicorn
 
-from db import Blobs, Store
+from db import Blobs, Storage
 from db.private import make_file, make_folder, warn_if_open
 from mcfuser.errors import InputError
 from service import logs
 from service.app import create_app
 from service.hosts import is_loopback
-from service.settings import Settings
+from service.settings import ServiceSettings
 from service.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ LOAD = "service.worker:load_compiler"
 """What gives a worker mcfuser's own compiler."""
 
 
-def serve(settings: Settings, load: str = LOAD) -> None:
+def serve(settings: ServiceSettings, load: str = LOAD) -> None:
     """Serves until SIGINT or SIGTERM.
 
     `load` names what gives the compiler, as `module:function`; the worker processes import it.
@@ -46,7 +46,7 @@ def serve(settings: Settings, load: str = LOAD) -> None:
                 "whoever reaches this address may post models, cancel jobs and read results: it "
                 "asks nobody who they are", extra={"host": settings.host},
             )  # fmt: skip
-        store = Store(settings.database_url)
+        store = Storage(settings.database_url)
         blobs = Blobs(settings.blobs)
         blobs.sweep()
         with Supervisor(settings, load, store, _name(settings)) as workers:
@@ -79,7 +79,7 @@ def _run(config: uvicorn.Config, listener: socket.socket) -> None:
 
 
 @contextmanager
-def _folder(settings: Settings) -> Iterator[None]:
+def _folder(settings: ServiceSettings) -> Iterator[None]:
     """The data folder, this server's alone on this machine: its workers' names depend on it."""
     path = settings.data / f"serve-{socket.gethostname()}.lock"
     try:
@@ -103,7 +103,7 @@ def _folder(settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
+def _listening(settings: ServiceSettings) -> Iterator[socket.socket]:
     where = f"{_bracketed(settings.host)}:{settings.port}"
     try:
         family, *_, address = socket.getaddrinfo(
@@ -118,7 +118,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _check_reach(address: str, settings: Settings) -> None:
+def _check_reach(address: str, settings: ServiceSettings) -> None:
     if settings.insecure or is_loopback(address):
         return
     raise InputError(
@@ -132,7 +132,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _name(settings: Settings) -> str:
+def _name(settings: ServiceSettings) -> str:
     """The same at the next start on this machine and folder, and nowhere else."""
     if settings.worker_name:
         return settings.worker_name

@@ -27,7 +27,7 @@ def _names(words: object) -> object:
     return found
 
 
-class Settings(BaseSettings):
+class ServiceSettings(BaseSettings):
     """Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
     A model may be as large as each `max_` says (see `ModelLimits`). `inspections` models are looked
@@ -77,7 +77,7 @@ class Settings(BaseSettings):
 
     def revealed(self) -> dict[str, Any]:
         """Every field as JSON has it, the database's password included: for another process of
-        this server, and for no log. `Settings(**revealed)` is equal to these settings."""
+        this server, and for no log. `ServiceSettings(**revealed)` is equal to these settings."""
         database = self.database.get_secret_value() if self.database is not None else None
         return self.model_dump(mode="json") | {"database": database}
 
@@ -96,13 +96,13 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def read_settings(**given: object) -> Settings:
+def read_settings(**given: object) -> ServiceSettings:
     """The environment's settings, save for those given.
 
     Raises InputError naming the variable that cannot be read.
     """
     try:
-        return Settings(**given)  # type: ignore[arg-type]
+        return ServiceSettings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         name = _PREFIX + str(first["loc"][0]).upper()

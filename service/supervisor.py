@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from db import StorageError, Store
+from db import Storage, StorageError
 from mcfuser.process.supervised import Supervised
-from service.settings import Settings
+from service.settings import ServiceSettings
 from service.worker import Assignment
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class _Slot:
 class Supervisor:
     """Keeps the settings' number of workers alive while the `with` block runs."""
 
-    def __init__(self, settings: Settings, load: str, store: Store, name: str) -> None:
+    def __init__(self, settings: ServiceSettings, load: str, store: Storage, name: str) -> None:
         self._settings = settings
         self._load = load
         self._store = store

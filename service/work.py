@@ -10,10 +10,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from mcfuser.revision import revision
-from service.schemas import Options
+from service.schemas import JobOptions
 
 
-def work_key(model: str, options: Options) -> str:
+def work_key(model: str, options: JobOptions) -> str:
     """Equal for equal models, options and code; on the CPU also for equal processors. What is to be
     tuned again is equal to nothing."""
     parts = {

@@ -18,23 +18,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, Self
 
-from db import Blobs, Job, LostBlob, StorageError, Store, is_full
+from db import Blobs, Job, LostBlob, Storage, StorageError, is_full
 from mcfuser.errors import InputError, LimitError
 from mcfuser.process.confined import Stopped
+from mcfuser.tune.tuned import Progress
 from service import logs
 from service.claim import Claim, Interrupted
 from service.documents import finite
 from service.problems import problem
 from service.room import claimed, guarded
-from service.schemas import Options
-from service.settings import Settings, read_settings
+from service.schemas import JobOptions
+from service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("service.worker")  # also where it is the main program
 
-Progress = Callable[[str, int, int], None]  # stage, candidates done, candidates in all
 
-
-class Artifact(Protocol):
+class CompiledOutput(Protocol):
     """A compiled module and what is said of it."""
 
     @property
@@ -43,11 +42,11 @@ class Artifact(Protocol):
     def report(self) -> Mapping[str, Any]: ...
 
 
-Compiler = Callable[[bytes, Options, Store, Progress], Artifact]
-Load = Callable[[Settings], Compiler]
+CompileFunction = Callable[[bytes, JobOptions, Storage, Progress], CompiledOutput]
+CompilerFactory = Callable[[ServiceSettings], CompileFunction]
 
 
-def load_compiler(settings: Settings) -> Compiler:
+def load_compiler(settings: ServiceSettings) -> CompileFunction:
     """mcfuser's own compiler, which works in a process that can be ended at once."""
     from service.compiler import Compiler as Confining
 
@@ -59,7 +58,7 @@ class Assignment:
     """What a worker is told by the server that starts it: its settings and its name, and what
     gives it a compiler: a Load by name, as `service.worker:load_compiler`."""
 
-    settings: Settings
+    settings: ServiceSettings
     load: str
     name: str
 
@@ -71,16 +70,16 @@ class Assignment:
     @classmethod
     def from_json(cls, text: str) -> Self:
         read = json.loads(text)
-        return cls(Settings(**read["settings"]), read["load"], read["name"])
+        return cls(ServiceSettings(**read["settings"]), read["load"], read["name"])
 
-    def loaded(self) -> Load:
+    def loaded(self) -> CompilerFactory:
         module, _, function = self.load.partition(":")
-        found: Load = getattr(import_module(module), function)
+        found: CompilerFactory = getattr(import_module(module), function)
         return found
 
 
 def work(
-    settings: Settings, store: Store, blobs: Blobs, compiler: Compiler, name: str,
+    settings: ServiceSettings, store: Storage, blobs: Blobs, compiler: CompileFunction, name: str,
     stop: threading.Event, abort: Callable[[], None],
 ) -> None:  # fmt: skip
     """Does jobs until `stop` is set; `abort` ends a compile that hears no interruption."""
@@ -93,7 +92,7 @@ def work(
 
 
 def perform(
-    settings: Settings, store: Store, blobs: Blobs, compiler: Compiler, job: Job,
+    settings: ServiceSettings, store: Storage, blobs: Blobs, compiler: CompileFunction, job: Job,
     stop: threading.Event, abort: Callable[[], None],
 ) -> None:  # fmt: skip
     """Does one claimed job, and writes down how it ended if the claim still holds then."""
@@ -109,10 +108,12 @@ def perform(
     )  # fmt: skip
 
 
-def _attempt(store: Store, blobs: Blobs, compiler: Compiler, job: Job, claim: Claim) -> str:
+def _attempt(
+    store: Storage, blobs: Blobs, compiler: CompileFunction, job: Job, claim: Claim
+) -> str:
     try:
         model = blobs.read(job.model)
-        made = compiler(model, Options(**job.options), store, claim.progress)
+        made = compiler(model, JobOptions(**job.options), store, claim.progress)
         claim.flush()
         claim.check()
     except Interrupted:
@@ -147,7 +148,7 @@ def _crash(error: Stopped) -> dict[str, Any]:
     )
 
 
-def run(settings: Settings, load: Load, name: str) -> None:
+def run(settings: ServiceSettings, load: CompilerFactory, name: str) -> None:
     """The whole life of a worker process; returns after SIGTERM or SIGINT.
 
     No two processes may have one name at a time: what is held under it was a dead one's.
@@ -157,7 +158,7 @@ def run(settings: Settings, load: Load, name: str) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    store = Store(settings.database_url)
+    store = Storage(settings.database_url)
     blobs = Blobs(settings.blobs)
     if (back := store.release(name)) > 0:
         log.warning("took back jobs", extra={"worker": name, "jobs": back})

@@ -12,7 +12,7 @@ import pytest
 
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 from tests.support.paths import PYTHONPATH
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -50,7 +50,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     give their own."""
     _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
     _default(monkeypatch, Compilers.__init__, longest=PATIENT)
-    _default(monkeypatch, Options.__init__, timeout=float(PATIENT))
+    _default(monkeypatch, TuneOptions.__init__, timeout=float(PATIENT))
     monkeypatch.setattr("mcfuser.backends.cuda.builder.WAITING", float(PATIENT))
     monkeypatch.setattr("mcfuser.backends.cuda.builder.COMPILING", float(PATIENT) * 64)
     if _TVM:

@@ -15,13 +15,13 @@ from mcfuser.chain import from_json
 from mcfuser.measure.worker import Worker
 from mcfuser.report import show_kernel
 from mcfuser.space.knobs import knob
-from mcfuser.tune.tuned import MemoryCache, Options, Tuned
+from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import compare, key_of, tune
 from tests.support.examples import EXAMPLES, document, small
 from tests.support.interpreted import DEVICE, INTERPRETED, Interpreted, InterpretedKnobs
 from tests.support.paths import SUPPORT
 
-OPTIONS = Options(trials=6, timeout=600.0)
+OPTIONS = TuneOptions(trials=6, timeout=600.0)
 
 
 class Sizes(dict[str, int]):

@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from db import Blobs, Store
+from db import Blobs, Storage
 from mcfuser import compile as compiling
-from mcfuser.compile import Artifact, compile_model
+from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
 from mcfuser.measure.rounds import MARGIN
-from mcfuser.tune.tuned import Cache, MemoryCache, Options
+from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from service.app import create_app
-from service.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
-QUICK = Options(trials=2, timeout=3600.0)
+QUICK = TuneOptions(trials=2, timeout=3600.0)
 """Made before tests give options patience: no search may end by a busy machine's clock."""
 
 
-def compiled(name: str, cache: Cache, shapes=None) -> tuple[Artifact, bytes]:
+def compiled(name: str, cache: Cache, shapes=None) -> tuple[CompiledModel, bytes]:
     model = (FIXTURES / f"{name}.onnx").read_bytes()
     return compile_model(model, CPU, cache, QUICK, shapes or {}), model
 
@@ -69,10 +69,10 @@ def test_a_warm_cache_answers_without_measuring() -> None:
 
 def test_every_kernel_of_a_report_is_found_over_http(tmp_path: Path) -> None:
     """By its key, and by the key and the name of the chain that has it."""
-    settings = Settings(data=tmp_path)
-    store = Store(settings.database_url)
+    settings = ServiceSettings(data=tmp_path)
+    store = Storage(settings.database_url)
     other = (FIXTURES / "attention_where.onnx").read_bytes()
-    compile_model(other, CPU, store, Options(trials=1), {})  # equal chains under other names
+    compile_model(other, CPU, store, TuneOptions(trials=1), {})  # equal chains under other names
     names = ("attention_where", "three_products")
     reports = [compiled(name, store)[0].report for name in names]
     app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
@@ -113,7 +113,7 @@ def test_without_time_the_model_chooses_every_kernel(
 ) -> None:
     monkeypatch.setattr(compiling, "CHOOSING", 1e6)
     model = (FIXTURES / "attention_where.onnx").read_bytes()
-    artifact = compile_model(model, CPU, MemoryCache(), Options(timeout=1e-9), {})
+    artifact = compile_model(model, CPU, MemoryCache(), TuneOptions(timeout=1e-9), {})
     kernels = [k for c in artifact.report["chains"] for k in c["kernels"]]
     assert kernels and all(k["measured_seconds"] is None for k in kernels)
     assert artifact.report["times"] == "predicted, not measured"
@@ -125,7 +125,7 @@ def test_without_time_the_model_chooses_every_kernel(
 def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
     model = (FIXTURES / "attention_where.onnx").read_bytes()
     artifact = compile_model(
-        model, CPU, MemoryCache(), Options(), {}, end=time.monotonic() - compiling.CHOOSING
+        model, CPU, MemoryCache(), TuneOptions(), {}, end=time.monotonic() - compiling.CHOOSING
     )
     assert all(not c["kernels"] and c["reason"].startswith("left to TVM: ") and
                "no time was left" in c["reason"] for c in artifact.report["chains"])  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-State = Literal["passed", "unchecked", "disagreed", "failed", "not run"]
+EntryState = Literal["passed", "unchecked", "disagreed", "failed", "not run"]
 """`unchecked` compiled for a device that is not at hand. `not run`: no time was left, or the batch
 was interrupted; how far it came is not kept."""
 
@@ -22,7 +22,7 @@ class Outcome:
     chains found, `fused` those that became one kernel. `module` is the hash of module.so.
     """
 
-    state: State
+    state: EntryState
     reason: str | None = None
     seconds: float = 0.0
     error: float | None = None
@@ -51,7 +51,7 @@ class Outcome:
         outcome = Outcome(**document)
         numbers = (outcome.seconds, outcome.error, outcome.tolerance, outcome.mcfuser_seconds,
                    outcome.onnxruntime_seconds, outcome.chains, outcome.fused)  # fmt: skip
-        if outcome.state not in get_args(State) or not all(_number(n) for n in numbers):
+        if outcome.state not in get_args(EntryState) or not all(_number(n) for n in numbers):
             raise ValueError("no outcome of this version's")
         if not all(w is None or isinstance(w, str) for w in (outcome.reason, outcome.module)):
             raise ValueError("no outcome of this version's")

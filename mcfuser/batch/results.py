@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
-from mcfuser.batch.outcome import State
+from mcfuser.batch.outcome import EntryState
 from mcfuser.batch.run import Done
 from mcfuser.batch.zoo import printable
 from mcfuser.revision import revision
@@ -32,7 +32,7 @@ class Batch:
     interrupted: bool = False
 
     @property
-    def counts(self) -> dict[State, int]:
+    def counts(self) -> dict[EntryState, int]:
         """How many entries are in each state that there is."""
         return dict(Counter(d.outcome.state for d in self.done))
 

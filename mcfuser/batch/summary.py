@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from mcfuser.batch.outcome import Outcome, State
+from mcfuser.batch.outcome import EntryState, Outcome
 from mcfuser.batch.results import Batch
 from mcfuser.batch.run import Done
 from mcfuser.batch.zoo import printable
@@ -14,7 +14,7 @@ ROWS = 500
 """The most rows of the page's table: a job's summary on GitHub holds a mebibyte."""
 _LONGEST = 300  # characters of a cell
 
-_ORDER: tuple[State, ...] = ("disagreed", "failed", "not run", "unchecked", "passed")
+_ORDER: tuple[EntryState, ...] = ("disagreed", "failed", "not run", "unchecked", "passed")
 
 
 def line(done: Done) -> str:

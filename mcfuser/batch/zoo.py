@@ -28,7 +28,7 @@ LIMIT = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BatchOptions:
     """How an entry is compiled and checked.
 
     `seed`, `trials` and `timeout` (seconds) are those of `mcfuser compile`. `limit` is the longest
@@ -56,7 +56,7 @@ class Entry:
     model: Path
     device: str
     shapes: tuple[str, ...]
-    options: Options
+    options: BatchOptions
 
     @property
     def title(self) -> str:
@@ -215,7 +215,7 @@ def _line(words: str) -> str:
 
 def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
     limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
-    options = Options(model.seed, model.trials, model.timeout, limit, model.tolerance)
+    options = BatchOptions(model.seed, model.trials, model.timeout, limit, model.tolerance)
     files = [name for words in model.files for name in _files(words, folder, where)]
     for name, device, shapes in product(files, model.devices, model.shapes):
         told = tuple(sorted(f"{n}={'x'.join(map(str, e))}" for n, e in shapes.items()))

@@ -1,6 +1,6 @@
 """Chains: axes, tensors, operators; their roles, documents, short forms and parts."""
 
-from mcfuser.chain.cut import Cut, between, cut, finest, parts
+from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, without_dead
@@ -38,10 +38,8 @@ __all__ = [
     "Tensor",
     "attention",
     "batch_axes",
-    "between",
     "canonical",
     "cut",
-    "finest",
     "fixed",
     "flops",
     "fresh",
@@ -50,15 +48,18 @@ __all__ = [
     "gemm",
     "identifier",
     "inline",
+    "intermediate_cuts",
     "largest",
     "lowest",
     "nbytes",
     "parse_operator",
     "parts",
     "product",
-    "products", "run_time",
+    "products",
+    "run_time",
     "sources",
     "subchain",
     "to_json",
+    "unfused_cut",
     "without_dead",
 ]  # fmt: skip

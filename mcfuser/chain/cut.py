@@ -1,4 +1,4 @@
-"""Chains cut into pieces that run one after the other: where, and how wide values cross."""
+"""Cuts a chain into pieces that run one after the other, and narrows the values that cross."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads
 Cut = tuple[int, ...]
 """How many operators each piece has, in the chain's order."""
 WIDE = ""
-"""Stands for no dtype: the value is read as it is."""
+"""In place of a dtype: the value is read without a cast."""
 
 
-def finest(chain: Chain) -> Cut:
-    """The cut into the most pieces: each product with its epilogue, and what lies between products
-    (a softmax, a norm)."""
+def unfused_cut(chain: Chain) -> Cut:
+    """The cut into the most pieces: each product with its epilogue, and the operators between two
+    products together (a softmax, a norm)."""
     groups: list[list[Operator]] = []
     for o in chain.operators:
         if groups and product(o) is None and _continues(groups[-1], o):
@@ -30,25 +30,32 @@ def finest(chain: Chain) -> Cut:
 
 
 def _continues(group: Sequence[Operator], o: Operator) -> bool:
-    """It belongs to the operators before it: an epilogue of their product, or no product there."""
+    """Whether an operator that is no product joins the group: it is the epilogue of the group's
+    product, or the group has no product."""
     head = group[0]
     if product(head) is None:
         return True
     return o.reduce == "none" and set(o.axes) == set(head.axes)
 
 
-def between(chain: Chain) -> Iterator[Cut]:
-    """Every cut with fewer pieces than the finest one, and more than one."""
-    most = finest(chain)
-    for count in range(1, len(most) - 1):
-        for ends in combinations(range(1, len(most)), count):
-            edges = (0, *ends, len(most))
-            yield tuple(sum(most[a:b]) for a, b in pairwise(edges))
+def intermediate_cuts(chain: Chain) -> Iterator[Cut]:
+    """Every cut with at least two pieces, and fewer than the unfused cut.
+
+    Each piece of such a cut is made of neighbouring pieces of the unfused one.
+    """
+    unfused = unfused_cut(chain)
+    for count in range(1, len(unfused) - 1):
+        for ends in combinations(range(1, len(unfused)), count):
+            edges = (0, *ends, len(unfused))
+            yield tuple(sum(unfused[a:b]) for a, b in pairwise(edges))
 
 
 def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
-    """The pieces as chains. A value that later pieces read through one narrowing cast crosses
-    rounded: those read half the bytes, and a product takes it as it lies."""
+    """The pieces of a cut as chains, named after the whole chain and their number from 1.
+
+    A value that all later pieces cast to one narrower dtype is stored in that dtype: they read
+    fewer bytes, and a product can use it without a cast.
+    """
     if len(where) == 1:
         return (chain,)
     first = 0
@@ -63,16 +70,20 @@ def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
 
 
 def parts(chain: Chain) -> tuple[Chain, ...]:
-    """The chain unfused, cut finest."""
-    return cut(chain, finest(chain))
+    """The chains of the unfused cut."""
+    return cut(chain, unfused_cut(chain))
 
 
 # --- rounding where it crosses ----------------------------------------------------------------
 
 
 def _rounded(chain: Chain, out: str, group: list[str], later: Sequence[str]) -> Chain:
-    """The chain whose later operators read a value as narrow as they use it: the value itself
-    where its own piece does too, else a copy of it, which joins the piece."""
+    """The chain in which the operators of later pieces read the value `out` in the narrower dtype
+    to which all of them cast it.
+
+    Where the operators of its own piece (`group`) cast it, too, the value itself is stored in that
+    dtype. Else a copy is, whose operator is added to `group`.
+    """
     outside = [chain.operator(o) for o in later]
     dtypes = {d for o in outside for d in _dtypes(o, out)}
     wide = chain.tensor(out)
@@ -108,7 +119,7 @@ def _copied(chain: Chain, wide: Tensor, dtype: str, group: list[str], later: set
 
 
 def _dtypes(o: Operator, tensor: str) -> Iterator[str]:
-    """The dtypes an operator rounds a tensor to where it reads it, or WIDE."""
+    """The dtype of each cast through which an operator reads a tensor, WIDE for a read without."""
     yield from _casts(o.body, tensor)
     if o.domain is not None:
         yield from (WIDE for r in reads(o.domain) if r.tensor == tensor)

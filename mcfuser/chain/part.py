@@ -1,5 +1,4 @@
-"""Chains made smaller: numbers for run-time extents, some operators alone, a map written into its
-readers."""
+"""Chains derived from a chain: with run-time extents fixed, of some of its operators, inlined."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from mcfuser.expr import Expr, Index, Read, at, rewrite
 
 
 def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
-    """The chain where run-time extents have these values.
+    """The chain with the run-time extents fixed to `extents`, by axis.
 
     Raises ChainError where one is missing or outside its bounds.
     """
@@ -32,12 +31,16 @@ def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
 
 
 def run_time(chain: Chain) -> dict[str, Bounds]:
-    """The extents that are known at run time only, by axis."""
+    """The bounds of the extents that are known only at run time, by axis."""
     return {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
 
 
 def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
-    """The chain of some of a chain's operators; what they read and do not write is input."""
+    """The chain of the operators that compute `outs`.
+
+    What they read and do not compute is its input; what other operators read of them, and the
+    chain's own outputs, are its outputs.
+    """
     operators = tuple(o for o in chain.operators if o.out in outs)
     read_names = {r.tensor for o in operators for r in sources(o)}
     later = {r.tensor for o in chain.operators if o.out not in outs for r in sources(o)}
@@ -52,7 +55,7 @@ def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:
 
 
 def fresh(chain: Chain, name: str) -> str:
-    """The name, or one like it that the chain does not have."""
+    """A tensor name that the chain does not have: `name`, with underscores added if need be."""
     taken = {t.name for t in chain.tensors}
     while name in taken:
         name += "_"
@@ -60,7 +63,10 @@ def fresh(chain: Chain, name: str) -> str:
 
 
 def inline(chain: Chain, out: str) -> Chain:
-    """The chain with one map written into the bodies that read it."""
+    """The chain without the map `out`, which is written into the bodies that read it.
+
+    Raises ChainError where the operator is no map without a domain, or computes an output.
+    """
     gone = chain.operator(out)
     if gone.reduce != "none" or gone.domain is not None or out in chain.outputs:
         raise ChainError(f"operator '{out}' is not a map between operators and cannot be inlined")
@@ -84,7 +90,7 @@ def inline(chain: Chain, out: str) -> Chain:
 
 
 def without_dead(chain: Chain) -> Chain:
-    """The chain without operators that nothing reads any more."""
+    """The chain without the operators whose results are neither read nor outputs."""
     used = {r.tensor for o in chain.operators for r in sources(o)} | set(chain.outputs)
     dead = {o.out for o in chain.operators if o.out not in used}
     if not dead:

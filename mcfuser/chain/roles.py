@@ -1,4 +1,4 @@
-"""What operators are to a chain: which are products, the roles of their axes, their cost."""
+"""Which operators are matrix products, the roles of their axes, and what they cost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, axes
 class Product:
     """The roles that axes play in an operator that is a matrix product.
 
-    `left` and `right` are the two reads; rows index only the left, columns only the right,
-    depth both and is summed, batch both and is kept.
+    `left` and `right` are the two reads. `rows` index the left one only, `columns` the right one
+    only. `depth` and `batch` index both; `depth` is summed over, `batch` is kept.
     """
 
     left: Read
@@ -26,14 +26,15 @@ class Product:
 
 
 def product(operator: Operator) -> Product | None:
-    """The roles of a sum over a product of two reads (casts to float types allowed), or None.
+    """The roles of the axes of a sum over a product of two reads, which may be cast to float types;
+    None where the operator is none.
 
     The left operand is the one whose own axes come first in the output.
     """
     body = operator.body
     if operator.reduce != "sum" or not isinstance(body, Call) or body.op != "mul":
         return None
-    pair = [_bare(a) for a in body.args]
+    pair = [_without_casts(a) for a in body.args]
     if not all(isinstance(p, Read) for p in pair):
         return None
     one, two = (p for p in pair if isinstance(p, Read))
@@ -56,24 +57,28 @@ def product(operator: Operator) -> Product | None:
     )
 
 
-def _bare(e: Expr) -> Expr:
-    """The expression without casts that say a precision; one to whole numbers changes the value."""
+def _without_casts(e: Expr) -> Expr:
+    """The expression without outer casts between float types; one to integers changes the value."""
     while isinstance(e, Cast) and e.dtype not in DISCRETE:
         e = e.arg
     return e
 
 
 def products(chain: Chain) -> tuple[Operator, ...]:
+    """The operators of a chain that are matrix products, in order."""
     return tuple(o for o in chain.operators if product(o) is not None)
 
 
 def batch_axes(chain: Chain) -> tuple[str, ...]:
-    """Axes that every operator keeps and that no product tells apart: they only ever bind."""
+    """The axes that every operator keeps and that are batch axes of every product.
+
+    Their loops are only ever bound to the grid. There are none in a chain without products.
+    """
     kept = [set(o.axes) for o in chain.operators]
     common = set.intersection(*kept) if kept else set()
     for operator in chain.operators:
-        if (found := product(operator)) is not None:
-            common &= set(found.batch)
+        if (roles := product(operator)) is not None:
+            common &= set(roles.batch)
     if not products(chain):
         common = set()
     return tuple(a.name for a in chain.axes if a.name in common)
@@ -85,4 +90,5 @@ def flops(chain: Chain) -> int:
 
 
 def nbytes(chain: Chain, tensor: str) -> int:
+    """The size of a tensor, dense, in bytes."""
     return math.prod(chain.shape(tensor)) * BYTES[chain.tensor(tensor).dtype]

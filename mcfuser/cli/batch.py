@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcfuser.batch.results import Batch
 
 
-class Interrupted(BaseException):
+class SignalReceived(BaseException):
     """A signal told the process to end."""
 
     def __init__(self, number: int) -> None:
@@ -62,7 +62,7 @@ def batch(
                 for one in going:
                     done[one.entry.folder] = one
                     _say(f"[{len(done)}/{len(given)}] {summary.line(one)}")
-        except Interrupted as interrupt:
+        except SignalReceived as interrupt:
             number = interrupt.number
         all_done = tuple(done.get(w.entry.folder) or left_out(w) for w in given)
         took = time.monotonic() - start
@@ -105,7 +105,7 @@ def _interruptible() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         for other in before:
             signal.signal(other, signal.SIG_IGN)  # once is enough: what is known is still written
-        raise Interrupted(number)
+        raise SignalReceived(number)
 
     before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -50,7 +50,7 @@ def compile_(
     check_writable(output)
     from mcfuser.process.confined import Stopped
     from mcfuser.report import show
-    from service.compilation import Request, compiled, start
+    from service.compilation import CompileRequest, compiled, start
     from service.settings import read_settings
 
     settings = read_settings()
@@ -59,7 +59,7 @@ def compile_(
     if cache:
         make_data_folder(settings.data)
     limits = asdict(settings.model_limits)
-    request = Request(model, device, options, shapes, store, limit, begun, limits)
+    request = CompileRequest(model, device, options, shapes, store, limit, begun, limits)
     try:
         with progress() as tell:
             artifact = compiled(request, process, tell)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
-    from db import Store
+    from db import Storage
     from mcfuser.device import Device
     from mcfuser.tune.tuned import Cache
 
@@ -29,14 +29,14 @@ def make_data_folder(path: Path) -> None:
 
 
 @contextmanager
-def opened_store() -> Iterator[Store]:
+def opened_store() -> Iterator[Storage]:
     """The store under the user's data folder. Raises InputError where it cannot be used."""
-    from db import StorageError, Store
+    from db import Storage, StorageError
     from service.settings import read_settings
 
     settings = read_settings()
     make_data_folder(settings.data)
-    store = Store(settings.database_url)
+    store = Storage(settings.database_url)
     try:
         yield store
     except StorageError as error:

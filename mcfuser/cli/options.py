@@ -45,8 +45,8 @@ ChainArgument = Annotated[
 def tuning(
     seed: int, trials: int | None, timeout: str | None, retune: bool
 ) -> tuple[dict[str, Any], float | None]:
-    """The fields of `mcfuser.tune.tuned.Options` that were given, and the seconds that the whole
-    command may take, None where that is not limited. Raises InputError."""
+    """The fields of `TuneOptions` (mcfuser.tune.tuned) that were given, and the seconds that the
+    whole command may take, None where that is not limited. Raises InputError."""
     options: dict[str, Any] = {"seed": seed, "trials": trials, "retune": retune}
     if timeout is None:
         return options, None

@@ -16,7 +16,7 @@ from mcfuser.cli.results import read_report
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
-    from mcfuser.graph.check import Place
+    from mcfuser.graph.check import RunMode
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
     from service.settings import read_settings
 
     report = read_report(folder)
-    place: Place = "cpu" if report.get("device", "cpu") == "cpu" else "graph" if graph else "cuda"
+    place: RunMode = "cpu" if report.get("device", "cpu") == "cpu" else "graph" if graph else "cuda"
     compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
     shapes = parse_shapes(shape or ()) or compiled_for
     result = compare(folder, _read(check), shapes, seed, place, read_settings().model_limits)

@@ -44,12 +44,12 @@ def tune(
     end = begun + limit if limit is not None else None
     with interrupted(end, limit):
         from mcfuser.report import show_kernel
-        from mcfuser.tune.tuned import Options
+        from mcfuser.tune.tuned import TuneOptions
         from mcfuser.tune.tuner import tune as search
 
         program, target = read_chain(chain, dtype), device_named(device)
         with kernel_cache(cache, target) as (kept, probed), progress() as tell:
-            tuned = search(program, probed, kept, Options(**options), tell, deadline=end)
+            tuned = search(program, probed, kept, TuneOptions(**options), tell, deadline=end)
     if as_json:
         print(json.dumps(tuned.to_json()))
         return

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
-from mcfuser.graph.partition import Found
+from mcfuser.graph.partition import ChainMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Replacement:
     of the whole chain is dense and row-major.
     """
 
-    found: Found
+    match: ChainMatch
     kernels: tuple[Installed, ...]
 
 
@@ -54,8 +54,8 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
         at: builder.add_func(_scheduled(k.func), k.name)
         for at, k in {id(k.func): k for k in kernels}.items()
     }
-    drop = {v for r in replacements for v in r.found.bindings}
-    calls = {r.found.bindings[-1]: r for r in replacements}
+    drop = {v for r in replacements for v in r.match.bindings}
+    calls = {r.match.bindings[-1]: r for r in replacements}
     installed = builder.get()
     main = installed["main"]
     blocks = []
@@ -86,9 +86,9 @@ def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def _bindings(
     replacement: Replacement, names: Mapping[int, tvm.ir.GlobalVar], inside: bool
 ) -> Iterator[relax.VarBinding]:
-    found = replacement.found
-    values: dict[str, relax.Expr] = dict(found.arguments)
-    values |= {name: relax.const(array) for name, array in found.constants.items()}
+    match = replacement.match
+    values: dict[str, relax.Expr] = dict(match.arguments)
+    values |= {name: relax.const(array) for name, array in match.constants.items()}
     variable = relax.DataflowVar if inside else relax.Var
     for kernel in replacement.kernels:
         packed = {name: relax.const(array) for name, array in kernel.packed.items()}
@@ -96,10 +96,10 @@ def _bindings(
             _argument(kernel, packed.get(t, values.get(t)), t) for t in kernel.chain.inputs
         ]
         arguments += [relax.const(array) for array in kernel.counters]
-        types = [_type(found, kernel.chain, t) for t in kernel.chain.outputs]
+        types = [_type(match, kernel.chain, t) for t in kernel.chain.outputs]
         call = relax.call_tir(names[id(kernel.func)], arguments, types)
         results = {
-            t: found.outputs[t] if t in found.outputs else variable(f"{kernel.name}_{t}", kind)
+            t: match.outputs[t] if t in match.outputs else variable(f"{kernel.name}_{t}", kind)
             for t, kind in zip(kernel.chain.outputs, types, strict=True)
         }
         values |= results
@@ -110,9 +110,9 @@ def _bindings(
         yield relax.VarBinding(several, call)
         for i, var in enumerate(results.values()):
             yield relax.VarBinding(var, relax.TupleGetItem(several, i))
-    missing = [t for t in found.outputs if t not in values]
+    missing = [t for t in match.outputs if t not in values]
     if missing:
-        raise ChainError(f"no kernel of chain '{found.chain.name}' writes '{missing[0]}'")
+        raise ChainError(f"no kernel of chain '{match.chain.name}' writes '{missing[0]}'")
 
 
 def _argument(kernel: Installed, value: relax.Expr | None, tensor: str) -> relax.Expr:
@@ -121,6 +121,6 @@ def _argument(kernel: Installed, value: relax.Expr | None, tensor: str) -> relax
     return value
 
 
-def _type(found: Found, chain: Chain, tensor: str) -> relax.TensorType:
-    shape = found.shapes[tensor] if tensor in found.outputs else chain.shape(tensor)
+def _type(match: ChainMatch, chain: Chain, tensor: str) -> relax.TensorType:
+    shape = match.shapes[tensor] if tensor in match.outputs else chain.shape(tensor)
     return relax.TensorType(shape, chain.tensor(tensor).dtype)

@@ -9,17 +9,17 @@ from tvm import relax
 
 from mcfuser.expr import Expr, Read
 from mcfuser.graph.dataflow import Dataflow, array, dtype
-from mcfuser.graph.draft import Draft, Line, Source
-from mcfuser.graph.views import Layout, Place, Straddle, Unliftable, dense, step
+from mcfuser.graph.draft import Draft, DraftInput, DraftOperator
+from mcfuser.graph.views import AxisStrides, LaidOutValue, Straddle, Unliftable, dense, step
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ChainValue:
     """A value inside the chain: what it is, its axes, and how they lie in it."""
 
     expr: Expr
     axes: tuple[int, ...]
-    layout: Layout
+    layout: AxisStrides
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Attempt:
     factors: Mapping[int, tuple[int, ...]]
     names: Mapping[str, str]
     draft: Draft = field(default_factory=Draft)
-    values: dict[relax.Var, Value] = field(default_factory=dict)
+    values: dict[relax.Var, ChainValue] = field(default_factory=dict)
     dimensions: list[tuple[int, ...]] = field(default_factory=list)
     batch: set[int] = field(default_factory=set)
 
@@ -46,7 +46,7 @@ class Attempt:
         return list(zip(axes, dense(factors), strict=True))
 
 
-def followed(s: Attempt, place: Place) -> Place:
+def followed(s: Attempt, place: LaidOutValue) -> LaidOutValue:
     """The place of the same elements in the value that the views before it start from."""
     while place.value not in s.closed:
         try:
@@ -63,13 +63,13 @@ def followed(s: Attempt, place: Place) -> Place:
     return place
 
 
-def source(s: Attempt, place: Place, order: tuple[int, ...], names: Sequence[str]) -> str:
+def source(s: Attempt, place: LaidOutValue, order: tuple[int, ...], names: Sequence[str]) -> str:
     for name, known in s.draft.sources.items():
         same = known.value.same_as(place.value) and known.layout == place.layout
         if same and known.offset == place.offset:
             return name
     name = s.draft.fresh(names)
-    s.draft.sources[name] = Source(
+    s.draft.sources[name] = DraftInput(
         place.value, place.layout, place.offset, order, dtype(place.value), array(place.value)
     )
     return name
@@ -88,11 +88,11 @@ def written(s: Attempt) -> set[str]:
     return {line.out for line in s.draft.lines}
 
 
-def stored(s: Attempt, value: Value, *names: str) -> str:
+def stored(s: Attempt, value: ChainValue, *names: str) -> str:
     """The tensor that holds a value, written by an operator of its own where none does yet, under
     the first of these names that is free."""
     if isinstance(value.expr, Read) and value.expr.tensor in written(s):
         return value.expr.tensor
     out = s.draft.fresh(names)
-    s.draft.lines.append(Line(out, value.axes, value.expr))
+    s.draft.lines.append(DraftOperator(out, value.axes, value.expr))
     return out

@@ -47,13 +47,13 @@ class Checked:
     reference_seconds: float
 
 
-Place = Literal["cpu", "cuda", "graph"]
+RunMode = Literal["cpu", "cuda", "graph"]
 """On all cores; on the GPU, kernel by kernel; there, captured into a CUDA graph."""
 
 
 def check(
     module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0,
-    place: Place = "cpu", limits: ModelLimits = DEFAULTS,
+    place: RunMode = "cpu", limits: ModelLimits = DEFAULTS,
 ) -> Checked:  # fmt: skip
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 

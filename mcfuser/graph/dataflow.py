@@ -14,7 +14,7 @@ from tvm import ir, relax, tirx
 
 from mcfuser.graph.scalar import ELEMENTWISE
 
-Kind = Literal["product", "view", "softmax", "elementwise", "other"]
+ValueKind = Literal["product", "view", "softmax", "elementwise", "other"]
 # The same elements in another order or shape: a position in one is a position in the other.
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
@@ -35,7 +35,7 @@ class Dataflow:
         return {v: i for i, v in enumerate(self.order)}
 
     @cached_property
-    def kinds(self) -> dict[relax.Var, Kind]:
+    def kinds(self) -> dict[relax.Var, ValueKind]:
         return {v: kind(v, self.values[v]) for v in self.order}
 
     @property
@@ -77,7 +77,7 @@ def sources(value: relax.Expr) -> tuple[relax.Var, ...]:
     return tuple(relax.analysis.free_vars(value))
 
 
-def kind(v: relax.Var, value: relax.Expr) -> Kind:
+def kind(v: relax.Var, value: relax.Expr) -> ValueKind:
     if extents(v) is None or not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
         return "other"
     name = value.op.name
@@ -122,7 +122,7 @@ def array(value: relax.Expr) -> NDArray[np.generic] | None:
     return None
 
 
-def reach(flow: Dataflow, start: relax.Var, through: Iterable[Kind]) -> tuple[relax.Var, ...]:
+def reach(flow: Dataflow, start: relax.Var, through: Iterable[ValueKind]) -> tuple[relax.Var, ...]:
     """The values of as many elements computed from `start` by operators of these kinds alone.
 
     In the order of the bindings; `start` comes first.

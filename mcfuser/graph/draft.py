@@ -17,20 +17,20 @@ from tvm import relax
 
 from mcfuser.chain import Axis, Chain, Operator, Reducer, Tensor
 from mcfuser.expr import Affine, Expr, Index, Read, axis, rewrite
-from mcfuser.graph.views import Layout, dense
+from mcfuser.graph.views import AxisStrides, dense
 
 _MORE = {"b": "acdefg", "m": "ijl", "n": "pqr", "k": "stu", "h": "vwxyz"}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DraftInput:
     """A tensor that the chain reads, and how the axes lie in its value.
 
     `order` are its axes in the order in which a constant is laid out for the chain.
     """
 
     value: relax.Expr
-    layout: Layout
+    layout: AxisStrides
     offset: int
     order: tuple[int, ...]
     dtype: str
@@ -38,7 +38,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DraftOperator:
     """An operator; `factors` are the two tensors that a product reads."""
 
     out: str
@@ -54,8 +54,8 @@ class Draft:
     """The operators so far, in order, and the extents of their axes."""
 
     sizes: dict[int, int] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    sources: dict[str, DraftInput] = field(default_factory=dict)
+    lines: list[DraftOperator] = field(default_factory=list)
 
     def fresh(self, wanted: Sequence[str]) -> str:
         """The first of these names that is free, or the last with a number."""
@@ -77,7 +77,7 @@ class Finished:
     constants: Mapping[str, NDArray[np.generic]]
 
 
-def finish(draft: Draft, out: Layout, dtype: str, name: str) -> Finished:
+def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
     """The chain whose last operator is the draft's last line.
 
     `out` says how its axes lie in the value that it is to be.
@@ -110,7 +110,7 @@ def finish(draft: Draft, out: Layout, dtype: str, name: str) -> Finished:
 
 
 def _operator(
-    line: Line, dims: Mapping[str, tuple[int, ...]], letters: Mapping[int, str]
+    line: DraftOperator, dims: Mapping[str, tuple[int, ...]], letters: Mapping[int, str]
 ) -> Operator:
     def leaf(node: Read | Index) -> Expr:
         assert isinstance(node, Read)
@@ -140,7 +140,7 @@ def _input(draft: Draft, name: str, dims: tuple[int, ...], letters: Mapping[int,
 
 
 def _laid_out(
-    source: Source, dims: tuple[int, ...], sizes: Mapping[int, int]
+    source: DraftInput, dims: tuple[int, ...], sizes: Mapping[int, int]
 ) -> NDArray[np.generic]:
     """The constant's array in the chain's own order, dense."""
     assert source.array is not None
@@ -153,7 +153,7 @@ def _laid_out(
 # --- merging --------------------------------------------------------------------------------
 
 
-def _merged(draft: Draft, out: Layout) -> tuple[Draft, Layout]:
+def _merged(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
     while True:
         pairs = (
             pair for line in draft.lines for row in (line.axes, line.over) for pair in pairwise(row)
@@ -164,7 +164,7 @@ def _merged(draft: Draft, out: Layout) -> tuple[Draft, Layout]:
         draft, out = _merge(draft, out, *pair)
 
 
-def _mergeable(draft: Draft, out: Layout, one: int, two: int) -> bool:
+def _mergeable(draft: Draft, out: AxisStrides, one: int, two: int) -> bool:
     layouts = [(s.layout, s.array is not None) for s in draft.sources.values()]
     for layout, constant in [*layouts, (out, False)]:
         if (one in layout) != (two in layout):
@@ -181,11 +181,11 @@ def _adjacent(row: tuple[int, ...], one: int, two: int) -> bool:
     return one in row and two in row and row.index(two) == row.index(one) + 1
 
 
-def _merge(draft: Draft, out: Layout, one: int, two: int) -> tuple[Draft, Layout]:
+def _merge(draft: Draft, out: AxisStrides, one: int, two: int) -> tuple[Draft, AxisStrides]:
     def kept(row: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(a for a in row if a != two)
 
-    def layout(old: Layout) -> Layout:
+    def layout(old: AxisStrides) -> AxisStrides:
         return {a: old[two] if a == one else s for a, s in old.items() if a != two}
 
     sizes = {a: n * draft.sizes[two] if a == one else n for a, n in draft.sizes.items()}
@@ -194,7 +194,7 @@ def _merge(draft: Draft, out: Layout, one: int, two: int) -> tuple[Draft, Layout
     return Draft({a: n for a, n in sizes.items() if a != two}, sources, lines), layout(out)
 
 
-def _fused(source: Source, one: int, two: int, sizes: Mapping[int, int]) -> Source:
+def _fused(source: DraftInput, one: int, two: int, sizes: Mapping[int, int]) -> DraftInput:
     if one not in source.layout:
         return source
     array, layout = source.array, source.layout
@@ -211,7 +211,7 @@ def _fused(source: Source, one: int, two: int, sizes: Mapping[int, int]) -> Sour
 # --- naming ---------------------------------------------------------------------------------
 
 
-def _products(draft: Draft) -> Iterator[tuple[Line, set[int], set[int]]]:
+def _products(draft: Draft) -> Iterator[tuple[DraftOperator, set[int], set[int]]]:
     for line in draft.lines:
         if line.factors is not None:
             left, right = (set(draft.axes(t)) for t in line.factors)

@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from mcfuser.errors import ModelError
 from mcfuser.graph.refusal import sentence
 
-Array = NDArray[np.generic]
+OnnxArray = NDArray[np.generic]
 
 _SHOWN = 4096
 """Inputs of so many elements at most tell shape inference their values."""
@@ -30,9 +30,10 @@ class Unfolded(Exception):
 
 
 def evaluate(
-    node: onnx.NodeProto, inputs: Mapping[str, Array], opsets: Sequence[onnx.OperatorSetIdProto],
+    node: onnx.NodeProto, inputs: Mapping[str, OnnxArray],
+    opsets: Sequence[onnx.OperatorSetIdProto],
     most: int,
-) -> dict[str, Array]:  # fmt: skip
+) -> dict[str, OnnxArray]:  # fmt: skip
     """A node's results by name.
 
     Raises Unfolded where they would have more than `most` bytes, where their sizes cannot be told
@@ -69,7 +70,7 @@ def evaluate(
     }
 
 
-def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def _run(model: onnx.ModelProto, feeds: Mapping[str, OnnxArray]) -> dict[str, OnnxArray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -83,7 +84,7 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]
 
 
 def _types(
-    node: onnx.NodeProto, inputs: Mapping[str, Array], opsets: Sequence[onnx.OperatorSetIdProto]
+    node: onnx.NodeProto, inputs: Mapping[str, OnnxArray], opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> dict[str, onnx.TypeProto.Tensor]:
     """The element types and shapes of the results, as far as onnx infers them."""
     shown = [numpy_helper.from_array(a, n) for n, a in inputs.items() if a.size <= _SHOWN]
@@ -101,7 +102,7 @@ def _types(
 
 
 def _bytes(
-    node: onnx.NodeProto, kind: onnx.TypeProto.Tensor | None, inputs: Mapping[str, Array]
+    node: onnx.NodeProto, kind: onnx.TypeProto.Tensor | None, inputs: Mapping[str, OnnxArray]
 ) -> int:
     """The most bytes that a result can have."""
     if kind is None or not kind.elem_type:
@@ -115,11 +116,11 @@ def _bytes(
     raise Unfolded(f"node '{node.name}' has a result whose size is not known before it is computed")
 
 
-def _element(array: Array) -> int:
+def _element(array: OnnxArray) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def _narrow(array: Array) -> bool:
+def _narrow(array: OnnxArray) -> bool:
     """onnxruntime has no kernels for bfloat16 on a CPU: they are computed in float32 and rounded,
     which is what a kernel would do."""
     return bool(array.dtype == ml_dtypes.bfloat16)

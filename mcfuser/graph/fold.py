@@ -15,7 +15,7 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.evaluate import Array, Unfolded, evaluate
+from mcfuser.graph.evaluate import OnnxArray, Unfolded, evaluate
 from mcfuser.graph.refusal import sentence
 from mcfuser.graph.sizes import inferred_shapes
 
@@ -141,7 +141,7 @@ def _evaluated(
     shapes: Mapping[str, tuple[int, ...]],
     opsets: Sequence[onnx.OperatorSetIdProto],
     most: int,
-) -> dict[str, Array] | None:
+) -> dict[str, OnnxArray] | None:
     """A node's results, where they depend on no input; raises Unfolded as `evaluate` does."""
     if node.op_type in _RANDOM or any(a.HasField("g") or a.graphs for a in node.attribute):
         return None

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
-from mcfuser.graph.contraction import patches
+from mcfuser.graph.contraction import Matches, patches
 from mcfuser.graph.dataflow import array, extents
-
-Matches = Mapping[DFPattern, relax.Expr]
 
 
 def recognise(module: tvm.IRModule) -> tvm.IRModule:

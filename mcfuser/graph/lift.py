@@ -17,13 +17,13 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.expr import Cast, Const, Expr, Read, call
-from mcfuser.graph.attempt import Attempt, Value, followed, number, source, stored
+from mcfuser.graph.attempt import Attempt, ChainValue, followed, number, source, stored
 from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
-from mcfuser.graph.draft import Line, finish
+from mcfuser.graph.draft import DraftOperator, finish
 from mcfuser.graph.scalar import ELEMENTWISE, nodes, simplify
 from mcfuser.graph.views import (
     Along,
-    Place,
+    LaidOutValue,
     Straddle,
     Unliftable,
     broadcast,
@@ -95,7 +95,7 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
     return Lifted(done.chain, arguments, done.constants, {out: last}, shapes)
 
 
-def _value(s: Attempt, v: relax.Var) -> Value:
+def _value(s: Attempt, v: relax.Var) -> ChainValue:
     kind, value = s.flow.kinds[v], s.flow.values[v]
     if kind == "product":
         inner = [a for a in value.args if a in s.values]
@@ -109,7 +109,7 @@ def _value(s: Attempt, v: relax.Var) -> Value:
 # --- products -------------------------------------------------------------------------------
 
 
-def _first_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
+def _first_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     _check_product(value)
     left, right = (shape(a) for a in value.args)
     batch = [s.dimension(e) for e in shape(v)[:-2]]
@@ -121,7 +121,7 @@ def _first_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
     return replace(result, expr=simplify("mul", result.expr, Const(scale * other)))
 
 
-def _next_product(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
+def _next_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     _check_product(value)
     if all(a in s.values for a in value.args):
         raise Unliftable("both operands of its second product are computed in the chain")
@@ -163,14 +163,14 @@ def _check_product(value: relax.Call) -> None:
 def _product(
     s: Attempt, v: relax.Var, pair: tuple[Expr, Expr], along: Along,
     depth: list[tuple[int, int]], role: str,
-) -> Value:  # fmt: skip
+) -> ChainValue:  # fmt: skip
     layout = broadcast(along, shape(v))
     axes = tuple(a for dimension in along for a, _ in dimension)
     out = s.draft.fresh([s.names[role]])
     one, two = (_bare(e) for e in pair)
     over = tuple(a for a, _ in depth)
-    s.draft.lines.append(Line(out, axes, call("mul", *pair), "sum", over, (one, two)))
-    return Value(Read(out, ()), axes, layout)
+    s.draft.lines.append(DraftOperator(out, axes, call("mul", *pair), "sum", over, (one, two)))
+    return ChainValue(Read(out, ()), axes, layout)
 
 
 def _bare(e: Expr) -> str:
@@ -183,7 +183,7 @@ def _factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str
     """A product's operand, and the constant factors found on the way to where it is kept."""
     scale = 1.0
     extents = shape(value)
-    place = Place(value, broadcast(along[-len(extents) :], extents))
+    place = LaidOutValue(value, broadcast(along[-len(extents) :], extents))
     while True:
         place = followed(s, place)
         if (found := _scaled(s, place)) is None:
@@ -193,7 +193,7 @@ def _factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str
     return source(s, place, order, [name, _MORE[0]]), scale
 
 
-def _scaled(s: Attempt, place: Place) -> tuple[Place, float] | None:
+def _scaled(s: Attempt, place: LaidOutValue) -> tuple[LaidOutValue, float] | None:
     v = place.value
     value = s.flow.values.get(v) if isinstance(v, relax.Var) else None
     if value is None or s.flow.kinds[v] != "elementwise" or v in s.closed:
@@ -213,7 +213,7 @@ def _scaled(s: Attempt, place: Place) -> tuple[Place, float] | None:
 # --- operators between the products ---------------------------------------------------------
 
 
-def _map(s: Attempt, v: relax.Var, value: relax.Call) -> Value:
+def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     inner = [s.values[a] for a in value.args if a in s.values]
     if any(x.layout != inner[0].layout for x in inner):
         raise Unliftable(f"'{v.name}' combines a value with its own transpose")
@@ -242,13 +242,13 @@ def _operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     if dtype(a) not in (*FLOATS, "bool"):
         raise Unliftable(f"an operand between its products has dtype {dtype(a)}")
     extents = shape(a)
-    place = followed(s, Place(a, broadcast(along[len(along) - len(extents) :], extents)))
+    place = followed(s, LaidOutValue(a, broadcast(along[len(along) - len(extents) :], extents)))
     order = tuple(x for axes in along for x, _ in axes if x in place.layout)
     operand = Read(source(s, place, order, _MORE), ())
     return Cast(operand, "float32") if dtype(a) == "float16" else operand
 
 
-def _softmax(s: Attempt, value: relax.Call) -> Value:
+def _softmax(s: Attempt, value: relax.Call) -> ChainValue:
     extents = shape(value.args[0])
     if int(value.attrs.axis) not in (-1, len(extents) - 1):
         raise Unliftable("its softmax is not over the last axis")
@@ -261,8 +261,8 @@ def _softmax(s: Attempt, value: relax.Call) -> Value:
     kept = tuple(a for a in x.axes if a not in over)
     r, p, z = (s.draft.fresh([letter]) for letter in "RPZ")
     s.draft.lines += [
-        Line(r, kept, scores, "max", over),
-        Line(p, x.axes, call("exp", call("sub", scores, Read(r, ())))),
-        Line(z, kept, Read(p, ()), "sum", over),
+        DraftOperator(r, kept, scores, "max", over),
+        DraftOperator(p, x.axes, call("exp", call("sub", scores, Read(r, ())))),
+        DraftOperator(z, kept, Read(p, ()), "sum", over),
     ]
     return replace(x, expr=call("div", Read(p, ()), Read(z, ())))

@@ -34,7 +34,7 @@ _TAKE = tvm.ir.Op.get("relax.take")
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ModelPort:
     """An input or output of a model; an extent known only at run time is -1."""
 
     name: str
@@ -47,8 +47,8 @@ class Loaded:
     """A model as a Relax module; `main` takes the inputs in order."""
 
     module: tvm.IRModule
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[ModelPort, ...]
+    outputs: tuple[ModelPort, ...]
 
 
 def load(
@@ -141,15 +141,15 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination(["main"])(module)
 
 
-def _input_port(value: onnx.ValueInfoProto) -> Port:
+def _input_port(value: onnx.ValueInfoProto) -> ModelPort:
     tensor = value.type.tensor_type
     dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     if tensor.elem_type == TensorProto.BFLOAT16:
         dtype = "bfloat16"
-    return Port(value.name, tuple(d.dim_value for d in tensor.shape.dim), dtype)
+    return ModelPort(value.name, tuple(d.dim_value for d in tensor.shape.dim), dtype)
 
 
-def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[Port, ...]:
+def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[ModelPort, ...]:
     kind = module["main"].ret_ty
     fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
     ports = []
@@ -160,5 +160,5 @@ def _output_ports(folded: onnx.ModelProto, module: tvm.IRModule) -> tuple[Port, 
         shape = tuple(int(d) if isinstance(d, (int, tvm.tirx.IntImm)) else -1 for d in dims)
         if 0 in shape:
             raise ModelError(f"output '{value.name}' has a dimension of extent 0")
-        ports.append(Port(value.name, shape, str(field.dtype)))
+        ports.append(ModelPort(value.name, shape, str(field.dtype)))
     return tuple(ports)

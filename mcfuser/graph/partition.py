@@ -1,4 +1,5 @@
-"""Which products of a module run together: chains by predicted saved bytes, and why not others."""
+"""Partitions a module: which products share a chain, by the bytes that it saves, and why others
+do not."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tvm import relax
 from mcfuser.chain import BYTES, Chain
 from mcfuser.graph.dataflow import (
     Dataflow,
-    Kind,
+    ValueKind,
     between,
     dataflow,
     dtype,
@@ -26,13 +27,13 @@ from mcfuser.graph.dataflow import (
 from mcfuser.graph.lift import FLOATS, Lifted, lift
 from mcfuser.graph.views import Unliftable
 
-_EPILOGUE: tuple[Kind, ...] = ("elementwise", "view")
-_BETWEEN: tuple[Kind, ...] = ("elementwise", "view", "softmax")
+_EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
+_BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A chain in a module, and what takes part in it there.
+class ChainMatch:
+    """A chain of a module, and the values of the module that it reads, replaces and computes.
 
     `arguments` are the values of its inputs that are computed at run time, `constants` the arrays
     of the others, each in the chain's own dimensions; `shapes` are the physical shapes of all
@@ -50,11 +51,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ModelProduct:
     """A matrix product of the module: `batch` times `rows` x `depth` by `depth` x `columns`.
 
-    `phi` is flops per byte; it is an MBCI operator where that is below the device's P/W.
-    `chain` is its chain's place in `Partition.found`; `reason` says why no other product is in it.
+    `phi` is flops per byte; it is an MBCI operator where that is below the device's P/W. `chain` is
+    the number of its chain in `Partition.matches`, None where it is in no chain; `reason` says why
+    no other product is in that chain.
     """
 
     name: str
@@ -73,8 +75,8 @@ class Product:
 class Partition:
     """The chains of a module, in the order in which they run, and all its products."""
 
-    found: tuple[Found, ...]
-    products: tuple[Product, ...]
+    matches: tuple[ChainMatch, ...]
+    products: tuple[ModelProduct, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,10 @@ class _Pair:
 
 @dataclass
 class _Cut:
-    """The chains cut out so far."""
+    """The chains that were cut out of a module so far, and why others could not be."""
 
     flow: Dataflow
-    found: list[Found] = field(default_factory=list)
+    matches: list[ChainMatch] = field(default_factory=list)
     closed: set[relax.Var] = field(default_factory=set)
     arguments: set[relax.Var] = field(default_factory=set)
     reasons: dict[relax.Var, str] = field(default_factory=dict)
@@ -102,7 +104,8 @@ class _Cut:
         self.refresh()
 
     def refresh(self) -> None:
-        """Finds what is still read: a view that a chain sees through no longer is."""
+        """Finds the values that are still read. A view that was lifted into a chain is read no
+        more."""
         self.live = set(self.flow.outputs) | self.arguments
         for v in reversed(self.flow.order):
             readers = self.flow.readers.get(v, ())
@@ -112,10 +115,10 @@ class _Cut:
                 self.live.add(v)
 
     def readers(self, v: relax.Var, inside: set[relax.Var]) -> tuple[relax.Var, ...]:
-        """Who reads a value, apart from a chain of `inside`."""
-        found = self.flow.readers.get(v, ())
+        """The values outside `inside` that read `v` and are computed by no chain so far."""
+        every = self.flow.readers.get(v, ())
         return tuple(
-            r for r in found if r in self.live and r not in self.closed and r not in inside
+            r for r in every if r in self.live and r not in self.closed and r not in inside
         )
 
     def escapes(self, inner: Sequence[relax.Var], inside: set[relax.Var]) -> str | None:
@@ -133,8 +136,8 @@ class _Cut:
         return None
 
     def take(self, members: Sequence[relax.Var], lifted: Lifted, saved: int) -> None:
-        self.found.append(
-            Found(
+        self.matches.append(
+            ChainMatch(
                 lifted.chain, lifted.arguments, lifted.constants, lifted.outputs, lifted.shapes,
                 tuple(members), saved,
             )
@@ -156,9 +159,9 @@ def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
     for v in cut.flow.products:
         if v not in cut.closed:
             _alone(cut, v)
-    found = sorted(cut.found, key=lambda f: cut.flow.position[f.bindings[-1]])
-    products = tuple(_product(cut, found, v, peak / bandwidth) for v in cut.flow.products)
-    return Partition(tuple(found), products)
+    matches = sorted(cut.matches, key=lambda m: cut.flow.position[m.bindings[-1]])
+    products = tuple(_product(cut, matches, v, peak / bandwidth) for v in cut.flow.products)
+    return Partition(tuple(matches), products)
 
 
 def _pairs(cut: _Cut) -> Iterator[_Pair]:
@@ -182,7 +185,7 @@ def _fuse(cut: _Cut, pair: _Pair) -> None:
     members = (*pair.inner, pair.second)
     taken = next((v for v in members if v in cut.closed), None)
     if taken is not None:
-        other = next(f for f in cut.found if taken in f.bindings)
+        other = next(m for m in cut.matches if taken in m.bindings)
         cut.reasons.setdefault(
             pair.first,
             f"a chain with '{pair.second.name}' would save {pair.saved} bytes, "
@@ -203,7 +206,7 @@ def _alone(cut: _Cut, v: relax.Var) -> None:
 
 
 def _cut_out(cut: _Cut, members: tuple[relax.Var, ...], saved: int, name: str) -> None:
-    """Takes the chain with the longest epilogue that can be lifted."""
+    """Cuts out the chain of `members` with the longest epilogue that can be lifted."""
     for epilogue in _epilogues(cut, members[-1]):
         whole = tuple(dict.fromkeys((*members, *epilogue)))
         try:
@@ -216,7 +219,8 @@ def _cut_out(cut: _Cut, members: tuple[relax.Var, ...], saved: int, name: str) -
 
 
 def _epilogues(cut: _Cut, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
-    """What may follow a chain's last product in its kernel, the longest first."""
+    """The sequences of values that may follow a chain's last product in its kernel, longest
+    first."""
     reached = [v for v in reach(cut.flow, last, _EPILOGUE) if v not in cut.closed]
     for v in reversed(reached):
         inner = between(cut.flow, v, reached)
@@ -224,10 +228,10 @@ def _epilogues(cut: _Cut, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
             yield inner
 
 
-def _product(cut: _Cut, found: Sequence[Found], v: relax.Var, limit: float) -> Product:
+def _product(cut: _Cut, matches: Sequence[ChainMatch], v: relax.Var, limit: float) -> ModelProduct:
     left, right = cut.flow.values[v].args
-    chain = next((i for i, f in enumerate(found) if v in f.bindings), None)
-    fused = chain is not None and _count(cut.flow, found[chain]) > 1
+    chain = next((i for i, m in enumerate(matches) if v in m.bindings), None)
+    fused = chain is not None and _count(cut.flow, matches[chain]) > 1
     reason = None if fused else cut.reasons.get(v) or _obstacle(cut, v)
     out = shape(v)
     rows = shape(left)[-2] if len(shape(left)) > 1 else 1
@@ -237,15 +241,17 @@ def _product(cut: _Cut, found: Sequence[Found], v: relax.Var, limit: float) -> P
     flops = 2 * rows * columns * depth
     moved = 2 * rows * columns + depth * (rows + columns)
     phi = flops / (moved * BYTES.get(dtype(v), 4))
-    return Product(v.name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason)
+    return ModelProduct(
+        v.name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason
+    )
 
 
-def _count(flow: Dataflow, found: Found) -> int:
-    return sum(flow.kinds[v] == "product" for v in found.bindings)
+def _count(flow: Dataflow, match: ChainMatch) -> int:
+    return sum(flow.kinds[v] == "product" for v in match.bindings)
 
 
 def _obstacle(cut: _Cut, v: relax.Var) -> str:
-    """What stands after a product whose result meets no other product."""
+    """Why a product shares a chain with no product after it: what follows it in the module."""
     flow = cut.flow
     for x in reach(flow, v, _BETWEEN):
         if x in flow.outputs:

@@ -1,6 +1,6 @@
 """How the axes of a chain lie in a value: strides, carried through reshapes and transposes.
 
-A `Layout` gives each axis its stride, in elements, in the dense row-major order of a value; axes
+`AxisStrides` give each axis its stride, in elements, in the dense row-major order of a value. Axes
 along which the value does not vary are left out.
 """
 
@@ -14,7 +14,7 @@ from tvm import ir, relax
 
 from mcfuser.graph.dataflow import Dataflow, array, shape
 
-Layout = dict[int, int]
+AxisStrides = dict[int, int]
 Along = list[list[tuple[int, int]]]
 """For each dimension the axes along it, outermost first, and their strides within it."""
 
@@ -32,11 +32,11 @@ class Unliftable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaidOutValue:
     """A value, and how the axes lie in it."""
 
     value: relax.Expr
-    layout: Layout
+    layout: AxisStrides
     offset: int = 0
 
 
@@ -45,7 +45,7 @@ def dense(extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(extents[i + 1 :]) for i in range(len(extents)))
 
 
-def within(layout: Layout, sizes: Mapping[int, int], extents: Sequence[int]) -> Along:
+def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]) -> Along:
     """For each dimension the (axis, stride within it) that run along it, outermost first.
 
     Raises Straddle where an axis runs along two dimensions.
@@ -72,7 +72,7 @@ def _inner(stride: int, extent: int, boundary: int) -> int:
     return inner
 
 
-def forward(call: relax.Call, layout: Layout, sizes: Mapping[int, int]) -> Layout:
+def forward(call: relax.Call, layout: AxisStrides, sizes: Mapping[int, int]) -> AxisStrides:
     """The layout in the value of a view, from the layout in what it views."""
     if call.op.name != "relax.permute_dims":
         return dict(layout)
@@ -88,9 +88,9 @@ def permutation(call: relax.Call) -> tuple[int, ...]:
     return tuple(int(a) % rank for a in axes) if axes is not None else tuple(range(rank))[::-1]
 
 
-def broadcast(along: Along, extents: Sequence[int]) -> Layout:
+def broadcast(along: Along, extents: Sequence[int]) -> AxisStrides:
     """The layout in a tensor of these extents, aligned to the right; extent 1 is broadcast."""
-    layout: Layout = {}
+    layout: AxisStrides = {}
     skip = len(along) - len(extents)
     for axes, unit, extent in zip(along[skip:], dense(extents), extents, strict=True):
         if extent > 1:
@@ -98,7 +98,7 @@ def broadcast(along: Along, extents: Sequence[int]) -> Layout:
     return layout
 
 
-def step(flow: Dataflow, place: Place, sizes: Mapping[int, int]) -> Place | None:
+def step(flow: Dataflow, place: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue | None:
     """The same elements in the value that a view reads, or None where it is no strided view.
 
     Raises Straddle where it is one for two axes in an axis's stead.
@@ -114,7 +114,7 @@ def step(flow: Dataflow, place: Place, sizes: Mapping[int, int]) -> Place | None
     source = value.args[0]
     match value.op.name:
         case "relax.reshape" | "relax.flatten" | "relax.expand_dims" | "relax.squeeze":
-            return Place(source, place.layout, place.offset)
+            return LaidOutValue(source, place.layout, place.offset)
         case "relax.permute_dims":
             return _strided(place, source, sizes, lambda: _permuted(value))
         case "relax.broadcast_to":
@@ -131,8 +131,11 @@ Steps = tuple[list[int], int]
 
 
 def _strided(
-    place: Place, source: relax.Expr, sizes: Mapping[int, int], steps: Callable[[], Steps | None]
-) -> Place | None:
+    place: LaidOutValue,
+    source: relax.Expr,
+    sizes: Mapping[int, int],
+    steps: Callable[[], Steps | None],
+) -> LaidOutValue | None:
     found = steps()
     if found is None:
         return None
@@ -141,7 +144,9 @@ def _strided(
     along = within(place.layout, sizes, extents)
     layout = {a: i * units[d] for d, axes in enumerate(along) for a, i in axes if units[d]}
     start = (place.offset // u % e for u, e in zip(dense(extents), extents, strict=True))
-    return Place(source, layout, offset + sum(c * u for c, u in zip(start, units, strict=True)))
+    return LaidOutValue(
+        source, layout, offset + sum(c * u for c, u in zip(start, units, strict=True))
+    )
 
 
 def _permuted(call: relax.Call) -> Steps:

@@ -1,1 +1,1 @@
-"""Right, and how fast: test cases, processes that may die, timing in turns."""
+"""Checks and times kernels: test cases, the process that measures, and comparisons."""

@@ -1,33 +1,31 @@
-"""Whether what a kernel computed is what its chain means: every element, and all of them."""
+"""Compares what a kernel computed with the reference: each element, and all of them together."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 MARKS = 1e37
-"""Numbers beyond this stand for nothing, as a maximum of nothing does: they are no scale for
-others."""
+"""Larger magnitudes are marks (the maximum of an empty row), not results: they do not count in
+norms."""
 NOISE = 1e-12
-"""An expected number that is a smaller part of what was rounded on the way to it has cancelled: its
-float64 digits are rounding, and no scale either."""
+"""An expected value has cancelled where it is smaller than this times the magnitudes that were
+rounded to compute it: its float64 digits are noise, and it does not count in norms either."""
 LEAST = 1e-37
-"""What is smaller than this may be zero."""
+"""Smaller values may be stored as zero."""
 
 
 def disagreement(
     found: Array, expected: Array, allowed: Array, limit: float, overall: bool
 ) -> float | str:
-    """The norm-wise relative error of an output, numbers beyond MARKS and those that cancelled left
-    out, unless all did; or what is wrong.
+    """The norm-wise relative error of an output, or one sentence that says how it is wrong.
 
-    `expected` is float64; infinite elements must be found so. Each other one may be off by `limit`
-    times what is `allowed` it (mcfuser.measure.rounding), and with `overall` all of them
-    together by `limit` of their norm. What the chain does not define, NaN, is not looked at.
+    `expected` is float64, of the shape of `found`. Where it is infinite, `found` must be, too.
+    Where it is NaN, the chain is not defined, and any value is right. Each other element may differ
+    by `limit` times `allowed` (mcfuser.measure.rounding) and, if `overall`, all of them together by
+    `limit` times their norm. Marks and values that cancelled do not count in the norms, unless
+    there is nothing else.
     """
     found = found.astype(np.float64)
     if np.isnan(expected).all() and expected.size:
@@ -40,8 +38,8 @@ def disagreement(
         known = usual & (np.abs(expected) > NOISE * allowed + LEAST)
         scale = expected if known.any() else allowed
         judged = known if known.any() else usual
-        apart = np.maximum(off[judged] - LEAST, 0.0)
-        error = float(np.linalg.norm(apart)) / (float(np.linalg.norm(scale[judged])) or 1.0)
+        difference = np.maximum(off[judged] - LEAST, 0.0)
+        error = float(np.linalg.norm(difference)) / (float(np.linalg.norm(scale[judged])) or 1.0)
         wrong = other & ~(off <= limit * allowed + LEAST)
     if (found[infinite] != expected[infinite]).any():
         return f"{_count(found[infinite] != expected[infinite])} should be infinite"

@@ -1,4 +1,4 @@
-"""Whether the machine did something else while programs were timed on its CPU."""
+"""Whether other processes used the CPU while programs were timed on it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ALONE = 0.95
-"""The share of the time that a thread which never waits has a core of its own at least, where
-nothing else wants it."""
+"""On an idle machine a thread that never waits has a core for at least this share of the time."""
 PRESSURE = Path("/proc/pressure/cpu")
 
 
@@ -20,21 +19,24 @@ PRESSURE = Path("/proc/pressure/cpu")
 def watched(
     wall: Callable[[], float] = time.perf_counter, own: Callable[[], float] = time.thread_time
 ) -> Iterator[dict[str, Any]]:
-    """Fills in, when the block ends, the state of the machine while this thread worked in it: the
-    `share` of the time that the thread had a core, whether that is `busy`, the load of the last
-    minute on so many cores, and the percentage of the last ten seconds in which something waited
-    for a core, where the system tells."""
-    found: dict[str, Any] = {}
+    """A dictionary that is filled, when the block ends, with the state of the CPU meanwhile.
+
+    `share` is the share of the time for which this thread had a core, and `busy` whether that is
+    less than ALONE; `cores` is the number of cores. Where the system has them: `load`, the average
+    of the last minute, and `pressure`, the percentage of the last ten seconds in which some thread
+    waited for a core. `wall` and `own` are the clocks, in seconds.
+    """
+    state: dict[str, Any] = {}
     begun, worked = wall(), own()
-    yield found
+    yield state
     share = (own() - worked) / max(wall() - begun, 1e-9)
-    found["share"] = round(min(share, 1.0), 3)
-    found["busy"] = share < ALONE
-    found["cores"] = os.cpu_count()
+    state["share"] = round(min(share, 1.0), 3)
+    state["busy"] = share < ALONE
+    state["cores"] = os.cpu_count()
     if hasattr(os, "getloadavg"):
-        found["load"] = round(os.getloadavg()[0], 2)
+        state["load"] = round(os.getloadavg()[0], 2)
     if (pressure := _pressure()) is not None:
-        found["pressure"] = pressure
+        state["pressure"] = pressure
 
 
 def _pressure() -> float | None:

@@ -1,4 +1,4 @@
-"""A chain with random inputs and what it should compute: what kernels are checked on."""
+"""Test cases: a chain with random inputs, and the results that a kernel must compute."""
 
 from __future__ import annotations
 
@@ -7,33 +7,42 @@ from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.measure.agreement import disagreement
-from mcfuser.measure.inputs import Kind, Range, Style, drawn, kinds, positives, style
+from mcfuser.measure.inputs import (
+    DrawStyle,
+    InputKind,
+    ValueRange,
+    draw_style,
+    draw_values,
+    input_kinds,
+    positives,
+)
 from mcfuser.measure.rounding import allowed
-from mcfuser.measure.sample import Sample, sample
-from mcfuser.space.reference import evaluate, logical, typed
-
-Array = NDArray[Any]
+from mcfuser.measure.sample import ChainSample, sample_chain
+from mcfuser.space.reference import Array, evaluate, logical, typed
 
 PIECE = 1 << 20
-"""Random values that one generator draws."""
+"""Random values that are drawn from one generator."""
 CACHED = 1 << 17
-"""Values that are looked at together: what a core's cache holds, and a copy of it."""
-RANGES: tuple[Range, ...] = ("positive", "share")
-"""What inputs that must not be negative are drawn from: the first that suits the chain."""
+"""Values that are checked together: they and a copy fit a core's cache."""
+RANGES: tuple[ValueRange, ...] = ("positive", "share")
+"""The ranges that inputs which must not be negative are drawn from: the first that suits the
+chain."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """Inputs as their types store them, flat; the sampled results expected of them, and what
-    rounding may make of these, in units of `Case.unit`."""
+class CaseData:
+    """The arrays of a test case, by tensor.
+
+    `data` are the inputs, flat, as their types store them. `expected` are the results of the
+    reference at the sampled positions, `allowed` the errors that rounding may cause in them, in
+    multiples of `Case.unit`.
+    """
 
     data: Mapping[str, Array]
     expected: Mapping[str, Array]
@@ -42,9 +51,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Case:
-    """A chain with inputs drawn from a seed. The reference computes it at as many positions as
-    `budget` flops allow. A check allows relative errors of `unit`. Where inputs are `varied` all of
-    them may be given one `sign`."""
+    """A chain with inputs drawn from a `seed`, around `offsets` (by name).
+
+    The reference computes the chain at as many positions as `budget` flops allow. A check allows
+    relative errors of `unit`. `varied` inputs differ in sign and scale (mcfuser.measure.inputs); a
+    `sign` of 1 or -1 is given to all of them.
+    """
 
     chain: Chain
     seed: int
@@ -55,27 +67,29 @@ class Case:
     budget: float = float("inf")
 
     @cached_property
-    def sample(self) -> Sample:
-        return sample(self.chain, self.budget, self.seed)
+    def sample(self) -> ChainSample:
+        """The positions that the reference computes."""
+        return sample_chain(self.chain, self.budget, self.seed)
 
     @cached_property
-    def made(self) -> Made:
-        """The first of the RANGES for which every output is a number, or the one with most."""
+    def made(self) -> CaseData:
+        """The arrays, drawn from the first of the RANGES for which every output is a number; if
+        there is none, from the one with the fewest NaN."""
         ranges = RANGES if positives(self.chain) else RANGES[:1]
         best, most = None, -1
         for positive in ranges:
-            found = self._made(positive)
-            known = [~np.isnan(found.expected[n]) for n in self.chain.outputs]
+            arrays = self._made(positive)
+            known = [~np.isnan(arrays.expected[n]) for n in self.chain.outputs]
             count = sum(int(np.count_nonzero(k)) for k in known)
             if count > most:
-                best, most = found, count
+                best, most = arrays, count
             if all(k.all() for k in known):
                 break
         assert best is not None
         return best
 
-    def _made(self, positive: Range) -> Made:
-        wanted = kinds(self.chain, self.offsets, positive)
+    def _made(self, positive: ValueRange) -> CaseData:
+        wanted = input_kinds(self.chain, self.offsets, positive)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             data = {n: self._random(pool, i, wanted[n]) for i, n in enumerate(self.chain.inputs)}
         known = {n: logical(self.chain, n, a) for n, a in data.items()}
@@ -84,36 +98,46 @@ class Case:
                   for n, a in taken.items()}  # fmt: skip
         inputs = typed(self.sample.chain, inputs)  # once for both that need them so
         results = evaluate(self.sample.chain, inputs)
-        return Made(data, results, allowed(self.sample.chain, inputs, results, self.unit))
+        return CaseData(data, results, allowed(self.sample.chain, inputs, results, self.unit))
 
-    def _random(self, pool: Executor, number: int, kind: Kind) -> Array:
-        """Draws one input, in pieces with a generator each: long ones take seconds otherwise."""
+    def _random(self, pool: Executor, number: int, kind: InputKind) -> Array:
+        """One input, drawn in parallel, in pieces that have a generator each."""
         name = self.chain.inputs[number]
-        found = stored_room(self.chain, name)
-        how: Style = style(np.random.default_rng((self.seed, number)), kind, self.varied, self.sign)
+        values = stored_buffer(self.chain, name)
+        how: DrawStyle = draw_style(
+            np.random.default_rng((self.seed, number)), kind, self.varied, self.sign
+        )
 
         def draw(first: int) -> None:
-            part = found[first : first + PIECE]
+            part = values[first : first + PIECE]
             rng = np.random.default_rng((self.seed, number, first // PIECE))
-            part[:] = encode(drawn(rng, kind, len(part), how), kind.dtype)
+            part[:] = encode(draw_values(rng, kind, len(part), how), kind.dtype)
 
-        list(pool.map(draw, range(0, len(found), PIECE)))
-        return found
+        list(pool.map(draw, range(0, len(values), PIECE)))
+        return values
 
     def error(self, name: str, found: Array) -> float | str:
-        """The norm-wise relative error of an output, as the chain indexes it and its type stores
-        it; or what is wrong."""
+        """The norm-wise relative error of an output, or a sentence that says how it is wrong.
+
+        `found` has the shape that the chain gives it, in the bytes of its type.
+        """
         dtype, made = self.chain.tensor(name).dtype, self.made
         wanted = made.expected[name]
-        if np.isfinite(wanted).all() and _representable(wanted, dtype) and not finite(found, dtype):
+        if (
+            np.isfinite(wanted).all()
+            and _representable(wanted, dtype)
+            and not all_finite(found, dtype)
+        ):
             return f"output '{name}' is not finite"
         part = decode(self.sample.output(name, found), dtype)
         error = disagreement(part, wanted, made.allowed[name], self.unit, not self.varied)
         return error if isinstance(error, float) else f"output '{name}' is wrong: {error}"
 
     def worst(self, found: Mapping[str, Array]) -> float | str:
-        """The largest of the outputs' errors, of flat arrays as their types store them; or what is
-        wrong with one of them."""
+        """The largest error of the outputs, or a sentence that says how one of them is wrong.
+
+        `found` are flat arrays, in the bytes of their types, by name.
+        """
         most = 0.0
         for name in self.chain.outputs:
             error = self.error(name, logical(self.chain, name, found[name]))
@@ -124,13 +148,13 @@ class Case:
 
 
 def _representable(values: Array, dtype: str) -> bool:
-    """None of them is infinite in that type."""
+    """Whether no value is infinite in that type."""
     most = {"float16": 6e4, "bfloat16": 3e38}.get(dtype, 3.402824e38)
     return not values.size or float(np.abs(values).max()) < most
 
 
-def stored_room(chain: Chain, name: str) -> Array:
-    """Room for a tensor, flat, in its type's bytes."""
+def stored_buffer(chain: Chain, name: str) -> Array:
+    """An uninitialised flat array for a tensor, in the bytes of its type."""
     dtype = chain.tensor(name).dtype
     return np.empty(flat_size(chain, name), _HOST.get(dtype, dtype))
 
@@ -141,7 +165,8 @@ _HOST = {"bfloat16": "uint16"}
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Values in a type's bytes; bfloat16, which numpy lacks, rounded to nearest even."""
+    """Values as a type stores them; bfloat16, which numpy lacks, as uint16, rounded to nearest
+    even."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = values.astype(np.float32).view(np.uint32)
@@ -150,14 +175,17 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def decode(stored: Array, dtype: str) -> Array:
-    """The values that `encode` stored."""
+    """The values of an array that `encode` made."""
     if dtype != "bfloat16":
         return stored
     return (stored.astype(np.uint32) << 16).view(np.float32)
 
 
-def finite(stored: Array, dtype: str) -> bool:
-    """No value that `encode` stored is infinite or none: not every bit of an exponent is set."""
+def all_finite(stored: Array, dtype: str) -> bool:
+    """Whether no value of an array that `encode` made is infinite or NaN.
+
+    Of a narrow type the bits are checked: those are not finite whose exponent has all bits set.
+    """
     if dtype in (*WHOLE, "bool"):
         return True
     exponent = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(dtype)

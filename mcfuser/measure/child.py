@@ -1,11 +1,13 @@
-"""The process that measures: reads requests on its standard input, answers a line a program.
+"""The process that measures: reads requests from standard input, writes one answer per program.
 
     python -m mcfuser.measure.child module device memory
 
-The module has a back end's runner (mcfuser.measure.runner); `memory` bounds the process's address
-space, in bytes, where it is not 0. The first line says why there is no such device, or nothing.
-Inputs and their reference are kept between requests, and made ahead where a request says so. A
-fault that leaves no usable device behind ends the process; the parent starts another.
+The module has a back end's `open_device` (mcfuser.measure.runner); `memory` bounds the process's
+address space, in bytes, unless it is 0. Requests and answers are lines of JSON
+(mcfuser.measure.request). The first line of output, {"failed": reason or null}, says whether the
+device could be opened. Test cases are kept between requests, and made in advance where a request
+says so. A fatal fault, after which the device cannot be used, ends the process; the parent starts
+another.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from typing import Any, BinaryIO
 
 from mcfuser.measure.case import Case
 from mcfuser.measure.lease import lease
-from mcfuser.measure.request import Measured, Program, Request, at, failure
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents, failure
 from mcfuser.measure.rounds import quietest
 from mcfuser.measure.runner import Bound, Runner, Unusable
 from mcfuser.process.child import WAITS, WORKS
 
 KEPT = 3
-"""Cases kept: what candidates of a chain are checked on, and its finalists on varied inputs and on
+"""Test cases that are kept: for a chain's candidates, and for its finalists on varied inputs and on
 whole tensors."""
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A case that one thread makes while others wait for it."""
+class _KeptCase:
+    """A test case whose arrays one thread makes while others wait for them."""
 
     case: Case
     lock: Lock = field(default_factory=Lock, compare=False, repr=False)
@@ -49,14 +51,14 @@ class _Known:
 
 
 def serve(runner: Runner, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answers requests until there are no more of them."""
-    cases: dict[str, _Known] = {}
-    with ThreadPoolExecutor(1) as beside:
+    """Answers requests until `requests` ends, or a fault is fatal: that ends the process."""
+    cases: dict[str, _KeptCase] = {}
+    with ThreadPoolExecutor(1) as background:
         for line in requests:
-            request = Request.from_json(json.loads(line))
+            request = MeasureRequest.from_json(json.loads(line))
             known = _known(request, cases)
             if request.ahead:
-                beside.submit(known.prepare)
+                background.submit(known.prepare)
                 continue
             runner.attend(known.case)
             for answer in _answers(runner, known, request):
@@ -64,29 +66,33 @@ def serve(runner: Runner, requests: BinaryIO, answers: BinaryIO) -> None:
                 answers.write(json.dumps(document).encode() + b"\n")
                 answers.flush()
                 if isinstance(answer, Measured) and answer.fatal:
-                    os._exit(1)  # no tidy end: every call to the device would fail again
+                    os._exit(1)  # at once: whatever is called at exit would fail as well
 
 
-def _known(request: Request, cases: dict[str, _Known]) -> _Known:
-    """The request's case, one of those known or a new one instead of the oldest."""
+def _known(request: MeasureRequest, cases: dict[str, _KeptCase]) -> _KeptCase:
+    """The test case of a request: a kept one, or a new one in place of the oldest."""
     document = request.to_json()
     key = json.dumps([document[k] for k in ("chain", "inputs", "extents")])
     if key not in cases:
         while len(cases) >= KEPT:
             del cases[next(iter(cases))]
-        inputs, chain = request.inputs, at(request.chain, request.extents)
+        inputs, chain = request.inputs, at_extents(request.chain, request.extents)
         case = Case(
             chain, inputs.seed, inputs.offsets, inputs.tolerance, inputs.varied,
             budget=inputs.flops,
         )  # fmt: skip
-        cases[key] = _Known(case)
+        cases[key] = _KeptCase(case)
     return cases[key]
 
 
 def _answers(
-    runner: Runner, known: _Known, request: Request
+    runner: Runner, known: _KeptCase, request: MeasureRequest
 ) -> Iterator[Measured | Mapping[str, Any]]:
-    """The answers to a request; what others' work takes that holds the lease is told apart."""
+    """The answers to a request, one per program.
+
+    WAITS and WORKS are between them: the parent does not count the time for which the process
+    waits for a lease.
+    """
     case = known.prepare()
     yield WAITS
     with lease(runner.resource, exclusive=False) if runner.builds else nullcontext():
@@ -106,11 +112,11 @@ def _answers(
                 yield _timed(runner, [made], replace(request, baseline=None))[0]
 
 
-def _built(runner: Runner, programs: Sequence[Program]) -> list[Any]:
-    def build(program: Program) -> Any:
+def _built(runner: Runner, programs: Sequence[KernelSequence]) -> list[Any]:
+    def build(program: KernelSequence) -> Any:
         try:
             return runner.build(program)
-        except Exception as error:  # whatever a compiler throws is this program's failure, and told
+        except Exception as error:  # whatever a compiler raises is this program's failure
             lines = str(error).strip().splitlines() or [type(error).__name__]
             return failure(f"it does not compile: {lines[-1][:300]}")
 
@@ -121,16 +127,20 @@ def _built(runner: Runner, programs: Sequence[Program]) -> list[Any]:
 
 
 def _together(
-    runner: Runner, case: Case, built: Sequence[Any], request: Request
+    runner: Runner, case: Case, built: Sequence[Any], request: MeasureRequest
 ) -> Iterator[Measured]:
-    """Answers of programs that are timed in turns; after a fault, those before it are told so."""
+    """The answers for programs that are timed together, interleaved.
+
+    After a fatal fault of one program there is no time for those before it, whose answers say so,
+    nor any answer for those after it.
+    """
     made: list[Measured | tuple[Bound, float]] = []
     for one in built:
         made.append(_checked(runner, case, one))
         last = made[-1]
         if isinstance(last, Measured) and last.fatal:
             for m in made[:-1]:
-                broken = failure("a program timed beside it broke the device")
+                broken = failure("a program timed with it broke the device")
                 yield m if isinstance(m, Measured) else broken
             yield last
             return
@@ -143,19 +153,21 @@ def _together(
 
 
 def _checked(runner: Runner, case: Case, built: Any) -> Measured | tuple[Bound, float]:
-    """The program with the error found, or the answer that says why not."""
+    """The program with its arguments and its error, or the answer that says why it is wrong."""
     if isinstance(built, Measured):
         return built
     try:
         bound = runner.bind(built, case)
         bound.run()
         error = case.worst(bound.outputs())
-    except Exception as reason:  # whatever a device says of a program is the program's failure
+    except Exception as reason:  # whatever a device raises is this program's failure
         return runner.failed(reason)
     return failure(error) if isinstance(error, str) else (bound, error)
 
 
-def _timed(runner: Runner, made: Sequence[tuple[Bound, float]], request: Request) -> list[Measured]:
+def _timed(
+    runner: Runner, made: Sequence[tuple[Bound, float]], request: MeasureRequest
+) -> list[Measured]:
     try:
         rounds, state = runner.timed([bound for bound, _ in made], request)
     except Exception as reason:

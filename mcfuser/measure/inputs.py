@@ -1,65 +1,73 @@
-"""Random inputs for a chain: numbers for which its operators are defined, and that try them.
+"""Random inputs for a chain, for which its operators are defined.
 
-What a logarithm, a root, a power or a quotient takes is positive; whole numbers that are compared
-with positions are positions. `varied` inputs differ in sign and scale, from one to the next and
-within, and have zeros: kernels that are right for numbers around zero alone are not right.
+Inputs that logarithms, roots, powers or divisions take are positive; integers that are compared
+with positions along an axis are such positions. `varied` inputs differ in sign and scale, between
+each other and within one, and have zeros: a kernel may be right on small numbers around zero only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, walk
-
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 SMALL = 8
-"""Whole numbers that stand for no position lie between this, negative, and this."""
+"""Integers that are not positions are at most this in magnitude."""
 BLOCK = 64
-"""Neighbouring elements of varied inputs that have one scale."""
+"""The number of neighbouring elements of a varied input that have one scale."""
 ZEROS = 32
-"""One in so many of these blocks is zero."""
-FARTHEST = 2
-"""Scales are powers of two up to this one, and down to its inverse."""
+"""Of so many such blocks one is zero, on average."""
+LARGEST_SCALE = 2
+"""The exponent of the largest scale, a power of two; that of the smallest one is its negative."""
 
-Range = Literal["any", "positive", "share"]
-"""Real numbers around zero, from 1 on, or between 0.1 and 0.9."""
+ValueRange = Literal["any", "positive", "share"]
+"""Where floating-point inputs lie: around zero, above 1, or between 0.1 and 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What one input may hold: reals of a range, around an `offset`, or, where its dtype is whole,
-    positions up to `most`."""
+class InputKind:
+    """What values one input may have.
+
+    Floating-point values lie in `range`, around `offset`. Integers are positions from 0 to `most`,
+    or small numbers if that is None.
+    """
 
     dtype: str
-    range: Range = "any"
+    range: ValueRange = "any"
     most: int | None = None
     offset: float = 0.0
 
 
-def kinds(
-    chain: Chain, offsets: Mapping[str, float], positive: Range = "positive"
-) -> dict[str, Kind]:
-    """The kind of every input. `positive` stands for what must not be negative: between 0 and 1
-    where the chain takes the logarithm of 1 - x, say."""
-    above = positives(chain)
-    places = _places(chain)
-    found = {}
+def input_kinds(
+    chain: Chain, offsets: Mapping[str, float], positive: ValueRange = "positive"
+) -> dict[str, InputKind]:
+    """The kind of every input, by name.
+
+    `positive` is the range of those that must not be negative: "share" suits a chain that takes the
+    logarithm of 1 - x, for example.
+    """
+    must_be_positive = positives(chain)
+    extents = _compared_positions(chain)
+    kinds = {}
     for n in chain.inputs:
-        span: Range = positive if n in above else "any"
-        found[n] = Kind(chain.tensor(n).dtype, span, places.get(n), offsets.get(n, 0.0))
-    return found
+        span: ValueRange = positive if n in must_be_positive else "any"
+        kinds[n] = InputKind(chain.tensor(n).dtype, span, extents.get(n), offsets.get(n, 0.0))
+    return kinds
 
 
 def positives(chain: Chain) -> frozenset[str]:
-    """Inputs that something is divided by, or of which a root, a power or a logarithm is taken:
-    directly, through maps and through sums, but where an exponential or a square is between."""
+    """The inputs that must not be negative or zero: divisors, and arguments of roots, powers and
+    logarithms.
+
+    Maps and sums in between are followed, but not an exponential, an absolute value or a square:
+    these are positive whatever their arguments are.
+    """
     found: set[str] = set()
     for o in chain.operators:
         for e in walk(o.body):
@@ -78,7 +86,7 @@ def _whole_power(e: Call) -> bool:
 
 
 def _signed(chain: Chain, e: Expr) -> Iterator[str]:
-    """The inputs whose sign may be that of an expression."""
+    """The inputs on whose signs the sign of an expression may depend."""
     if isinstance(e, Read) and e.tensor in chain.inputs:
         yield e.tensor
     elif isinstance(e, Read):
@@ -92,8 +100,8 @@ def _signed(chain: Chain, e: Expr) -> Iterator[str]:
                 yield from _signed(chain, a)
 
 
-def _places(chain: Chain) -> dict[str, int]:
-    """Whole inputs that are compared with positions, and how many of these there are."""
+def _compared_positions(chain: Chain) -> dict[str, int]:
+    """The inputs that are compared with positions along an axis, and the largest such extent."""
     found: dict[str, int] = {}
     for o in chain.operators:
         for e in (o.body, o.domain):
@@ -112,26 +120,33 @@ def _places(chain: Chain) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
-    """How an input's numbers are drawn: those around zero of one sign only (or 0, of both), in
-    blocks of scales that differ, or all alike."""
+class DrawStyle:
+    """How an input's values are drawn.
+
+    Values around zero are given a `sign` of 1 or -1, or keep their own if it is 0. With `blocks`,
+    each BLOCK of values has a scale of its own, around `scale`.
+    """
 
     sign: int = 0
     scale: float = 1.0
     blocks: bool = False
 
 
-def style(rng: np.random.Generator, kind: Kind, varied: bool, sign: int | None = None) -> Style:
-    """The style of one input, with a sign of its own unless one is given; data far from zero stay
-    there."""
+def draw_style(
+    rng: np.random.Generator, kind: InputKind, varied: bool, sign: int | None = None
+) -> DrawStyle:
+    """The style of one input: a random one if `varied`, with the given sign if there is one.
+
+    An input with an offset is never varied: it stays far from zero.
+    """
     if not varied or kind.offset:
-        return Style()
+        return DrawStyle()
     drawn_sign, scale = int(rng.integers(-1, 2)), float(2.0 ** rng.integers(-1, 2))
-    return Style(drawn_sign if sign is None else sign, scale, True)
+    return DrawStyle(drawn_sign if sign is None else sign, scale, True)
 
 
-def drawn(rng: np.random.Generator, kind: Kind, size: int, how: Style) -> Array:
-    """So many random values."""
+def draw_values(rng: np.random.Generator, kind: InputKind, size: int, how: DrawStyle) -> Array:
+    """`size` random values of a kind."""
     if kind.dtype == "bool":
         return np.asarray(rng.random(size) < rng.choice([0.2, 0.5, 0.9] if how.blocks else [0.5]))
     if kind.dtype in WHOLE:
@@ -141,15 +156,15 @@ def drawn(rng: np.random.Generator, kind: Kind, size: int, how: Style) -> Array:
         return rng.integers(low, SMALL + 1, size)
     if kind.range == "share":
         return rng.uniform(0.1, 0.9, size).astype(np.float32)
-    found = rng.standard_normal(size, np.float32) + np.float32(kind.offset)
+    values = rng.standard_normal(size, np.float32) + np.float32(kind.offset)
     if kind.range == "positive":
-        found = np.abs(found) + 1
+        values = np.abs(values) + 1
     elif how.sign:
-        found = np.abs(found) * np.float32(how.sign)
+        values = np.abs(values) * np.float32(how.sign)
     if how.blocks:
         count = -(-size // BLOCK)
-        scales = how.scale * 2.0 ** rng.integers(-FARTHEST, FARTHEST + 1, count)
+        scales = how.scale * 2.0 ** rng.integers(-LARGEST_SCALE, LARGEST_SCALE + 1, count)
         if kind.range == "any":
             scales = np.where(rng.integers(0, ZEROS, count) == 0, 0.0, scales)
-        found = found * np.repeat(scales, BLOCK)[:size].astype(np.float32)
-    return np.asarray(found)
+        values = values * np.repeat(scales, BLOCK)[:size].astype(np.float32)
+    return np.asarray(values)

@@ -1,4 +1,4 @@
-"""What the process that measures is asked, and what it answers: a JSON line each."""
+"""The requests to the process that measures, and its answers: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from mcfuser.backend import Kernel
 from mcfuser.chain import Chain, fixed, from_json, run_time, to_json
 
-Program = Sequence[Kernel]
-"""Kernels run in order; they pass tensors by name."""
+KernelSequence = Sequence[Kernel]
+"""Kernels that run in order and pass tensors to each other by name. Together they compute a chain:
+a program, as the process that measures calls it."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs that programs are checked on, and how far their outputs may be off.
+    """The inputs that programs are checked on, and the error that is allowed.
 
-    They are drawn from `seed`: normal ones of deviation one, around zero or, by name, around
-    `offsets`; where `varied`, of different signs and scales (mcfuser.measure.inputs). A check
-    allows norm-wise relative errors of `tolerance`. The reference computes at as many positions as
-    `flops` allow.
+    They are drawn from `seed`: normally distributed with deviation one, around zero or around
+    `offsets` (by name); with different signs and scales if `varied` (mcfuser.measure.inputs). A
+    check allows norm-wise relative errors of `tolerance`. The reference computes as many positions
+    as `flops` allow.
     """
 
     seed: int
@@ -31,18 +32,19 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasureRequest:
     """Programs that compute a chain, to be checked and timed on the same inputs.
 
-    Extents that are known at run time only are `extents`. `together`: the programs are timed in
-    turns, until it is sure which one is the fastest; with the number of a `baseline`, whether one
-    is faster than that; no round begins after `until` (time.monotonic), if there is such a time.
-    A request that is `ahead` of others is not answered: its inputs are made meanwhile.
+    `extents` (by axis) are those that are known only at run time; others are at their upper bounds.
+    If `together`, the programs are timed interleaved, until it is sure which one is the fastest or,
+    with a `baseline` (a number of a program), whether one is faster than that. No round begins
+    after `until` (time.monotonic). A request that is sent `ahead` has no programs and is not
+    answered: its test case is made in advance.
     """
 
     chain: Chain
     inputs: Inputs
-    programs: tuple[Program, ...] = ()
+    programs: tuple[KernelSequence, ...] = ()
     extents: Mapping[str, int] = field(default_factory=dict)
     together: bool = False
     baseline: int | None = None
@@ -62,10 +64,10 @@ class Request:
         }
 
     @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Request:
+    def from_json(document: Mapping[str, Any]) -> MeasureRequest:
         """Raises KeyError, TypeError or ValueError where the document is of another form."""
         programs = tuple(tuple(map(Kernel.from_json, p)) for p in document["programs"])
-        return Request(
+        return MeasureRequest(
             from_json(document["chain"]), Inputs(**document["inputs"]), programs,
             document["extents"], document["together"], document["baseline"], document["until"],
             document["ahead"],
@@ -74,10 +76,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds a call (median) and the error found; or the reason why there are none.
+    """The time of a program, in seconds a call (median), and its error; or why it `failed`.
 
-    `conditions` tell the state of the device while the program was timed. `unusable` says that the
-    device, not the program, is why there are none; `fatal`, that the process that measured ends.
+    `times` are the seconds of every round, `conditions` the state of the device meanwhile.
+    `unusable`: the program failed because of the device. `fatal`: the process that measures ends
+    with this answer, because the device cannot be used any more.
     """
 
     seconds: float | None
@@ -98,19 +101,19 @@ class Measured:
 
 
 def failure(why: str) -> Measured:
-    """A program that has no seconds."""
+    """The answer for a program that failed."""
     return Measured(None, None, why)
 
 
-def at(chain: Chain, extents: Mapping[str, int]) -> Chain:
-    """The chain with these extents, and the upper bound of every other one."""
-    found = {a: extents.get(a, bounds.high) for a, bounds in run_time(chain).items()}
-    return fixed(chain, found) if found else chain
+def at_extents(chain: Chain, extents: Mapping[str, int]) -> Chain:
+    """The chain with these run-time extents (by axis), others at their upper bounds."""
+    every = {a: extents.get(a, bounds.high) for a, bounds in run_time(chain).items()}
+    return fixed(chain, every) if every else chain
 
 
-def smaller(chain: Chain) -> tuple[Mapping[str, int], ...]:
-    """Extents at which a kernel is checked besides those that it is timed at: the least, and some
-    between."""
+def smaller_extents(chain: Chain) -> tuple[Mapping[str, int], ...]:
+    """The run-time extents at which a kernel is checked besides those at which it is timed: the
+    smallest ones, and those in the middle. There are none for a chain of fixed extents."""
     bounds = run_time(chain)
     if not bounds:
         return ()

@@ -1,9 +1,9 @@
-"""How far rounding may move each element of a chain's results: what a check allows, and no more.
+"""The error that rounding may cause in each element of a chain's results.
 
-Next to every value goes the sum of the magnitudes that were rounded on the way to it, each times
-what an error there is worth in the end (a running error analysis, to first order). An element that
-is off by more than a tolerance times that is wrong, however small it is beside its neighbours; one
-that cancelled is given what its terms were given.
+This is a running error analysis, to first order. Each value has an error with it: the sum of the
+magnitudes that were rounded to compute it, each times the derivative of the value by it. A check
+allows an element to differ by a tolerance times that error. So an element that is small next to its
+neighbours is checked as strictly as they are, and one that cancelled has the error of its terms.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, Chain, Operator, lowest, product
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.reference import (
+    Array,
     applied,
     as_dtype,
     bounded_product,
@@ -29,16 +29,15 @@ from mcfuser.space.reference import (
     typed,
 )
 
-Array = NDArray[Any]
 NARROWEST = {"float16": 2.0**-24, "bfloat16": 0.0}
-"""The least numbers of narrow types: what is smaller is lost."""
+"""The smallest magnitudes of narrow types: smaller values become zero."""
 WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38, "float32": 3.402824e38, "float64": 3.402824e38}
-"""What is larger may be infinite; kernels compute in float32, whatever they store."""
+"""The largest magnitudes: larger values may become infinite. Kernels compute in float32 at most."""
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A chain with the values of its tensors, their errors, and the unit of these."""
+class _Values:
+    """A chain, its tensors' values, and their errors in multiples of `unit`."""
 
     chain: Chain
     values: dict[str, Array]
@@ -49,35 +48,39 @@ class _Known:
 def allowed(
     chain: Chain, inputs: Mapping[str, Array], results: Mapping[str, Array], unit: float
 ) -> dict[str, Array]:
-    """For each result the error that its elements may have, in multiples of `unit`: the relative
-    error of one rounding. `inputs` are as the chain indexes them, `results` those of the reference.
+    """For each operator's result, the error that each element may have, in multiples of `unit`.
+
+    `unit` is the relative error of one rounding. `inputs` have the shapes that the chain gives
+    them; `results` are those of the reference, of every operator.
     """
     values = typed(chain, inputs)
-    known = _Known(chain, values, {n: np.zeros(()) for n in values}, unit)
+    known = _Values(chain, values, {n: np.zeros(()) for n in values}, unit)
     with np.errstate(all="ignore"):
         for o in chain.operators:
             dtype = chain.tensor(o.out).dtype
-            found = as_dtype(results[o.out], dtype)
+            value = as_dtype(results[o.out], dtype)
             error = _operator(known, o)
             if dtype not in DISCRETE:
-                error = error + _stored(found, dtype, unit)
-            values[o.out], known.errors[o.out] = found, _some(error, found)
-    return {o.out: np.broadcast_to(known.errors[o.out], results[o.out].shape)
-            for o in chain.operators}  # fmt: skip
+                error = error + _stored(value, dtype, unit)
+            values[o.out], known.errors[o.out] = value, _defined(error, value)
+    return {
+        o.out: np.broadcast_to(known.errors[o.out], results[o.out].shape) for o in chain.operators
+    }
 
 
-def _some(error: Array, value: Array) -> Array:
-    """No error where there is nothing to err about: the product of nothing and what overflowed."""
+def _defined(error: Array, value: Array) -> Array:
+    """The errors without NaN, which zero times infinity gives: 0 where the value is 0, else
+    infinite."""
     return np.where(np.isnan(error), np.where(value == 0, 0.0, np.inf), error)
 
 
 def _stored(x: Array, dtype: str, unit: float) -> Array:
-    """What storing a value may change of it."""
+    """The error of storing values in a type."""
     error = np.abs(x) + NARROWEST.get(dtype, 0.0) / unit
     return np.where(np.abs(x) > WIDEST.get(dtype, math.inf), np.inf, error)
 
 
-def _operator(known: _Known, o: Operator) -> Array:
+def _operator(known: _Values, o: Operator) -> Array:
     chain, dtype = known.chain, known.chain.tensor(o.out).dtype
     if (side := bounded_product(chain, o, known.values)) is not None:
         return _product(known, o, side)
@@ -104,8 +107,9 @@ def _operator(known: _Known, o: Operator) -> Array:
     return np.asarray(np.where(near, error, 0.0).max(axis=reduced))
 
 
-def _product(known: _Known, o: Operator, side: Read) -> Array:
-    """|A| times the error of B, the error of A times |B|, and the products themselves."""
+def _product(known: _Values, o: Operator, side: Read) -> Array:
+    """The error of a matrix product: |A| times that of B, that of A times |B|, and |A| times
+    |B|."""
     roles = product(o)
     assert roles is not None
     a, b = roles.left.tensor, roles.right.tensor
@@ -124,19 +128,19 @@ def _product(known: _Known, o: Operator, side: Read) -> Array:
 
 
 def _single(x: Array) -> Array:
-    """Sizes in float32, which is enough for an error; what is infinite or no number as the largest
-    that can be squared."""
-    found = x.astype(np.float32)
-    np.abs(found, out=found)
-    np.fmin(found, np.float32(1e18), out=found)
-    return found
+    """Magnitudes in float32, which is precise enough for errors. Infinity and NaN become the
+    largest number that can be squared."""
+    magnitudes = x.astype(np.float32)
+    np.abs(magnitudes, out=magnitudes)
+    np.fmin(magnitudes, np.float32(1e18), out=magnitudes)
+    return magnitudes
 
 
 # --- expressions: values with their errors
 
 
-def _at(known: _Known, o: Operator, e: Expr) -> tuple[Array, Array]:
-    """A value over an operator's iteration space, and its error in units of a rounding."""
+def _at(known: _Values, o: Operator, e: Expr) -> tuple[Array, Array]:
+    """An expression's value over an operator's iteration space, and its error in units."""
     nothing = np.zeros(())
     if isinstance(e, Const):
         return np.asarray(e.value), nothing
@@ -152,16 +156,19 @@ def _at(known: _Known, o: Operator, e: Expr) -> tuple[Array, Array]:
             return _step(value, error, e.dtype, known.unit)
         value = as_dtype(value, e.dtype)
         return value, error + _stored(value, e.dtype, known.unit)
+    if not isinstance(e, Call):
+        assert_never(e)
     args = [_at(known, o, a) for a in e.args]
     value = applied(e.op, [np.asarray(v) for v, _ in args])
     if e.op == "div" and sums_behind(known.chain, e.args[1]):
         value = np.where(args[0][0] == 0, 0.0, value)
     error = _error(e, value, args, known.unit)
-    return value, np.where(np.isnan(error), np.where(value == 0, 0.0, np.inf), error)
+    return value, _defined(error, value)
 
 
 def _step(x: Array, error: Array, dtype: str, unit: float) -> tuple[Array, Array]:
-    """What a cast to a whole number or a condition may make of a value that is not exact."""
+    """A value cast to an integer or to bool, and the error of that: 0, or that of a whole step
+    where the argument's error might lead to another result."""
     value = as_dtype(x, dtype)
     if dtype == "bool":
         doubt = (np.abs(x) <= unit * error) & (error > 0)
@@ -175,7 +182,7 @@ Pair = tuple[Array, Array]
 
 
 def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
-    """The error of an operation's result, from those of its arguments."""
+    """The error of an operation's result, given its arguments with their errors."""
     if e.op in ("lt", "le", "eq", "ne"):
         (a, da), (b, db) = args
         doubt = (np.abs(a - b * 1.0) <= unit * (da + db)) & (da + db > 0)
@@ -198,8 +205,10 @@ def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
 
 
 def _of_numbers(op: str, args: Sequence[Pair], unit: float) -> Any:
-    """What the arguments' errors become: to first order, but in a product, whose factors may both
-    be nothing but error."""
+    """The part of a result's error that comes from its arguments, to first order.
+
+    A product's is to second order: both factors may be smaller than their errors.
+    """
     (a, da), (b, db) = (*args, args[0])[:2]
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     match op:
@@ -230,8 +239,11 @@ def _of_numbers(op: str, args: Sequence[Pair], unit: float) -> Any:
 
 
 def _rounded(op: str, value: Array, args: Sequence[Pair]) -> Any:
-    """What rounding adds; an exponential's argument is multiplied by a number that is rounded, and
-    small results of some functions come out of larger ones."""
+    """The part of a result's error that the operation itself adds.
+
+    An exponential multiplies its argument by a constant, which is rounded as well. Some functions
+    compute small results by way of larger values.
+    """
     size = np.abs(np.asarray(value, np.float64))
     a = np.abs(np.asarray(args[0][0], np.float64))
     match op:
@@ -241,8 +253,8 @@ def _rounded(op: str, value: Array, args: Sequence[Pair]) -> Any:
             return np.asarray(np.where(size == 0, 0.0, size * (1 + a)))
         case "pow":
             b = np.abs(np.asarray(args[1][0], np.float64))
-            turns = np.where(size == 0, 0.0, b * np.abs(np.log(a)))
-            return size * (1 + np.where(np.isnan(turns), 0.0, turns))
+            relative = np.where(size == 0, 0.0, b * np.abs(np.log(a)))
+            return size * (1 + np.where(np.isnan(relative), 0.0, relative))
         case "tanh" | "erf" | "log":
             return size + 1
         case "max" | "min" | "neg" | "abs":

@@ -1,7 +1,7 @@
-"""What the process that measures needs of a back end: the `Runner` protocol.
+"""The part of a back end that works in the process that measures: the `Runner` protocol.
 
-A back end names a module that has `open_device(name) -> Runner`. Everything that all kinds of
-device share is in `mcfuser.measure.child`.
+A back end names a module with a function `open_device(name) -> Runner`. What all kinds of device
+have in common is in mcfuser.measure.child.
 """
 
 from __future__ import annotations
@@ -10,60 +10,61 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
 from mcfuser.measure.case import Case
-from mcfuser.measure.request import Measured, Program, Request
-
-Array = NDArray[Any]
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest
+from mcfuser.space.reference import Array
 
 
 class Unusable(Exception):
-    """There is no device to measure on, in one sentence."""
+    """The device cannot be opened; the message is one sentence that says why."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A program with its arguments: `run` computes once, and waits until that is done; `outputs`
-    gives the chain's outputs afterwards, flat, in their types' bytes, by name."""
+    """A program with its arguments.
+
+    `run` runs it once and waits for its end. `outputs` then gives the chain's outputs by name,
+    flat, as their types store them.
+    """
 
     run: Callable[[], None]
     outputs: Callable[[], Mapping[str, Array]]
     launches: Any = None
-    """What a back end times, if that is not `run`."""
+    """What the back end times in place of `run`, if anything."""
 
 
 class Runner(Protocol):
-    """The device at hand, in the process that measures.
+    """The device that programs are timed on.
 
-    `resource` names the lease under which programs are timed. Where the runner `builds`, compiling
-    keeps what is timed busy, and is done under a shared lease.
+    `resource` names the lease under which they are timed. A runner that `builds` compiles programs
+    in this process, on the device that is timed: it does so under a shared lease.
     """
 
     resource: str
     builds: bool
 
     def attend(self, case: Case) -> None:
-        """Makes room for a case's inputs on the device; those of other cases may go."""
+        """Says that the following programs are checked on a case; the inputs of other cases may be
+        freed."""
         ...
 
-    def build(self, program: Program) -> Any:
-        """What `bind` takes. Raises whatever a compiler throws."""
+    def build(self, program: KernelSequence) -> Any:
+        """The program, compiled, in the form that `bind` takes. Raises what the compiler raises."""
         ...
 
     def bind(self, built: Any, case: Case) -> Bound:
-        """The program on a case's inputs; what it will write is poisoned, so that an element which
-        nobody writes is found."""
+        """The program with a case's inputs. Its outputs are filled with NaN first, so that elements
+        which it does not write are noticed."""
         ...
 
     def timed(
-        self, programs: Sequence[Bound], request: Request
+        self, programs: Sequence[Bound], request: MeasureRequest
     ) -> tuple[list[list[float]], dict[str, Any]]:
-        """Seconds a call of each program, some rounds of each, taken in turns; and the state of
-        the device meanwhile."""
+        """The seconds a call of each program, [program][round], interleaved; and the state of the
+        device meanwhile."""
         ...
 
     def failed(self, error: Exception) -> Measured:
-        """What an error of a program's is answered with. Raises the error where it is none of a
-        program's."""
+        """The answer for a program that raised `error`. Raises it again where no program is the
+        cause."""
         ...

@@ -1,8 +1,8 @@
-"""Fewer positions of a chain: what it computes at some of them, without computing the rest.
+"""Samples a chain: the chain that computes its results at some positions only.
 
-An axis that every operator keeps at its own positions (rows, heads) may be thinned: the result is
-a chain over the chosen positions, whose inputs are the chosen parts of the inputs. So a kernel for
-a long sequence is checked at sampled rows, at the cost of these rows.
+An axis may be sampled if no operator reduces it and every read has it as it is (rows, heads). The
+sample is a chain with shorter axes, whose inputs are parts of the whole inputs. So a kernel for a
+long sequence is checked at some rows, for the price of these rows.
 """
 
 from __future__ import annotations
@@ -10,38 +10,41 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.chain import Axis, Chain, Operator, Tensor, sources
 from mcfuser.expr import Expr, Index, Read, axis, rewrite
-
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 TILES = (256, 128, 64, 32, 16)
-"""The rows where the last tile of these sizes begins are always among the sampled ones."""
+"""Where the last tile of each of these sizes begins is always among the sampled positions."""
 LEAST = 16
-"""Positions of an axis that are looked at, at least."""
+"""The smallest number of positions of an axis in a sample."""
 COPIED = 16.0
-"""Flops that the reference could do while it makes one element of an input a float64 in its place:
-that takes longer than a row's products with it."""
+"""The cost of preparing one element of an input (conversion to float64, layout), in flops of the
+reference; it may exceed that of the products."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A chain over some positions of another one's axes; `positions` by axis, ascending."""
+class ChainSample:
+    """The part of the chain `whole` at some positions, as a `chain` of its own.
+
+    `positions` has those of each sampled axis, ascending.
+    """
 
     whole: Chain
     chain: Chain
     positions: Mapping[str, NDArray[np.int64]]
 
     def inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The sample's inputs, from the whole inputs as the chain indexes them."""
+        """The sample's inputs by name, given the whole inputs in the shapes that the chain gives
+        them."""
         numbers = {_number(a): p.astype(np.int32) for a, p in self.positions.items()}
-        return {n: numbers[n] if n in numbers else self._part(n, arrays[n])
-                for n in self.chain.inputs}  # fmt: skip
+        return {
+            n: numbers[n] if n in numbers else self._part(n, arrays[n]) for n in self.chain.inputs
+        }
 
     def output(self, name: str, array: Array) -> Array:
         """The sampled part of an output."""
@@ -54,12 +57,12 @@ class Sample:
         return array
 
 
-def sample(chain: Chain, budget: float, seed: int) -> Sample:
-    """The chain at as many positions as `budget` flops of the reference allow.
+def sample_chain(chain: Chain, budget: float, seed: int) -> ChainSample:
+    """A sample of a chain, with as many positions as `budget` flops of the reference allow.
 
-    Axes are thinned, the longest first, down to LEAST positions; the first and last position and
-    those around the last tile's start come first, the others at random. Where no axis may be
-    thinned, or all of it fits, the sample is the whole.
+    The longest axes are shortened first, down to LEAST positions. The ends of an axis and the
+    positions around the starts of its last tiles are chosen first, the others at random. The sample
+    is the whole chain where that fits the budget, or no axis may be sampled.
     """
     counts = {a: chain.size(a) for a in thinned(chain)}
     while counts and _cost(chain, counts) > budget and max(counts.values()) > LEAST:
@@ -69,23 +72,25 @@ def sample(chain: Chain, budget: float, seed: int) -> Sample:
     positions = {
         a: _positions(chain.size(a), n, rng) for a, n in counts.items() if n < chain.size(a)
     }
-    return Sample(chain, _thin(chain, positions), positions)
+    return ChainSample(chain, _thin(chain, positions), positions)
 
 
 def thinned(chain: Chain) -> tuple[str, ...]:
-    """The axes that may be thinned: reduced by no operator, and only ever read as they are."""
+    """The axes that may be sampled: no operator reduces them, and every read has them as they
+    are."""
     refused = {a for o in chain.operators for a in o.over}
     for o in chain.operators:
         for r in sources(o):
             refused |= {a for i in r.indices if i.plain is None for a in i.axes}
-            found = _dimensions(chain, r.tensor)
-            refused |= {a for i, known in zip(r.indices, found, strict=True)
-                        if (a := i.plain) is not None and known != a}  # fmt: skip
+            for index, known in zip(r.indices, _dimensions(chain, r.tensor), strict=True):
+                if index.plain is not None and index.plain != known:
+                    refused.add(index.plain)
     return tuple(a.name for a in chain.axes if a.name not in refused)
 
 
 def _dimensions(chain: Chain, name: str) -> tuple[str | None, ...]:
-    """For each dimension of a tensor the axis that its first reader puts there."""
+    """The axis of each dimension of a tensor, as its writer or its first reader has it; None where
+    the index is not one axis."""
     writers = {o.out: o for o in chain.operators}
     if name in writers:
         return writers[name].axes
@@ -97,20 +102,20 @@ def _dimensions(chain: Chain, name: str) -> tuple[str | None, ...]:
 
 
 def _cost(chain: Chain, counts: Mapping[str, int]) -> float:
-    """Flops, and what else takes as long, at so many positions of some axes."""
+    """The cost of the reference, in flops, with `counts` positions of some axes."""
 
     def extent(a: str) -> int:
         return counts.get(a, chain.size(a))
 
     done = sum(2.0 * math.prod(map(extent, o.related)) for o in chain.operators)
     for name in chain.inputs:
-        found = zip(_dimensions(chain, name), chain.shape(name), strict=True)
-        done += COPIED * math.prod(d if a is None else extent(a) for a, d in found)
+        dimensions = zip(_dimensions(chain, name), chain.shape(name), strict=True)
+        done += COPIED * math.prod(d if a is None else extent(a) for a, d in dimensions)
     return done
 
 
 def _positions(extent: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """So many positions of an axis, the ends and the edges of its last tiles among them."""
+    """`count` positions of an axis, among them its ends and the starts of its last tiles."""
     edges = [0, extent - 1]
     for tile in TILES:
         start = (-(-extent // tile) - 1) * tile
@@ -145,12 +150,12 @@ def _thin(chain: Chain, positions: Mapping[str, NDArray[np.int64]]) -> Chain:
 
 
 def _resized(chain: Chain, t: Tensor, positions: Collection[str]) -> Tensor:
-    """The tensor with as many elements along its dimensions as there are positions."""
-    found = zip(t.shape, _dimensions(chain, t.name), strict=True)
-    shape = tuple(a if a is not None and a in positions else d for d, a in found)
+    """The tensor of the sampled chain, dense, whose dimensions along sampled axes are shorter."""
+    dimensions = zip(t.shape, _dimensions(chain, t.name), strict=True)
+    shape = tuple(a if a is not None and a in positions else d for d, a in dimensions)
     return replace(t, shape=shape, strides=None, offset=0)
 
 
 def _number(a: str) -> str:
-    """The tensor that holds an axis's positions."""
+    """The name of the input that holds the sampled positions of an axis."""
     return f"position_of_{a}"

@@ -1,7 +1,7 @@
-"""Measuring in a process that may die: what a program computes is checked, then it is timed.
+"""Measures programs in a child process that may die: each is checked, then timed.
 
-The worker is one child process that serves many requests (mcfuser.measure.child). A program that
-crashes, hangs or runs out of memory costs itself and a new child, nothing else.
+The child (mcfuser.measure.child) serves many requests. A program that crashes, hangs or runs out of
+memory fails, and another child is started; nothing else is lost.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from mcfuser.backend import Backend
 from mcfuser.chain import Chain, flops
 from mcfuser.device import Device
 from mcfuser.expr import Cast, walk
-from mcfuser.measure.request import Inputs, Measured, Program, Request, failure
-from mcfuser.measure.rounds import Turns, fastest, told
+from mcfuser.measure.request import Inputs, KernelSequence, Measured, MeasureRequest, failure
+from mcfuser.measure.rounds import Interleaved, comparison, fastest
 from mcfuser.process.child import NO_TIME, Child
 
 T = TypeVar("T")
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest norm-wise relative error against float64, by the type that the chain stores."""
+"""The largest norm-wise relative error against float64, by the types that a chain stores."""
 
-FAR: Mapping[str, float] = {"float32": 1e4, "float16": 1e2, "bfloat16": 1e1}
-"""How far from zero, in deviations, a hoisted shift must still be right; by the type that holds the
-data, which has to keep some digits of them."""
+OFFSETS: Mapping[str, float] = {"float32": 1e4, "float16": 1e2, "bfloat16": 1e1}
+"""The offset, in deviations, of inputs on which a hoisted shift is checked; by the input's type,
+which must still keep some digits of the data."""
 
 SAMPLED = 2e8
-"""Flops of the reference that candidates are checked against: some tenths of a second."""
+"""Flops of the reference that candidates are checked against: they take tenths of a second."""
 WHOLE = 4e9
-"""The same for finalists: whole tensors, but for the longest sequences."""
+"""The same for finalists: whole tensors, except for the longest sequences."""
 
 BATCH = 16
-"""Programs of one request: a child that compiles makes all of them before it times any."""
+"""The number of programs of one request. A child that compiles builds all of them first."""
 START = 30.0
-"""Seconds that the child may take until it has the device."""
+"""Seconds that the child may take to open the device."""
 
 
 class Worker:
-    """A child process that measures on the device at hand, and a builder of what it measures; use
-    it as a context manager.
+    """A child process that measures programs on a device, and a builder of their kernels.
 
-    `limit` is the longest that one program may take, seconds, besides what its flops take
-    (Backend.slowest); the back end's own if None.
+    It is a context manager that stops both. `limit` is the longest that one program may take, in
+    seconds, besides what its flops take (Backend.slowest); the back end's own limit if None.
+    `cores` is the number of processes that build (Backend.builder).
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Worker:
         self.builder.stop()
 
     def warm(self) -> None:
-        """Starts the child, which takes a second to open the device, and the builder; does not
-        wait."""
+        """Starts the child and the builder without waiting for them. Opening a device takes a
+        second."""
         if self._refused is None and not self._child.alive:
             self._refused = self.backend.missing()
             if self._refused is None:
@@ -88,33 +88,35 @@ class Worker:
                 self.builder.warm()
 
     def refused(self, deadline: float = math.inf) -> str | None:
-        """Why this machine cannot measure for the device, in one sentence; None where it can."""
+        """Why this machine cannot measure on the device, in one sentence; None where it can."""
         self.warm()
         if self._refused is None and not self._greeted:
-            told = self._child.line(START, deadline)
-            if told == NO_TIME:  # there may be for the next chain
+            greeting = self._child.line(START, deadline)
+            if greeting == NO_TIME:  # the next chain may have more time
                 return "no time was left to open the device"
-            if isinstance(told, str):
-                self._refused = f"{self.device.name} could not be opened: {told}"
+            if isinstance(greeting, str):
+                self._refused = f"{self.device.name} could not be opened: {greeting}"
             else:
-                self._refused = told["failed"]
+                self._refused = greeting["failed"]
             self._greeted = True
         return self._refused
 
-    def ahead(
+    def announce(
         self, chain: Chain, seed: int, together: bool, offsets: Mapping[str, float],
         varied: bool = False,
     ) -> None:  # fmt: skip
-        """Says what will be measured: inputs and what is expected are made meanwhile."""
+        """Has the child make a test case before it is asked to measure on it; does not wait."""
         self.warm()
         if self._child.alive:
-            request = Request(chain, _inputs(chain, seed, together, offsets, varied), ahead=True)
+            request = MeasureRequest(
+                chain, _inputs(chain, seed, together, offsets, varied), ahead=True
+            )
             list(self._child.ask(request.to_json(), 0, self._most(chain)))
 
     def measure(
         self,
         chain: Chain,
-        programs: Sequence[Program],
+        programs: Sequence[KernelSequence],
         seed: int,
         together: bool = False,
         deadline: float = math.inf,
@@ -124,14 +126,14 @@ class Worker:
         baseline: int | None = None,
         batch: int = BATCH,
     ) -> list[Measured]:
-        """Checks and times programs that compute `chain`, on inputs drawn from `seed` (Inputs).
+        """Checks and times programs that compute `chain`; gives one answer for each, in order.
 
-        Extents that are known at run time only are those given, or at their upper bounds.
-        `together` checks whole tensors and times the programs in turns, for a comparison that
-        drift does not touch, until it is sure which is the fastest; with a `baseline`, whether one
-        is faster than that (mcfuser.measure.rounds). A child that compiles makes `batch` programs
-        before it times the first of them. What is not done at the `deadline` (time.monotonic)
-        fails with NO_TIME.
+        Inputs are drawn from `seed`, around `offsets`, `varied` or not (Inputs). Run-time extents
+        are those given, others are at their upper bounds. If `together`, whole tensors are checked
+        and the programs are timed interleaved, so that drift does not matter, until it is sure
+        which one is the fastest or, with a `baseline` (a number), whether one is faster than that.
+        A child that compiles builds `batch` programs before it times the first of them. Programs
+        that are not done at the `deadline` (time.monotonic) fail with NO_TIME.
         """
         inputs = _inputs(chain, seed, together, offsets, varied)
         results: list[Measured] = []
@@ -142,7 +144,7 @@ class Worker:
             first = len(results)
             part = programs[first:][: len(programs) if together else batch]
             there = baseline is not None and baseline >= first
-            request = Request(
+            request = MeasureRequest(
                 chain, inputs, tuple(part), extents, together,
                 baseline - first if there and baseline is not None else None,
                 deadline if math.isfinite(deadline) else None,
@@ -150,19 +152,21 @@ class Worker:
             results += self._asked(request, len(part), deadline)
         return results
 
-    def _asked(self, request: Request, count: int, deadline: float) -> list[Measured]:
-        """As many answers as there are before the child dies."""
-        found: list[Measured] = []
+    def _asked(self, request: MeasureRequest, count: int, deadline: float) -> list[Measured]:
+        """The answers to one request; fewer than `count` where the child ends before."""
+        answers: list[Measured] = []
         limit = self._most(request.chain)
         for answer in self._child.ask(request.to_json(), count, limit, deadline):
-            found.append(failure(answer) if isinstance(answer, str) else Measured.from_json(answer))
-            if found[-1].fatal:
+            answers.append(
+                failure(answer) if isinstance(answer, str) else Measured.from_json(answer)
+            )
+            if answers[-1].fatal:
                 self._child.stop()
                 break
-        return found
+        return answers
 
     def _most(self, chain: Chain) -> float:
-        """Seconds that one program may take."""
+        """The longest that one program may take, in seconds."""
         return self.limit + flops(chain) / self.backend.slowest
 
 
@@ -174,39 +178,39 @@ def _inputs(
 
 
 def offsets(chain: Chain) -> dict[str, float]:
-    """Where the inputs of which a shift is hoisted lie when such a program is checked."""
-    return {n: FAR.get(chain.tensor(n).dtype, 1e4) for n in shifted(chain)}
+    """The offsets, by name, of the inputs from which a shift is hoisted (algebra.hoist)."""
+    return {n: OFFSETS.get(chain.tensor(n).dtype, 1e4) for n in shifted(chain)}
 
 
 def tolerance(chain: Chain) -> float:
-    """The error that a check allows, by what the chain stores, and what it casts to on the way."""
+    """The norm-wise relative error that a check allows, by the types that a chain stores or casts
+    to."""
     stored = [chain.tensor(n).dtype for n in (*chain.inputs, *chain.outputs)]
     casts = [e.dtype for o in chain.operators for e in walk(o.body) if isinstance(e, Cast)]
     return max(TOLERANCE.get(dtype, 1e-5) for dtype in (*stored, *casts))
 
 
 def surest(timed: Sequence[tuple[T, Measured]]) -> tuple[T, Measured]:
-    """The fastest of programs that were measured together; its conditions tell how sure that is.
-
-    Where they were not timed in turns, the one with the shortest time.
-    """
-    if all(r.times and _in_turns(r) for _, r in timed):
+    """The fastest of several programs. Where they were timed interleaved, its conditions say how
+    sure that is (mcfuser.measure.rounds.comparison)."""
+    if all(r.times and _interleaved(r) for _, r in timed):
         times = [r.times for _, r in timed]
         which = fastest(times)
         name, result = timed[which]
-        return name, replace(result, conditions={**result.conditions, **told(times, which)})
+        return name, replace(result, conditions={**result.conditions, **comparison(times, which)})
     return min(timed, key=lambda pair: pair[1].seconds or math.inf)
 
 
-def turns(found: Sequence[Measured]) -> Turns:
-    """What was measured of programs together, some of which may have failed."""
-    seconds = tuple(m.seconds or math.inf for m in found)
-    right = [m for m in found if m.seconds]
-    if len(right) < 2 or not all(map(_in_turns, right)):
-        return Turns(seconds)
-    return Turns(seconds, tuple(m.times for m in found), right[0].conditions)
+def interleaved(results: Sequence[Measured]) -> Interleaved:
+    """The times of programs that were measured together. There are no rounds where fewer than two
+    of them are right."""
+    seconds = tuple(m.seconds or math.inf for m in results)
+    right = [m for m in results if m.seconds]
+    if len(right) < 2 or not all(map(_interleaved, right)):
+        return Interleaved(seconds)
+    return Interleaved(seconds, tuple(m.times for m in results), right[0].conditions)
 
 
-def _in_turns(result: Measured) -> bool:
-    told_of: Any = result.conditions.get("in_turns", 1)
-    return bool(told_of > 1)
+def _interleaved(result: Measured) -> bool:
+    programs: Any = result.conditions.get("in_turns", 1)
+    return bool(programs > 1)

@@ -1,7 +1,7 @@
 """Evolutionary search (MCFuser Algorithm 1), with no barrier between its generations.
 
-It is handed estimates and `measure` and knows neither devices nor code generators: a candidate
-is a row of numbers (plan, tile of every axis, lowering), so plain arithmetic can test it.
+`evolve` is given the estimates and a function that measures, and knows neither devices nor code
+generators: a candidate is a row of integers, its genes (plan, tile size of every axis, knobs).
 """
 
 from __future__ import annotations
@@ -10,31 +10,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Candidate = tuple[int, ...]
+from mcfuser.space.candidates import Candidate
+from mcfuser.space.plan import Floats, Ints
+
 Measure = Callable[[Sequence[Candidate], bool], Mapping[Candidate, float]]
-"""Begins to measure candidates, none of them twice; the flag says that they are the last, unless
-one under way is better. Gives seconds of those that have ended since, infinity for one that failed;
-waits until one has ended."""
+"""Begins to measure candidates, none of which was begun before, and waits until at least one of
+those in flight has ended. Gives the seconds of those that have ended since the last call, infinity
+for each that failed. The flag says that these are the last candidates of the search, unless one in
+flight turns out to be better than the best."""
 
 POPULATION = 256
 """N: large enough that a space of 10^4 is sampled densely; ranking it takes milliseconds."""
 MEASURED = 8
 """n: candidates measured in a generation, as in the paper."""
 EPSILON = 0.02
-"""Relative gain that is one: what repeated timings differ by."""
+"""The least relative gain that counts as one: repeated timings differ by as much."""
 NEAR = 3.0
-"""How much less a measurement says of a candidate for each gene in which the two differ."""
+"""A measurement weighs this factor less for each gene in which it differs from a candidate."""
 DOUBT = 0.3
-"""How many measurements of the same genes the estimate itself is worth."""
+"""The weight of the estimate itself, where a measurement of the same genes weighs 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The best candidate, its seconds, every measurement, and how the search ended."""
+class SearchResult:
+    """The best candidate and its seconds, all measurements, and whether the search converged.
+
+    `best` is None, and `seconds` infinity, where every candidate failed.
+    """
 
     best: Candidate | None
     seconds: float
@@ -42,7 +45,7 @@ class Found:
     converged: bool
 
     def ranked(self, count: int) -> list[Candidate]:
-        """The fastest that did not fail, so many at most."""
+        """The `count` fastest candidates, fastest first; fewer where others failed."""
         done = [c for c, t in self.measured.items() if np.isfinite(t)]
         return sorted(done, key=lambda c: self.measured[c])[:count]
 
@@ -55,23 +58,25 @@ def evolve(
     trials: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     close: Callable[[], bool] = lambda: False,
-    room: int = MEASURED,
+    in_flight: int = MEASURED,
     ranked: bool = False,
-    kin: Callable[[Candidate], object] | None = None,
-) -> Found:
-    """Searches the legal candidates `rows` [candidates, genes] with estimated `times`
-    [candidates]; what a seed and the measurements decide is decided alike every time.
+    diversity_key: Callable[[Candidate], object] | None = None,
+) -> SearchResult:
+    """Searches the legal candidates `rows` [candidates, genes], whose estimated seconds are `times`
+    [candidates]. Equal seeds and measurements give equal searches.
 
-    The first population is drawn at random, or `ranked`: the best by estimate. With `kin`, the
-    first generation has a candidate of each kin before any second one, and half of all later ones
-    are next to the best so far, one gene away. What the estimate was off by where it was measured
-    moves it for candidates with the same genes.
-    There is `room` for so many candidates under way at once; new ones are begun when a quarter of
-    it is free. The search ends when a generation begun since the best was last better by EPSILON
-    has not made it so; at `trials` candidates; when `stop` says so and n have ended; or when
-    nothing is left. Once `close` says so no candidate is begun, and those under way are the last.
+    The first population is drawn at random or, if `ranked`, holds the best by estimate. The first
+    generation takes one candidate of each `diversity_key` before a second one of any; with a key,
+    half of all later candidates differ from the best so far in one gene. An estimate is corrected
+    by the errors found where candidates with similar genes were measured.
+
+    At most `in_flight` candidates are measured at once; new ones are begun when a quarter of them
+    have ended. The search ends when it has converged (a generation that was begun after the last
+    gain of EPSILON brought none), after `trials` candidates, when `stop` says so and at least n
+    have ended, or when no candidate is left. Once `close` says so no more are begun, and the search
+    ends with those in flight.
     """
-    search = _Search(rows, times, room, kin, np.random.default_rng(seed))
+    search = _Search(rows, times, in_flight, diversity_key, np.random.default_rng(seed))
     search.populate(ranked)
     most = min(len(search.number), len(rows) if trials is None else trials)
     while not (len(search.measured) >= min(MEASURED, most) and stop()):
@@ -79,29 +84,30 @@ def evolve(
         chosen = [] if closed else search.choose(most)
         if not chosen and not search.under_way:
             break
-        search.take(measure(chosen, closed or search.settled or len(search.begun) >= most))
-    return Found(search.best, search.seconds, search.measured, search.settled)
+        last = closed or search.converged or len(search.begun) >= most
+        search.take(measure(chosen, last))
+    return SearchResult(search.best, search.seconds, search.measured, search.converged)
 
 
 @dataclass
 class _Search:
-    """A search's state; candidates are known by their row's number where many are handled."""
+    """A search's state. A population is an array of row numbers; few candidates are tuples."""
 
     rows: Ints
     times: Floats
-    room: int
-    kin: Callable[[Candidate], object] | None
+    in_flight: int
+    diversity_key: Callable[[Candidate], object] | None
     rng: np.random.Generator
     measured: dict[Candidate, float] = field(default_factory=dict)
     begun: dict[Candidate, None] = field(default_factory=dict)
     best: Candidate | None = None
     seconds: float = float("inf")
     held: float = float("inf")
-    """The best time when it last was better by EPSILON, and"""
+    """The best seconds when the search last gained EPSILON."""
     since: int = 0
-    """how many candidates had been begun then."""
+    """The number of candidates begun when the search last gained EPSILON."""
     bred: int = 0
-    """How many had been when the population was last changed."""
+    """The number of candidates begun when the population was last replaced."""
 
     def __post_init__(self) -> None:
         legal = map(tuple, reversed(self.rows.tolist()))  # of equal rows the first has the number
@@ -115,17 +121,17 @@ class _Search:
 
     @property
     def first(self) -> int:
-        """Candidates of the first generation."""
-        return max(MEASURED, self.room)
+        """The size of the first generation."""
+        return max(MEASURED, self.in_flight)
 
     @property
     def enough(self) -> int:
-        """Candidates in all, once a generation was begun since the last gain."""
+        """The number of candidates begun by which the search has converged, if it gains nothing."""
         return max(self.first, self.since) + MEASURED
 
     @property
-    def settled(self) -> bool:
-        """A generation was begun in vain."""
+    def converged(self) -> bool:
+        """Whether a whole generation was begun since the last gain."""
         return self.best is not None and len(self.begun) >= self.enough
 
     def populate(self, ranked: bool) -> None:
@@ -134,24 +140,27 @@ class _Search:
         self.population = every[:POPULATION]
 
     def choose(self, most: int) -> list[Candidate]:
-        """What to begin now, `most` in all; nothing while three quarters of the room are taken."""
-        free = self.room - self.under_way
-        if self.settled or (self.under_way and 4 * free < self.room):
+        """The candidates to begin now, so that at most `most` are begun in all.
+
+        There are none while more than three quarters of `in_flight` are under way.
+        """
+        free = self.in_flight - self.under_way
+        if self.converged or (self.under_way and 4 * free < self.in_flight):
             return []
         if len(self.begun) - self.bred >= self.first:
             self._breed()
         left = (most if self.best is None else min(most, self.enough)) - len(self.begun)
         count = min(free, max(0, left))
-        chosen = self._some(count) if count else []
+        chosen = self._next(count) if count else []
         self.begun |= dict.fromkeys(chosen)
         return chosen
 
-    def _some(self, count: int) -> list[Candidate]:
+    def _next(self, count: int) -> list[Candidate]:
         others = self._fresh(self.population, count) or self._fresh(self._drawn(), count)
         at = len(self.begun)
-        if self.kin is None or at < self.first:
+        if self.diversity_key is None or at < self.first:
             return others
-        near = self._fresh(self._beside(), (at + count) // 2 - at // 2)
+        near = self._fresh(self._neighbours(), (at + count) // 2 - at // 2)
         return list(dict.fromkeys([*near, *others]))[:count]
 
     def take(self, ended: Mapping[Candidate, float]) -> None:
@@ -163,58 +172,64 @@ class _Search:
             self.held, self.since = self.seconds, len(self.begun)
 
     def _fresh(self, where: Ints, count: int) -> list[Candidate]:
-        """The best by corrected estimate that were not begun."""
+        """The first `count` of some rows, by corrected estimate, that were not begun before."""
         order = where[np.argsort(self._corrected(where), kind="stable")]
         fresh = [c for c in dict.fromkeys(self._candidates(order)) if c not in self.begun]
-        if self.kin is not None and len(self.begun) < self.first:
-            fresh = self._apart(fresh, self.kin)
+        if self.diversity_key is not None and len(self.begun) < self.first:
+            fresh = self._diverse(fresh, self.diversity_key)
         return fresh[:count]
 
-    def _apart(
-        self, fresh: Sequence[Candidate], kin: Callable[[Candidate], object]
+    def _diverse(
+        self, fresh: Sequence[Candidate], diversity_key: Callable[[Candidate], object]
     ) -> list[Candidate]:
-        """One of each kind first that none was begun of."""
-        seen = {kin(c) for c in self.begun}
+        """The candidates, reordered: first one of each key of which none was begun."""
+        seen = {diversity_key(c) for c in self.begun}
         firsts: dict[object, Candidate] = {}
         for c in fresh:
-            if (kind := kin(c)) not in seen:
-                firsts.setdefault(kind, c)
+            if (key := diversity_key(c)) not in seen:
+                firsts.setdefault(key, c)
         return list(dict.fromkeys([*firsts.values(), *fresh]))
 
     def _candidates(self, where: Ints) -> Iterable[Candidate]:
         return map(tuple, self.rows[where].tolist())
 
-    def _beside(self) -> Ints:
-        """All that are one gene away from the best."""
-        found: Ints = np.flatnonzero((self.rows != np.asarray(self.best)).sum(axis=1) == 1)
-        return found
+    def _neighbours(self) -> Ints:
+        """The rows that differ from the best candidate in one gene."""
+        differing = (self.rows != np.asarray(self.best)).sum(axis=1)
+        return np.flatnonzero(differing == 1)
 
     def _drawn(self) -> Ints:
-        """A new population from what nobody has looked at: the old one bred true."""
+        """A new population of rows that were not begun, for when the old one has no such row
+        left."""
         fresh = np.ones(len(self.rows), bool)
         fresh[[self.number[c] for c in self.begun]] = False
         self.population = self.rng.permutation(np.flatnonzero(fresh))[:POPULATION]
         return self.population
 
     def _corrected(self, where: Ints) -> Floats:
-        """Estimates times what they were off by, of measured candidates the nearest counting most;
-        what they are all off by changes no order and is left out."""
+        """The estimates [rows], multiplied by the factors by which measurements differed from them.
+
+        The factor of a row is the weighted geometric mean over the measured candidates, those with
+        the most genes in common weighing most. A factor common to all would change no order and is
+        left out.
+        """
         known = [(self.number[c], t) for c, t in self.measured.items() if np.isfinite(t)]
         if not known:
             return self.times[where]
         at, seconds = (np.asarray(column) for column in zip(*known, strict=True))
         with np.errstate(divide="ignore"):
-            off = np.log(seconds / np.maximum(self.times[at], 1e-30))
-        at, off = at[np.isfinite(off)], off[np.isfinite(off)]
-        apart = (self.rows[where][:, None] != self.rows[at]).sum(axis=2)
-        weights = NEAR ** -apart.astype(np.float64)
-        moved = weights @ (off - (off.mean() if len(off) else 0.0)) / (weights.sum(axis=1) + DOUBT)
-        found: Floats = self.times[where] * np.exp(moved)
-        return found
+            errors = np.log(seconds / np.maximum(self.times[at], 1e-30))
+        at, errors = at[np.isfinite(errors)], errors[np.isfinite(errors)]
+        differing = (self.rows[where][:, None] != self.rows[at]).sum(axis=2)
+        weights = NEAR ** -differing.astype(np.float64)
+        common = errors.mean() if len(errors) else 0.0
+        correction = weights @ (errors - common) / (weights.sum(axis=1) + DOUBT)
+        corrected: Floats = self.times[where] * np.exp(correction)
+        return corrected
 
     def _breed(self) -> None:
-        """The next population: drawn by weight 1/t, each with one gene changed to another of its
-        values where that is legal."""
+        """The next population: parents drawn with weight 1/t, each with one gene set to a value of
+        that gene, where this makes a legal candidate."""
         self.bred = len(self.begun)
         weights = 1.0 / np.maximum(self._corrected(self.population), 1e-30)
         total = weights.sum()

@@ -1,26 +1,32 @@
-"""How long a search was allowed to go on, and whether it needed all of that."""
+"""The budget of a search, and whether the search used it up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-Ended = Literal["settled", "trials", "time"]
-"""Why a search ended: nothing better was found for a while, or its budget was spent."""
+StopReason = Literal["settled", "trials", "time"]
+"""Why a search ended. "settled": it converged, or measured every candidate. "trials" and "time":
+that part of its budget was used up. The words are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a search was given: `trials`, the most candidates it might measure (None: any number),
-    and `seconds`, its nominal share of the time; and what ended it."""
+    """The budget of a search, and why it ended.
+
+    `trials` is the largest number of candidates that it might measure (None: any number), `seconds`
+    its nominal share of the time.
+    """
 
     trials: int | None = None
     seconds: float = 60.0
-    ended: Ended = "settled"
+    ended: StopReason = "settled"
 
     def covers(self, measured: int, trials: int | None, seconds: float) -> bool:
-        """Whether a search under this budget, in which so many candidates were measured, would
-        find no more if it were given `trials` and `seconds` instead."""
+        """Whether the search would find nothing better if it were given `trials` and `seconds`.
+
+        `measured` is the number of candidates that it measured.
+        """
         if self.ended == "settled" or (trials is not None and measured >= trials):
             return True
         if self.ended == "trials":

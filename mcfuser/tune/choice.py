@@ -1,6 +1,8 @@
-"""A kernel that nobody measures: the model ranks, the compiler and a proof have the last word.
+"""The choice of a kernel without a measurement: the model ranks the candidates.
 
-This is what is left for a device that is not at hand, and where no time is left to measure.
+It is made for a device that is not at hand, and where no time is left to measure. The first
+candidate is chosen that compiles, fits the device, and whose schedule is right when interpreted
+(mcfuser.tune.proof).
 """
 
 from __future__ import annotations
@@ -23,27 +25,28 @@ from mcfuser.tune.proof import disproof
 from mcfuser.tune.search import Best
 
 SEED = 0
-"""Of the inputs on which schedules are interpreted."""
+"""The seed of the inputs on which schedules are interpreted."""
 ATTEMPTS = 32
-"""Candidates that are built before a chain is given up,"""
+"""Candidates that are built before the chain is given up."""
 CHOICES = 4
-"""and where no time is left."""
+"""The same where no time is left."""
 
 
 def chosen(
-    chain: Chain, found: Candidates, worker: Worker, name: str, shifts: bool,
+    chain: Chain, candidates: Candidates, worker: Worker, name: str, shifts: bool,
     failed: Counter[str], results: Mapping[Candidate, Measured], deadline: float,
     tell: Callable[[int, int], None],
 ) -> Best | None:  # fmt: skip
-    """The best by the model among candidates that are built, fit the device, and whose schedule is
-    right on a small chain (mcfuser.tune.proof); None where none of the first ones is.
+    """The first candidate by predicted time that can be built, fits the device, and whose schedule
+    is right on a small chain; None where this holds for none of the first ATTEMPTS.
 
-    `failed` counts reasons. Candidates that were found wrong before (`results`) are left out, and
-    so is what is not built at the `deadline` (time.monotonic).
+    Reasons for which candidates failed are counted in `failed`. Those that failed when they were
+    measured (`results`) are left out, and so are those that are not built at the `deadline`
+    (time.monotonic). `tell` is called with the numbers of candidates tried and in all.
     """
-    if not len(found):
+    if not len(candidates):
         return None
-    times = found.estimates(found.rows, worker.backend.estimate)
+    times = candidates.estimates(candidates.rows, worker.backend.estimate)
     attempts = ATTEMPTS if time.monotonic() < deadline else CHOICES
     order = np.argsort(times, kind="stable")[:attempts]
     together = worker.builder.workers
@@ -51,33 +54,33 @@ def chosen(
         if first and time.monotonic() >= deadline and attempts == ATTEMPTS:
             break
         tell(first, len(order))
-        some = [found.candidate(i) for i in order[first : first + together]]
-        made = _made(chain, found, worker, some, name, shifts, failed, results, deadline)
+        some = [candidates.candidate(i) for i in order[first : first + together]]
+        made = _made(chain, candidates, worker, some, name, shifts, failed, results, deadline)
         if made is not None:
             candidate, kernel = made
-            plan, tiles = found.plan(candidate)
+            plan, tiles = candidates.plan(candidate)
             seconds = float(times[order[first + some.index(candidate)]])
             return Best(
-                plan, tiles, found.settings(candidate), kernel, Measured(None, None), seconds,
-                first + len(some), len(found),
+                plan, tiles, candidates.settings(candidate), kernel, Measured(None, None), seconds,
+                first + len(some), len(candidates),
             )  # fmt: skip
     return None
 
 
 def _made(
-    chain: Chain, found: Candidates, worker: Worker, some: Sequence[Candidate], name: str,
+    chain: Chain, candidates: Candidates, worker: Worker, some: Sequence[Candidate], name: str,
     shifts: bool, failed: Counter[str], results: Mapping[Candidate, Measured], deadline: float,
 ) -> tuple[Candidate, Kernel] | None:  # fmt: skip
-    """The first of some candidates that is fit for use."""
+    """The first of `some` candidates that is fit for use, with its kernel; None if none is."""
     begun: dict[Candidate, Building] = {}
     for candidate in some:
         tried = results.get(candidate)
         if tried is not None and tried.failed not in (None, NO_TIME) and not tried.unusable:
             continue
-        plan, tiles = found.plan(candidate)
+        plan, tiles = candidates.plan(candidate)
         try:
             begun[candidate] = worker.builder.begin(
-                chain, plan.schedule(tiles), name, found.settings(candidate)
+                chain, plan.schedule(tiles), name, candidates.settings(candidate)
             )
         except Illegal as illegal:
             failed[str(illegal)] += 1
@@ -87,7 +90,7 @@ def _made(
     for candidate, building in begun.items():
         kernel, why = _finished(building, worker)
         if why is None:
-            plan, tiles = found.plan(candidate)
+            plan, tiles = candidates.plan(candidate)
             why = disproof(chain, plan, tiles, shifts, SEED)
         if why is None and kernel is not None:
             return candidate, kernel
@@ -96,7 +99,7 @@ def _made(
 
 
 def _finished(building: Building, worker: Worker) -> tuple[Kernel | None, str | None]:
-    """The kernel, or why nobody should choose it."""
+    """A built kernel, and why it must not be chosen; None for either that does not apply."""
     if not building.done.done() or building.done.cancelled():
         return None, NO_TIME
     try:

@@ -1,10 +1,11 @@
-"""Which kernels compute a chain: one, as many as it has products, or some number between.
+"""The cover of a chain: how many kernels compute it, and which operators each of them has.
 
-The whole chain is tuned first. Its finest cut is tuned unless its pieces are known to take longer:
-no schedule of them could be as fast, or those tuned so far already are not. Of the cuts between,
-the one that the model expects most of is tuned where it should beat what has been measured. Then
-all are timed in turns, and fewer kernels are kept where they are faster than the most by more than
-noise.
+The whole chain is tuned first, as one kernel. The unfused cut, with a kernel for each product and
+its epilogue, is tuned unless its pieces are known to take longer: either their lower bound is above
+the fused time, or the pieces tuned so far already take longer. Of the cuts between these two, the
+one that is predicted best is tuned where the model expects it to beat what was measured. Then all
+covers are timed, interleaved, and one with fewer kernels is kept only where it is faster than the
+unfused one by more than noise.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcfuser.algebra.quotient import guarded
-from mcfuser.chain import Chain, Cut, between, cut, finest
+from mcfuser.chain import Chain, Cut, cut, intermediate_cuts, unfused_cut
 from mcfuser.device import Device
-from mcfuser.measure.rounds import CONFIDENT, MARGIN, Turns, certainty, interval
+from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty, interval
 from mcfuser.model.least import least
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 SURE = 1.1
-"""Pieces that already take this multiple of the fused time are slower, whatever is left."""
+"""A cover is given up once some of its pieces take this multiple of the best time so far."""
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
 
-Search = Callable[[Chain], Tuned]
+TunePiece = Callable[[Chain], Tuned]
 """Tunes a chain; raises NoCandidate."""
-Foresee = Callable[[Chain], float]
-"""The seconds that the model expects of a chain's best candidate."""
-Compare = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Turns]
-"""Times programs in turns, until it is sure whether one is faster than the last of them."""
+PredictSeconds = Callable[[Chain], float]
+"""The seconds that the model predicts for a chain's best candidate; infinity if it has none."""
+CompareCovers = Callable[[Sequence[Sequence[tuple[Tuned, Chain]]]], Interleaved]
+"""Times covers, given as their kernels, until it is sure whether one is faster than the last."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """A cut of a chain with a kernel for each piece."""
+class Cover:
+    """A cut of a chain, its pieces as chains, and a tuned kernel for each piece."""
 
     cut: Cut
     chains: tuple[Chain, ...]
@@ -45,27 +46,30 @@ class Way:
 
     @property
     def seconds(self) -> float:
-        """By the searches of the pieces, each alone."""
+        """The sum of the kernels' times, each as its own search found it."""
         return sum(t.seconds for t in self.kernels)
 
     @property
     def pairs(self) -> list[tuple[Tuned, Chain]]:
+        """Each kernel with the piece that it computes, in the order in which they run."""
         return list(zip(self.kernels, self.chains, strict=True))
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is installed for every chain with one key: `kept`, or nothing (TVM's own).
+    """The cover that is installed for every chain with one key.
 
-    `most` is the chain's finest cut. `ways` are those that were tuned, fewest kernels first;
-    `times` their seconds, measured in turns or predicted, where there were several. Where they were
-    measured, `ratio` bounds how many times as long as the kept way the next best one takes, and
-    `sure` is how surely that way was right to be kept, from 0 to 1, under `conditions`.
+    `kept` is None where the chain is left to TVM. `unfused` is the chain's unfused cut. `covers`
+    are those that were tuned, fewest kernels first. Where there are several, `times` are their
+    seconds, measured together or predicted. Where they were measured, `ratio` are the bounds of the
+    next best cover's time as a multiple of the kept one's, `sure` is the certainty, from 0 to 1,
+    that the right cover was kept, and `conditions` describe the device meanwhile. `reason` is for
+    the user.
     """
 
-    most: Cut
-    kept: Way | None
-    ways: tuple[Way, ...]
+    unfused: Cut
+    kept: Cover | None
+    covers: tuple[Cover, ...]
     times: tuple[float, ...]
     reason: str
     sure: float | None = None
@@ -74,67 +78,84 @@ class Decision:
 
     @property
     def kernels(self) -> tuple[Tuned, ...]:
+        """The kernels that are installed; none where the chain is left to TVM."""
         return self.kept.kernels if self.kept is not None else ()
 
     @property
     def fused(self) -> Tuned | None:
-        """The kernel of the whole chain."""
-        return next((w.kernels[0] for w in self.ways if len(w.cut) == 1), None)
+        """The kernel of the whole chain, None where it has none."""
+        return next((c.kernels[0] for c in self.covers if len(c.cut) == 1), None)
 
     @property
     def fused_seconds(self) -> float | None:
-        """Those of the best way in which pieces share a kernel, or of the only piece; None where
-        they are not known, a single way's by its search."""
-        return self._least(lambda w: w.cut != self.most or len(w.cut) == 1)
+        """The time of the best cover in which pieces share a kernel, or of the only piece.
+
+        It is the search's where there is one cover alone, and None where it is not known.
+        """
+        return self._least(lambda c: c.cut != self.unfused or len(c.cut) == 1)
 
     @property
     def unfused_seconds(self) -> float | None:
-        """Those of the way with a kernel for every piece, where there are several."""
-        return self._least(lambda w: w.cut == self.most and len(w.cut) > 1)
+        """The time of the unfused cover of a chain with several pieces, None if not known."""
+        return self._least(lambda c: c.cut == self.unfused and len(c.cut) > 1)
 
-    def _least(self, wanted: Callable[[Way], bool]) -> float | None:
-        times = self.times or tuple(w.seconds for w in self.ways)
-        known = [t for w, t in zip(self.ways, times, strict=True) if wanted(w)]
+    def _least(self, wanted: Callable[[Cover], bool]) -> float | None:
+        times = self.times or tuple(c.seconds for c in self.covers)
+        known = [t for c, t in zip(self.covers, times, strict=True) if wanted(c)]
         return min((t for t in known if math.isfinite(t)), default=None)
 
 
 def pieces(chain: Chain, where: Cut) -> tuple[Chain, ...]:
-    """The chains of a cut. What a piece divides by was a sum of the whole chain, whose empty rows
-    are nothing there, too (algebra.quotient)."""
+    """The chains of a cut.
+
+    A divisor that one piece computes and another one reads may be 0 where its sum is empty. The
+    quotient is guarded first (algebra.quotient), so that the reading piece gives 0 there, as the
+    whole chain does.
+    """
     return (chain,) if len(where) == 1 else cut(guarded(chain), where)
 
 
 def decide(
-    chain: Chain, device: Device, search: Search, foresee: Foresee, compare: Compare
+    chain: Chain,
+    device: Device,
+    search: TunePiece,
+    predict: PredictSeconds,
+    compare: CompareCovers,
 ) -> Decision:
-    """The kernels for a chain."""
-    most, reasons = finest(chain), list[str]()
-    fused = _way(chain, (len(chain.operators),), search, math.inf, reasons)
-    if len(most) == 1:
+    """Tunes the covers of a chain that may win, compares them, and chooses one."""
+    unfused_at, reasons = unfused_cut(chain), list[str]()
+    fused = _tuned_cover(chain, (len(chain.operators),), search, math.inf, reasons)
+    if len(unfused_at) == 1:
         reason = f"left to TVM: {reasons[0]}" if fused is None else "one product with its epilogue"
-        return Decision(most, fused, (fused,) if fused is not None else (), (), reason)
+        only = (fused,) if fused is not None else ()
+        return Decision(unfused_at, fused, only, (), reason)
     unfused, limit = None, math.inf
-    if fused is not None and fused.seconds <= (bound := least(pieces(chain, most), device)):
+    if fused is not None and fused.seconds <= (bound := least(pieces(chain, unfused_at), device)):
         reasons.append(f"unfused takes {bound * 1e6:.1f} us at least")
     else:
         limit = fused.seconds * SURE if fused is not None else math.inf
-        unfused = _way(chain, most, search, limit, reasons)
-    ways = [w for w in (fused, unfused) if w is not None]
-    if ways and (favourite := _favourite(chain, ways, foresee)) is not None:
-        limit = min(w.seconds for w in ways) * SURE
-        middle = _way(chain, favourite, search, limit, reasons)
-        ways += [middle] if middle is not None else []
-    ways.sort(key=lambda w: len(w.cut))
-    if not ways:
-        return Decision(most, None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
-    if len(ways) == 1:
-        return Decision(most, ways[0], tuple(ways), (), "; ".join(reasons))
-    return _fastest(most, tuple(ways), compare([w.pairs for w in ways]))
+        unfused = _tuned_cover(chain, unfused_at, search, limit, reasons)
+    covers = [c for c in (fused, unfused) if c is not None]
+    if covers and (predicted := _predicted_best(chain, covers, predict)) is not None:
+        limit = min(c.seconds for c in covers) * SURE
+        between = _tuned_cover(chain, predicted, search, limit, reasons)
+        covers += [between] if between is not None else []
+    covers.sort(key=lambda c: len(c.cut))
+    if not covers:
+        return Decision(unfused_at, None, (), (), f"left to TVM: {'; unfused, '.join(reasons)}")
+    if len(covers) == 1:
+        return Decision(unfused_at, covers[0], tuple(covers), (), "; ".join(reasons))
+    return _fastest(unfused_at, tuple(covers), compare([c.pairs for c in covers]))
 
 
-def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[str]) -> Way | None:
-    """The tuned pieces of a cut; None, with a reason, where one has no kernel or where those tuned
-    so far take longer than `limit` seconds."""
+def _tuned_cover(
+    chain: Chain, where: Cut, search: TunePiece, limit: float, reasons: list[str]
+) -> Cover | None:
+    """The cover of a cut, with every piece tuned.
+
+    It is None, and a reason is added to `reasons`, where a piece has no kernel or where the pieces
+    tuned so far take longer than `limit` seconds.
+    """
     chains, kernels, spent = pieces(chain, where), list[Tuned](), 0.0
     for i, piece in enumerate(chains):
         try:
@@ -147,82 +168,93 @@ def _way(chain: Chain, where: Cut, search: Search, limit: float, reasons: list[s
             alone = f"{i + 1} of them take{'s' if i == 0 else ''} {spent * 1e6:.1f} us alone"
             reasons.append(f"in {len(chains)} kernels, {alone}")
             return None
-    return Way(where, chains, tuple(kernels))
+    return Cover(where, chains, tuple(kernels))
 
 
-def _favourite(chain: Chain, ways: Sequence[Way], foresee: Foresee) -> Cut | None:
-    """The cut between that the model expects to be fastest, where it expects it to beat what was
-    tuned; the model may be off by as much as it was for that."""
-    if not 2 < len(finest(chain)) <= PIECES:
+def _predicted_best(chain: Chain, covers: Sequence[Cover], predict: PredictSeconds) -> Cut | None:
+    """The intermediate cut with the least predicted time; None where it is not expected to win.
+
+    The model is taken to be wrong by the factor by which it was for the best of the tuned `covers`.
+    """
+    if not 2 < len(unfused_cut(chain)) <= PIECES:
         return None
     known: dict[str, float] = {}
 
-    def expected(chains: Sequence[Chain]) -> float:
+    def predicted(chains: Sequence[Chain]) -> float:
         for piece in chains:
             if piece.key not in known:
-                known[piece.key] = foresee(piece)
+                known[piece.key] = predict(piece)
         return sum(known[piece.key] for piece in chains)
 
-    best = min(ways, key=lambda w: w.seconds)
-    found = min(between(chain), key=lambda where: expected(pieces(chain, where)))
-    off = best.seconds / max(expected(best.chains), 1e-30)
-    return found if off * expected(pieces(chain, found)) < best.seconds else None
+    tuned = min(covers, key=lambda c: c.seconds)
+    best = min(intermediate_cuts(chain), key=lambda where: predicted(pieces(chain, where)))
+    error = tuned.seconds / max(predicted(tuned.chains), 1e-30)
+    return best if error * predicted(pieces(chain, best)) < tuned.seconds else None
 
 
-def _fastest(most: Cut, ways: tuple[Way, ...], timed: Turns) -> Decision:
-    """The fastest of those that are surely faster than the most kernels by more than noise, or else
-    these; `ways` have the fewest kernels first."""
+def _fastest(unfused_at: Cut, covers: tuple[Cover, ...], timed: Interleaved) -> Decision:
+    """The decision between covers that were timed together, fewest kernels first.
+
+    It is the fastest of those that are surely faster than the last one by more than noise; the
+    last one, which has the most kernels, where there is none.
+    """
     times = tuple(t if t > 0 else math.inf for t in timed.seconds)
-    numbers, last = range(len(ways)), len(ways) - 1
+    numbers, last = range(len(covers)), len(covers) - 1
     better = [i for i in numbers[:-1] if times[i] <= MARGIN * times[last] and times[i] < math.inf]
     sure = [i for i in numbers[:-1] if _surely(timed, i, last)] if timed.rounds else better
     kept = min(sure, key=lambda i: times[i], default=last)
     if not times[kept] < math.inf:
-        return Decision(
-            most, ways[kept], ways, times, "none of them could be timed beside the others"
-        )
+        reason = "none of them could be timed beside the others"
+        return Decision(unfused_at, covers[kept], covers, times, reason)
     other = min((i for i in numbers if i != kept), key=lambda i: times[i])
     if not times[other] < math.inf:
-        reason = f"{_named(ways[other])} could not be timed beside it"
-        return Decision(most, ways[kept], ways, times, reason)
-    found = timed.ratios(other, kept)
-    ratio = statistics.median(found) if found else times[other] / times[kept]
-    reason = _reason(ways[kept], ways[other], ratio)
-    measured = all(t.measured is not None for w in ways for t in w.kernels)
+        reason = f"{_named(covers[other])} could not be timed beside it"
+        return Decision(unfused_at, covers[kept], covers, times, reason)
+    ratios = timed.ratios(other, kept)
+    ratio = statistics.median(ratios) if ratios else times[other] / times[kept]
+    reason = _reason(covers[kept], covers[other], ratio)
+    measured = all(t.measured is not None for c in covers for t in c.kernels)
     reason += ", measured" if measured else ", predicted, not measured"
-    if not found:
-        return Decision(most, ways[kept], ways, times, reason)
-    low, high, count = *interval(found), len(timed.rounds[kept])
+    if not ratios:
+        return Decision(unfused_at, covers[kept], covers, times, reason)
+    low, high, count = *interval(ratios), len(timed.rounds[kept])
     if kept == last:
-        right = certainty(found, MARGIN)
+        right = certainty(ratios, MARGIN)
     else:
         right = certainty(timed.ratios(last, kept), 1 / MARGIN)
     if better and kept == last:
         reason = (
-            f"{len(ways[last].cut)} kernels are kept: not told apart from noise, "
-            f"{_named(ways[other])} takes {low:.2f} to {high:.2f} times as long"
+            f"{len(covers[last].cut)} kernels are kept: not told apart from noise, "
+            f"{_named(covers[other])} takes {low:.2f} to {high:.2f} times as long"
         )
         reason += f" in {count} rounds"
     else:
         reason += f" in {count} rounds, between {low:.2f}x and {high:.2f}x"
     return Decision(
-        most, ways[kept], ways, times, reason, round(right, 4), (low, high), timed.conditions
+        unfused_at,
+        covers[kept],
+        covers,
+        times,
+        reason,
+        round(right, 4),
+        (low, high),
+        timed.conditions,
     )
 
 
-def _surely(timed: Turns, fewer: int, most: int) -> bool:
-    """Fewer kernels are faster by more than noise, as far as rounds tell."""
-    found = timed.ratios(most, fewer)
-    if not found:  # one of them failed
-        return timed.seconds[fewer] < math.inf and not timed.seconds[most] < math.inf
-    return certainty(found, 1 / MARGIN) >= CONFIDENT
+def _surely(timed: Interleaved, fewer: int, last: int) -> bool:
+    """Whether the rounds show that a cover is faster than the last one by more than noise."""
+    ratios = timed.ratios(last, fewer)
+    if not ratios:  # one of them failed
+        return timed.seconds[fewer] < math.inf and not timed.seconds[last] < math.inf
+    return certainty(ratios, 1 / MARGIN) >= CONFIDENT
 
 
-def _reason(kept: Way, other: Way, ratio: float) -> str:
+def _reason(kept: Cover, other: Cover, ratio: float) -> str:
     if len(kept.cut) > 1:
         return f"{len(kept.cut)} kernels are kept: {_named(other)} takes {ratio:.2f}x their time"
     return f"{ratio:.2f}x over {_named(other)}"
 
 
-def _named(way: Way) -> str:
-    return "fused" if len(way.cut) == 1 else f"unfused in {len(way.cut)} kernels"
+def _named(cover: Cover) -> str:
+    return "fused" if len(cover.cut) == 1 else f"unfused in {len(cover.cut)} kernels"

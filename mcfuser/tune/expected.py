@@ -1,4 +1,4 @@
-"""What the model expects of a chain's best candidate, without a search."""
+"""The predicted time of a chain's best candidate, without a search."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from mcfuser.errors import ChainError
 from mcfuser.space.candidates import candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import Space, distinct, parted, prune, space
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 
 
-def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[str, int]]:
-    """The pruned space of a chain, loops over few blocks in parts, and its size rule by rule."""
+def pruned(chain: Chain, device: Device, options: TuneOptions) -> tuple[Space, dict[str, int]]:
+    """The pruned space of a chain, and the number of candidates before and after each rule.
+
+    Plans with few blocks are there with a loop split into parts, too.
+    """
     whole = space(chain, options.space, options.shifts)
     left, steps = prune(whole, device)
     sizes = {"space": whole.candidates} | {s.rule: s.candidates for s in steps}
@@ -21,16 +24,18 @@ def pruned(chain: Chain, device: Device, options: Options) -> tuple[Space, dict[
 
 
 def expected(
-    chain: Chain, device: Device, options: Options, backend: Backend, measured: bool = True
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend, measured: bool = True
 ) -> float:
-    """Seconds; infinity where no candidate is legal. Some candidates are only for where they can be
-    `measured`."""
+    """The seconds that the model predicts for the best candidate; infinity if none is legal.
+
+    Candidates that must not be used without a measurement count only where they can be `measured`.
+    """
     try:
-        found, _ = pruned(chain, device, options)
+        left, _ = pruned(chain, device, options)
     except ChainError:
         return float("inf")  # one kernel cannot compute it
     table = KnobTable(backend.knobs, device)
-    rows = candidates(found, table, backend.feasible, measured)
+    rows = candidates(left, table, backend.feasible, measured)
     if not len(rows):
         return float("inf")
     return float(rows.estimates(rows.rows, backend.estimate).min())

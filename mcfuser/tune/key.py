@@ -1,9 +1,8 @@
-"""What a tuned kernel is good for: the value whose hash a cached kernel is found by.
+"""The key of a cached kernel: everything that its source and its binary depend on.
 
-A kernel that is kept serves a later search only where everything that its text, its binary and the
-choice among candidates depend on is the same: the chain, the device, the knobs, the compilers, and
-the sources of this package that generate code. Two keys can be compared field by field, so that a
-miss says what has changed.
+A kept kernel is used again only where the chain, the device, the space, the knobs, the compilers
+and the sources of this package that generate code are the same. Keys are compared field by field,
+so that a miss can say what has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class CacheKey:
     """Everything that a cached kernel depends on.
 
     `chain` and `device` are `Chain.key` and `Device.key`. `space` and `shifts` name the searched
-    space, `knobs` is the text that declares what a candidate may ask of its compiler. `toolchain`
+    space, `knobs` is the text of the knobs' declaration. `toolchain`
     holds compilers and libraries with their versions, `sources` the hash of the code generator.
     """
 
@@ -60,28 +59,29 @@ def cache_key(
 
 
 def differs(one: CacheKey, other: CacheKey) -> tuple[str, ...]:
-    """The fields in which two keys differ; of the toolchain, the programs that do."""
-    found: list[str] = []
+    """The names of the fields in which two keys differ; for the toolchain, of its programs."""
+    fields_that_differ: list[str] = []
     for field in fields(CacheKey):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
         if mine != theirs and field.name == "toolchain":
             names = dict.fromkeys([*dict(mine), *dict(theirs)])
             changed = (n for n in names if dict(mine).get(n) != dict(theirs).get(n))
-            found += [f"toolchain.{n}" for n in changed] or ["toolchain"]
+            fields_that_differ += [f"toolchain.{n}" for n in changed] or ["toolchain"]
         elif mine != theirs:
-            found.append(field.name)
-    return tuple(found)
+            fields_that_differ.append(field.name)
+    return tuple(fields_that_differ)
 
 
 def nearest(key: CacheKey, kept: Iterable[CacheKey]) -> tuple[str, ...]:
-    """The fields in which a key differs from the most similar one of those kept; none where there
-    is no other."""
-    return min((d for other in kept if (d := differs(key, other))), key=len, default=())
+    """The fields in which a key differs from the nearest of the `kept` ones; none if there is no
+    other."""
+    differences = [differs(key, other) for other in kept]
+    return min((d for d in differences if d), key=len, default=())
 
 
 @cache
 def toolchain(backend: Backend) -> tuple[tuple[str, str], ...]:
-    """Programs and libraries that a kernel is made with, and their versions."""
+    """The programs and libraries that make a back end's kernels, and their versions."""
     return backend.toolchain()
 
 
@@ -89,13 +89,14 @@ def toolchain(backend: Backend) -> tuple[tuple[str, str], ...]:
 def sources(backend: Backend) -> str:
     """A hash of the sources that generate code for a back end.
 
-    How candidates are ranked, searched and measured changes which kernel is found, not what it is.
+    The code that ranks, searches and measures is not part of it: that decides which kernel is kept,
+    not whether it is right.
     """
     return source_hash(generating(backend))[:16]
 
 
 def generating(backend: Backend) -> Iterator[Path]:
-    """The files of `backend.sources`, in a fixed order."""
+    """The files of `backend.sources`, in a fixed order; folders stand for the files in them."""
     root = Path(__file__).parent.parent
     for name in backend.sources:
         there = root / name

@@ -1,9 +1,9 @@
-"""A candidate that nobody measures, proven on a small chain: its schedule is interpreted there.
+"""Proves a candidate that is not measured: its schedule is interpreted on a small chain.
 
-The small chain has the same operators, and its axes have as many turns as they need to show what
-goes wrong: one where the candidate's loop is dead, a few otherwise, the last one ragged if its own
-is. A wrong repair, a reduction that starts anew, a tile that is read before it is loaded are wrong
-at any extent.
+The small chain has the same operators. A loop of the candidate has one iteration there if it is
+dead and a few if not, the last of them partial if its own is. That is enough to show a wrong
+repair, a reduction that is initialised again, or a tile that is read before it is loaded: these
+are wrong at any extent.
 """
 
 from __future__ import annotations
@@ -20,54 +20,61 @@ from mcfuser.space.plan import Plan
 from mcfuser.space.program import Program, program
 from mcfuser.space.reference import logical
 
-TURNS = 4
-"""The most turns of a loop."""
+ITERATIONS = 4
+"""The largest number of iterations of a loop."""
 TILE = 3
-"""The most positions of a turn, and twice that of a loop that is dead."""
+"""The largest tile of a loop; a dead loop has at most twice as many positions."""
 UNIT = 1e-9
-"""The relative error allowed: the interpreter computes in float64."""
+"""The relative error that is allowed: the interpreter computes in float64."""
 
 
 def disproof(
     chain: Chain, plan: Plan, tiles: Mapping[str, int], shifts: bool, seed: int
 ) -> str | None:
-    """Why a candidate for a chain is wrong on a small one, in words; None where it is right there,
-    on plain inputs and on varied ones, of any signs, all negative and all positive."""
+    """Why a candidate is wrong on a small chain, in one sentence; None where it is right.
+
+    It is checked on plain inputs, and on inputs of varied scales: with any sign, all negative, and
+    all positive. A candidate is also refused where no small chain has its form.
+    """
     for small, sizes in _smaller(chain, tiles):
         try:
             ready = program(small, shifts)
         except ChainError:
             continue
-        other = replace(plan, program=ready, parts=min(plan.parts, TURNS))
-        if _form(ready) == _form(plan.program) and other.notation == plan.notation:
-            return _wrong(small, other, sizes, seed)
+        small_plan = replace(plan, program=ready, parts=min(plan.parts, ITERATIONS))
+        if _form(ready) == _form(plan.program) and small_plan.notation == plan.notation:
+            return _wrong(small, small_plan, sizes, seed)
     return "no small chain is fused as it is, so its schedule is not proven"
 
 
 def _form(ready: Program) -> object:
-    """What of a program decides where statements are placed."""
+    """The part of a program that decides where statements are placed."""
     operators = tuple((o.out, o.related, o.reduce, o.over) for o in ready.chain.operators)
     return operators, tuple(sorted(ready.repairs)), ready.settled
 
 
 def _wrong(small: Chain, plan: Plan, tiles: Mapping[str, int], seed: int) -> str | None:
+    """Why a plan is wrong for a small chain, None where its outputs agree with the reference."""
     schedule = plan.schedule(tiles)
     for varied, sign in ((False, None), (True, None), (True, -1), (True, 1)):
         case = Case(small, seed, {}, UNIT, varied, sign)
         stored = {n: logical(small, n, a) for n, a in case.made.data.items()}
         inputs = {n: decode(a, small.tensor(n).dtype) for n, a in stored.items()}
-        found, _ = interpret(schedule, inputs)
+        results, _ = interpret(schedule, inputs)
         for name in small.outputs:
             expected, allowed = case.made.expected[name], case.made.allowed[name]
-            error = disagreement(found[name], expected, allowed, UNIT, False)
+            error = disagreement(results[name], expected, allowed, UNIT, False)
             if isinstance(error, str):
                 return f"its schedule is wrong where it was interpreted: '{name}', {error}"
     return None
 
 
 def _smaller(chain: Chain, tiles: Mapping[str, int]) -> Iterator[tuple[Chain, dict[str, int]]]:
-    """Small chains, the smallest first, with tile sizes: a chain that divides by the number of its
-    positions is another one where there are fewer of them."""
+    """Small chains with tile sizes, the smallest first.
+
+    In the second one only axes that no operator reduces are small: a chain that divides by the
+    extent of a reduction has another form where that extent is smaller.
+    """
     reduced = {a for o in chain.operators for a in o.over}
     every = {a.name for a in chain.axes}
     for those in (every, every - reduced):
@@ -80,16 +87,20 @@ def _smaller(chain: Chain, tiles: Mapping[str, int]) -> Iterator[tuple[Chain, di
 
 
 def _shrunk(extent: int, tile: int) -> tuple[int, int]:
-    """An extent and a tile like these, but small."""
+    """A small extent and a small tile that divide each other as these do: dead, whole or
+    partial."""
     if tile >= extent:
         n = min(extent, 2 * TILE)
         return n, n
-    t, turns = min(tile, TILE), min(-(-extent // tile), TURNS)
-    return t * turns - (extent % tile != 0 and t > 1), t
+    t, iterations = min(tile, TILE), min(-(-extent // tile), ITERATIONS)
+    return t * iterations - (extent % tile != 0 and t > 1), t
 
 
 def _resized(chain: Chain, extents: Mapping[str, int]) -> Chain:
-    """The chain at other extents, dense; dimensions that no axis names are as long as is read."""
+    """The chain with other extents and dense tensors.
+
+    A dimension that is given as a number has as many positions as are read.
+    """
     axes = tuple(Axis(a.name, extents[a.name]) for a in chain.axes)
     reach: dict[tuple[str, int], int] = {}
     for o in chain.operators:
@@ -102,16 +113,9 @@ def _resized(chain: Chain, extents: Mapping[str, int]) -> Chain:
                     last, offset = chain.shape(r.tensor)[i] - 1, 0
                 key = r.tensor, i
                 reach[key] = max(reach.get(key, 0), last + offset + 1)
-    tensors = tuple(
-        replace(
-            t,
-            shape=tuple(
-                d if isinstance(d, str) else reach.get((t.name, i), d)
-                for i, d in enumerate(t.shape)
-            ),
-            strides=None,
-            offset=0,
-        )
-        for t in chain.tensors
-    )
-    return replace(chain, axes=axes, tensors=tensors)
+    tensors = []
+    for t in chain.tensors:
+        dimensions = enumerate(t.shape)
+        shape = tuple(d if isinstance(d, str) else reach.get((t.name, i), d) for i, d in dimensions)
+        tensors.append(replace(t, shape=shape, strides=None, offset=0))
+    return replace(chain, axes=axes, tensors=tuple(tensors))

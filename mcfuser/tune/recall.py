@@ -1,4 +1,4 @@
-"""Which kept kernel serves a search, and which of two kernels stays."""
+"""Whether a kept kernel can be used instead of a search, and which of two kernels is kept."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcfuser.chain import Chain
-from mcfuser.measure.rounds import CONFIDENT, MARGIN, Turns, certainty
+from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty
 from mcfuser.tune.key import CacheKey, nearest
-from mcfuser.tune.tuned import Cache, Options, Tuned
+from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
 
-Launchable = Callable[[Tuned, Chain], object]
-"""Makes a kept kernel ready to be called; raises KeyError, TypeError or ValueError where it cannot
-be read."""
+MakeLaunchable = Callable[[Tuned, Chain], object]
+"""Makes a kept kernel ready to be launched for a chain; raises KeyError, TypeError or ValueError
+where its record cannot be read."""
 
 
 def recall(
-    cache: Cache, key: CacheKey, chain: Chain, launchable: Launchable
+    cache: Cache, key: CacheKey, chain: Chain, launchable: MakeLaunchable
 ) -> tuple[Tuned | None, str]:
-    """The kept kernel of a key; or None, with the reason why there is none in one clause, empty
-    where nothing was ever kept for the chain."""
+    """The kept kernel of a key and "", or None and the reason in one clause.
+
+    The reason names the fields in which the nearest kept key differs; it is empty where nothing was
+    ever kept for the chain.
+    """
     known = cache.get(key.digest)
     if known is None:
-        changed = nearest(key, cache.alike(chain.key))
+        changed = nearest(key, cache.keys_of(chain.key))
         return None, f"the nearest kept kernel differs in {', '.join(changed)}" if changed else ""
     try:
         if known.key != key.digest:
@@ -33,28 +36,32 @@ def recall(
     return known, ""
 
 
-def serves(known: Tuned, options: Options) -> bool:
-    """Whether a kept kernel is what a search under these options would find: it was measured, and
-    its search was not given less."""
+def serves(known: Tuned, options: TuneOptions) -> bool:
+    """Whether a search under these options would find nothing better than a kept kernel: it was
+    measured, and its search had at least as large a budget."""
     return known.measured is not None and known.budget.covers(
         known.trials, options.trials, options.timeout
     )
 
 
-def better(known: Tuned, found: Tuned, compare: Callable[[Sequence[Tuned]], Turns]) -> Tuned:
-    """The faster of a kept kernel and one that a larger search found, timed in turns by `compare`
-    where both were measured. The kept one stays, under the larger search's budget, where it is not
-    sure that the other is faster by more than noise."""
-    if found.measured is None:
-        first = known.measured is not None or known.predicted <= found.predicted
+def better(
+    known: Tuned, searched: Tuned, compare: Callable[[Sequence[Tuned]], Interleaved]
+) -> Tuned:
+    """The faster of a kept kernel and one that a search with a larger budget found.
+
+    Where both were measured, `compare` times them, interleaved. Where it is not sure that the new
+    one is faster by more than noise, the known one is kept, with the larger budget.
+    """
+    if searched.measured is None:
+        keep_known = known.measured is not None or known.predicted <= searched.predicted
     elif known.measured is None:
-        first = False
+        keep_known = False
     else:
-        timed = compare((known, found))
+        timed = compare((known, searched))
         old, new = timed.seconds
         ratios = timed.ratios(0, 1)
         faster = certainty(ratios, 1 / MARGIN) >= CONFIDENT if ratios else new < old
-        first = not (new < float("inf") and faster)
-    if not first:
-        return found
-    return replace(known, budget=found.budget, trials=max(known.trials, found.trials))
+        keep_known = not (new < float("inf") and faster)
+    if not keep_known:
+        return searched
+    return replace(known, budget=searched.budget, trials=max(known.trials, searched.trials))

@@ -1,7 +1,6 @@
-"""What a stored kernel may say before anything is generated from it.
+"""Checks the record of a stored kernel before code is generated from it.
 
-Launch code is written from these words and numbers, so a record whose numbers are not numbers is
-taken for damaged.
+Launch code is written from its words and numbers, so a record that holds anything else is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ _KEY = re.compile(r"[0-9a-z]{1,64}")
 
 
 def check(document: Mapping[str, Any]) -> None:
-    """Raises ValueError or TypeError naming the field that holds something of another kind."""
+    """Raises ValueError naming the fields whose values are of the wrong kind; TypeError or KeyError
+    where the document has another form."""
     wrong = [
         *(f"tiles[{a}]" for a, n in document["tiles"].items() if type(n) is not int or n < 1),
         *(f"resources[{a}]" for a, n in document.get("resources", {}).items() if not _number(n)),
@@ -40,7 +40,7 @@ def _number(value: object) -> bool:
 
 
 def _plain(value: object) -> bool:
-    """A number, a truth value, a word, nothing, or a list of such."""
+    """Whether a value is a number, a bool, an identifier, None, or a list of such."""
     if isinstance(value, list):
         return all(map(_plain, value))
     return value is None or isinstance(value, (bool, int, float)) or _is(_IDENTIFIER, value)

@@ -1,8 +1,8 @@
 """The search for a chain's best kernel: some candidates are built while others are measured.
 
-The model estimates every candidate; Algorithm 1 begins others as soon as a builder is free, and
-the finalists are timed again in turns. Where the model is trusted the first candidates are its
-best ones, with different tiles each; else they are random.
+The model estimates every candidate. Algorithm 1 (mcfuser.search.evolve) begins new ones as soon as
+a builder is free, and the finalists are timed again, interleaved. Where the model is trusted the
+first candidates are those that it predicts best, each with other tiles; else they are random.
 """
 
 from __future__ import annotations
@@ -19,31 +19,36 @@ import numpy as np
 
 from mcfuser.backend import Building, Kernel
 from mcfuser.chain import Chain
-from mcfuser.measure.request import Measured, smaller
+from mcfuser.measure.request import Measured, smaller_extents
 from mcfuser.measure.worker import BATCH, Worker, surest
 from mcfuser.process.child import NO_TIME
-from mcfuser.search.evolve import MEASURED, Found, evolve
+from mcfuser.search.evolve import MEASURED, SearchResult, evolve
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.knobs import Settings
 from mcfuser.space.plan import Floats, Plan
 from mcfuser.space.statement import Illegal
 
 FINALISTS = 4
-"""Candidates timed again in turns: repeated single timings drift by more than they differ."""
+"""Candidates that are timed again, interleaved: times taken one by one drift by more than they
+differ."""
 SPARE = 8
-"""One source waits for so many builders, lest one of them does."""
+"""For each SPARE builders one more candidate is in flight, so that no builder waits for one."""
 SLOWEST = 0.5
-"""How long the search waits for its last kernels to be built, as a multiple of what it has
-taken."""
+"""The time that a search waits for its last kernels to be built, as a multiple of the time that it
+has taken so far."""
 LATE = "it took the compiler longer than its peers"
 HURRY = 10.0
-"""Seconds within which few candidates can be measured: the model's best come first then, and few
-are asked for at once."""
+"""A search with fewer seconds left than this can measure few candidates: it begins with those that
+are predicted best, and asks for few at once."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """What a search found, and how: `trials` candidates were measured or built, of `candidates`."""
+    """The best candidate of a search: its plan, tile sizes, knobs, kernel and measurement.
+
+    `predicted` are the model's seconds for it. `trials` candidates were measured, or only built, of
+    `candidates`.
+    """
 
     plan: Plan
     tiles: Mapping[str, int]
@@ -56,26 +61,33 @@ class Best:
 
 
 def in_flight(workers: int) -> int:
-    """Candidates under way at once, beside so many builders."""
+    """The number of candidates in flight, given the number of builders."""
     return max(MEASURED, workers + workers // SPARE)
 
 
 def announce(worker: Worker, chain: Chain, seed: int, offsets: Mapping[str, float]) -> None:
-    """Has the inputs made that a search will measure candidates on, and then its finalists; not on
-    a host that is itself what is timed."""
+    """Has the measuring process make the test cases of a search and of its finalists in advance.
+
+    It does nothing where kernels run on the host, whose timings that work would disturb.
+    """
     if worker.backend.on_host:
         return
-    worker.ahead(chain, seed, False, offsets)
-    worker.ahead(chain, seed + 1, False, {}, varied=True)
-    worker.ahead(chain, seed + 1, True, {})
+    worker.announce(chain, seed, False, offsets)
+    worker.announce(chain, seed + 1, False, {}, varied=True)
+    worker.announce(chain, seed + 1, True, {})
 
 
 @dataclass
-class Search:
-    """One search on the device that `worker` measures on; `failed` counts reasons."""
+class CandidateSearch:
+    """One search among the `candidates` of a chain, on the device that `worker` measures on.
+
+    It measures at most `trials` candidates and ends at the `deadline` (time.monotonic). Reasons for
+    which candidates failed are counted in `failed`; `tell` is called with the numbers of candidates
+    measured and in all. Inputs are drawn from `seed`, around `offsets` (by name).
+    """
 
     chain: Chain
-    found: Candidates
+    candidates: Candidates
     worker: Worker
     name: str
     seed: int
@@ -86,22 +98,22 @@ class Search:
     tell: Callable[[int, int], None]
     begun: float = field(default_factory=time.monotonic)
     ending: float | None = None
-    """When it was first waited for a few that are the last."""
+    """When the search began to wait for the few candidates that are its last (time.monotonic)."""
     opening: Sequence[Candidate] = ()
-    """The first candidates, as many as are built at once: those are waited for, as patiently as
-    for the last."""
+    """The first candidates, as many as are built at once. A search whose time is over ends only
+    when they have ended, too."""
     under_way: dict[Candidate, Building] = field(default_factory=dict)
     kernels: dict[Candidate, Kernel] = field(default_factory=dict)
     results: dict[Candidate, Measured] = field(default_factory=dict)
 
     def run(self) -> Best | None:
-        """The best candidate, None where every one that was tried failed."""
-        if not len(self.found):
+        """The best candidate; None where there are no candidates or all that were tried failed."""
+        if not len(self.candidates):
             return None
         builder, trusted = self.worker.builder, self.worker.backend.trusted
         try:
             search = evolve(
-                self.found.rows, self.times, self.measure, self.seed, self.trials,
+                self.candidates.rows, self.times, self.measure, self.seed, self.trials,
                 lambda: self.late or self.unusable or self.spent, lambda: self.due,
                 in_flight(builder.workers), trusted or self.hurried,
                 (lambda candidate: candidate[1:-1]) if trusted else None,
@@ -113,7 +125,7 @@ class Search:
     @property
     def times(self) -> Floats:
         """Seconds that the model expects of every candidate."""
-        return self.found.estimates(self.found.rows, self.worker.backend.estimate)
+        return self.candidates.estimates(self.candidates.rows, self.worker.backend.estimate)
 
     @property
     def late(self) -> bool:
@@ -125,29 +137,30 @@ class Search:
 
     @property
     def unusable(self) -> bool:
-        """Nothing could be measured, and the device is why."""
+        """Whether no candidate could be measured, because of the device."""
         return bool(self.results) and all(r.unusable for r in self.results.values())
 
     @property
-    def right(self) -> bool:
-        """Something that was measured is."""
+    def has_right(self) -> bool:
+        """Whether some candidate was measured and computes what the chain does."""
         return any(r.seconds is not None for r in self.results.values())
 
     @property
     def due(self) -> bool:
-        """It has taken as long as a search may, and something is right."""
-        return time.monotonic() - self.begun >= self.worker.builder.enough and self.right
+        """Whether the search has taken as long as it may, and some candidate is right."""
+        return time.monotonic() - self.begun >= self.worker.builder.enough and self.has_right
 
     @property
     def spent(self) -> bool:
-        """The same, and the first candidates have ended."""
+        """Whether the search is due and its first candidates have ended."""
         return self.due and not any(c in self.under_way for c in self.opening)
 
     # --- candidates
 
     def measure(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
-        """Begins to build candidates, and gives seconds of those that were built or failed since.
-        Those that take the builder too long are given up, the `last` ones soon."""
+        """Begins to build candidates; gives the seconds of those that have been built or have
+        failed since the last call (search.evolve.Measure). Builds that take too long are given up,
+        the `last` ones sooner."""
         self.opening = self.opening or candidates[: max(MEASURED, self.worker.builder.workers)]
         ended = self._begin(candidates)
         candidate_of = {building.done: c for c, building in self.under_way.items()}
@@ -159,11 +172,12 @@ class Search:
         return ended | self._ended([candidate_of[f] for f in candidate_of if f in done | given_up])
 
     def _begin(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
-        """Begins to build candidates; gives those that no source can be written of."""
+        """Begins to build candidates; gives infinity for each for which no source can be
+        written."""
         refused = {}
         for candidate in candidates:
-            plan, tiles = self.found.plan(candidate)
-            settings = self.found.settings(candidate)
+            plan, tiles = self.candidates.plan(candidate)
+            settings = self.candidates.settings(candidate)
             try:
                 self.under_way[candidate] = self.worker.builder.begin(
                     self.chain, plan.schedule(tiles), self.name, settings
@@ -174,10 +188,13 @@ class Search:
         return refused
 
     def _patience(self, last: bool) -> float:
-        """Seconds to wait for a kernel: more than any of them may take, and less where something is
-        right and the last ones keep no more than a quarter of the builders busy."""
+        """Seconds to wait for the next kernel.
+
+        That is more than the longest build may take. It is less once some candidate is right and
+        the last ones keep at most a quarter of the builders busy.
+        """
         builder = self.worker.builder
-        few = last and self.right and len(self.under_way) <= max(1, builder.workers // 4)
+        few = last and self.has_right and len(self.under_way) <= max(1, builder.workers // 4)
         self.ending = (self.ending or time.monotonic()) if few else None
         now = time.monotonic()
         end = now + 2.0 * builder.longest
@@ -186,7 +203,7 @@ class Search:
         return max(0.0, min(end, self.deadline) - now)
 
     def _ended(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
-        """Seconds of candidates that were built or given up, infinity where one failed."""
+        """The seconds of candidates that were built or given up; infinity for each that failed."""
         built = {}
         for candidate in candidates:
             kernel = self._built(candidate)
@@ -200,12 +217,13 @@ class Search:
             self.kernels[candidate], self.results[candidate] = built[candidate], result
             if result.failed is not None:
                 self.failed[result.failed] += 1
-        self.tell(len(self.results), len(self.found))
+        self.tell(len(self.results), len(self.candidates))
         seconds = {c: self.results[c].seconds for c in built}
         return {c: seconds.get(c) or math.inf for c in candidates}
 
     def _built(self, candidate: Candidate) -> Kernel | None:
-        """A candidate's kernel; None, with the reason counted, where there is none to measure."""
+        """The kernel of a candidate. It is None, and the reason is counted in `failed`, where the
+        build failed or was given up, or the kernel does not fit the device."""
         building = self.under_way.pop(candidate)
         if not building.done.done() or building.done.cancelled():
             self.failed[LATE] += 1
@@ -223,8 +241,11 @@ class Search:
 
     # --- finalists
 
-    def _best(self, search: Found) -> Best | None:
-        """The fastest of the first finalists that are right on other inputs as well."""
+    def _best(self, search: SearchResult) -> Best | None:
+        """The fastest finalist.
+
+        The next candidates become finalists where all of the first ones are wrong on other inputs.
+        """
         ranked = search.ranked(len(search.measured))
         timed = list[tuple[Candidate, Measured]]()
         while ranked and not timed:
@@ -233,33 +254,36 @@ class Search:
         if not timed:
             return None
         best, result = surest(timed)
-        plan, tiles = self.found.plan(best)
-        predicted = self.found.estimates(np.asarray([best]), self.worker.backend.estimate)
+        plan, tiles = self.candidates.plan(best)
+        predicted = self.candidates.estimates(np.asarray([best]), self.worker.backend.estimate)
         trials = sum(r.failed != NO_TIME for r in self.results.values())
         return Best(
-            plan, tiles, self.found.settings(best), self.kernels[best], result,
-            float(predicted[0]), trials, len(self.found),
+            plan, tiles, self.candidates.settings(best), self.kernels[best], result,
+            float(predicted[0]), trials, len(self.candidates),
         )  # fmt: skip
 
     def _again(self, ranked: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
-        """Finalists that are right on other inputs, of varied signs and scales, and at other
-        extents where these are known at run time only; timed in turns on whole tensors. The first
-        figures stand where there is no time for that, or the device cannot be measured on any
-        more."""
+        """The candidates that are right on other inputs, with their times, interleaved, on whole
+        tensors.
+
+        The other inputs vary in sign and scale. Where extents are known only at run time, smaller
+        ones are checked as well. A candidate's first measurement stands where no time is left for
+        this, or the device cannot be used any more.
+        """
         programs = [[self.kernels[c]] for c in ranked]
         ask = partial(
             self.worker.measure, self.chain, programs, self.seed + 1, deadline=self.deadline
         )
-        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller(self.chain))]
+        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller_extents(self.chain))]
         rounds.append(ask(together=True))
-        found = []
+        kept = []
         done = all(r.failed != NO_TIME and not r.unusable for r in rounds[-1])
-        for candidate, *told in zip(ranked, *rounds, strict=True):
-            bad = (r for r in told if r.failed not in (None, NO_TIME) and not r.unusable)
+        for candidate, *results in zip(ranked, *rounds, strict=True):
+            bad = (r for r in results if r.failed not in (None, NO_TIME) and not r.unusable)
             wrong = next(bad, None)
-            last = told[-1] if done else self.results[candidate]
+            last = results[-1] if done else self.results[candidate]
             if wrong is not None:
                 self.failed[f"as a finalist, {wrong.failed}"] += 1
             elif last.seconds is not None:
-                found.append((candidate, last))
-        return found
+                kept.append((candidate, last))
+        return kept

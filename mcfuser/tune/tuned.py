@@ -1,4 +1,4 @@
-"""Tuned kernels: what was found for a chain on a device, and where it is kept."""
+"""The record of a tuned kernel, and the caches that keep such records."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import CacheKey
 
 FORMAT = 7
-"""The form of a kernel's document; one of another form is not read."""
+"""The version of a kernel's JSON document; documents of other versions are not read."""
 
 Progress = Callable[[str, int, int], None]
-"""Told the stage, the candidates done and those in all."""
+"""Is called with the stage, the number of candidates done, and their number in all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`trials` bounds the measurements of one chain, `timeout` (seconds) the whole run. Without
-    `shifts` no sum is multiplied out (algebra.hoist); tuning falls back to that by itself. With
-    `retune` kernels that were kept before are not used, and are replaced."""
+class TuneOptions:
+    """How chains are tuned.
+
+    `trials` bounds the measurements of one chain, `timeout` (seconds) the whole run. `space` names
+    the space that is searched. With `shifts`, sums may be multiplied out (algebra.hoist); tuning
+    falls back to a space without where this loses too many digits. With `retune`, kernels that were
+    kept before are searched again and replaced.
+    """
 
     seed: int = 0
     trials: int | None = None
@@ -40,16 +44,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best kernel found for a chain on a device. Times are seconds.
+    """The best kernel found for a chain on a device. Times are in seconds.
 
-    `measured` is None where the device is not at hand and the model alone chose; `conditions` tell
-    a GPU's clocks, what held them down, and who else used it while it was timed. `stages` counts
-    candidates after each rule; `failed` counts those that were not legal, by reason. `split` names
-    the axis whose loop goes to `parts`.
+    The candidate is `expression`, `tiles` (by axis), `lowering` (its knobs), and `split`, the axis
+    whose loop is split into `parts`, if there is one. `stages` has the number of candidates after
+    each pruning rule, `failed` the number of those that failed, by reason.
 
-    `source` and `binary` are what was measured, and `launch` is how they are called, by the names
-    of `chain` (codegen's records). `made` is the cache key, of which `key` is the digest; `budget`
-    tells what the search was given and what ended it; `missed` says why no kept kernel served.
+    `measured` and the relative `error` are None where the model chose and nothing was measured.
+    `conditions` describe the device while the kernel was timed (a GPU's clocks, other processes).
+
+    `source` and `binary` are what was measured, and `launch` is how they are called, with the names
+    of `chain`. `made` is the cache key and `key` its digest. `budget` has what the search was
+    given and why it ended; `missed` says why no kept kernel was used, in one clause.
     """
 
     key: str
@@ -80,7 +86,7 @@ class Tuned:
 
     @property
     def seconds(self) -> float:
-        """Measured, or what the model predicts where nothing was."""
+        """The measured time; the predicted one where nothing was measured."""
         return self.measured if self.measured is not None else self.predicted
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +116,8 @@ class Tuned:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """Of a document without its checksum; the binary, which is long, is not quoted first."""
+    """The SHA-256 digest of a document without its checksum."""
+    # the binary is long: it is hashed as it is, not as JSON
     rest = {name: value for name, value in document.items() if name != "binary"}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     digest.update(str(document["binary"]).encode())
@@ -118,26 +125,29 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 class Cache(Protocol):
-    """Where tuned kernels are kept: `db.Store`, or a dictionary in memory."""
+    """Where tuned kernels are kept: `db.Storage` or, in memory, `MemoryCache`."""
 
     def get(self, key: str) -> Tuned | None: ...
 
     def put(self, tuned: Tuned) -> None: ...
 
-    def alike(self, chain_key: str) -> Sequence[CacheKey]:
-        """The keys of what is kept for a chain, under whatever else."""
+    def keys_of(self, chain_key: str) -> Sequence[CacheKey]:
+        """The cache keys of all kernels that are kept for a chain, on any device."""
         ...
 
     def note(self, uses: Iterable[Use]) -> None:
-        """Keeps which kernels a compiled model has in which places."""
+        """Keeps which kernels a compiled model uses, and where."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A chain of a compiled model, by its key and its name there, and the key of a kernel that it
-    was given or that was weighed for it: a kernel may be of a piece of the chain, and may have been
-    tuned for an equal chain of another name."""
+    """A kernel that a chain of a compiled model uses, or was compared with.
+
+    `chain_key` is the chain's key and `chain` its name in the model; `kernel` is the kernel's key.
+    The kernel may compute a piece of the chain, or have been tuned for an equal chain with another
+    name.
+    """
 
     chain_key: str
     chain: str
@@ -146,7 +156,7 @@ class Use:
 
 @dataclass
 class MemoryCache:
-    """A cache that ends with the process."""
+    """A cache in memory."""
 
     kept: dict[str, Tuned] = field(default_factory=dict)
     uses: set[Use] = field(default_factory=set)
@@ -157,7 +167,7 @@ class MemoryCache:
     def put(self, tuned: Tuned) -> None:
         self.kept[tuned.key] = tuned
 
-    def alike(self, chain_key: str) -> Sequence[CacheKey]:
+    def keys_of(self, chain_key: str) -> Sequence[CacheKey]:
         kept = [t for t in self.kept.values() if t.chain.key == chain_key]
         return [t.made for t in kept if t.made is not None]
 
@@ -166,9 +176,11 @@ class MemoryCache:
 
 
 @dataclass
-class Anew:
-    """A cache that answers with what was put into it since alone: kernels kept before are searched
-    again, once, and replaced."""
+class RetuneCache:
+    """A cache in front of another one that hides the kernels kept there before.
+
+    They are tuned again, once each, and replaced.
+    """
 
     cache: Cache
     since: dict[str, Tuned] = field(default_factory=dict)
@@ -180,7 +192,7 @@ class Anew:
         self.since[tuned.key] = tuned
         self.cache.put(tuned)
 
-    def alike(self, chain_key: str) -> Sequence[CacheKey]:
+    def keys_of(self, chain_key: str) -> Sequence[CacheKey]:
         return ()
 
     def note(self, uses: Iterable[Use]) -> None:
@@ -188,18 +200,19 @@ class Anew:
 
 
 class NoCandidate(InputError):
-    """Every candidate of a chain failed; the message counts the reasons."""
+    """A chain has no kernel: no candidate is legal, or all failed. The message counts the
+    reasons."""
 
 
 def kernel_name(key: str) -> str:
-    """The symbol of a GPU kernel: a module finds its kernels by name, so the key is in it."""
+    """The name of a kernel with a key. A module finds kernels by name, so the key is in it."""
     return f"kernel_{key[:16]}"
 
 
 def names_of(tuned: Tuned, chain: Chain) -> tuple[dict[str, str], dict[str, str]]:
-    """What a chain that is equal but for its names calls the tuned chain's tensors and axes.
+    """The names that `chain` gives to the tensors and to the axes of the tuned chain.
 
-    Raises ValueError where the chains are not equal.
+    Raises ValueError where the chains differ in more than names.
     """
     if tuned.chain.key != chain.key:
         raise ValueError(f"a kernel of chain '{tuned.chain.name}' is none of chain '{chain.name}'")
@@ -209,7 +222,7 @@ def names_of(tuned: Tuned, chain: Chain) -> tuple[dict[str, str], dict[str, str]
 
 
 def plan_of(tuned: Tuned, chain: Chain) -> tuple[Plan, dict[str, int]]:
-    """The plan and tiles that a tuned kernel stands for, for a chain equal but for its names."""
+    """The plan and the tile sizes of a tuned kernel, for a chain that differs only in names."""
     _, names = names_of(tuned, chain)
     expression = rename(parse(tuned.expression), names)
     tiles = {names[a]: n for a, n in tuned.tiles.items()}

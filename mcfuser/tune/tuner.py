@@ -1,4 +1,4 @@
-"""Tuning one chain: space, rules, model, search, measurement; the result is kept in a cache."""
+"""Tunes one chain: builds and prunes its space, searches it, and keeps the kernel in a cache."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.measure.request import Measured
-from mcfuser.measure.rounds import Turns
-from mcfuser.measure.worker import Worker, offsets, turns
+from mcfuser.measure.rounds import Interleaved
+from mcfuser.measure.worker import Worker, interleaved, offsets
 from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, candidates
 from mcfuser.space.knobs import KnobTable
-from mcfuser.tune.budget import Budget, Ended
+from mcfuser.tune.budget import Budget, StopReason
 from mcfuser.tune.choice import chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.key import CacheKey, cache_key
 from mcfuser.tune.recall import better, recall, serves
-from mcfuser.tune.search import Best, Search, announce
+from mcfuser.tune.search import Best, CandidateSearch, announce
 from mcfuser.tune.tuned import (
-    Anew,
     Cache,
     NoCandidate,
-    Options,
     Progress,
+    RetuneCache,
     Tuned,
+    TuneOptions,
     kernel_name,
     names_of,
 )
@@ -45,27 +45,30 @@ def tune(
     chain: Chain,
     device: Device,
     cache: Cache,
-    options: Options,
+    options: TuneOptions,
     progress: Progress = lambda stage, done, total: None,
     worker: Worker | None = None,
     deadline: float | None = None,
     give_up: float = math.inf,
 ) -> Tuned:
-    """The best kernel for a chain, from the cache or by search; for a device that is not at hand
-    the model alone chooses, and a machine that has the device searches again. A kept
-    kernel of a search that was cut short is searched again under a larger budget, and the faster
-    of both is kept.
+    """The best kernel for a chain on a device: from the cache, or found by a search and kept there.
 
-    `deadline` is on time.monotonic(); what was measured by then decides. Where nothing was, the
-    model chooses (the kernel's `measured` is None), and a later search measures; from
-    `give_up` on there is no time for that either. The options' timeout is this chain's nominal
-    share of the time: what a later search is compared with. Raises NoCandidate where nothing legal
-    was found or no time was left. Where a shift was hoisted out of a sum and every candidate loses
-    too many digits on data far from zero, the space without shifts is searched.
+    A kept kernel is used unless its search was given less than `options` give (Budget.covers). Then
+    the chain is searched again, and the faster of both kernels is kept.
+
+    The search ends at the `deadline` (time.monotonic; `options.timeout` from now if None) with the
+    best candidate measured so far. Where none was, or the device is not at hand, the model chooses:
+    the kernel's `measured` is None, and a later search on the device replaces it. After `give_up`
+    (time.monotonic) there is no time for that either. `options.timeout` is this chain's nominal
+    share of the time, by which its kernel's budget is compared with later ones.
+
+    Where a shift was hoisted out of a sum and every candidate loses too many digits on data far
+    from zero, the space without shifts is searched. Raises NoCandidate where no candidate is legal
+    and right, or no time was left.
     """
     backend = worker.backend if worker is not None else backend_of(device)
     key = key_of(chain, device, options, backend)
-    cache = Anew(cache) if options.retune else cache
+    cache = RetuneCache(cache) if options.retune else cache
     known, missed = recall(cache, key, chain, partial(kernel_of, backend))
     if known is not None and serves(known, options):
         return known
@@ -82,41 +85,47 @@ def tune(
         if known is not None and _predicted_again(known, options, worker, deadline):
             return known
         try:
-            found = _searched(key, chain, device, options, progress, worker, deadline)
+            tuned = _searched(key, chain, device, options, progress, worker, deadline)
         except NoCandidate:
             if known is None:
                 raise
             return known
 
-        def in_turns(some: Sequence[Tuned]) -> Turns:
-            return compare(worker, chain, [[(t, chain)] for t in some], options.seed, deadline, 0)
+        def interleaved_times(kernels: Sequence[Tuned]) -> Interleaved:
+            return compare(
+                worker, chain, [[(t, chain)] for t in kernels], options.seed, deadline, 0
+            )
 
         if known is not None:
-            found = better(known, found, in_turns)
-    found = replace(found, missed=missed)
-    cache.put(found)
-    return found
+            tuned = better(known, tuned, interleaved_times)
+    tuned = replace(tuned, missed=missed)
+    cache.put(tuned)
+    return tuned
 
 
 def key_of(
-    chain: Chain, device: Device, options: Options, backend: Backend | None = None
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend | None = None
 ) -> CacheKey:
-    """Equal for chains that differ in names only, on equal devices, with the same knobs, compilers
-    and sources."""
+    """The cache key of a chain's kernel on a device.
+
+    Keys are equal for chains that differ only in names, on equal devices, with the same space,
+    knobs, compilers and sources.
+    """
     backend = backend or backend_of(device)
     table = KnobTable(backend.knobs, device)
     return cache_key(chain.key, device, options.space, options.shifts, table.text, backend)
 
 
-def _predicted_again(known: Tuned, options: Options, worker: Worker, deadline: float) -> bool:
-    """The device is not at hand, and the model could choose nothing better than what is kept."""
-    told = known.measured is not None
-    enough = told or known.budget.covers(known.trials, options.trials, options.timeout)
+def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadline: float) -> bool:
+    """Whether the device is not at hand and the model would choose nothing better than the kept
+    kernel: that one was measured, or chosen under as large a budget."""
+    measured = known.measured is not None
+    enough = measured or known.budget.covers(known.trials, options.trials, options.timeout)
     return enough and worker.refused(deadline) is not None
 
 
 def _searched(
-    key: CacheKey, chain: Chain, device: Device, options: Options, progress: Progress,
+    key: CacheKey, chain: Chain, device: Device, options: TuneOptions, progress: Progress,
     worker: Worker, deadline: float,
 ) -> Tuned:  # fmt: skip
     try:
@@ -137,28 +146,31 @@ def compare(
     seed: int,
     deadline: float = math.inf,
     baseline: int | None = None,
-) -> Turns:
-    """Programs that compute a chain, timed in turns in one process until it is sure whether one is
-    faster than the `baseline`; what the model says where the device is not at hand, and what the
-    searches found where that is not done by the `deadline` (time.monotonic)."""
-    predicted = Turns(tuple(sum(t.predicted for t, _ in pairs) for pairs in programs))
-    searched = Turns(tuple(sum(t.seconds for t, _ in pairs) for pairs in programs))
+) -> Interleaved:
+    """The times of several covers of a chain, each given as its kernels with their pieces.
+
+    They are timed, interleaved, in one process, until it is sure whether one of them is faster than
+    the `baseline` (a number). The times are predicted where the device is not at hand, and those of
+    the searches where this is not done by the `deadline` (time.monotonic).
+    """
+    predicted = Interleaved(tuple(sum(t.predicted for t, _ in pairs) for pairs in programs))
+    searched = Interleaved(tuple(sum(t.seconds for t, _ in pairs) for pairs in programs))
     if time.monotonic() >= deadline:
         return searched
     if worker.refused(deadline) is not None:
         return predicted
-    called = [[kernel_of(worker.backend, *pair) for pair in pairs] for pairs in programs]
-    found = worker.measure(
-        chain, called, seed + 2, together=True, deadline=deadline, baseline=baseline
+    kernels = [[kernel_of(worker.backend, *pair) for pair in pairs] for pairs in programs]
+    results = worker.measure(
+        chain, kernels, seed + 2, together=True, deadline=deadline, baseline=baseline
     )
     unmeasured = all(t.measured is None for pairs in programs for t, _ in pairs)
-    if unmeasured and any(m.unusable for m in found):
+    if unmeasured and any(m.unusable for m in results):
         return predicted
-    return searched if any(m.failed == NO_TIME for m in found) else turns(found)
+    return searched if any(m.failed == NO_TIME for m in results) else interleaved(results)
 
 
 def kernel_of(backend: Backend, tuned: Tuned, chain: Chain) -> Kernel:
-    """The tuned kernel, as it was measured, for a chain that is equal but for its names.
+    """The tuned kernel for a chain that differs from the tuned one only in names.
 
     Raises KeyError, TypeError or ValueError where the kept record cannot be read.
     """
@@ -167,19 +179,19 @@ def kernel_of(backend: Backend, tuned: Tuned, chain: Chain) -> Kernel:
 
 
 def kept_kernel(tuned: Tuned) -> Kernel:
-    """The tuned kernel, by the names of the chain that it was tuned for."""
+    """The tuned kernel with the names of the chain that it was tuned for."""
     return Kernel(tuned.chain, tuned.source, tuned.launch, tuned.binary, tuned.resources)
 
 
 class _Tuning:
-    """One search, or the model's choice where there is no device or no time for a search."""
+    """One search for a chain's kernel; the model's choice where there is no device or no time."""
 
     def __init__(
         self,
         key: CacheKey,
         chain: Chain,
         device: Device,
-        options: Options,
+        options: TuneOptions,
         progress: Progress,
         worker: Worker,
         deadline: float,
@@ -208,18 +220,18 @@ class _Tuning:
         self.stages["lowered"] = best.candidates
         return self._kept(best)
 
-    def _search(self, name: str) -> Search:
-        found = candidates(self.space, self.table, self.worker.backend.feasible)
-        return Search(
-            self.chain, found, self.worker, name, self.options.seed, self.options.trials,
+    def _search(self, name: str) -> CandidateSearch:
+        every = candidates(self.space, self.table, self.worker.backend.feasible)
+        return CandidateSearch(
+            self.chain, every, self.worker, name, self.options.seed, self.options.trials,
             self.deadline, self.offsets, self.failed,
             lambda done, total: self.progress("measure", done, total),
         )  # fmt: skip
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
-        found = candidates(self.space, self.table, self.worker.backend.feasible, measured=False)
+        every = candidates(self.space, self.table, self.worker.backend.feasible, measured=False)
         return chosen(
-            self.chain, found, self.worker, name, self.options.shifts, self.failed, results,
+            self.chain, every, self.worker, name, self.options.shifts, self.failed, results,
             self.deadline, lambda done, total: self.progress("compile", done, total),
         )  # fmt: skip
 
@@ -263,17 +275,17 @@ class _Tuning:
             budget=Budget(self.options.trials, self.options.timeout, self._ended(best)),
         )
 
-    def _ended(self, best: Best) -> Ended:
-        """What ended the search."""
+    def _ended(self, best: Best) -> StopReason:
+        """Why the search ended."""
         if self._late():
             return "time"
-        most = self.options.trials
-        cut = most is not None and most <= best.trials < best.candidates
-        return "trials" if cut and best.result.seconds is not None else "settled"
+        limit = self.options.trials
+        cut_short = limit is not None and limit <= best.trials < best.candidates
+        return "trials" if cut_short and best.result.seconds is not None else "settled"
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    """Of what a kernel depends on, as far as it is installed: measuring on a GPU needs no TVM."""
+    """The installed packages that a kernel depends on, with their versions; some may be missing."""
     for name in ("apache-tvm", "triton", "mcfuser", "cuda-core"):
         with suppress(PackageNotFoundError):
             yield name, version(name)

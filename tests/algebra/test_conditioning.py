@@ -16,7 +16,7 @@ from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
 from mcfuser.space.reference import evaluate
-from mcfuser.tune.tuned import MemoryCache, Options, plan_of
+from mcfuser.tune.tuned import MemoryCache, TuneOptions, plan_of
 from mcfuser.tune.tuner import tune
 from tests.support.chains import chain
 from tests.support.tensorir_agree import WIDE, error, run
@@ -102,7 +102,7 @@ def test_without_a_pivot_the_same_data_would_be_lost() -> None:
 def test_a_tuned_norm_was_checked_far_from_zero() -> None:
     c = layer_norm(128)
     assert offsets(c) == {"X": 1e4}
-    found = tune(c, device_named("cpu"), MemoryCache(), Options(trials=4))
+    found = tune(c, device_named("cpu"), MemoryCache(), TuneOptions(trials=4))
     assert found.shifts
     assert found.error is not None and found.error < 1e-5
     assert dependences(plan_of(found, c)[0].program.chain) == ()
@@ -114,7 +114,7 @@ def test_where_a_shift_loses_digits_the_axis_is_walked_twice() -> None:
              "Y[m, n] = sum[k] (X[m, k] - A[m]) * W[k, n]"]  # fmt: skip
     c = chain({"m": 16, "k": 64, "n": 16}, SHAPES, lines)
     assert shifted(c) == ("X",)
-    found = tune(c, device_named("cpu"), MemoryCache(), Options(trials=2))
+    found = tune(c, device_named("cpu"), MemoryCache(), TuneOptions(trials=2))
     assert not found.shifts
     assert found.error is not None and found.error < 1e-5
     assert dependences(plan_of(found, c)[0].program.chain) != ()

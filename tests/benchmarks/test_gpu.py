@@ -12,12 +12,12 @@ from gpu_table import best, table
 from gpu_workloads import workloads
 from mcfuser.chain import Chain
 from mcfuser.devices.catalogue import device_named
-from mcfuser.tune.cover import Decision, Way
+from mcfuser.tune.cover import Cover, Decision
 
 
 def tuning(chain: Chain) -> gpu.Tuning:
     """The fused kernel was kept."""
-    whole = Way((len(chain.operators),), (chain,), ())
+    whole = Cover((len(chain.operators),), (chain,), ())
     decision = Decision(whole.cut, whole, (whole,), (), "nothing else was legal")
     return gpu.Tuning(chain, decision, 2.0, 5.0)
 

@@ -30,7 +30,7 @@ def test_more_compilers_take_less_time_and_find_as_much(landscape) -> None:
     assert search.simulate(landscape, 16, 18, 2) == (over, begun, took)
 
 
-def test_candidates_are_compiled_side_by_side_and_measured_in_turns() -> None:
+def test_candidates_are_compiled_side_by_side_and_measured_one_by_one() -> None:
     clock = search.Clock({(i,): float(i) for i in range(4)}, 2, 0)
     first = clock([(0,), (1,), (2,), (3,)], False)
     assert len(first) == 1 and clock.now > 0 and clock.begun == 4

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import Chain, attention, between, cut, finest, from_json, gemm, parts, products
+from mcfuser.chain import (
+    Chain,
+    attention,
+    cut,
+    from_json,
+    gemm,
+    intermediate_cuts,
+    parts,
+    products,
+    unfused_cut,
+)
 from mcfuser.expr import Cast, walk
 from mcfuser.space.reference import evaluate
 from mcfuser.tune.cover import pieces
@@ -30,15 +40,15 @@ def in_a_row(chain: Chain, pieces: tuple[Chain, ...], seed: int) -> None:
 def test_the_pieces_of_every_cut_compute_the_chain(c: Chain, seed: int, data) -> None:
     in_a_row(c, parts(c), seed)
     assert all(len(products(part)) <= 1 for part in parts(c))
-    if others := list(between(c)):
+    if others := list(intermediate_cuts(c)):
         in_a_row(c, cut(c, data.draw(st.sampled_from(others))), seed)
 
 
 def test_cuts_between_join_neighbours() -> None:
     c = attention(2, 16, 16, 16, 16)
-    assert finest(c) == (2, 3, 2)
-    assert list(between(c)) == [(2, 5), (5, 2)]
-    assert list(between(gemm(1, 16, 16, 16, 16))) == []
+    assert unfused_cut(c) == (2, 3, 2)
+    assert list(intermediate_cuts(c)) == [(2, 5), (5, 2)]
+    assert list(intermediate_cuts(gemm(1, 16, 16, 16, 16))) == []
     assert cut(c, (7,)) == (c,)
     assert [p.name for p in cut(c, (2, 5))] == [f"{c.name}/1", f"{c.name}/2"]
 
@@ -125,7 +135,7 @@ def test_empty_rows_are_nothing_in_pieces_too() -> None:
     x["L"] = np.asarray([0.0, 3.0, 8.0])
     expected = evaluate(c, x)["O"]
     assert not expected[0].any()
-    for where in (finest(c), *between(c)):
+    for where in (unfused_cut(c), *intermediate_cuts(c)):
         known = dict(x)
         for piece in pieces(c, where):
             known |= evaluate(piece, {n: known[n] for n in piece.inputs})

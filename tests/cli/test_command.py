@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from db import Store
+from db import Storage
 from tests.support.paths import FIXTURES
 
 
@@ -62,7 +62,7 @@ def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_pat
             assert found["measured"] > 0 and found["trials"] <= 2
         else:
             assert "the search was cut short by trials=2" in ran.stdout, ran.stderr
-        store = Store(f"sqlite:///{tmp_path / 'mcfuser.db'}")
+        store = Storage(f"sqlite:///{tmp_path / 'mcfuser.db'}")
         kept.append([(k.key, k.created) for k in store.kernels()])
         store.close()
     assert kept[0] == kept[1] != kept[2]
@@ -98,7 +98,7 @@ def test_a_model_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 def test_a_device_tells_its_readings_or_why_it_has_none(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'mcfuser.db'}")
+    store = Storage(f"sqlite:///{tmp_path / 'mcfuser.db'}")
     store.keep_probe("nvidia/l4", {"launch": 3e-6}, {})
     store.close()
     told = mcfuser("device", "l4", "--json", data=tmp_path).stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from db import Store
+from db import Storage
 from mcfuser.chain import Chain, attention, from_json, gemm, identifier
 from mcfuser.codegen import tensorir, triton
 from mcfuser.errors import ChainError
@@ -122,7 +122,7 @@ def test_fields_of_another_kind_are_refused(change: dict[str, object]) -> None:
 def test_a_stored_kernel_of_other_words_is_a_missing_one(
     change: dict[str, object], tmp_path: Path
 ) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'k.db'}")
+    store = Storage(f"sqlite:///{tmp_path / 'k.db'}")
     store.put(tuned("good"))
     assert store.get(tuned("good").key) is not None
     bad = replace(tuned("bad"), **change)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_a_stored_kernel_of_other_words_is_a_missing_one(
 
 def test_a_stored_chain_s_name_reaches_no_source(tmp_path: Path) -> None:
     """A kernel is found by the chain's key, which has no name in it: the record may say any."""
-    store = Store(f"sqlite:///{tmp_path / 'k.db'}")
+    store = Storage(f"sqlite:///{tmp_path / 'k.db'}")
     named = replace(tuned(), chain=replace(tuned().chain, name=HOSTILE[0]))
     store.put(named)
     found = store.get(named.key)

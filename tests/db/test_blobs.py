@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from db import Blobs, Store
+from db import Blobs, Storage
 
 DATA = b"model"
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -112,7 +112,7 @@ def test_sqlite_s_files_are_their_owner_s_alone(existing: bool, tmp_path: Path) 
     try:
         if existing:
             path.touch(0o644)
-        store = Store(f"sqlite:///{path}")
+        store = Storage(f"sqlite:///{path}")
         files = list(tmp_path.iterdir())
         store.close()
     finally:

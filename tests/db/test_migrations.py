@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from db import Store
+from db import Storage
 from db.engine import connect, upgrade
 from db.models import Base
 from mcfuser.errors import InputError
@@ -49,7 +49,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
         connection.execute(text("UPDATE alembic_version SET version_num = 'future'"))
     engine.dispose()
     with pytest.raises(InputError, match="newer mcfuser"):
-        Store(url)
+        Storage(url)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
 )
 def test_a_database_that_cannot_be_used_is_one_sentence(url: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        Store(url)
+        Storage(url)
     assert "\n" not in str(caught.value)
 
 

@@ -16,14 +16,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from db import Job, Order, Store
+from db import Job, Order, Storage
 from db.again import INTERRUPTIONS
-from db.models import Kernel
+from db.models import KernelRow
 from mcfuser.chain import from_text
 from mcfuser.codegen import triton
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.budget import Budget
-from mcfuser.tune.tuned import Options, Use
+from mcfuser.tune.tuned import TuneOptions, Use
 from mcfuser.tune.tuner import key_of, tune
 from tests.support.db_storages import STORAGES, claim_all, fresh, open_store
 from tests.support.kernels import tuned
@@ -55,8 +55,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(url: str, clock: Clock) -> Iterator[Store]:
-    store = Store(url, clock)
+def store(url: str, clock: Clock) -> Iterator[Storage]:
+    store = Storage(url, clock)
     yield store
     store.close()
 
@@ -65,24 +65,24 @@ def order(work: str = "a") -> Order:
     return Order(work.rjust(64, "0"), "b" * 64, 7, "cpu", {"seed": 0, "shape": ["x=1x2"]})
 
 
-def submit(store: Store, work: str = "a") -> Job:
+def submit(store: Storage, work: str = "a") -> Job:
     return store.submit(order(work))[0]
 
 
-def claim(store: Store, worker: str = "w", lease: float = 60) -> Job:
+def claim(store: Storage, worker: str = "w", lease: float = 60) -> Job:
     job = store.claim(worker, lease)
     assert job is not None and job.claim is not None
     return job
 
 
-def state(store: Store, job: Job) -> str:
+def state(store: Storage, job: Job) -> str:
     found = store.job(job.id)
     assert found is not None
     return found.state
 
 
 class TestJobs:
-    def test_a_job_is_kept_as_it_was_ordered(self, store: Store, clock: Clock) -> None:
+    def test_a_job_is_kept_as_it_was_ordered(self, store: Storage, clock: Clock) -> None:
         job, new = store.submit(order())
         found = store.job(job.id)
         assert new and found is not None
@@ -91,7 +91,7 @@ class TestJobs:
         assert found.options == {"seed": 0, "shape": ["x=1x2"]}
         assert found.report is None and found.problem is None
 
-    def test_equal_work_is_one_job_until_it_fails(self, store: Store) -> None:
+    def test_equal_work_is_one_job_until_it_fails(self, store: Storage) -> None:
         first = submit(store)
         assert store.submit(order())[1] is False and submit(store).id == first.id
         token = claim(store).claim
@@ -103,14 +103,14 @@ class TestJobs:
         assert submit(store).id == second.id and state(store, second) == "done"
 
     def test_concurrent_equal_submissions_share_a_job(self, url: str, tmp_path: Path) -> None:
-        store = Store(url)
+        store = Storage(url)
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda _: store.submit(order()), range(40)))
         assert len({job.id for job, _ in found}) == 1
         assert sum(new for _, new in found) == 1
         store.close()
 
-    def test_the_oldest_is_claimed_first_and_once(self, store: Store, clock: Clock) -> None:
+    def test_the_oldest_is_claimed_first_and_once(self, store: Storage, clock: Clock) -> None:
         jobs = []
         for work in "abc":
             jobs.append(submit(store, work).id)
@@ -118,7 +118,7 @@ class TestJobs:
         assert [claim(store).id for _ in jobs] == jobs
         assert store.claim("w", 60) is None
 
-    def test_a_claim_that_is_renewed_lasts(self, store: Store, clock: Clock) -> None:
+    def test_a_claim_that_is_renewed_lasts(self, store: Storage, clock: Clock) -> None:
         submit(store)
         job = claim(store, lease=10)
         for done in range(3):
@@ -128,7 +128,7 @@ class TestJobs:
         found = store.job(job.id)
         assert found and (found.stage, found.done, found.total) == ("tuning", 2, 3)
 
-    def test_a_claim_that_runs_out_is_another_worker_s(self, store: Store, clock: Clock) -> None:
+    def test_a_claim_that_runs_out_is_another_worker_s(self, store: Storage, clock: Clock) -> None:
         submit(store)
         late = claim(store, "slow", lease=10)
         clock.wait(11)
@@ -140,7 +140,9 @@ class TestJobs:
         assert not store.retry(late.claim) and not store.give_back(late.claim)
         assert store.finish(job.claim, "d" * 64, 3, {})
 
-    def test_a_dead_worker_s_jobs_are_taken_back_by_name(self, store: Store, clock: Clock) -> None:
+    def test_a_dead_worker_s_jobs_are_taken_back_by_name(
+        self, store: Storage, clock: Clock
+    ) -> None:
         submit(store, "a"), submit(store, "b")
         dead, living = claim(store, "dead"), claim(store, "living")
         assert store.release("dead") == 1
@@ -148,7 +150,7 @@ class TestJobs:
         clock.wait(2)
         assert claim(store, "dead").attempts == 2
 
-    def test_attempts_are_limited(self, store: Store, clock: Clock) -> None:
+    def test_attempts_are_limited(self, store: Storage, clock: Clock) -> None:
         job = submit(store)
         for end in (store.retry, lambda _: store.release("w"), None):
             token = claim(store, "w", lease=10).claim
@@ -162,7 +164,7 @@ class TestJobs:
         assert found.problem and found.problem["status"] == 500
         assert "3 times" in found.problem["detail"]
 
-    def test_a_job_given_back_has_lost_no_attempt(self, store: Store) -> None:
+    def test_a_job_given_back_has_lost_no_attempt(self, store: Storage) -> None:
         submit(store)
         for _ in range(5):
             assert store.give_back(claim(store).claim)
@@ -170,7 +172,7 @@ class TestJobs:
         assert store.release("w", blame=False) == 1
         assert claim(store).attempts == 1
 
-    def test_failed_attempts_are_ever_further_apart(self, store: Store, clock: Clock) -> None:
+    def test_failed_attempts_are_ever_further_apart(self, store: Storage, clock: Clock) -> None:
         first = submit(store)
         clock.wait(1)
         second = submit(store, "b")
@@ -188,7 +190,7 @@ class TestJobs:
         assert claim(store).attempts == 3
 
     def test_a_postponed_job_waits_and_has_lost_no_attempt(
-        self, store: Store, clock: Clock
+        self, store: Storage, clock: Clock
     ) -> None:
         submit(store)
         for _ in range(5):
@@ -201,7 +203,7 @@ class TestJobs:
             assert found and found.stage == "waiting: the disk is full"
             clock.wait(30)
 
-    def test_a_server_s_death_is_no_failed_attempt(self, store: Store, clock: Clock) -> None:
+    def test_a_server_s_death_is_no_failed_attempt(self, store: Storage, clock: Clock) -> None:
         job, other = submit(store, "a"), None
         for number in range(INTERRUPTIONS):
             assert (held := claim(store, "w:0")).attempts == 1
@@ -218,7 +220,7 @@ class TestJobs:
         assert f"{INTERRUPTIONS} times" in found.problem["detail"]
         assert claim(store).id == other.id
 
-    def test_a_done_job_says_what_was_made(self, store: Store, clock: Clock) -> None:
+    def test_a_done_job_says_what_was_made(self, store: Storage, clock: Clock) -> None:
         submit(store)
         clock.wait(5)
         job = claim(store)
@@ -230,7 +232,7 @@ class TestJobs:
         assert found.started == clock.now - timedelta(seconds=5) and found.finished == clock.now
         assert found.claim is None and found.worker is None and found.lease is None
 
-    def test_a_cancelled_job_s_worker_is_told(self, store: Store) -> None:
+    def test_a_cancelled_job_s_worker_is_told(self, store: Storage) -> None:
         queued, running = submit(store, "a"), submit(store, "b")
         token = claim(store).claim
         assert store.cancel(queued.id) and store.cancel(running.id)
@@ -242,7 +244,7 @@ class TestJobs:
         }  # fmt: skip
         assert store.submit(order("a"))[1]
 
-    def test_a_done_job_is_done_again_when_its_module_is_lost(self, store: Store) -> None:
+    def test_a_done_job_is_done_again_when_its_module_is_lost(self, store: Storage) -> None:
         job = submit(store)
         assert not store.requeue(job.id)
         store.finish(claim(store).claim, "c" * 64, 3, {})
@@ -250,7 +252,7 @@ class TestJobs:
         again = claim(store)
         assert again.id == job.id and again.attempts == 1 and again.module is None
 
-    def test_lists_are_newest_first_by_pages(self, store: Store, clock: Clock) -> None:
+    def test_lists_are_newest_first_by_pages(self, store: Storage, clock: Clock) -> None:
         ids = []
         for number in range(7):
             ids.append(submit(store, f"{number}").id)
@@ -269,7 +271,7 @@ class TestJobs:
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
     with fresh(kind, tmp_path) as url:
-        store = Store(url)
+        store = Storage(url)
         jobs = {str(submit(store, f"{number}").id) for number in range(50)}
         spawn = multiprocessing.get_context("spawn")
         start, out = spawn.Barrier(4), spawn.Queue()
@@ -302,7 +304,7 @@ def test_processes_may_open_a_new_database_at_once(kind: str, tmp_path: Path) ->
 
 
 class TestKernels:
-    def test_a_kernel_comes_back_as_it_was_put(self, store: Store) -> None:
+    def test_a_kernel_comes_back_as_it_was_put(self, store: Storage) -> None:
         one = tuned()
         assert store.get(one.key) is None
         store.put(one)
@@ -310,18 +312,18 @@ class TestKernels:
         document = store.kernel(one.key)
         assert document is not None and document == one.to_json()
 
-    def test_of_two_with_one_key_the_later_stays(self, store: Store) -> None:
+    def test_of_two_with_one_key_the_later_stays(self, store: Storage) -> None:
         store.put(tuned())
         later = replace(tuned(), measured=1e-6, binary=b"")
         store.put(later)
         assert store.get(later.key) == later and store.kernel_count() == 1
 
-    def test_a_kernel_without_a_measurement(self, store: Store) -> None:
+    def test_a_kernel_without_a_measurement(self, store: Storage) -> None:
         predicted = replace(tuned(device="nvidia/h200"), measured=None, error=None)
         store.put(predicted)
         assert store.get(predicted.key) == predicted
 
-    def test_they_are_found_by_device_and_chain(self, store: Store, clock: Clock) -> None:
+    def test_they_are_found_by_device_and_chain(self, store: Storage, clock: Clock) -> None:
         attention = "attention:2,64,64,32,32"
         for key, chain, device in (
             ("1", attention, "cpu"), ("2", "gemm:1,64,64,32,32", "cpu"),
@@ -340,7 +342,7 @@ class TestKernels:
         row = store.kernels(limit=1)[0]
         assert (row.expression, row.measured, row.predicted) == ("mn(k,h)", 2e-5, 1e-5)
 
-    def test_the_kernels_of_a_compiled_model_are_found_by_its_chain(self, store: Store) -> None:
+    def test_the_kernels_of_a_compiled_model_are_found_by_its_chain(self, store: Storage) -> None:
         """Those of its pieces, and those that were tuned under other names, too."""
         whole, piece, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32"), tuned("3")
         for one in (whole, piece, other):
@@ -356,15 +358,15 @@ class TestKernels:
         assert list(store.kernels(chain="c" * 64, device="nvidia/l4")) == []
         assert list(store.kernels(chain="unknown")) == []
 
-    def test_the_keys_kept_for_a_chain_are_told(self, store: Store) -> None:
+    def test_the_keys_kept_for_a_chain_are_told(self, store: Storage) -> None:
         one, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32")
         store.put(one)
         store.put(other)
         store.put(replace(tuned("3"), made=None))
-        assert store.alike(one.chain.key) == [one.made]
+        assert store.keys_of(one.chain.key) == [one.made]
         with store._engine.begin() as connection:
             connection.execute(text("UPDATE kernels SET made = '{}'"))
-        assert store.alike(one.chain.key) == []
+        assert store.keys_of(one.chain.key) == []
 
     @pytest.mark.parametrize(
         "damage",
@@ -376,7 +378,7 @@ class TestKernels:
         ],
     )
     def test_a_damaged_row_is_a_miss_and_is_replaced(
-        self, store: Store, damage: str, caplog: pytest.LogCaptureFixture
+        self, store: Storage, damage: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = tuned()
         store.put(one)
@@ -390,10 +392,10 @@ class TestKernels:
 
 @pytest.mark.parametrize("damage", [{"binary": b"half"}, {"document": {"source": "other"}}])
 def test_a_record_that_was_changed_is_a_miss(tmp_path: Path, damage: dict[str, Any]) -> None:
-    store, one = Store(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
+    store, one = Storage(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
     store.put(one)
     with store._write.begin() as session:
-        row = session.get_one(Kernel, one.key)
+        row = session.get_one(KernelRow, one.key)
         row.binary = damage.get("binary", row.binary)
         row.document = row.document | damage.get("document", {})
     assert store.get(one.key) is None
@@ -403,7 +405,7 @@ def test_a_record_that_was_changed_is_a_miss(tmp_path: Path, damage: dict[str, A
 def test_a_document_that_is_no_json_is_a_miss(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, one = Store(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
+    store, one = Storage(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
     store.put(one)
     with store._engine.begin() as connection:
         connection.execute(text("UPDATE kernels SET document = '{half'"))
@@ -415,11 +417,15 @@ def test_a_document_that_is_no_json_is_a_miss(
 
 def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path) -> None:
     """Time on the processor: what other tests do meanwhile does not count."""
-    url, device, options = f"sqlite:///{tmp_path / 'kernels.db'}", device_named("h200"), Options()
+    url, device, options = (
+        f"sqlite:///{tmp_path / 'kernels.db'}",
+        device_named("h200"),
+        TuneOptions(),
+    )
     chain = from_text("attention:12,512,512,64,64")
     key = key_of(chain, device, options)
     source = triton.generate(scheduled(chain, "mh.nk", {"m": 64, "n": 64, "k": 64, "h": 64}), "k")
-    with closing(Store(url)) as store:
+    with closing(Storage(url)) as store:
         store.put(replace(
             tuned(key.digest), chain=chain, binary=bytes(60_000), measured=1e-6, made=key,
             source=source.text, launch=triton.to_record(source),
@@ -427,7 +433,7 @@ def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path
         ))  # fmt: skip
     spent = []
     for _ in range(20):
-        with closing(Store(url)) as store:
+        with closing(Storage(url)) as store:
             start = time.process_time()
             found = tune(from_text("attention:12,512,512,64,64"), device, store, options)
             spent.append(time.process_time() - start)
@@ -436,7 +442,7 @@ def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path
 
 
 class TestProbes:
-    def test_a_device_has_the_readings_of_its_last_probe(self, store: Store) -> None:
+    def test_a_device_has_the_readings_of_its_last_probe(self, store: Storage) -> None:
         l4, h200 = device_named("l4"), device_named("h200")
         assert store.probed(l4) == l4
         store.keep_probe(l4.name, {"turn": 1e-6, "launch": 3e-6}, {"sm_mhz": 900})

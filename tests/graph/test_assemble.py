@@ -18,27 +18,27 @@ from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ChainError
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load
-from mcfuser.graph.partition import Found, partition
+from mcfuser.graph.partition import ChainMatch, partition
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 
 
-def feed_forward() -> tuple[Loaded, Found]:
+def feed_forward() -> tuple[Loaded, ChainMatch]:
     loaded = load((FIXTURES / "feed_forward_relu.onnx").read_bytes(), {})
-    (found,) = partition(loaded.module, 1e11, 1e10).found
-    return loaded, found
+    (match,) = partition(loaded.module, 1e11, 1e10).matches
+    return loaded, match
 
 
-def kernel(chain: Chain, found: Found, name: str) -> Installed:
-    return Installed(name, chain, primfunc(chain, found.shapes))
+def kernel(chain: Chain, match: ChainMatch, name: str) -> Installed:
+    return Installed(name, chain, primfunc(chain, match.shapes))
 
 
-def parts(found: Found) -> list[Chain]:
+def parts(match: ChainMatch) -> list[Chain]:
     """The chain in two, after the map that follows the first product."""
-    second = products(found.chain)[1].out
-    names = [o.out for o in found.chain.operators]
+    second = products(match.chain)[1].out
+    names = [o.out for o in match.chain.operators]
     cut = names.index(second)
-    return [subchain(found.chain, p, f"part{i}") for i, p in enumerate((names[:cut], names[cut:]))]
+    return [subchain(match.chain, p, f"part{i}") for i, p in enumerate((names[:cut], names[cut:]))]
 
 
 def agrees(loaded: Loaded, replacement: Replacement, folder: Path) -> None:
@@ -52,35 +52,35 @@ def agrees(loaded: Loaded, replacement: Replacement, folder: Path) -> None:
 
 
 def test_kernels_pass_each_other_what_is_between(tmp_path: Path) -> None:
-    loaded, found = feed_forward()
-    kernels = tuple(kernel(c, found, f"k{i}") for i, c in enumerate(parts(found)))
-    agrees(loaded, Replacement(found, kernels), tmp_path)
+    loaded, match = feed_forward()
+    kernels = tuple(kernel(c, match, f"k{i}") for i, c in enumerate(parts(match)))
+    agrees(loaded, Replacement(match, kernels), tmp_path)
 
 
 def test_a_packed_constant_takes_the_place_of_the_original(tmp_path: Path) -> None:
     """A kernel that wants twice the weight, given half of it."""
-    loaded, found = feed_forward()
-    whole = kernel(found.chain, found, "whole")
-    weight = found.constants["B"]
-    spoiled = Replacement(found, (Installed("whole", found.chain, whole.func, {"B": weight * 0}),))
+    loaded, match = feed_forward()
+    whole = kernel(match.chain, match, "whole")
+    weight = match.constants["B"]
+    spoiled = Replacement(match, (Installed("whole", match.chain, whole.func, {"B": weight * 0}),))
     with pytest.raises(AssertionError):
         agrees(loaded, spoiled, tmp_path)
-    kept = Replacement(found, (Installed("whole", found.chain, whole.func, {"B": weight.copy()}),))
+    kept = Replacement(match, (Installed("whole", match.chain, whole.func, {"B": weight.copy()}),))
     agrees(loaded, kept, tmp_path)
 
 
 def test_a_missing_kernel_is_named() -> None:
-    loaded, found = feed_forward()
-    first, second = parts(found)
+    loaded, match = feed_forward()
+    first, second = parts(match)
     with pytest.raises(ChainError, match="nothing before it writes"):
-        install(loaded.module, [Replacement(found, (kernel(second, found, "k"),))])
+        install(loaded.module, [Replacement(match, (kernel(second, match, "k"),))])
     with pytest.raises(ChainError, match="writes"):
-        install(loaded.module, [Replacement(found, (kernel(first, found, "k"),))])
+        install(loaded.module, [Replacement(match, (kernel(first, match, "k"),))])
 
 
 def test_no_pass_touches_a_kernel() -> None:
-    loaded, found = feed_forward()
-    module = install(loaded.module, [Replacement(found, (kernel(found.chain, found, "k"),))])
+    loaded, match = feed_forward()
+    module = install(loaded.module, [Replacement(match, (kernel(match.chain, match, "k"),))])
     assert module["k"].attrs["tirx.is_scheduled"]
     assert "matmul" not in module["main"].script()
 

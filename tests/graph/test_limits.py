@@ -20,7 +20,7 @@ from mcfuser.graph.read import read
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.sizes import check_sizes
 from mcfuser.graph.wire import scan
-from service.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.paths import FIXTURES
 
 FIXTURES = sorted((FIXTURES).glob("*.onnx"))
@@ -160,10 +160,10 @@ def test_what_a_library_raises_is_one_sentence() -> None:
 
 
 def test_each_limit_is_a_setting() -> None:
-    settings = Settings(max_model_bytes=DEFAULTS.model_bytes)
+    settings = ServiceSettings(max_model_bytes=DEFAULTS.model_bytes)
     assert settings.model_limits == DEFAULTS
     for name in LIMITS:
-        changed = Settings(**{f"max_{name}": 7}).model_limits
+        changed = ServiceSettings(**{f"max_{name}": 7}).model_limits
         assert getattr(changed, name) == 7
         with pytest.raises(ModelError, match=f"has 8 of it; the limit is 7.*MAX_{name.upper()}"):
             changed.check(name, 8, "the model has {} of it")

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.load import Port, load
+from mcfuser.graph.load import ModelPort, load
 from tests.support.paths import FIXTURES
 
 
@@ -54,7 +54,10 @@ def relu(shape: Sequence[int | str | None] | None = (2, 3), dtype: int = 1) -> b
 
 def test_a_model_names_its_inputs_and_outputs() -> None:
     loaded = load(fixture("attention_dynamic"), {"x": (2, 16, 24)})
-    assert loaded.inputs == (Port("x", (2, 16, 24), "float32"), Port("mask", (2, 16), "int64"))
+    assert loaded.inputs == (
+        ModelPort("x", (2, 16, 24), "float32"),
+        ModelPort("mask", (2, 16), "int64"),
+    )
     assert [(p.shape, p.dtype) for p in loaded.outputs] == [((2, 16, 24), "float32")]
 
 

@@ -15,7 +15,7 @@ from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
-from mcfuser.graph.partition import Found, Partition, partition
+from mcfuser.graph.partition import ChainMatch, Partition, partition
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 
@@ -48,9 +48,9 @@ def feeds(loaded: Loaded, name: str) -> dict[str, NDArray[Any]]:
     return out
 
 
-def naive(found: Found, index: int) -> Replacement:
-    kernel = Installed(f"kernel{index}", found.chain, primfunc(found.chain, found.shapes))
-    return Replacement(found, (kernel,))
+def naive(match: ChainMatch, index: int) -> Replacement:
+    kernel = Installed(f"kernel{index}", match.chain, primfunc(match.chain, match.shapes))
+    return Replacement(match, (kernel,))
 
 
 def run(library: bytes, values: list[NDArray[Any]], folder: Path) -> list[NDArray[Any]]:
@@ -68,7 +68,7 @@ def check(name: str, folder: Path) -> Partition:
     """Compares the module, every chain computed by its own operators, with onnxruntime."""
     loaded, cut = given(name)
     values = feeds(loaded, name)
-    replacements = [naive(f, i) for i, f in enumerate(cut.found)]
+    replacements = [naive(f, i) for i, f in enumerate(cut.matches)]
     results = run(
         build_library(install(loaded.module, replacements), probe_cpu()), [*values.values()], folder
     )
@@ -83,32 +83,32 @@ def check(name: str, folder: Path) -> Partition:
 @pytest.mark.parametrize("name", FUSED)
 def test_two_products_share_a_chain_that_means_the_same(name: str, tmp_path: Path) -> None:
     cut = check(name, tmp_path)
-    fused = [f for f in cut.found if len(products(f.chain)) == 2]
+    fused = [m for m in cut.matches if len(products(m.chain)) == 2]
     assert len(fused) == 1
     assert fused[0].saved > 0
-    assert all(p.reason is None for p in cut.products if p.chain == cut.found.index(fused[0]))
-    assert all(p.reason for p in cut.products if p.chain != cut.found.index(fused[0]))
+    assert all(p.reason is None for p in cut.products if p.chain == cut.matches.index(fused[0]))
+    assert all(p.reason for p in cut.products if p.chain != cut.matches.index(fused[0]))
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_product_alone_means_the_same(name: str, tmp_path: Path) -> None:
     cut = check(name, tmp_path)
     assert cut.products
-    assert all(len(products(f.chain)) == 1 for f in cut.found)
+    assert all(len(products(m.chain)) == 1 for m in cut.matches)
 
 
-def chain_of(cut: Partition, count: int) -> Found:
-    return next(f for f in cut.found if len(products(f.chain)) == count)
+def chain_of(cut: Partition, count: int) -> ChainMatch:
+    return next(m for m in cut.matches if len(products(m.chain)) == count)
 
 
 def test_views_around_attention_cost_nothing() -> None:
     _, cut = given("attention_divide_after")
-    found = chain_of(cut, 2)
-    left, outer, out = (found.chain.tensor(t) for t in ("A", "D", found.chain.outputs[0]))
-    assert found.chain.shape("A") == (2, 3, 16, 8)
+    match = chain_of(cut, 2)
+    left, outer, out = (match.chain.tensor(t) for t in ("A", "D", match.chain.outputs[0]))
+    assert match.chain.shape("A") == (2, 3, 16, 8)
     assert left.strides == outer.strides == out.strides == (384, 8, 24, 1)
-    assert found.shapes["A"] == found.shapes[found.chain.outputs[0]] == (2, 16, 24)
-    assert [str(o) for o in found.chain.operators] == [
+    assert match.shapes["A"] == match.shapes[match.chain.outputs[0]] == (2, 16, 24)
+    assert [str(o) for o in match.chain.operators] == [
         "C[b, a, m, n] = sum[k] A[b, a, m, k] * B[b, a, n, k]",
         f"X[b, a, m, n] = C[b, a, m, n] * {1 / float(np.float32(8**0.5))!r} + F[b, n]",
         "R[b, a, m] = max[n] X[b, a, m, n]",
@@ -137,10 +137,10 @@ def test_heads_that_share_a_key_are_rows() -> None:
 
 def test_parts_of_one_product_are_read_in_place() -> None:
     _, cut = given("attention_packed")
-    found = chain_of(cut, 2)
-    offsets = [found.chain.tensor(t).offset for t in "ABD"]
+    match = chain_of(cut, 2)
+    offsets = [match.chain.tensor(t).offset for t in "ABD"]
     assert offsets == [0, 24, 48]
-    assert len({v.name for v in found.arguments.values()}) == 1
+    assert len({v.name for v in match.arguments.values()}) == 1
 
 
 def test_half_precision_is_summed_in_single() -> None:
@@ -158,7 +158,7 @@ def test_a_row_without_keys_is_guarded_by_its_sum() -> None:
 
 def test_equal_blocks_are_equal_chains() -> None:
     _, cut = given("attention_divide_after")
-    singles = [f.chain for f in cut.found if len(products(f.chain)) == 1]
+    singles = [m.chain for m in cut.matches if len(products(m.chain)) == 1]
     assert len(singles) == 3
     assert len({c.key for c in singles}) == 1
     assert len({c.name for c in singles}) == 3
@@ -167,7 +167,7 @@ def test_equal_blocks_are_equal_chains() -> None:
 def test_the_larger_saving_wins_and_the_other_is_told_so() -> None:
     _, cut = given("three_products")
     assert [p.chain for p in cut.products] == [0, 0, 1]
-    assert cut.found[0].saved == 2 * 16 * 48 * 4
+    assert cut.matches[0].saved == 2 * 16 * 48 * 4
     _, cut = given("feed_forward_gated")
     gate, up, down = cut.products
     assert sorted((gate.chain, up.chain, down.chain)) == [0, 1, 1]
@@ -186,7 +186,7 @@ def test_a_softmax_over_rows_is_left_alone() -> None:
 
 def test_other_dtypes_are_left_to_tvm() -> None:
     _, cut = given("double")
-    assert cut.found == ()
+    assert cut.matches == ()
     assert "float64" in (cut.products[0].reason or "")
 
 

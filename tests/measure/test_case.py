@@ -7,7 +7,7 @@ import pytest
 
 from mcfuser.chain import LOWEST, Chain, from_json, gemm
 from mcfuser.measure import case as cases
-from mcfuser.measure.case import Case, decode, encode, finite
+from mcfuser.measure.case import Case, all_finite, decode, encode
 from mcfuser.measure.worker import tolerance
 from mcfuser.space.reference import evaluate
 from tests.support.chains import chain
@@ -68,22 +68,22 @@ def test_poison_is_nan_in_bfloat16() -> None:
 def test_one_value_that_is_not_finite_is_found(dtype: str, bad: float) -> None:
 
     values = np.linspace(-3e4, 3e4, 24, dtype=np.float32).reshape(4, 6)
-    assert finite(encode(values, dtype), dtype)
-    assert finite(encode(values, dtype)[:, ::2], dtype)
+    assert all_finite(encode(values, dtype), dtype)
+    assert all_finite(encode(values, dtype)[:, ::2], dtype)
     values[2, 4] = bad
     cut = (values.view(np.uint32) >> 16).astype(np.uint16)
     stored = cut if dtype == "bfloat16" else values.astype(dtype)
-    assert not finite(stored, dtype)
-    assert not finite(stored[:, ::2], dtype)
+    assert not all_finite(stored, dtype)
+    assert not all_finite(stored[:, ::2], dtype)
 
 
 @pytest.mark.parametrize("at", [0, 7, 8, 99])
 def test_no_part_is_passed_over(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(cases, "CACHED", 8)
     stored = np.ones((10, 10), np.float16)
-    assert finite(stored, "float16")
+    assert all_finite(stored, "float16")
     stored.reshape(-1)[at] = np.inf
-    assert not finite(stored, "float16")
+    assert not all_finite(stored, "float16")
 
 
 def right(case: Case) -> dict[str, np.ndarray]:

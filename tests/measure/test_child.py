@@ -13,7 +13,7 @@ from mcfuser.backend import Kernel
 from mcfuser.chain import gemm
 from mcfuser.measure import child
 from mcfuser.measure.case import Case
-from mcfuser.measure.request import Inputs, Measured, Request, failure
+from mcfuser.measure.request import Inputs, Measured, MeasureRequest, failure
 from mcfuser.measure.runner import Bound
 from mcfuser.process.child import WAITS, WORKS
 from mcfuser.space.reference import logical
@@ -48,7 +48,7 @@ class Told:
         found = {n: (off * a).astype(np.float32) for n, a in case.made.expected.items()}
         return Bound(run, lambda: found)
 
-    def timed(self, programs: Any, request: Request) -> Any:
+    def timed(self, programs: Any, request: MeasureRequest) -> Any:
         rounds = [[1e-6 * (i + 1)] * 7 for i in range(len(programs))]
         return rounds, {"baseline": request.baseline}
 
@@ -57,32 +57,36 @@ class Told:
         return replace(failure(f"the device refuses it: {error}"), fatal=fatal)
 
 
-def answers(runner: Told, *requests: Request) -> list[dict[str, Any]]:
+def answers(runner: Told, *requests: MeasureRequest) -> list[dict[str, Any]]:
     lines = b"".join(json.dumps(r.to_json()).encode() + b"\n" for r in requests)
     told = io.BytesIO()
     child.serve(runner, io.BytesIO(lines), told)
     return [json.loads(line) for line in told.getvalue().splitlines()]
 
 
-def results(runner: Told, *requests: Request) -> list[Measured]:
+def results(runner: Told, *requests: MeasureRequest) -> list[Measured]:
     found = answers(runner, *requests)
     return [Measured.from_json(a) for a in found if a not in (WAITS, WORKS)]
 
 
 def test_a_program_is_checked_and_then_timed() -> None:
-    right, wrong = results(Told(), Request(CHAIN, INPUTS, ((RIGHT,), (WRONG,))))
+    right, wrong = results(Told(), MeasureRequest(CHAIN, INPUTS, ((RIGHT,), (WRONG,))))
     assert right.seconds == 1e-6 and right.error is not None and right.error < 1e-6
     assert right.conditions["in_turns"] == 1
     assert wrong.seconds is None and "error" in str(wrong.failed)
 
 
 def test_a_program_that_does_not_compile_is_told_with_the_last_line() -> None:
-    (told,) = results(Told(builds=True), Request(CHAIN, INPUTS, ((Kernel(CHAIN, "broken", {}),),)))
+    (told,) = results(
+        Told(builds=True), MeasureRequest(CHAIN, INPUTS, ((Kernel(CHAIN, "broken", {}),),))
+    )
     assert told.failed == "it does not compile: no such statement"
 
 
-def test_programs_together_are_timed_in_turns_beside_the_baseline_that_is_right() -> None:
-    request = Request(CHAIN, INPUTS, ((WRONG,), (RIGHT,), (RIGHT,)), together=True, baseline=2)
+def test_programs_together_are_interleaved_with_the_baseline_that_is_right() -> None:
+    request = MeasureRequest(
+        CHAIN, INPUTS, ((WRONG,), (RIGHT,), (RIGHT,)), together=True, baseline=2
+    )
     wrong, one, two = results(Told(), request)
     assert wrong.seconds is None
     assert (one.seconds, two.seconds) == (1e-6, 2e-6)
@@ -92,14 +96,14 @@ def test_programs_together_are_timed_in_turns_beside_the_baseline_that_is_right(
 
 
 def test_a_child_that_waits_for_the_device_says_so() -> None:
-    found = answers(Told(), Request(CHAIN, INPUTS, ((RIGHT,),)))
+    found = answers(Told(), MeasureRequest(CHAIN, INPUTS, ((RIGHT,),)))
     assert found[:4] == [WAITS, WORKS, WAITS, WORKS]
 
 
 def test_a_fault_ends_the_process_and_those_before_it_are_told(monkeypatch) -> None:
     ended = []
     monkeypatch.setattr(child.os, "_exit", ended.append)
-    request = Request(CHAIN, INPUTS, ((RIGHT,), (CRASH,), (RIGHT,)), together=True)
+    request = MeasureRequest(CHAIN, INPUTS, ((RIGHT,), (CRASH,), (RIGHT,)), together=True)
     first, fault = results(Told(), request)
     assert first.failed == "a program timed beside it broke the device" and not first.fatal
     assert fault.failed == "the device refuses it: an illegal address" and fault.fatal
@@ -108,15 +112,15 @@ def test_a_fault_ends_the_process_and_those_before_it_are_told(monkeypatch) -> N
 
 def test_what_is_announced_is_prepared_and_not_answered() -> None:
     runner = Told()
-    ahead = [Request(CHAIN, replace(INPUTS, seed=s), ahead=True) for s in (1, 2)]
-    asked = [Request(CHAIN, replace(INPUTS, seed=s), ((RIGHT,),)) for s in (2, 1, 2)]
+    ahead = [MeasureRequest(CHAIN, replace(INPUTS, seed=s), ahead=True) for s in (1, 2)]
+    asked = [MeasureRequest(CHAIN, replace(INPUTS, seed=s), ((RIGHT,),)) for s in (2, 1, 2)]
     assert len(results(runner, *ahead, *asked)) == 3
     assert runner.attended == [2, 1, 2]
 
 
 def test_the_oldest_case_gives_way() -> None:
     cases: dict[str, Any] = {}
-    requests = [Request(CHAIN, replace(INPUTS, seed=s)) for s in range(5)]
+    requests = [MeasureRequest(CHAIN, replace(INPUTS, seed=s)) for s in range(5)]
     known = [child._known(r, cases) for r in requests]
     assert len(cases) == child.KEPT
     assert child._known(requests[4], cases) is known[4]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import from_json
-from mcfuser.measure.inputs import BLOCK, Kind, drawn, kinds, positives, style
+from mcfuser.measure.inputs import BLOCK, InputKind, draw_style, draw_values, input_kinds, positives
 from tests.support.chains import chain, named
 
 
@@ -39,20 +39,20 @@ def test_whole_inputs_that_meet_positions_are_positions() -> None:
         },
         "operators": ["Y[m] = sum[n] select(n == t[m], X[m, n], 0.0) * c[n] where n < L[m]"],
     })  # fmt: skip
-    found = kinds(c, {})
+    found = input_kinds(c, {})
     assert (found["t"].most, found["L"].most, found["c"].most) == (50, 50, None)
     rng = np.random.default_rng(0)
-    values = drawn(rng, found["L"], 1000, style(rng, found["L"], False))
+    values = draw_values(rng, found["L"], 1000, draw_style(rng, found["L"], False))
     assert values.min() == 0 and values.max() == 50
-    values = drawn(rng, found["c"], 1000, style(rng, found["c"], False))
+    values = draw_values(rng, found["c"], 1000, draw_style(rng, found["c"], False))
     assert values.min() < -2 and values.max() > 2
 
 
 def test_varied_inputs_differ_in_sign_and_scale() -> None:
-    kind, signs, sizes = Kind("float32"), set(), list[float]()
+    kind, signs, sizes = InputKind("float32"), set(), list[float]()
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        values = drawn(rng, kind, 4096, style(rng, kind, True))
+        values = draw_values(rng, kind, 4096, draw_style(rng, kind, True))
         signs.add((bool((values > 0).any()), bool((values < 0).any())))
         each = np.abs(values).reshape(-1, BLOCK).max(1)
         assert (each == 0).sum() < len(each) / 4
@@ -63,18 +63,22 @@ def test_varied_inputs_differ_in_sign_and_scale() -> None:
 
 def test_plain_inputs_are_normal_and_far_ones_stay_far() -> None:
     rng = np.random.default_rng(0)
-    values = drawn(rng, Kind("float32"), 100_000, style(rng, Kind("float32"), False))
+    values = draw_values(
+        rng, InputKind("float32"), 100_000, draw_style(rng, InputKind("float32"), False)
+    )
     assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
-    far = Kind("float32", offset=1e4)
-    values = drawn(rng, far, 1000, style(rng, far, True))
+    far = InputKind("float32", offset=1e4)
+    values = draw_values(rng, far, 1000, draw_style(rng, far, True))
     assert abs(values.mean() - 1e4) < 1 and values.std() < 2
 
 
 def test_half_of_all_conditions_hold_and_of_varied_ones_some_share_does() -> None:
-    kind, plain, shares = Kind("bool"), Kind("float32"), set[float]()
+    kind, plain, shares = InputKind("bool"), InputKind("float32"), set[float]()
     rng = np.random.default_rng(0)
-    assert abs(drawn(rng, kind, 10_000, style(rng, kind, False)).mean() - 0.5) < 0.03
+    assert abs(draw_values(rng, kind, 10_000, draw_style(rng, kind, False)).mean() - 0.5) < 0.03
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        shares.add(round(float(drawn(rng, kind, 10_000, style(rng, plain, True)).mean()), 1))
+        shares.add(
+            round(float(draw_values(rng, kind, 10_000, draw_style(rng, plain, True)).mean()), 1)
+        )
     assert shares == {0.2, 0.5, 0.9}

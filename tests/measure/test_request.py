@@ -8,7 +8,14 @@ import pytest
 
 from mcfuser.backend import Kernel
 from mcfuser.chain import from_json, gemm
-from mcfuser.measure.request import Inputs, Measured, Request, at, failure, smaller
+from mcfuser.measure.request import (
+    Inputs,
+    Measured,
+    MeasureRequest,
+    at_extents,
+    failure,
+    smaller_extents,
+)
 
 CHAIN = gemm(2, 32, 32, 16, 16)
 KERNEL = Kernel(CHAIN, "def kernel(): ...", {"name": "kernel"}, b"\x00\xff", {"shared": 1024})
@@ -21,13 +28,13 @@ RUN_TIME = from_json({
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(CHAIN, Inputs(3, 1e-5, 2e8)),
-        Request(CHAIN, Inputs(3, 1e-5, 2e8, {"A": 1e4}, True), ((KERNEL, KERNEL), (KERNEL,)),
+        MeasureRequest(CHAIN, Inputs(3, 1e-5, 2e8)),
+        MeasureRequest(CHAIN, Inputs(3, 1e-5, 2e8, {"A": 1e4}, True), ((KERNEL, KERNEL), (KERNEL,)),
                 {"m": 7}, True, 1, 12.5, True),
     ],
 )  # fmt: skip
-def test_a_request_comes_back_equal(request_: Request) -> None:
-    assert Request.from_json(json.loads(json.dumps(request_.to_json()))) == request_
+def test_a_request_comes_back_equal(request_: MeasureRequest) -> None:
+    assert MeasureRequest.from_json(json.loads(json.dumps(request_.to_json()))) == request_
 
 
 @pytest.mark.parametrize(
@@ -45,17 +52,17 @@ def test_an_answer_comes_back_equal(answer: Measured) -> None:
 
 def test_a_document_of_another_form_is_told() -> None:
     with pytest.raises(KeyError):
-        Request.from_json({"chain": {}})
+        MeasureRequest.from_json({"chain": {}})
     with pytest.raises(TypeError):
         Measured.from_json({"times": [], "seconds": 1.0, "speed": 2})
 
 
 def test_extents_that_are_not_given_are_at_their_upper_bounds() -> None:
-    assert at(RUN_TIME, {}).size("m") == 32
-    assert at(RUN_TIME, {"m": 5}).size("m") == 5
-    assert at(CHAIN, {}) is CHAIN
+    assert at_extents(RUN_TIME, {}).size("m") == 32
+    assert at_extents(RUN_TIME, {"m": 5}).size("m") == 5
+    assert at_extents(CHAIN, {}) is CHAIN
 
 
 def test_kernels_are_checked_at_the_least_extents_and_between() -> None:
-    assert smaller(RUN_TIME) == ({"m": 1}, {"m": 17})
-    assert smaller(CHAIN) == ()
+    assert smaller_extents(RUN_TIME) == ({"m": 1}, {"m": 17})
+    assert smaller_extents(CHAIN) == ()

@@ -13,14 +13,14 @@ from mcfuser.measure.rounds import (
     CONFIDENT,
     EQUAL,
     MARGIN,
-    Bounds,
+    RoundLimits,
     certainty,
+    comparison,
     fastest,
-    in_turns,
     interval,
+    is_decided,
     ratios,
-    settled,
-    told,
+    time_interleaved,
 )
 
 positive = st.floats(1e-6, 1e3)
@@ -57,8 +57,8 @@ def test_drift_that_a_round_shares_hides_nothing(seed: int, factor: float, progr
     rng.shuffle(order)
     times = [[costs[i] * d for d in drift] for i in order]
     assert fastest(times) == order.index(0)
-    assert settled(times, None)
-    assert told(times, order.index(0))["sure"] >= CONFIDENT
+    assert is_decided(times, None)
+    assert comparison(times, order.index(0))["sure"] >= CONFIDENT
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.005, 1.3])
@@ -66,14 +66,14 @@ def test_drift_that_a_round_shares_hides_nothing(seed: int, factor: float, progr
 def test_a_quiet_machine_needs_no_more_rounds(factor: float, baseline: int) -> None:
     rng = random.Random(1)
     times = [[f * rng.uniform(1, 1.004) for _ in range(7)] for f in (1.0, factor)]
-    assert settled(times, baseline) and settled(times, None)
+    assert is_decided(times, baseline) and is_decided(times, None)
 
 
 def test_what_is_within_noise_is_not_settled() -> None:
     rng = random.Random(2)
     times = [[rng.uniform(1, 2) for _ in range(7)] for _ in range(2)]
-    assert not settled(times, None) and not settled(times, 0)
-    assert settled(times[:1], None) and settled([], None)
+    assert not is_decided(times, None) and not is_decided(times, 0)
+    assert is_decided(times[:1], None) and is_decided([], None)
 
 
 def test_of_many_rounds_the_quietest_are_compared() -> None:
@@ -85,7 +85,7 @@ def test_of_many_rounds_the_quietest_are_compared() -> None:
 
     times = [one(1.2), one(1.0)]
     assert interval(ratios(*times)) == (pytest.approx(1.2), pytest.approx(1.2))
-    assert fastest(times) == 1 and settled(times, 0) and settled(times, None)
+    assert fastest(times) == 1 and is_decided(times, 0) and is_decided(times, None)
 
 
 class Clock:
@@ -105,10 +105,10 @@ class Clock:
         return self.now
 
 
-def timed(costs, bounds: Bounds) -> tuple[list[list[float]], Clock]:
+def timed(costs, bounds: RoundLimits) -> tuple[list[list[float]], Clock]:
     clock = Clock()
     runs = [lambda i=i, c=c: clock.run(i, c) for i, c in enumerate(costs)]
-    return in_turns(runs, bounds, clock), clock
+    return time_interleaved(runs, bounds, clock), clock
 
 
 def noise(seed: int, low: float, high: float):
@@ -117,17 +117,17 @@ def noise(seed: int, low: float, high: float):
 
 
 def test_rounds_end_when_it_is_settled() -> None:
-    times, clock = timed([noise(1, 1, 1.001), noise(2, 2, 2.001)], Bounds(7, 50, 1e9))
+    times, clock = timed([noise(1, 1, 1.001), noise(2, 2, 2.001)], RoundLimits(7, 50, 1e9))
     assert [len(t) for t in times] == [7, 7]
     assert clock.order[:6] == [0, 1, 1, 0, 0, 1], "another one is first in every round"
 
 
 def test_noise_is_measured_longer_up_to_a_bound() -> None:
-    times, _ = timed([noise(1, 1, 3), noise(2, 1, 3)], Bounds(7, 50, 1e9))
+    times, _ = timed([noise(1, 1, 3), noise(2, 1, 3)], RoundLimits(7, 50, 1e9))
     assert 7 < len(times[0]) == len(times[1]) <= 50
-    short, _ = timed([noise(1, 1, 3), noise(2, 1, 3)], Bounds(7, 50, 0.0))
+    short, _ = timed([noise(1, 1, 3), noise(2, 1, 3)], RoundLimits(7, 50, 0.0))
     assert len(short[0]) == 7, "the first rounds are always run"
-    alone, _ = timed([noise(1, 1, 3)], Bounds(7, 7, 1e9))
+    alone, _ = timed([noise(1, 1, 3)], RoundLimits(7, 7, 1e9))
     assert len(alone[0]) == 7
 
 
@@ -142,7 +142,7 @@ def decisions(most: int) -> list[bool]:
             return (cost * (rng.uniform(1.0, 2.0) if rng.random() < 1 / 3 else 1.0)
                     for _ in count())  # fmt: skip
 
-        times, _ = timed([one(0.9), one(1.0)], Bounds(7, most, 1e9, 1))
+        times, _ = timed([one(0.9), one(1.0)], RoundLimits(7, most, 1e9, 1))
         made.append(certainty(ratios(times[1], times[0]), 1 / MARGIN) >= CONFIDENT)
     return made
 
@@ -154,7 +154,7 @@ def test_more_rounds_make_more_choices_sure() -> None:
 def test_of_equal_programs_none_is_surely_faster() -> None:
     wrong = 0
     for seed in range(200):
-        times, _ = timed([noise(seed, 1, 2), noise(seed + 1000, 1, 2)], Bounds(7, 49, 1e9, 1))
+        times, _ = timed([noise(seed, 1, 2), noise(seed + 1000, 1, 2)], RoundLimits(7, 49, 1e9, 1))
         wrong += certainty(ratios(times[1], times[0]), 1 / MARGIN) >= CONFIDENT
     assert wrong <= 200 * 0.05
     assert EQUAL > 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import attention, from_json, gemm
-from mcfuser.measure.sample import sample, thinned
+from mcfuser.measure.sample import sample_chain, thinned
 from mcfuser.space.reference import evaluate
 from tests.support.paths import CHAINS
 
@@ -34,7 +34,7 @@ def close(found, expected) -> bool:
 @pytest.mark.parametrize("chain", [attention(3, 150, 40, 16, 24), gemm(2, 130, 70, 16, 33)])
 def test_sampled_rows_are_those_of_the_whole(chain) -> None:
     inputs = data(chain)
-    part = sample(chain, 1e5, seed=1)
+    part = sample_chain(chain, 1e5, seed=1)
     assert part.positions
     found, whole = evaluate(part.chain, part.inputs(inputs)), evaluate(chain, inputs)
     for name in chain.outputs:
@@ -45,7 +45,7 @@ def test_a_causal_sample_knows_where_its_rows_are() -> None:
     chain = from_json(json.loads((EXAMPLES / "causal_attention.json").read_text()))
     small = from_json(_shrunk(json.loads((EXAMPLES / "causal_attention.json").read_text()), 96))
     inputs = data(small)
-    part = sample(small, 1e5, seed=2)
+    part = sample_chain(small, 1e5, seed=2)
     assert "m" in part.positions and "m" in thinned(chain)
     found, whole = evaluate(part.chain, part.inputs(inputs)), evaluate(small, inputs)
     (name,) = small.outputs
@@ -58,23 +58,23 @@ def _shrunk(document, extent):
 
 
 def test_the_edges_of_the_last_tiles_are_sampled() -> None:
-    part = sample(gemm(1, 1000, 64, 64, 64), 1e6, seed=0)
+    part = sample_chain(gemm(1, 1000, 64, 64, 64), 1e6, seed=0)
     rows = set(part.positions["m"].tolist())
     assert {0, 999, 767, 768, 895, 896} <= rows
 
 
 def test_what_fits_the_budget_is_whole() -> None:
     chain = gemm(1, 32, 32, 16, 16)
-    assert sample(chain, 1e9, 0).chain == chain
+    assert sample_chain(chain, 1e9, 0).chain == chain
 
 
 def test_one_row_is_thinned_for_the_matrix_that_it_meets() -> None:
     """Its products are few, but every element of the matrix is copied for them."""
     chain = gemm(1, 1, 4096, 512, 512)
     flops = 2.0 * (4096 * 512 + 4096 * 512)
-    part = sample(chain, 4 * flops, seed=0)
+    part = sample_chain(chain, 4 * flops, seed=0)
     assert 16 <= len(part.positions["h"]) < 512
-    assert not sample(chain, 20 * flops, seed=0).positions
+    assert not sample_chain(chain, 20 * flops, seed=0).positions
 
 
 def test_an_axis_read_at_other_positions_is_not_thinned() -> None:

@@ -12,7 +12,7 @@ from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Call, Cast
 from mcfuser.model.least import NEARER, least
 from mcfuser.tune.expected import expected
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 from workloads import ATTENTION, GEMM
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -22,7 +22,7 @@ WORDS = {**GEMM, **ATTENTION}
 @pytest.mark.parametrize("name", sorted(WORDS)[::4])
 def test_no_candidate_is_expected_to_be_faster(name: str) -> None:
     for piece in parts(from_text(WORDS[name], "float16")):
-        assert least([piece], H200) < expected(piece, H200, Options(), CUDA)
+        assert least([piece], H200) < expected(piece, H200, TuneOptions(), CUDA)
 
 
 def test_products_take_as_long_as_at_the_peak() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.search.evolve import EPSILON, MEASURED, POPULATION, Candidate, Found, evolve
+from mcfuser.search.evolve import EPSILON, MEASURED, POPULATION, Candidate, SearchResult, evolve
 
 Cost = Callable[[Candidate], float]
 
@@ -53,8 +53,8 @@ MIDDLE = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 def test_a_small_space_is_ranked_whole_and_its_optimum_found(middle, seed) -> None:
     rows = grid(6, 6, 6)
     assert len(rows) <= POPULATION
-    found = evolve(rows, estimated(rows, bowl(middle)), Bench(bowl(middle)), seed)
-    assert (found.best, found.seconds, found.converged) == (middle, 1.0, True)
+    result = evolve(rows, estimated(rows, bowl(middle)), Bench(bowl(middle)), seed)
+    assert (result.best, result.seconds, result.converged) == (middle, 1.0, True)
 
 
 @settings(max_examples=50, deadline=None)
@@ -66,8 +66,8 @@ def test_a_rough_estimate_still_finds_the_optimum(middle, seed, noise) -> None:
     def rough(c: Candidate) -> float:
         return cost(c) * wobble[c[0] * 36 + c[1] * 6 + c[2]]
 
-    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), rough), Bench(cost), seed)
-    assert found.best == middle  # the next best is twice as slow, and seven others are measured
+    result = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), rough), Bench(cost), seed)
+    assert result.best == middle  # the next best is twice as slow, and seven others are measured
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -77,11 +77,11 @@ def test_a_large_space_is_climbed(seed: int) -> None:
     cost = bowl(middle)
     rows = grid(4, 4, 32, 32)
     bench = Bench(cost)
-    found = evolve(rows, estimated(rows, cost), bench, seed)
+    result = evolve(rows, estimated(rows, cost), bench, seed)
     first = min(cost(c) for c in bench.asked[0])
-    assert found.converged
-    assert found.seconds <= first
-    assert found.seconds <= 1.0 + 8.0
+    assert result.converged
+    assert result.seconds <= first
+    assert result.seconds <= 1.0 + 8.0
     assert len(bench.all) < 0.01 * len(rows)
 
 
@@ -101,31 +101,31 @@ def test_what_holds_of_every_search(legal, seed, trials, failing) -> None:
         failed = failing == "all" or (failing == "some" and sum(c) % 3 == 0)
         return float("inf") if failed else cost(c)
 
-    def search() -> tuple[Found, Bench]:
+    def search() -> tuple[SearchResult, Bench]:
         bench = Bench(measured)
         return evolve(rows, estimated(rows, cost), bench, seed, trials), bench
 
-    found, bench = search()
+    result, bench = search()
     assert len(set(bench.all)) == len(bench.all)  # nothing twice
     assert set(bench.all) <= set(legal)  # nothing illegal
     assert all(0 < len(batch) <= MEASURED for batch in bench.asked)
     assert trials is None or len(bench.all) <= trials
-    assert dict(found.measured) == {c: measured(c) for c in bench.all}
+    assert dict(result.measured) == {c: measured(c) for c in bench.all}
     works = [c for c in bench.all if np.isfinite(measured(c))]
     if works:
-        assert found.best is not None
-        assert found.seconds == measured(found.best) == min(measured(c) for c in works)
+        assert result.best is not None
+        assert result.seconds == measured(result.best) == min(measured(c) for c in works)
     else:
-        assert (found.best, found.seconds) == (None, float("inf"))
+        assert (result.best, result.seconds) == (None, float("inf"))
     again, bench_again = search()
-    assert again == found  # the seed decides
+    assert again == result  # the seed decides
     assert bench_again.asked == bench.asked
 
 
 def test_an_empty_space_is_no_error() -> None:
     bench = Bench(lambda c: 1.0)
-    found = evolve(np.zeros((0, 4), np.int64), np.zeros(0), bench, 0)
-    assert found == Found(None, float("inf"), {}, False)
+    result = evolve(np.zeros((0, 4), np.int64), np.zeros(0), bench, 0)
+    assert result == SearchResult(None, float("inf"), {}, False)
     assert bench.asked == []
 
 
@@ -145,11 +145,11 @@ def test_the_first_measured_are_the_best_by_the_estimate() -> None:
     assert [cost(c) for c in bench.asked[0]] == expected
 
 
-def test_the_first_measured_are_no_kin() -> None:
+def test_the_first_measured_differ_in_their_diversity_keys() -> None:
     """All sixteen of the best by the estimate share a gene; eight of each kind come first."""
     cost = bowl((2, 2, 2))
     bench = Bench(cost)
-    evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), bench, 0, kin=lambda c: c[1:])
+    evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), bench, 0, diversity_key=lambda c: c[1:])
     assert len({c[1:] for c in bench.asked[0]}) == MEASURED
     assert all(c[0] == 2 for c in bench.asked[0])
     assert len({c[1:] for c in bench.asked[1]}) < len(bench.asked[1])
@@ -162,17 +162,23 @@ def test_then_half_are_next_to_the_best() -> None:
         return 10.0 + c[0] + c[1]
 
     bench = Bench(lambda c: estimate(c) + 5.0 * abs(c[2] - 5))
-    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), estimate), bench, 0, kin=lambda c: c[:2])
+    result = evolve(
+        grid(6, 6, 6), estimated(grid(6, 6, 6), estimate), bench, 0, diversity_key=lambda c: c[:2]
+    )
     best = min(bench.asked[0], key=bench.cost)
     near = [c for c in bench.asked[1] if sum(a != b for a, b in zip(c, best, strict=True)) == 1]
     assert len(near) >= MEASURED // 2
-    assert found.best is not None and found.best[2] == 5
+    assert result.best is not None and result.best[2] == 5
 
 
-def test_few_kinds_are_filled_up_with_kin() -> None:
+def test_few_diversity_keys_are_filled_up_with_equal_ones() -> None:
     bench = Bench(bowl((2, 2, 2)))
     evolve(
-        grid(6, 6, 6), estimated(grid(6, 6, 6), bowl((2, 2, 2))), bench, 0, kin=lambda c: c[0] // 3
+        grid(6, 6, 6),
+        estimated(grid(6, 6, 6), bowl((2, 2, 2))),
+        bench,
+        0,
+        diversity_key=lambda c: c[0] // 3,
     )
     assert len(bench.asked[0]) == MEASURED
 
@@ -221,14 +227,14 @@ def test_a_failed_first_generation_is_not_the_end() -> None:
     def measured(c: Candidate) -> float:
         return float("inf") if cost(c) <= 3.0 else cost(c)  # the estimate's best 7
 
-    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), Bench(measured), 0)
-    assert np.isfinite(found.seconds)
+    result = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), cost), Bench(measured), 0)
+    assert np.isfinite(result.seconds)
 
 
-@pytest.mark.parametrize("room", [1, 3, MEASURED, 20])
-def test_a_gain_below_epsilon_ends_the_search_and_a_larger_one_does_not(room: int) -> None:
+@pytest.mark.parametrize("in_flight", [1, 3, MEASURED, 20])
+def test_a_gain_below_epsilon_ends_the_search_and_a_larger_one_does_not(in_flight: int) -> None:
     rows = np.arange(400, dtype=np.int64).reshape(-1, 1)
-    first = max(room, MEASURED)
+    first = max(in_flight, MEASURED)
 
     def begun(step: float) -> int:
         """Candidates until the search converges; a candidate is faster the later it is begun."""
@@ -238,9 +244,9 @@ def test_a_gain_below_epsilon_ends_the_search_and_a_larger_one_does_not(room: in
             order.extend(candidates)
             return {c: (1 - step) ** (order.index(c) // MEASURED) for c in candidates}
 
-        found = evolve(rows, 1.0 + rows[:, 0], measured, 0, trials=first * 6, room=room)
-        assert found.converged == (len(found.measured) < first * 6)
-        return len(found.measured)
+        result = evolve(rows, 1.0 + rows[:, 0], measured, 0, trials=first * 6, in_flight=in_flight)
+        assert result.converged == (len(result.measured) < first * 6)
+        return len(result.measured)
 
     assert begun(EPSILON / 4) == first + MEASURED
     assert begun(EPSILON * 2) == first * 6
@@ -253,60 +259,60 @@ def test_gains_below_epsilon_add_up() -> None:
     def measured(candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         return dict(zip(candidates, times, strict=False))
 
-    found = evolve(rows, 1.0 + rows[:, 0], measured, 0, trials=100, room=1)
-    assert len(found.measured) == 100
+    result = evolve(rows, 1.0 + rows[:, 0], measured, 0, trials=100, in_flight=1)
+    assert len(result.measured) == 100
 
 
-@pytest.mark.parametrize("room", [1, MEASURED, 20])
-def test_stop_ends_the_search_once_a_generation_is_measured(room: int) -> None:
+@pytest.mark.parametrize("in_flight", [1, MEASURED, 20])
+def test_stop_ends_the_search_once_a_generation_is_measured(in_flight: int) -> None:
     cost, rows = bowl((3, 3, 20, 11)), grid(4, 4, 32, 32)
     bench = Bench(cost)
-    found = evolve(rows, estimated(rows, cost), bench, 0, stop=lambda: True, room=room)
-    assert (len(bench.asked), found.converged) == (1, False)
-    assert len(bench.all) == room
+    result = evolve(rows, estimated(rows, cost), bench, 0, stop=lambda: True, in_flight=in_flight)
+    assert (len(bench.asked), result.converged) == (1, False)
+    assert len(bench.all) == in_flight
 
 
 def test_what_fails_at_once_is_no_generation() -> None:
     """A deadline that is over leaves time for as many as are measured in a generation."""
     cost = bowl((3, 3, 20, 11))
 
-    def turns(c: Candidate) -> float:
+    def duration(c: Candidate) -> float:
         return 0.5 if sum(c) % 2 else 5.0
 
     rows = grid(4, 4, 32, 32)
-    bench = Beside(lambda c: cost(c) if turns(c) > 1 else float("inf"), turns)
-    found = evolve(rows, estimated(rows, cost), bench, 0, stop=lambda: True, room=ROOM)
-    assert found.best is not None and len(found.measured) >= MEASURED
+    bench = Concurrent(lambda c: cost(c) if duration(c) > 1 else float("inf"), duration)
+    result = evolve(rows, estimated(rows, cost), bench, 0, stop=lambda: True, in_flight=IN_FLIGHT)
+    assert result.best is not None and len(result.measured) >= MEASURED
 
 
 def test_estimates_may_be_infinite_for_some() -> None:
     cost = bowl((2, 2, 2))
     rows = grid(6, 6, 6)
     times = estimated(rows, lambda c: float("inf") if c[0] == 0 else cost(c))
-    found = evolve(rows, times, Bench(cost), 0)
-    assert found.best == (2, 2, 2)
+    result = evolve(rows, times, Bench(cost), 0)
+    assert result.best == (2, 2, 2)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_estimates_may_be_infinite_for_all() -> None:
     cost = bowl((2, 2, 2))
-    found = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), lambda c: float("inf")), Bench(cost), 0)
-    assert found.best is not None
+    result = evolve(grid(6, 6, 6), estimated(grid(6, 6, 6), lambda c: float("inf")), Bench(cost), 0)
+    assert result.best is not None
 
 
-class Beside(Bench):
-    """Measures candidates side by side, each of which takes as long as `turns` says."""
+class Concurrent(Bench):
+    """Measures candidates side by side, each of which takes as long as `duration` says."""
 
-    def __init__(self, cost: Cost, turns: Cost, seed: int = 0) -> None:
+    def __init__(self, cost: Cost, duration: Cost, seed: int = 0) -> None:
         super().__init__(cost)
-        self.turns, self.now = turns, 0.0
+        self.duration, self.now = duration, 0.0
         self.running: dict[Candidate, float] = {}
         self.most, self.least = 0, 10**6
         self.lasts: list[bool] = []
 
     def __call__(self, candidates: Sequence[Candidate], last: bool) -> dict[Candidate, float]:
         super().__call__(candidates, last)
-        self.running |= {c: self.now + self.turns(c) for c in candidates}
+        self.running |= {c: self.now + self.duration(c) for c in candidates}
         self.most, self.lasts = max(self.most, len(self.running)), [*self.lasts, last]
         if not last:
             self.least = min(self.least, len(self.running))
@@ -317,56 +323,56 @@ class Beside(Bench):
         return {c: self.cost(c) for c in ended}
 
 
-ROOM = 12
+IN_FLIGHT = 12
 
 
-def search_beside(seed: int, turns: Cost, **more: Any) -> tuple[Found, Beside]:
+def search_concurrently(seed: int, duration: Cost, **more: Any) -> tuple[SearchResult, Concurrent]:
     cost, rows = bowl((3, 3, 20, 11)), grid(4, 4, 32, 32)
-    bench = Beside(cost, turns)
+    bench = Concurrent(cost, duration)
     rough = estimated(rows, lambda c: cost(c) * (1 + 0.3 * ((c[2] * 7 + c[3]) % 5)))
-    return evolve(rows, rough, bench, seed, room=ROOM, **more), bench
+    return evolve(rows, rough, bench, seed, in_flight=IN_FLIGHT, **more), bench
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(0.1, 30.0), min_size=7, max_size=7))
 def test_many_are_under_way_until_the_end(seed: int, durations: list[float]) -> None:
-    """However long each takes: three quarters of the room are always taken, everything that was
+    """However long each takes: three quarters of the places are always taken, everything that was
     begun is waited for, and the seed and the durations decide."""
 
-    def turns(c: Candidate) -> float:
+    def duration(c: Candidate) -> float:
         return durations[sum(c) % 7]
 
-    found, bench = search_beside(seed, turns)
-    assert bench.most == ROOM and bench.least > 3 * ROOM // 4
-    assert set(found.measured) == set(bench.all) and not bench.running
-    assert found.converged and bench.lasts[-1]
-    again, other = search_beside(seed, turns)
-    assert again == found and other.asked == bench.asked
+    result, bench = search_concurrently(seed, duration)
+    assert bench.most == IN_FLIGHT and bench.least > 3 * IN_FLIGHT // 4
+    assert set(result.measured) == set(bench.all) and not bench.running
+    assert result.converged and bench.lasts[-1]
+    again, other = search_concurrently(seed, duration)
+    assert again == result and other.asked == bench.asked
 
 
 def test_one_that_takes_long_holds_up_nothing() -> None:
     """While it runs, others are begun; a search that stops before it has ended has no use of it."""
-    first = search_beside(0, lambda c: 1.0)[1].asked[0][0]
+    first = search_concurrently(0, lambda c: 1.0)[1].asked[0][0]
 
-    def turns(c: Candidate) -> float:
+    def duration(c: Candidate) -> float:
         return 1e6 if c == first else 1.0 + sum(c) % 5
 
-    found, bench = search_beside(0, turns)
-    assert first in found.measured and len(bench.all) >= ROOM + MEASURED
+    result, bench = search_concurrently(0, duration)
+    assert first in result.measured and len(bench.all) >= IN_FLIGHT + MEASURED
     asked = iter(range(10**6))
-    stopped, bench = search_beside(0, turns, stop=lambda: next(asked) > 4)
+    stopped, bench = search_concurrently(0, duration, stop=lambda: next(asked) > 4)
     assert first in bench.running and first not in stopped.measured and stopped.best is not None
 
 
 def test_a_search_that_is_closed_begins_nothing_and_waits_for_what_it_has_begun() -> None:
-    first = search_beside(0, lambda c: 1.0)[1].asked[0][0]
+    first = search_concurrently(0, lambda c: 1.0)[1].asked[0][0]
 
-    def turns(c: Candidate) -> float:
+    def duration(c: Candidate) -> float:
         return 1e6 if c == first else 1.0 + sum(c) % 5
 
     asked = iter(range(10**6))
-    found, bench = search_beside(0, turns, close=lambda: next(asked) > 1)
-    assert first in found.measured and set(found.measured) == set(bench.all) and not bench.running
+    result, bench = search_concurrently(0, duration, close=lambda: next(asked) > 1)
+    assert first in result.measured and set(result.measured) == set(bench.all) and not bench.running
     began = [bool(candidates) for candidates in bench.asked]
     assert began[0] and not any(began[3:]) and bench.lasts == [False] * 3 + [True] * len(began[3:])
 
@@ -374,8 +380,8 @@ def test_a_search_that_is_closed_begins_nothing_and_waits_for_what_it_has_begun(
 def test_a_search_goes_on_from_what_came_late() -> None:
     """The last to end is better than all others: what is next to it is measured as well."""
     cost, rows, late = bowl((5, 5, 5)), grid(6, 6, 6), (5, 5, 0)
-    bench = Beside(cost, lambda c: 1e6 if c == late else 1.0)
+    bench = Concurrent(cost, lambda c: 1e6 if c == late else 1.0)
     times = estimated(rows, lambda c: 0.5 if c == late else 100.0 + c[0] + c[1])
-    found = evolve(rows, times, bench, 0, room=ROOM, kin=lambda c: c)
-    beside = [c for c in bench.all if sum(a != b for a, b in zip(c, late, strict=True)) == 1]
-    assert len(beside) >= 4 and found.seconds < cost(late)
+    result = evolve(rows, times, bench, 0, in_flight=IN_FLIGHT, diversity_key=lambda c: c)
+    near = [c for c in bench.all if sum(a != b for a, b in zip(c, late, strict=True)) == 1]
+    assert len(near) >= 4 and result.seconds < cost(late)

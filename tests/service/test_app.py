@@ -15,12 +15,12 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from db import Blobs, Store
+from db import Blobs, Storage
 from db.blobs import Incoming
 from mcfuser.errors import ModelError
 from mcfuser.tune.tuned import Tuned
 from service.app import create_app
-from service.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.full import sqlite_full
 from tests.support.kernels import tuned
 
@@ -37,8 +37,8 @@ class Service:
     """A client, and what stands behind the application."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = Settings(data=folder, max_model_bytes=1000)
-        self.store = Store(self.settings.database_url)
+        self.settings = ServiceSettings(data=folder, max_model_bytes=1000)
+        self.store = Storage(self.settings.database_url)
         self.blobs = Blobs(self.settings.blobs)
         self.alive = 1
         app = create_app(self.settings, self.store, self.blobs, lambda: self.alive, inspect)
@@ -157,7 +157,7 @@ class TestPost:
 
         with monkeypatch.context() as patched:
             if where == "database":
-                patched.setattr(Store, "submit", lambda store, _: sqlite_full(store))
+                patched.setattr(Storage, "submit", lambda store, _: sqlite_full(store))
             else:
                 patched.setattr(Incoming, where, full)
             response = service.post()

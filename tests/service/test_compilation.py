@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from db import Store
+from db import Storage
 from mcfuser.errors import LimitError, ModelError
 from service.claim import Interrupted
-from service.compilation import Artifact, Progress, Request, compiled, start
+from service.compilation import CompileRequest, CompileResult, Progress, compiled, start
 from service.compiler import Compiler
-from service.schemas import Options
-from service.settings import Settings
+from service.schemas import JobOptions
+from service.settings import ServiceSettings
 from tests.support.paths import FIXTURES
 
 MODEL = FIXTURES / "attention_where.onnx"
 MEMORY = 8 << 30
 
 
-def compile_(model: Path | bytes, progress: Progress, **more) -> Artifact:
-    request = Request(model, "cpu", {"trials": 4}, {}, None, **more)
+def compile_(model: Path | bytes, progress: Progress, **more) -> CompileResult:
+    request = CompileRequest(model, "cpu", {"trials": 4}, {}, None, **more)
     return compiled(request, start(MEMORY), progress)
 
 
@@ -45,7 +45,7 @@ def test_a_compile_whose_time_is_over_is_ended() -> None:
 
 
 def test_a_compile_has_so_much_memory() -> None:
-    request = Request(MODEL, "cpu", {}, {}, None)
+    request = CompileRequest(MODEL, "cpu", {}, {}, None)
     with pytest.raises(LimitError, match="MCFUSER_JOB_MEMORY") as short:
         compiled(request, start(64 << 20), lambda *_: None)
     assert short.value.what == "memory"
@@ -53,8 +53,8 @@ def test_a_compile_has_so_much_memory() -> None:
 
 @pytest.mark.parametrize("when", ["start", "import", "measure", "build"])
 def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path)
-    store, compiler = Store(settings.database_url), Compiler(settings)
+    settings = ServiceSettings(data=tmp_path)
+    store, compiler = Storage(settings.database_url), Compiler(settings)
     ready = compiler._next
     assert ready is not None
 
@@ -63,10 +63,10 @@ def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_pat
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        compiler(MODEL.read_bytes(), Options(trials=4), store, progress)
+        compiler(MODEL.read_bytes(), JobOptions(trials=4), store, progress)
     assert not ready.alive and not ready.scratch.exists()
     if when == "build":
-        made = compiler(MODEL.read_bytes(), Options(trials=4), store, lambda *_: None)
+        made = compiler(MODEL.read_bytes(), JobOptions(trials=4), store, lambda *_: None)
         assert made.module[:4] == b"\x7fELF"
     compiler.stop()
     store.close()

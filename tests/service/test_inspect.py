@@ -15,7 +15,7 @@ from mcfuser.errors import InputError, ModelError
 from mcfuser.graph.inspection import inspect
 from service.inspect import Inspector
 from service.problems import ProblemError
-from service.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH
 
@@ -77,7 +77,7 @@ class TestInspector:
     def inspector(
         self, folder: Path, module: str = "tests.support.inspect_work", **given: Any
     ) -> Inspector:
-        return Inspector(Settings(data=folder, **given), module)
+        return Inspector(ServiceSettings(data=folder, **given), module)
 
     def file(self, folder: Path, content: bytes | str) -> Path:
         path = folder / hashlib.sha256(str(content).encode()).hexdigest()

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db import Blobs, Store
+from db import Blobs, Storage
 from mcfuser.devices.catalogue import device_named
-from mcfuser.tune.tuned import MemoryCache, Options
+from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from service.app import create_app
-from service.documents import Kernel, Problem, Report, finite
+from service.documents import KernelDocument, Problem, Report, finite
 from service.problems import KINDS
-from service.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.kernels import tuned
 from tests.support.paths import FIXTURES
 
@@ -26,8 +26,8 @@ METHODS = ("get", "head", "post", "delete")
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    settings = Settings(data=tmp_path_factory.mktemp("data"))
-    store = Store(settings.database_url)
+    settings = ServiceSettings(data=tmp_path_factory.mktemp("data"))
+    store = Storage(settings.database_url)
     app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
     with TestClient(app, base_url="http://localhost") as client:
         yield client
@@ -126,7 +126,7 @@ def compiled() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     cache = MemoryCache()
     model = (FIXTURES / "attention_divide_after.onnx").read_bytes()
-    options = Options(trials=2, timeout=60)
+    options = TuneOptions(trials=2, timeout=60)
     made = compile_model(model, device_named("cpu"), cache, options, {})
     kernels = [tuned.to_json() for tuned in cache.kept.values()]
     return json.loads(json.dumps(finite(made.report))), json.loads(json.dumps(finite(kernels)))
@@ -140,13 +140,13 @@ def test_a_real_report_is_as_documented(
     assert set(Report.model_fields) <= set(report)
     assert report["chains"] and report["products"] and kernels
     for kernel in kernels:
-        Kernel.model_validate(kernel, strict=True)
-        assert set(Kernel.model_fields) <= set(kernel)
+        KernelDocument.model_validate(kernel, strict=True)
+        assert set(KernelDocument.model_fields) <= set(kernel)
 
 
 def test_a_stored_kernel_is_served_as_documented(tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path)
-    store = Store(settings.database_url)
+    settings = ServiceSettings(data=tmp_path)
+    store = Storage(settings.database_url)
     app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
     key = "0" * 64
     store.put(replace(tuned(), key=key, error=float("inf")))
@@ -154,4 +154,4 @@ def test_a_stored_kernel_is_served_as_documented(tmp_path: Path) -> None:
         found = client.get(f"/v1/kernels/{key}")
     store.close()
     assert found.status_code == 200
-    assert Kernel.model_validate(found.json(), strict=True).error is None
+    assert KernelDocument.model_validate(found.json(), strict=True).error is None

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from mcfuser.arguments.shapes import shapes as parse_shapes
-from service.schemas import Options
+from service.schemas import JobOptions
 from service.work import work_key
 
 
@@ -29,8 +29,8 @@ def test_an_input_has_one_shape() -> None:
 
 
 def test_options_that_mean_the_same_are_equal() -> None:
-    one = Options(device="h100", shape=["b=1", "a=2"], timeout="30s")
-    two = Options(device="nvidia/h100", shape=["a=2", "b=1"], timeout=30)
+    one = JobOptions(device="h100", shape=["b=1", "a=2"], timeout="30s")
+    two = JobOptions(device="nvidia/h100", shape=["a=2", "b=1"], timeout=30)
     assert one == two and one.model_dump() == two.model_dump()
     assert one.shapes == {"a": (2,), "b": (1,)}
 
@@ -41,17 +41,17 @@ def test_options_that_mean_the_same_are_equal() -> None:
 )  # fmt: skip
 def test_other_options_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Options.model_validate(bad)
+        JobOptions.model_validate(bad)
 
 
 def test_a_kept_job_s_options_are_read_back() -> None:
-    options = Options(device="l4", shape=["x=1x2"], seed=3, trials=9, timeout=5)
-    assert Options(**options.model_dump(mode="json")) == options
+    options = JobOptions(device="l4", shape=["x=1x2"], seed=3, trials=9, timeout=5)
+    assert JobOptions(**options.model_dump(mode="json")) == options
 
 
 def test_work_depends_on_model_and_options_alone() -> None:
-    key = work_key("a" * 64, Options(shape=["b=1", "a=2"]))
-    assert key == work_key("a" * 64, Options(shape=["a=2", "b=1"]))
-    others = [work_key("b" * 64, Options(shape=["a=2", "b=1"]))]
-    others += [work_key("a" * 64, Options(**o)) for o in ({}, {"seed": 1}, {"device": "l4"})]
+    key = work_key("a" * 64, JobOptions(shape=["b=1", "a=2"]))
+    assert key == work_key("a" * 64, JobOptions(shape=["a=2", "b=1"]))
+    others = [work_key("b" * 64, JobOptions(shape=["a=2", "b=1"]))]
+    others += [work_key("a" * 64, JobOptions(**o)) for o in ({}, {"seed": 1}, {"device": "l4"})]
     assert len({key, *others}) == 5

@@ -18,7 +18,7 @@ import pytest
 
 from mcfuser.errors import InputError
 from service.serve import serve
-from service.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
 
@@ -157,20 +157,20 @@ def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         with pytest.raises(InputError, match=f"127.0.0.1:{port}: Address already in use"):
-            serve(Settings(data=tmp_path, port=port))
+            serve(ServiceSettings(data=tmp_path, port=port))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "8.8.8.8"])
 def test_an_address_that_others_reach_needs_a_word(host: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--insecure \(MCFUSER_INSECURE=1\)") as refused:
-        serve(Settings(data=tmp_path, port=0, host=host))
+        serve(ServiceSettings(data=tmp_path, port=0, host=host))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("host", ["", "no host", "a" * 300, "x..y", "256.256.256.256"])
 def test_a_host_that_is_none_is_one_sentence(host: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot listen on"):
-        serve(Settings(data=tmp_path, port=0, host=host))
+        serve(ServiceSettings(data=tmp_path, port=0, host=host))
 
 
 def test_with_the_word_it_serves_and_warns(tmp_path: Path) -> None:
@@ -199,13 +199,13 @@ def test_what_is_kept_is_its_owner_s_alone(server: Server) -> None:
 
 def test_an_unwritable_folder_is_one_sentence() -> None:
     with pytest.raises(InputError, match="/proc/mcfuser cannot be written"):
-        serve(Settings(data=Path("/proc/mcfuser"), port=0))
+        serve(ServiceSettings(data=Path("/proc/mcfuser"), port=0))
 
 
 def test_a_folder_has_one_server(server: Server) -> None:
     server.start(seconds=1)
     with pytest.raises(InputError, match="served by another"):
-        serve(Settings(data=server.folder, port=0))
+        serve(ServiceSettings(data=server.folder, port=0))
 
 
 def test_a_sender_that_never_ends_keeps_no_server_from_stopping(server: Server) -> None:

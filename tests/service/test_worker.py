@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from db import Blobs, Job, Order, Store
+from db import Blobs, Job, Order, Storage
 from db.blobs import Incoming
 from mcfuser.errors import ModelError
 from mcfuser.process.confined import Stopped
 from service import claim, worker
-from service.schemas import Options
-from service.settings import Settings
+from service.schemas import JobOptions
+from service.settings import ServiceSettings
 from tests.support.full import sqlite_full
 
 
@@ -34,8 +34,8 @@ class Made:
 class Bench:
     """A store with one posted model, and a worker's hands."""
 
-    settings: Settings
-    store: Store
+    settings: ServiceSettings
+    store: Storage
     blobs: Blobs
     job: Job
     stop: threading.Event
@@ -63,10 +63,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(claim, "_RENEW", 0.02)
     monkeypatch.setattr("db.again.FIRST", 0.0)
     monkeypatch.setattr("service.room._PAUSE", 0.01)
-    settings = Settings(data=tmp_path, job_timeout=3600, grace=0.2)
-    store = Store(settings.database_url)
+    settings = ServiceSettings(data=tmp_path, job_timeout=3600, grace=0.2)
+    store = Storage(settings.database_url)
     blobs = Blobs(settings.blobs)
-    options = Options(shape=["x=1x2"], seed=7).model_dump(mode="json")
+    options = JobOptions(shape=["x=1x2"], seed=7).model_dump(mode="json")
     job, _ = store.submit(Order("a" * 64, blobs.put(b"model"), 5, "cpu", options))
     yield Bench(settings, store, blobs, job, threading.Event(), threading.Event())
     store.close()
@@ -75,7 +75,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def test_a_job_is_done(bench: Bench) -> None:
     seen = []
 
-    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+    def compiler(
+        model: bytes, options: JobOptions, cache: Storage, progress: worker.Progress
+    ) -> Made:
         progress("search", 1, 2)
         while bench.found().stage != "search":  # the beat tells it
             time.sleep(0.01)
@@ -169,7 +171,7 @@ def test_a_full_disk_lets_the_job_wait(
                 patched.setattr(Incoming, "write", full_disk)
                 job = bench.run(compiler)
             else:
-                patched.setattr(Store, "finish", sqlite_full)
+                patched.setattr(Storage, "finish", sqlite_full)
                 job = bench.run(compiler)
         assert (job.state, job.attempts, job.problem) == ("queued", 0, None)
         assert job.stage == "waiting: the disk is full" and job.due is not None
@@ -190,10 +192,12 @@ def test_a_silent_database_costs_no_attempt(bench: Bench, monkeypatch: pytest.Mo
         calls.append(1)
         raise OperationalError("UPDATE", {}, RuntimeError("server closed the connection"))
 
-    postpone = Store.postpone
+    postpone = Storage.postpone
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "finish", silent)
-        patched.setattr(Store, "postpone", lambda *a: silent() if len(calls) < 4 else postpone(*a))
+        patched.setattr(Storage, "finish", silent)
+        patched.setattr(
+            Storage, "postpone", lambda *a: silent() if len(calls) < 4 else postpone(*a)
+        )
         job = bench.run(lambda *_: Made())
     assert (job.state, job.attempts) == ("queued", 0)
     assert job.stage == "waiting: the database does not answer"
@@ -202,9 +206,9 @@ def test_a_silent_database_costs_no_attempt(bench: Bench, monkeypatch: pytest.Mo
 def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, whole = [], Store.claim
+    calls, whole = [], Storage.claim
 
-    def silent(store: Store, worker: str, lease: float) -> Job | None:
+    def silent(store: Storage, worker: str, lease: float) -> Job | None:
         calls.append(1)
         if len(calls) < 4:
             raise OperationalError("SELECT", {}, RuntimeError("no answer"))
@@ -215,14 +219,16 @@ def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
     def compiler(*_: object) -> Made:
         return Made()
 
-    monkeypatch.setattr(Store, "claim", silent)
+    monkeypatch.setattr(Storage, "claim", silent)
     settings = bench.settings.model_copy(update={"poll": 0.01})
     worker.work(settings, bench.store, bench.blobs, compiler, "w", bench.stop, bench.aborted.set)
     assert len(calls) == 5 and bench.found().state == "done"
 
 
 def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
-    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+    def compiler(
+        model: bytes, options: JobOptions, cache: Storage, progress: worker.Progress
+    ) -> Made:
         bench.store.cancel(bench.job.id)
         for number in range(60_000):
             time.sleep(0.01)
@@ -237,7 +243,9 @@ def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
 
 
 def test_a_stopped_worker_gives_its_job_back(bench: Bench) -> None:
-    def compiler(model: bytes, options: Options, cache: Store, progress: worker.Progress) -> Made:
+    def compiler(
+        model: bytes, options: JobOptions, cache: Storage, progress: worker.Progress
+    ) -> Made:
         bench.stop.set()
         progress("search", 0, 0)
         raise AssertionError("never interrupted")
@@ -279,7 +287,7 @@ def test_an_assignment_arrives_as_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The password and what is not at its default included, whatever the environment says."""
-    settings = Settings(
+    settings = ServiceSettings(
         data=tmp_path, database="postgresql://me:secret@db/mcfuser", workers=3, grace=0.5,
         allowed_hosts="a.example, b.example",
     )  # fmt: skip

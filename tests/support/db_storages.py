@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from db import Store
+from db import Storage
 from tests.support.db_server import Missing, server
 
 STORAGES = ("file", "memory", "postgresql")
@@ -45,7 +45,7 @@ def fresh(kind: str, folder: Path) -> Iterator[str]:
 def claim_all(url: str, name: str, start: Barrier, out: Queue[list[str]]) -> None:
     """Does jobs until none waits; tells which those were. Nobody does a second one before all have
     claimed a first."""
-    store = Store(url)
+    store = Storage(url)
     start.wait()
     mine: list[str] = []
     while (job := store.claim(name, 3600)) is not None:
@@ -60,4 +60,4 @@ def claim_all(url: str, name: str, start: Barrier, out: Queue[list[str]]) -> Non
 
 def open_store(url: str, start: Barrier) -> None:
     start.wait()
-    Store(url).close()
+    Storage(url).close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from db import Store
+from db import Storage
 
 
-def sqlite_full(store: Store, *_: object) -> bool:
+def sqlite_full(store: Storage, *_: object) -> bool:
     """What SQLite raises where its file may not grow."""
     with store._engine.connect() as connection:
         driver = connection.connection.dbapi_connection

@@ -15,8 +15,8 @@ import numpy as np
 from mcfuser.backend import Function, Kernel, Names
 from mcfuser.device import Device
 from mcfuser.measure.case import Case, decode, encode
-from mcfuser.measure.request import Measured, Program, Request, failure
-from mcfuser.measure.rounds import bounded, in_turns
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, failure
+from mcfuser.measure.rounds import round_limits, time_interleaved
 from mcfuser.measure.runner import Bound
 from mcfuser.space.interpret import interpret
 from mcfuser.space.knobs import Columns, knob
@@ -128,7 +128,7 @@ class InterpretedRunner:
 
     def attend(self, case: Case) -> None: ...
 
-    def build(self, program: Program) -> list[tuple[Kernel, Schedule]]:
+    def build(self, program: KernelSequence) -> list[tuple[Kernel, Schedule]]:
         return [(kernel, pickle.loads(kernel.binary)) for kernel in program]
 
     def bind(self, built: Sequence[tuple[Kernel, Schedule]], case: Case) -> Bound:
@@ -154,11 +154,11 @@ class InterpretedRunner:
         return Bound(run, outputs, moved)
 
     def timed(
-        self, programs: Sequence[Bound], request: Request
+        self, programs: Sequence[Bound], request: MeasureRequest
     ) -> tuple[list[list[float]], dict[str, Any]]:
         seconds = [sum(p.launches) / BYTES_PER_SECOND for p in programs]
-        bounds = bounded(7, 7, 1.0, request.until, request.baseline, 0.0)
-        return in_turns([lambda s=s: s for s in seconds], bounds, lambda: 0.0), {}
+        bounds = round_limits(7, 7, 1.0, request.until, request.baseline, 0.0)
+        return time_interleaved([lambda s=s: s for s in seconds], bounds, lambda: 0.0), {}
 
     def failed(self, error: Exception) -> Measured:
         return failure(f"it fails: {type(error).__name__}: {error}")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from service import work
 from service.serve import serve
-from service.settings import Settings
+from service.settings import ServiceSettings
 
 if __name__ == "__main__":
     folder, port, seconds = sys.argv[1:]
     os.environ["MCFUSER_TEST_SECONDS"] = seconds
     work.revision = lambda: "1"  # the same after a restart, even while the source is edited
-    settings = Settings(data=Path(folder), port=int(port), grace=120, upload_stall=2)
+    settings = ServiceSettings(data=Path(folder), port=int(port), grace=120, upload_stall=2)
     serve(settings, "tests.support.slow_compiler:load")

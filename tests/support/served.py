@@ -12,9 +12,9 @@ from typing import Any
 
 import uvicorn
 
-from db import Blobs, Store
+from db import Blobs, Storage
 from service.app import create_app
-from service.settings import Settings
+from service.settings import ServiceSettings
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Served:
     """Where the server listens, and what stands behind it."""
 
     port: int
-    settings: Settings
-    store: Store
+    settings: ServiceSettings
+    store: Storage
     blobs: Blobs
 
     def talk(self, data: bytes, shut: bool = True) -> bytes:
@@ -54,8 +54,8 @@ class Served:
 @contextmanager
 def serving(folder: Path, inspect: Any, **settings: Any) -> Iterator[Served]:
     """The application over a store with no worker, until the block ends."""
-    given = Settings(data=folder, **{"max_model_bytes": 1 << 20} | settings)
-    store, blobs = Store(given.database_url), Blobs(given.blobs)
+    given = ServiceSettings(data=folder, **{"max_model_bytes": 1 << 20} | settings)
+    store, blobs = Storage(given.database_url), Blobs(given.blobs)
     app = create_app(given, store, blobs, lambda: 1, inspect)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from db import Store
-from service.schemas import Options
-from service.settings import Settings
-from service.worker import Compiler, Progress
+from db import Storage
+from service.schemas import JobOptions
+from service.settings import ServiceSettings
+from service.worker import CompileFunction, Progress
 
 
 @dataclass
@@ -24,10 +24,12 @@ class Made:
     report: Mapping[str, Any]
 
 
-def load(settings: Settings) -> Compiler:
+def load(settings: ServiceSettings) -> CompileFunction:
     steps = int(float(os.environ["MCFUSER_TEST_SECONDS"]) / 0.05)
 
-    def compile_slowly(model: bytes, options: Options, cache: Store, progress: Progress) -> Made:
+    def compile_slowly(
+        model: bytes, options: JobOptions, cache: Storage, progress: Progress
+    ) -> Made:
         """With a child process beside it, as a measurement has."""
         child = subprocess.Popen(["sleep", "7200"])
         with (settings.data / "starts").open("a") as file:

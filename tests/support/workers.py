@@ -21,7 +21,7 @@ class StandIn(Worker):
     def refused(self, deadline: float = math.inf) -> str | None:
         return None
 
-    def ahead(self, chain, seed, together, offsets, varied=False) -> None: ...
+    def announce(self, chain, seed, together, offsets, varied=False) -> None: ...
 
 
 class Away(StandIn):

@@ -17,7 +17,7 @@ from mcfuser.space.statement import Illegal
 from mcfuser.tune import choice
 from mcfuser.tune.choice import CHOICES, chosen
 from mcfuser.tune.expected import pruned
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 from tests.support.interpreted import DEVICE, INTERPRETED
 from tests.support.workers import StandIn
 
@@ -49,7 +49,7 @@ class Bench(StandIn):
 
 @pytest.fixture(scope="module")
 def found() -> Candidates:
-    space, _ = pruned(CHAIN, DEVICE, Options())
+    space, _ = pruned(CHAIN, DEVICE, TuneOptions())
     return candidates(space, KnobTable(INTERPRETED.knobs, DEVICE), INTERPRETED.feasible)
 
 

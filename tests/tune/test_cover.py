@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mcfuser.chain import Chain, attention, finest, gemm
+from mcfuser.chain import Chain, attention, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.measure.rounds import MARGIN, Turns
+from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.tune.cover import Decision, decide
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
@@ -34,32 +34,32 @@ def kernel(chain: Chain, seconds: float, measured: bool = True) -> Tuned:
 class Bench:
     """Seconds by a chain's last operator and its length: of the search, and of the model."""
 
-    found: Mapping[tuple[int, str], float]
+    searched: Mapping[tuple[int, str], float]
     expected: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    in_turns: Sequence[float] | Turns | None = None
+    together: Sequence[float] | Interleaved | None = None
     measured: bool = True
     asked: list[Pieces] = field(default_factory=list)
-    beside: list[int] = field(default_factory=list)
+    compared: list[int] = field(default_factory=list)
 
     def search(self, chain: Chain) -> Tuned:
         self.asked.append(pieces(chain))
-        seconds = self.found.get(where(chain))
+        seconds = self.searched.get(where(chain))
         if seconds is None:
             raise NoCandidate(f"nothing for {chain.name}")
         return kernel(chain, seconds, self.measured)
 
-    def foresee(self, chain: Chain) -> float:
-        return self.expected.get(where(chain), self.found.get(where(chain), float("inf")))
+    def predict(self, chain: Chain) -> float:
+        return self.expected.get(where(chain), self.searched.get(where(chain), float("inf")))
 
-    def compare(self, programs) -> Turns:
-        self.beside = [len(p) for p in programs]
-        if self.in_turns is not None:
-            found = self.in_turns
-            return found if isinstance(found, Turns) else Turns(tuple(found))
-        return Turns(tuple(sum(t.predicted for t, _ in p) for p in programs))
+    def compare(self, programs) -> Interleaved:
+        self.compared = [len(p) for p in programs]
+        if self.together is not None:
+            timed = self.together
+            return timed if isinstance(timed, Interleaved) else Interleaved(tuple(timed))
+        return Interleaved(tuple(sum(t.predicted for t, _ in p) for p in programs))
 
     def decide(self, chain: Chain, device=H200) -> Decision:
-        return decide(chain, device, self.search, self.foresee, self.compare)
+        return decide(chain, device, self.search, self.predict, self.compare)
 
 
 def where(chain: Chain) -> tuple[int, str]:
@@ -71,7 +71,7 @@ PARTS = {(2, "X"): 2e-6, (4, "P"): 3e-6, (2, "O"): 2e-6}
 WHOLE = {(7, "O"): 5e-6}
 
 
-def test_the_whole_is_kept_where_it_is_faster_than_its_pieces() -> None:
+def test_one_kernel_is_kept_where_it_is_faster_than_its_pieces() -> None:
     bench = Bench(PARTS | WHOLE)
     made = bench.decide(SMALL)
     assert bench.asked == [
@@ -84,8 +84,8 @@ def test_the_whole_is_kept_where_it_is_faster_than_its_pieces() -> None:
 
 @pytest.mark.parametrize("gain", [1.0, 0.985])
 def test_a_gain_within_noise_keeps_the_pieces(gain: float) -> None:
-    made = Bench(PARTS | WHOLE, in_turns=[7e-6 * gain, 7e-6]).decide(SMALL)
-    assert gain > MARGIN and made.kept is not None and made.kept.cut == finest(SMALL)
+    made = Bench(PARTS | WHOLE, together=[7e-6 * gain, 7e-6]).decide(SMALL)
+    assert gain > MARGIN and made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason.startswith("3 kernels are kept: fused takes")
 
 
@@ -105,22 +105,23 @@ def test_pieces_are_given_up_once_those_tuned_take_longer_than_the_whole() -> No
     assert made.kept is not None and made.kept.cut == (7,) and made.fused_seconds == 5e-6
 
 
-def test_pieces_that_are_slower_by_no_more_than_noise_are_timed_beside_the_whole() -> None:
-    """Alone the first one took longer than the whole chain; in turns all of them are faster."""
+def test_pieces_that_are_slower_by_no_more_than_noise_are_timed_against_the_whole() -> None:
+    """Alone the first one took longer than the whole chain; timed together all of them are
+    faster."""
     close = {(2, "X"): 5.2e-6, (4, "P"): 1e-7, (2, "O"): 1e-7}
-    bench = Bench(WHOLE | close, in_turns=[5.6e-6, 5.4e-6])
+    bench = Bench(WHOLE | close, together=[5.6e-6, 5.4e-6])
     made = bench.decide(SMALL)
     assert [len(p) for p in bench.asked] == [7, 2, 4, 2]
     assert made.kept is not None and made.kept.cut == (2, 3, 2)
     assert made.unfused_seconds == 5.4e-6
 
 
-def test_a_cut_between_is_tuned_where_the_model_expects_it_to_win() -> None:
+def test_an_intermediate_cut_is_tuned_where_the_model_expects_it_to_win() -> None:
     middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
     bench = Bench(WHOLE | PARTS | middle)
     made = bench.decide(SMALL)
     assert bench.asked[-2:] == [("S", "X"), ("R", "P", "Z", "U", "O")]
-    assert bench.beside == [1, 2, 3]
+    assert bench.compared == [1, 2, 3]
     assert made.kept is not None and made.kept.cut == (2, 5)
     assert made.reason == "2 kernels are kept: fused takes 1.25x their time, measured"
     assert made.fused_seconds == pytest.approx(4e-6)
@@ -128,7 +129,7 @@ def test_a_cut_between_is_tuned_where_the_model_expects_it_to_win() -> None:
 
 
 def test_the_model_is_taken_to_be_as_far_off_as_it_was_for_the_best() -> None:
-    """It expects 2.5 us of the cut between, but of the whole 1 us, which took 5."""
+    """It expects 2.5 us of the intermediate cut, but of the whole 1 us, which took 5."""
     bench = Bench(WHOLE | PARTS, {(7, "O"): 1e-6, (5, "O"): 0.5e-6, (2, "X"): 2e-6})
     bench.decide(SMALL)
     assert ("R", "P", "Z", "U", "O") not in bench.asked
@@ -148,40 +149,44 @@ def test_what_has_no_kernel_is_said() -> None:
     assert Bench({(1, "C"): 1e-6}).decide(one).reason == "one product with its epilogue"
 
 
-def rounds(count: int, *shares: float) -> Turns:
-    """So many equal rounds of three ways' times, or of two."""
+def rounds(count: int, *shares: float) -> Interleaved:
+    """So many equal rounds of three covers' times, or of two."""
     times = tuple(tuple(s * 1e-6 * (1 + i % 3) for i in range(count)) for s in shares)
-    return Turns(tuple(t[0] for t in times), times, {"busy": False})
+    return Interleaved(tuple(t[0] for t in times), times, {"busy": False})
 
 
 def test_a_decision_says_how_sure_it_is() -> None:
-    made = Bench(PARTS | WHOLE, in_turns=rounds(7, 5.0, 7.0)).decide(SMALL)
+    made = Bench(PARTS | WHOLE, together=rounds(7, 5.0, 7.0)).decide(SMALL)
     assert made.kept is not None and made.kept.cut == (7,)
     assert made.reason == (
         "1.40x over unfused in 3 kernels, measured in 7 rounds, between 1.40x and 1.40x"
     )
     assert made.sure is not None and made.sure > 0.98 and made.conditions == {"busy": False}
     assert made.ratio == (pytest.approx(1.4), pytest.approx(1.4))
-    slower = Bench(PARTS | WHOLE, in_turns=rounds(7, 7.0, 5.0)).decide(SMALL)
-    assert slower.kept is not None and slower.kept.cut == finest(SMALL) and slower.sure == made.sure
+    slower = Bench(PARTS | WHOLE, together=rounds(7, 7.0, 5.0)).decide(SMALL)
+    assert (
+        slower.kept is not None
+        and slower.kept.cut == unfused_cut(SMALL)
+        and slower.sure == made.sure
+    )
 
 
 @pytest.mark.parametrize("fused", [(4.0, 4.0, 9.0), (5.0, 9.0, 3.0)])
-def test_what_is_not_told_apart_from_noise_keeps_the_pieces(fused) -> None:
+def test_what_cannot_be_told_from_noise_keeps_the_pieces(fused) -> None:
     """Its median is far smaller, but every third round says otherwise."""
     times = tuple(1e-6 * fused[i % 3] for i in range(12)), (6e-6,) * 12
-    found = Turns((4e-6, 6e-6), times, {"busy": True})
-    made = Bench(PARTS | WHOLE, in_turns=found).decide(SMALL)
-    assert made.kept is not None and made.kept.cut == finest(SMALL)
+    timed = Interleaved((4e-6, 6e-6), times, {"busy": True})
+    made = Bench(PARTS | WHOLE, together=timed).decide(SMALL)
+    assert made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason.startswith("3 kernels are kept: not told apart from noise, fused takes ")
     assert made.sure is not None and made.sure < 0.98
 
 
-def test_a_cut_between_that_is_not_surely_faster_gives_way_to_one_that_is() -> None:
+def test_an_intermediate_cut_that_is_not_surely_faster_gives_way_to_one_that_is() -> None:
     middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
     noisy = tuple(1e-6 * (3.0 if i % 3 else 9.0) for i in range(9))
-    found = Turns((5e-6, 3e-6, 7e-6), ((5e-6,) * 9, noisy, (7e-6,) * 9), {})
-    made = Bench(WHOLE | PARTS | middle, in_turns=found).decide(SMALL)
+    timed = Interleaved((5e-6, 3e-6, 7e-6), ((5e-6,) * 9, noisy, (7e-6,) * 9), {})
+    made = Bench(WHOLE | PARTS | middle, together=timed).decide(SMALL)
     assert made.kept is not None and made.kept.cut == (7,)
     assert made.sure is not None and made.sure > 0.98
 
@@ -209,15 +214,15 @@ def test_without_the_device_the_words_say_so() -> None:
 )
 def test_the_fastest_of_what_is_faster_than_unfused(times, kept: int) -> None:
     middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
-    made = Bench(WHOLE | PARTS | middle, in_turns=times).decide(SMALL)
-    found = made.kept.cut if made.kept is not None else ()
-    assert len(found) == kept
+    made = Bench(WHOLE | PARTS | middle, together=times).decide(SMALL)
+    cut = made.kept.cut if made.kept is not None else ()
+    assert len(cut) == kept
     assert "inf" not in made.reason and "nan" not in made.reason
 
 
-def test_what_cannot_be_timed_beside_the_others_is_not_kept() -> None:
-    made = Bench(PARTS | WHOLE, in_turns=[float("inf"), 7e-6]).decide(SMALL)
+def test_a_cover_that_cannot_be_timed_with_the_others_is_not_kept() -> None:
+    made = Bench(PARTS | WHOLE, together=[float("inf"), 7e-6]).decide(SMALL)
     assert made.kept is not None and made.kept.cut == (2, 3, 2)
     assert made.fused_seconds is None
-    made = Bench(PARTS | WHOLE, in_turns=[float("inf"), float("inf")]).decide(SMALL)
+    made = Bench(PARTS | WHOLE, together=[float("inf"), float("inf")]).decide(SMALL)
     assert made.reason == "none of them could be timed beside the others"

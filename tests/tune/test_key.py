@@ -22,13 +22,13 @@ from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.tune import key as keys
 from mcfuser.tune.key import CacheKey, cache_key, differs, nearest
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 from mcfuser.tune.tuner import key_of
 from tests.support.paths import ROOT
 
 H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
 SMALL = gemm(2, 32, 32, 16, 16)
-KEY = key_of(SMALL, H200, Options())
+KEY = key_of(SMALL, H200, TuneOptions())
 
 words = st.text(max_size=6)
 made = st.builds(
@@ -62,9 +62,9 @@ def test_the_nearest_differs_in_the_fewest_fields(one: CacheKey, kept: list[Cach
 def test_a_changed_compiler_source_or_knob_is_another_key(monkeypatch) -> None:
     tools = tuple((n, "9.9" if n == "triton" else v) for n, v in KEY.toolchain)
     monkeypatch.setattr(keys, "toolchain", lambda kind: tools)
-    assert differs(key_of(SMALL, H200, Options()), KEY) == ("toolchain.triton",)
+    assert differs(key_of(SMALL, H200, TuneOptions()), KEY) == ("toolchain.triton",)
     monkeypatch.setattr(keys, "sources", lambda kind: "another")
-    both = key_of(SMALL, H200, Options())
+    both = key_of(SMALL, H200, TuneOptions())
     assert differs(both, KEY) == ("toolchain.triton", "sources")
     assert both.digest != KEY.digest
     other = cache_key(SMALL.key, H200, "mcfuser", True, KEY.knobs + "more", CUDA)
@@ -72,9 +72,9 @@ def test_a_changed_compiler_source_or_knob_is_another_key(monkeypatch) -> None:
 
 
 def test_the_search_s_seed_and_budget_are_no_part_of_it() -> None:
-    assert key_of(SMALL, H200, Options(9, 3, 1.0, retune=True)) == KEY
-    assert differs(key_of(SMALL, A100, Options(space="chimera")), KEY) == ("device", "space")
-    assert differs(key_of(SMALL, H200, Options(shifts=False)), KEY) == ("shifts",)
+    assert key_of(SMALL, H200, TuneOptions(9, 3, 1.0, retune=True)) == KEY
+    assert differs(key_of(SMALL, A100, TuneOptions(space="chimera")), KEY) == ("device", "space")
+    assert differs(key_of(SMALL, H200, TuneOptions(shifts=False)), KEY) == ("shifts",)
 
 
 def test_a_gpu_s_key_knows_nothing_of_tvm_and_needs_none() -> None:

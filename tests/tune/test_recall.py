@@ -9,11 +9,11 @@ import pytest
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import from_text
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.measure.rounds import Turns
+from mcfuser.measure.rounds import Interleaved
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import cache_key
 from mcfuser.tune.recall import better, recall, serves
-from mcfuser.tune.tuned import Anew, MemoryCache, Options, Tuned, Use
+from mcfuser.tune.tuned import MemoryCache, RetuneCache, Tuned, TuneOptions, Use
 from tests.support.kernels import tuned
 
 CHAIN = from_text("gemm:1,64,64,32,32")
@@ -38,8 +38,8 @@ def test_a_miss_names_what_differs_from_the_nearest() -> None:
     cache.put(KEPT)
     far = replace(KEY, knobs="others", sources="others", toolchain=())
     cache.put(replace(KEPT, key=far.digest, made=far))
-    found, why = recall(cache, replace(KEY, sources="changed"), CHAIN, fine)
-    assert found is None and why == "the nearest kept kernel differs in sources"
+    kept, why = recall(cache, replace(KEY, sources="changed"), CHAIN, fine)
+    assert kept is None and why == "the nearest kept kernel differs in sources"
 
 
 @pytest.mark.parametrize("error", [KeyError("launches"), TypeError("x"), ValueError("x")])
@@ -50,8 +50,8 @@ def test_a_kernel_that_cannot_be_launched_is_a_miss_with_a_reason(error: Excepti
     def broken(kernel: Tuned, chain) -> None:
         raise error
 
-    found, why = recall(cache, KEY, CHAIN, broken)
-    assert found is None and why.startswith("the kept kernel cannot be read: ")
+    kept, why = recall(cache, KEY, CHAIN, broken)
+    assert kept is None and why.startswith("the kept kernel cannot be read: ")
 
 
 def test_a_kernel_under_a_key_that_is_not_its_own_is_a_miss() -> None:
@@ -61,9 +61,11 @@ def test_a_kernel_under_a_key_that_is_not_its_own_is_a_miss() -> None:
 
 def test_a_prediction_serves_no_search_and_a_cut_search_no_larger_one() -> None:
     predicted = replace(KEPT, measured=None, budget=LARGER)
-    assert serves(replace(predicted, measured=1e-6), Options()) and not serves(predicted, Options())
+    assert serves(replace(predicted, measured=1e-6), TuneOptions()) and not serves(
+        predicted, TuneOptions()
+    )
     cut = replace(KEPT, trials=1, budget=Budget(1, 60.0, "trials"))
-    assert serves(cut, Options(trials=1)) and not serves(cut, Options())
+    assert serves(cut, TuneOptions(trials=1)) and not serves(cut, TuneOptions())
 
 
 @pytest.mark.parametrize(
@@ -71,17 +73,17 @@ def test_a_prediction_serves_no_search_and_a_cut_search_no_larger_one() -> None:
     [((1.0, 2.0), True), ((2.0, 1.0), False), ((float("inf"), 1.0), False),
      ((1.0, float("inf")), True), ((float("inf"), float("inf")), True)],
 )  # fmt: skip
-def test_the_faster_in_turns_stays_under_the_larger_budget(times, first: bool) -> None:
+def test_the_faster_when_interleaved_stays_under_the_larger_budget(times, first: bool) -> None:
     old = replace(KEPT, trials=3, budget=Budget(3, 60.0, "trials"))
     new = replace(KEPT, source="def other(): ...", trials=40, budget=LARGER)
-    kept = better(old, new, lambda some: Turns(times))
+    kept = better(old, new, lambda some: Interleaved(times))
 
     assert kept.source == (old if first else new).source
     assert (kept.budget, kept.trials) == (LARGER, 40)
 
 
 def test_without_the_device_the_prediction_decides_and_a_measurement_stays() -> None:
-    def never(some) -> Turns:
+    def never(some) -> Interleaved:
         raise AssertionError("nothing can be timed")
 
     new = replace(KEPT, measured=None, source="new", budget=LARGER)
@@ -93,7 +95,7 @@ def test_without_the_device_the_prediction_decides_and_a_measurement_stays() -> 
 def test_tuning_anew_sees_only_what_was_put_since() -> None:
     cache = MemoryCache()
     cache.put(KEPT)
-    anew = Anew(cache)
+    anew = RetuneCache(cache)
     assert recall(anew, KEY, CHAIN, fine) == (None, "")
     later = replace(KEPT, measured=1e-6)
     anew.put(later)

@@ -26,8 +26,8 @@ from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import search as searching
 from mcfuser.tune import tuner as tuning
-from mcfuser.tune.search import LATE, Search, in_flight
-from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned, names_of
+from mcfuser.tune.search import LATE, CandidateSearch, in_flight
+from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune
 from tests.support.chains import other
 from tests.support.workers import Away, StandIn
@@ -61,8 +61,8 @@ class Bench(StandIn):
 
 def every() -> Candidates:
     """The candidates of CHAIN."""
-    found = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
-    return candidates(found, KnobTable(CUDA.knobs, H200), CUDA.feasible)
+    pruned = parted(distinct(prune(space(CHAIN), H200)[0]), H200)
+    return candidates(pruned, KnobTable(CUDA.knobs, H200), CUDA.feasible)
 
 
 def source(kernel: Kernel) -> Source:
@@ -74,7 +74,7 @@ def source(kernel: Kernel) -> Source:
 def tuned(worker: Worker, **options) -> Tuned:
     """The chain, tuned by a worker that is not needed any more."""
     with worker:
-        return tune(CHAIN, H200, MemoryCache(), Options(**options), worker=worker)
+        return tune(CHAIN, H200, MemoryCache(), TuneOptions(**options), worker=worker)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def bench():
 def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
     failed: Counter[str] = Counter()
     told: list[tuple[int, int]] = []
-    search = Search(
+    search = CandidateSearch(
         CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
         lambda done, total: told.append((done, total)),
     )  # fmt: skip
@@ -103,24 +103,24 @@ def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
 
 def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
     cache = MemoryCache()
-    found = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
-    assert found.measured is not None and found.error == 1e-4
-    assert found.conditions == {"sm_mhz": 1980}
-    assert found.binary[:4] == b"\x7fELF"
-    assert "lowered" in found.stages
-    assert Tuned.from_json(found.to_json()) == found
-    again = kernel_of(CUDA, found, CHAIN)
-    assert again.source == found.source and again.binary == found.binary
+    kernel = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
+    assert kernel.measured is not None and kernel.error == 1e-4
+    assert kernel.conditions == {"sm_mhz": 1980}
+    assert kernel.binary[:4] == b"\x7fELF"
+    assert "lowered" in kernel.stages
+    assert Tuned.from_json(kernel.to_json()) == kernel
+    again = kernel_of(CUDA, kernel, CHAIN)
+    assert again.source == kernel.source and again.binary == kernel.binary
     before = len(bench.asked)
-    assert tune(CHAIN, H200, cache, Options(trials=8), worker=bench) is found
+    assert tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench) is kernel
     assert len(bench.asked) == before
 
 
 def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
-    """Nothing is generated beside it, and a chain with other names has it, too."""
-    found = tune(CHAIN, H200, MemoryCache(), Options(trials=8), worker=bench)
+    """Nothing is generated again, and a chain with other names has it, too."""
+    kernel = tune(CHAIN, H200, MemoryCache(), TuneOptions(trials=8), worker=bench)
     made, tensors, _ = other(CHAIN)
-    old = replace(found, expression="", tiles={}, lowering={}, source="# an older one's")
+    old = replace(kernel, expression="", tiles={}, lowering={}, source="# an older one's")
     there, same = (source(kernel_of(CUDA, old, c)) for c in (made, CHAIN))
     assert there.parameters == tuple(tensors[n] for n in (*CHAIN.inputs, *CHAIN.outputs))
     assert there.text == old.source
@@ -128,27 +128,27 @@ def test_the_kept_binary_is_launched_as_it_was_measured(bench) -> None:
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
     names = Names(*names_of(old, made))
     installed = CUDA.function(kept_kernel(old), made, names, "chain_1", shapes)
-    assert installed.binary is not None and installed.binary.cubin == found.binary
+    assert installed.binary is not None and installed.binary.cubin == kernel.binary
     assert installed.binary.name == same.name
 
 
 @pytest.mark.parametrize("damage", [{"launch": {}}, {"resources": {}}])
 def test_launches_that_cannot_be_read_are_a_miss(bench, damage) -> None:
     cache = MemoryCache()
-    first = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    first = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     cache.put(replace(first, **damage))
-    again = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    again = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert again.missed.startswith("the kept kernel cannot be read: ")
     assert again.launch == first.launch
 
 
 def test_a_search_cut_short_on_a_gpu_is_made_longer(bench) -> None:
     cache = MemoryCache()
-    first = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    first = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert first.budget.ended == "trials"
-    more = tune(CHAIN, H200, cache, Options(trials=24), worker=bench)
+    more = tune(CHAIN, H200, cache, TuneOptions(trials=24), worker=bench)
     assert more.trials > first.trials and cache.get(first.key) is more
-    assert bench.asked[-1] == (2, True)  # both, in turns
+    assert bench.asked[-1] == (2, True)  # both, interleaved
     measured = [t.measured for t in (first, more) if t.measured is not None]
     assert more.measured == min(measured)
 
@@ -157,19 +157,19 @@ def test_a_predicted_kernel_is_searched_again_where_the_gpu_is(bench) -> None:
     cache = MemoryCache()
 
     with Away(H200) as away:
-        predicted = tune(CHAIN, H200, cache, Options(), worker=away)
+        predicted = tune(CHAIN, H200, cache, TuneOptions(), worker=away)
         assert predicted.measured is None
         assert predicted.failed["no NVIDIA GPU is at hand"] == 1
-        assert tune(CHAIN, H200, cache, Options(), worker=away) is predicted
-    measured = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+        assert tune(CHAIN, H200, cache, TuneOptions(), worker=away) is predicted
+    measured = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     assert measured.measured is not None
 
 
 def test_fused_and_unfused_are_timed_in_one_run(bench) -> None:
     cache = MemoryCache()
-    fused = tune(CHAIN, H200, cache, Options(trials=8), worker=bench)
+    fused = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
     alone = parts(CHAIN)
-    pieces = [tune(p, H200, cache, Options(trials=8), worker=bench) for p in alone]
+    pieces = [tune(p, H200, cache, TuneOptions(trials=8), worker=bench) for p in alone]
     unfused = list(zip(pieces, alone, strict=True))
     one, many = compare(bench, CHAIN, [[(fused, CHAIN)], unfused], 0).seconds
     assert bench.asked[-1] == (2, True)
@@ -194,15 +194,15 @@ class Full(Bench):
 
 def test_on_a_full_gpu_the_model_chooses_and_says_why() -> None:
     full = Full(0)
-    found = tuned(full, trials=8)
-    assert found.measured is None and found.predicted > 0 and found.binary
-    assert found.failed[Full.WHY] == len(full.asked) <= 8, "one generation, and no more"
+    kernel = tuned(full, trials=8)
+    assert kernel.measured is None and kernel.predicted > 0 and kernel.binary
+    assert kernel.failed[Full.WHY] == len(full.asked) <= 8, "one generation, and no more"
 
 
 def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> None:
     full = Full(8)
-    found = tuned(full, trials=8)
-    assert found.measured == 1e-6 and found.error == 1e-4
+    kernel = tuned(full, trials=8)
+    assert kernel.measured == 1e-6 and kernel.error == 1e-4
 
 
 class Crashing(Compilers):
@@ -212,16 +212,16 @@ class Crashing(Compilers):
 
     def outcome(self, pending, source, arch):
         self.asked += 1
-        found = super().outcome(pending, source, arch)
-        return Illegal("the compiler crashed") if self.asked % 3 == 1 else found
+        outcome = super().outcome(pending, source, arch)
+        return Illegal("the compiler crashed") if self.asked % 3 == 1 else outcome
 
 
 def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
     crashing = Bench()
     crashing.builder.compilers = Crashing(2)
-    found = tuned(crashing, trials=16)
-    assert found.measured is not None
-    assert found.failed["the compiler crashed"] >= 1
+    kernel = tuned(crashing, trials=16)
+    assert kernel.measured is not None
+    assert kernel.failed["the compiler crashed"] >= 1
 
 
 class Slow(Compilers):
@@ -262,7 +262,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     monkeypatch.setattr(searching, "SLOWEST", 0.05 if not ever else 100.0)
     bench, failed = Bench(), Counter[str]()
     bench.builder.compilers = Slow(ever)
-    search = Search(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
+    search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
                     lambda done, total: None)  # fmt: skip
     try:
         best = search.run()
@@ -276,7 +276,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
 
 
 def test_a_search_that_has_taken_long_ends_with_what_it_has(bench, monkeypatch) -> None:
-    options = Options(seed=7, trials=32)
+    options = TuneOptions(seed=7, trials=32)
     for limit in ("COMPILING", "WAITING"):
         monkeypatch.setattr(cuda_builder, limit, 3600.0)
     long = tune(CHAIN, H200, MemoryCache(), options, worker=bench)
@@ -291,15 +291,15 @@ def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None
     monkeypatch.setattr(searching, "SLOWEST", 0.0)
     bench = Bench()
     bench.builder.compilers = Compilers(8)
-    found = tuned(bench, trials=2)
-    assert found.measured is not None and found.failed.get(LATE, 0) <= 1
+    kernel = tuned(bench, trials=2)
+    assert kernel.measured is not None and kernel.failed.get(LATE, 0) <= 1
 
 
 def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
     none = replace(every(), rows=every().rows[:0])
     monkeypatch.setattr(tuning, "candidates", lambda *given, **more: none)
     with pytest.raises(NoCandidate, match="no tiles of its space suit a block"):
-        tune(CHAIN, H200, MemoryCache(), Options(), worker=bench)
+        tune(CHAIN, H200, MemoryCache(), TuneOptions(), worker=bench)
 
 
 def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
@@ -307,9 +307,9 @@ def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
     monkeypatch.setattr(cuda_builder, "WAITING", 0.0)
     bench = Bench()
     bench.builder.compilers = Slow(ever=True)
-    found = tuned(bench)
+    kernel = tuned(bench)
     opening = in_flight(bench.builder.workers)
-    assert found.trials == opening > 4 and bench.builder.compilers.held
+    assert kernel.trials == opening > 4 and bench.builder.compilers.held
 
 
 def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
@@ -321,17 +321,17 @@ def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:
         return right(program) if len(bench.asked) > 12 else wrong
 
     bench._one = late
-    found = tuned(bench)
-    assert found.measured is not None and found.trials > 12
+    kernel = tuned(bench)
+    assert kernel.measured is not None and kernel.trials > 12
 
 
 def test_inputs_are_announced_as_they_are_asked_for(bench, monkeypatch) -> None:
     told = list[tuple[int, bool, dict[str, float], bool]]()
 
-    def ahead(self, chain, seed, together, offsets, varied=False) -> None:
+    def announce(self, chain, seed, together, offsets, varied=False) -> None:
         told.append((seed, together, offsets, varied))
 
-    monkeypatch.setattr(Bench, "ahead", ahead)
+    monkeypatch.setattr(Bench, "announce", announce)
     before = len(bench.on)
-    tune(CHAIN, H200, MemoryCache(), Options(trials=8, seed=5), worker=bench)
+    tune(CHAIN, H200, MemoryCache(), TuneOptions(trials=8, seed=5), worker=bench)
     assert told == [on for i, on in enumerate(bench.on) if i >= before and on not in bench.on[:i]]

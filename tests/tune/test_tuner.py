@@ -20,7 +20,7 @@ from mcfuser.tune import key as cache_key
 from mcfuser.tune import search as search_module
 from mcfuser.tune import tuner as tune_module
 from mcfuser.tune.budget import Budget
-from mcfuser.tune.tuned import MemoryCache, NoCandidate, Options, Tuned, kernel_name, names_of
+from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name, names_of
 from mcfuser.tune.tuner import kept_kernel, kernel_of, key_of, tune
 from tests.support.chains import other
 from tests.support.workers import StandIn
@@ -34,44 +34,44 @@ KEPT = MemoryCache()
 
 def test_a_chain_is_measured_and_right() -> None:
     told: list[tuple[str, int, int]] = []
-    found = tune(SMALL, CPU, MemoryCache(), Options(trials=10), lambda *a: told.append(a))
-    assert found.measured is not None and found.measured > 0
-    assert found.error is not None and found.error < 1e-5
-    assert 0 < found.trials <= 10
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), lambda *a: told.append(a))
+    assert tuned.measured is not None and tuned.measured > 0
+    assert tuned.error is not None and tuned.error < 1e-5
+    assert 0 < tuned.trials <= 10
     rules = ["rule1", "rule2", "rule3", "rule4"]
-    assert list(found.stages) == ["space", *rules, "distinct", "lowered"]
-    assert f"def {kernel_name(found.key)}(" in found.source
+    assert list(tuned.stages) == ["space", *rules, "distinct", "lowered"]
+    assert f"def {kernel_name(tuned.key)}(" in tuned.source
     assert told and told[-1][0] == "measure"
 
 
 def test_the_cache_answers_and_names_do_not_matter() -> None:
     cache = MemoryCache()
-    first = tune(SMALL, CPU, cache, Options(trials=8))
+    first = tune(SMALL, CPU, cache, TuneOptions(trials=8))
     document = json.loads(
         json.dumps(to_json(SMALL)).replace('"A', '"Left').replace(" A[", " Left[")
     )
     renamed = from_json(document)
     assert renamed != SMALL
-    assert tune(renamed, CPU, cache, Options(trials=8)) is first
+    assert tune(renamed, CPU, cache, TuneOptions(trials=8)) is first
     with Worker(BACKEND, CPU) as worker:
         again = worker.measure(renamed, [[kernel_of(BACKEND, first, renamed)]], 3)[0]
     assert again.failed is None
 
 
 def test_axes_may_be_renamed_too() -> None:
-    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8))
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
     text = json.dumps(to_json(SMALL))
     for old, new in (('"m"', '"p"'), (" m,", " p,")):
         text = text.replace(old, new)
     renamed = from_json(json.loads(text))
     assert renamed.key == SMALL.key
     with Worker(BACKEND, CPU) as worker:
-        assert worker.measure(renamed, [[kernel_of(BACKEND, found, renamed)]], 0)[0].failed is None
+        assert worker.measure(renamed, [[kernel_of(BACKEND, tuned, renamed)]], 0)[0].failed is None
 
 
 def test_a_tuned_kernel_survives_json() -> None:
-    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8))
-    assert Tuned.from_json(json.loads(json.dumps(found.to_json()))) == found
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
+    assert Tuned.from_json(json.loads(json.dumps(tuned.to_json()))) == tuned
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_a_tuned_kernel_survives_json() -> None:
      {"binary": "AAAA"}, {"from_the_future": 1}, {"budget": {}}, {"made": 3}, {"chain": []}],
 )  # fmt: skip
 def test_a_document_of_another_form_is_told(damage) -> None:
-    found = tune(SMALL, CPU, KEPT, Options(trials=2), worker=Bench(0))
+    tuned = tune(SMALL, CPU, KEPT, TuneOptions(trials=2), worker=Bench(0))
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Tuned.from_json(found.to_json() | damage)
-    for name in found.to_json():
+        Tuned.from_json(tuned.to_json() | damage)
+    for name in tuned.to_json():
         with pytest.raises((KeyError, TypeError, ValueError)):
-            Tuned.from_json({k: v for k, v in found.to_json().items() if k != name})
+            Tuned.from_json({k: v for k, v in tuned.to_json().items() if k != name})
 
 
 def test_the_key_tells_devices_and_spaces_apart() -> None:
@@ -93,30 +93,30 @@ def test_the_key_tells_devices_and_spaces_apart() -> None:
         key_of(chain, device, options).digest
         for chain in (SMALL, gemm(2, 32, 32, 16, 32))
         for device in (CPU, H200)
-        for options in (Options(), Options(space="chimera"))
+        for options in (TuneOptions(), TuneOptions(space="chimera"))
     }
     assert len(keys) == 8
-    assert key_of(SMALL, CPU, Options(seed=1)) == key_of(SMALL, CPU, Options(seed=2))
+    assert key_of(SMALL, CPU, TuneOptions(seed=1)) == key_of(SMALL, CPU, TuneOptions(seed=2))
 
 
 @pytest.mark.parametrize(
     "chain", [attention(4, 128, 128, 64, 64, "float16"), gemm(1, 64, 48, 80, 33)]
 )
 def test_a_gpu_that_is_not_at_hand_gets_a_cubin_chosen_by_the_model(chain) -> None:
-    found = tune(chain, H200, MemoryCache(), Options())
-    assert found.binary[:4] == b"\x7fELF"
-    assert found.measured is None and found.error is None
-    assert 0 < found.resources["registers"] <= 255
-    assert found.resources["shared"] <= H200.fast
-    assert found.resources["spills"] == 0
-    assert "@triton.jit" in found.source
+    tuned = tune(chain, H200, MemoryCache(), TuneOptions())
+    assert tuned.binary[:4] == b"\x7fELF"
+    assert tuned.measured is None and tuned.error is None
+    assert 0 < tuned.resources["registers"] <= 255
+    assert tuned.resources["shared"] <= H200.fast
+    assert tuned.resources["spills"] == 0
+    assert "@triton.jit" in tuned.source
 
 
 def test_a_search_that_was_cut_short_says_so_and_stops_no_larger_one() -> None:
     cache, bench = MemoryCache(), Bench(0)
 
     def again(trials: int | None) -> Tuned:
-        return tune(SMALL, CPU, cache, Options(trials=trials), worker=bench)
+        return tune(SMALL, CPU, cache, TuneOptions(trials=trials), worker=bench)
 
     one = again(1)
     assert (one.budget.ended, one.trials, one.missed) == ("trials", 1, "")
@@ -134,7 +134,7 @@ def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> N
     cache, bench = MemoryCache(), Bench(0)
 
     def again(timeout: float) -> Tuned:
-        return tune(SMALL, CPU, cache, Options(timeout=timeout), worker=bench)
+        return tune(SMALL, CPU, cache, TuneOptions(timeout=timeout), worker=bench)
 
     with monkeypatch.context() as patch:  # time is over once something was measured
         over = property(lambda self: bool(bench.alone))
@@ -150,69 +150,69 @@ def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> N
 
 
 @pytest.mark.parametrize("faster", [0, 1])
-def test_of_the_kept_kernel_and_the_larger_search_s_the_faster_in_turns_stays(faster: int) -> None:
+def test_the_faster_of_the_kept_kernel_and_the_larger_search_s_stays(faster: int) -> None:
     cache = MemoryCache()
-    one = tune(SMALL, CPU, cache, Options(trials=1), worker=Bench(0))
+    one = tune(SMALL, CPU, cache, TuneOptions(trials=1), worker=Bench(0))
     marked = replace(one, source=one.source + "    # kept\n")
     cache.put(marked)
-    more = tune(SMALL, CPU, cache, Options(trials=12), worker=Bench(faster))
+    more = tune(SMALL, CPU, cache, TuneOptions(trials=12), worker=Bench(faster))
     assert ("# kept" in more.source) == (faster == 0)
     assert more.budget.trials == 12 and cache.get(one.key) is more
 
 
 def test_the_kept_kernel_stays_where_the_larger_search_finds_nothing() -> None:
     cache = MemoryCache()
-    one = tune(SMALL, CPU, cache, Options(trials=1), worker=Bench(0))
-    assert tune(SMALL, CPU, cache, Options(trials=8), worker=Bench(None)) is one
+    one = tune(SMALL, CPU, cache, TuneOptions(trials=1), worker=Bench(0))
+    assert tune(SMALL, CPU, cache, TuneOptions(trials=8), worker=Bench(None)) is one
     assert cache.get(one.key) is one
 
 
 def test_retune_searches_again_and_replaces() -> None:
     cache = MemoryCache()
-    first = tune(SMALL, CPU, cache, Options(trials=8), worker=Bench(0))
+    first = tune(SMALL, CPU, cache, TuneOptions(trials=8), worker=Bench(0))
     bench = Bench(1)
-    again = tune(SMALL, CPU, cache, Options(trials=8, retune=True), worker=bench)
+    again = tune(SMALL, CPU, cache, TuneOptions(trials=8, retune=True), worker=bench)
     assert bench.alone and again is not first and cache.get(first.key) is again
     with pytest.raises(NoCandidate):
-        tune(SMALL, CPU, cache, Options(trials=8, retune=True), worker=Bench(None))
+        tune(SMALL, CPU, cache, TuneOptions(trials=8, retune=True), worker=Bench(None))
     assert cache.get(first.key) is again
 
 
 def test_what_has_changed_since_a_kernel_was_kept_is_told(monkeypatch) -> None:
     cache = MemoryCache()
-    old = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    old = tune(SMALL, CPU, cache, TuneOptions(trials=4), worker=Bench(0))
     monkeypatch.setattr(cache_key, "sources", lambda kind: "edited")
-    new = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    new = tune(SMALL, CPU, cache, TuneOptions(trials=4), worker=Bench(0))
     assert new.key != old.key and new.missed == "the nearest kept kernel differs in sources"
 
 
 @pytest.mark.parametrize("damage", [{"launch": {}}, {"source": "def kernel(): ..."}])
 def test_a_kept_kernel_that_cannot_be_called_is_searched_again(damage) -> None:
     cache = MemoryCache()
-    first = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    first = tune(SMALL, CPU, cache, TuneOptions(trials=4), worker=Bench(0))
     cache.put(replace(first, **damage))
-    again = tune(SMALL, CPU, cache, Options(trials=4), worker=Bench(0))
+    again = tune(SMALL, CPU, cache, TuneOptions(trials=4), worker=Bench(0))
     assert again.missed.startswith("the kept kernel cannot be read: ")
     assert again.launch == first.launch and cache.get(first.key) is again
 
 
 def test_the_kept_source_is_what_is_measured_and_installed() -> None:
-    """Not one generated beside it."""
-    found = tune(SMALL, CPU, MemoryCache(), Options(trials=4), worker=Bench(0))
-    marked = replace(found, source=found.source + "    # kept\n", lowering={}, expression="")
+    """None is generated for it."""
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=4), worker=Bench(0))
+    marked = replace(tuned, source=tuned.source + "    # kept\n", lowering={}, expression="")
     made, _, _ = other(SMALL)
     assert kernel_of(BACKEND, marked, made).source == marked.source
     shapes = {n: (1, *made.shape(n)) for n in (*made.inputs, *made.outputs)}
-    names = Names(*names_of(found, made))
-    installed = BACKEND.function(kept_kernel(found), made, names, "chain_1", shapes)
+    names = Names(*names_of(tuned, made))
+    installed = BACKEND.function(kept_kernel(tuned), made, names, "chain_1", shapes)
     assert installed.primfunc is not None
     with pytest.raises(ValueError, match="is none of chain"):
-        kernel_of(BACKEND, found, gemm(2, 32, 32, 16, 32))
+        kernel_of(BACKEND, tuned, gemm(2, 32, 32, 16, 32))
 
 
 class Bench(StandIn):
-    """Measures by arithmetic: the first candidate is the fastest alone, and in turns the `best` of
-    the finalists, or none, has seconds."""
+    """Measures by arithmetic: the first candidate is the fastest alone, and interleaved the `best`
+    of the finalists, or none, has seconds."""
 
     def __init__(self, best: int | None) -> None:
         super().__init__(CPU)
@@ -221,24 +221,24 @@ class Bench(StandIn):
 
     def measure(self, chain, programs, seed, together=False, **more) -> list[Measured]:
         if not together:
-            found = [1e-3 + 1e-5 * (len(self.alone) + i) for i in range(len(programs))]
-            self.alone += found
-            return [Measured(s, 1e-7, None) for s in found]
+            seconds = [1e-3 + 1e-5 * (len(self.alone) + i) for i in range(len(programs))]
+            self.alone += seconds
+            return [Measured(s, 1e-7, None) for s in seconds]
         failed = Measured(None, None, "it crashed")
         return [Measured(2e-3, 2e-7, None) if i == self.best else failed
                 for i in range(len(programs))]  # fmt: skip
 
 
 @pytest.mark.parametrize("best", [0, 2])
-def test_a_finalist_that_fails_in_turns_is_not_kept(best: int) -> None:
-    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Bench(best))
-    assert (found.measured, found.error) == (2e-3, 2e-7)
+def test_a_finalist_that_fails_when_interleaved_is_not_kept(best: int) -> None:
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Bench(best))
+    assert (tuned.measured, tuned.error) == (2e-3, 2e-7)
 
 
 def test_a_search_whose_finalists_all_fail_has_no_kernel() -> None:
     """They were right on other inputs, and are wrong all the same."""
     with pytest.raises(NoCandidate, match="as a finalist, it crashed"):
-        tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Bench(None))
+        tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Bench(None))
 
 
 def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
@@ -251,7 +251,7 @@ def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
         ],
     }
     with pytest.raises(NoCandidate, match="the chain is not defined on the inputs that were drawn"):
-        tune(from_json(document), CPU, MemoryCache(), Options(trials=2))
+        tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=2))
 
 
 UNUSUAL = {
@@ -300,9 +300,9 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_chains_have_kernels_that_are_right(name: str) -> None:
-    found = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), Options(trials=4))
-    assert found.error is not None and found.error < 2e-2
-    assert not [why for why in found.failed if "ran longer" not in why], found.failed
+    tuned = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), TuneOptions(trials=4))
+    assert tuned.error is not None and tuned.error < 2e-2
+    assert not [why for why in tuned.failed if "ran longer" not in why], tuned.failed
 
 
 def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
@@ -311,19 +311,19 @@ def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
         "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
     }  # fmt: skip
     with pytest.raises(NoCandidate, match="'S' needs a kernel of its own"):
-        tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
+        tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
 
 
 def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> None:
     cache = MemoryCache()
-    found = tune(SMALL, CPU, cache, Options(), deadline=time.monotonic())
-    assert (found.measured, found.error, found.trials) == (None, None, 0)
-    assert found.seconds == found.predicted > 0
-    again = tune(SMALL, CPU, cache, Options(), worker=Bench(0))
-    assert again.measured is not None and cache.get(found.key) is again
-    assert tune(SMALL, CPU, cache, Options(), deadline=time.monotonic()) is again
+    tuned = tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic())
+    assert (tuned.measured, tuned.error, tuned.trials) == (None, None, 0)
+    assert tuned.seconds == tuned.predicted > 0
+    again = tune(SMALL, CPU, cache, TuneOptions(), worker=Bench(0))
+    assert again.measured is not None and cache.get(tuned.key) is again
+    assert tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic()) is again
     with Worker(BACKEND, CPU) as worker:
-        assert worker.measure(SMALL, [[kernel_of(BACKEND, found, SMALL)]], 0)[0].failed is None
+        assert worker.measure(SMALL, [[kernel_of(BACKEND, tuned, SMALL)]], 0)[0].failed is None
 
 
 def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
@@ -335,23 +335,23 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
             return [Measured(None, None, "its error is 1") for _ in programs]
 
     ended: list[int] = []
-    right = tune(SMALL, CPU, MemoryCache(), Options(), deadline=time.monotonic())
+    right = tune(SMALL, CPU, MemoryCache(), TuneOptions(), deadline=time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         over = property(lambda self: bool(ended))
         patch.setattr(search_module.Search, "late", over)
         patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
         patch.setattr(search_module, "HURRY", math.inf)  # the model's favourites are measured first
         with pytest.raises(NoCandidate, match="its error is 1"):
-            tune(SMALL, CPU, MemoryCache(), Options(), worker=Wrong(0))
+            tune(SMALL, CPU, MemoryCache(), TuneOptions(), worker=Wrong(0))
     assert ended and right.measured is None
 
 
 def test_from_giving_up_on_there_is_no_kernel_but_a_cached_one() -> None:
     cache, past = MemoryCache(), time.monotonic() - 1.0
     with pytest.raises(NoCandidate, match="no time was left to choose one"):
-        tune(SMALL, CPU, cache, Options(), deadline=past, give_up=past)
-    kept = tune(SMALL, CPU, cache, Options(trials=4))
-    assert tune(SMALL, CPU, cache, Options(), deadline=past, give_up=past) is kept
+        tune(SMALL, CPU, cache, TuneOptions(), deadline=past, give_up=past)
+    kept = tune(SMALL, CPU, cache, TuneOptions(trials=4))
+    assert tune(SMALL, CPU, cache, TuneOptions(), deadline=past, give_up=past) is kept
 
 
 def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
@@ -361,8 +361,8 @@ def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
                 return [Measured(None, None, NO_TIME) for _ in programs]
             return super().measure(chain, programs, seed, together, **more)
 
-    found = tune(SMALL, CPU, MemoryCache(), Options(trials=8), worker=Late(0))
-    assert found.measured == 1e-3, "the first candidate was the fastest"
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Late(0))
+    assert tuned.measured == 1e-3, "the first candidate was the fastest"
 
 
 def test_a_chain_without_inputs_has_a_kernel() -> None:
@@ -371,7 +371,7 @@ def test_a_chain_without_inputs_has_a_kernel() -> None:
         "tensors": {"Y": {"shape": ["m", "n"], "dtype": "bool"}},
         "operators": ["Y[m, n] = n <= m"],
     }
-    assert tune(from_json(document), CPU, MemoryCache(), Options(trials=2)).error == 0.0
+    assert tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=2)).error == 0.0
 
 
 def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
@@ -384,5 +384,5 @@ def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
         ],
         "tensors": {},
     }
-    found = tune(from_json(document), CPU, MemoryCache(), Options(trials=4))
-    assert not [why for why in found.failed if "compile" in why]
+    tuned = tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
+    assert not [why for why in tuned.failed if "compile" in why]

@@ -22,9 +22,9 @@ from mcfuser.chain import Chain
 from mcfuser.codegen.tensorir import Panels, Source, from_record, shaped
 from mcfuser.codegen.tensorir.build import compile_function, pack
 from mcfuser.measure.busy import watched
-from mcfuser.measure.case import Case, stored_room
-from mcfuser.measure.request import Measured, Program, Request, at, failure
-from mcfuser.measure.rounds import bounded, in_turns
+from mcfuser.measure.case import Case, stored_buffer
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents, failure
+from mcfuser.measure.rounds import round_limits, time_interleaved
 from mcfuser.measure.runner import Bound
 from mcfuser.space.reference import logical
 
@@ -65,7 +65,7 @@ class CpuRunner:
     def attend(self, case: Case) -> None:
         """A CPU has the inputs where they were made."""
 
-    def build(self, program: Program) -> list[Built]:
+    def build(self, program: KernelSequence) -> list[Built]:
         found = []
         for kernel in program:
             source = read(kernel)
@@ -86,7 +86,7 @@ class CpuRunner:
         return Bound(run, outputs)
 
     def timed(
-        self, programs: Sequence[Bound], request: Request
+        self, programs: Sequence[Bound], request: MeasureRequest
     ) -> tuple[list[list[float]], dict[str, Any]]:
         ready, round_, longest = list[Callable[[], float]](), 0.0, 0.0
         for run in (p.run for p in programs):
@@ -98,12 +98,12 @@ class CpuRunner:
         least = ROUNDS if longest < LONG else FEW_ROUNDS
         most = MOST_ROUNDS if longest < LONG else FEW_MOST_ROUNDS
         seconds = max(EXTRA, 3 * least * round_ if request.baseline is not None else 0.0)
-        bounds = bounded(
+        bounds = round_limits(
             least, most if len(programs) > 1 else least, seconds, request.until, request.baseline,
             time.monotonic(),
         )  # fmt: skip
         with _own_core(), watched() as state:
-            times = in_turns(ready, bounds, time.monotonic)
+            times = time_interleaved(ready, bounds, time.monotonic)
         return times, state
 
     def failed(self, error: Exception) -> Measured:
@@ -126,7 +126,7 @@ def read(kernel: Kernel) -> Source:
 def _arguments(built: Built, case: Case, tensors: dict[str, Any]) -> list[Any]:
     """What a kernel is called with; `tensors` holds those that kernels before it have left."""
     kernel, data = built.kernel, case.made.data
-    part = at(kernel.chain, {a.name: case.chain.size(a.name) for a in case.chain.axes})
+    part = at_extents(kernel.chain, {a.name: case.chain.size(a.name) for a in case.chain.axes})
     panels: Mapping[str, Panels] = dict(built.source.packed)
     with_shape = frozenset(shaped(kernel.chain))
     arguments: list[Any] = []
@@ -140,7 +140,7 @@ def _arguments(built: Built, case: Case, tensors: dict[str, Any]) -> list[Any]:
         arguments.append(tensors[name])
     arguments += [part.size(a) for a in built.source.scalars]
     for name in part.outputs:
-        empty = stored_room(part, name)
+        empty = stored_buffer(part, name)
         empty.view(np.uint8)[:] = 0xFF  # not a number
         tensors[name] = _tensor(part, name, empty, name in with_shape)
         arguments.append(tensors[name])

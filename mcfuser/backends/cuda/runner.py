@@ -19,9 +19,9 @@ from mcfuser.chain import BYTES
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.codegen.triton import Source, TensorMap, from_record
 from mcfuser.devices.catalogue import device_named
-from mcfuser.measure.case import Case, stored_room
-from mcfuser.measure.request import Measured, Program, Request, at
-from mcfuser.measure.rounds import bounded
+from mcfuser.measure.case import Case, stored_buffer
+from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents
+from mcfuser.measure.rounds import round_limits
 from mcfuser.measure.runner import Bound, Unusable
 
 Array = NDArray[Any]
@@ -52,10 +52,10 @@ class GpuRunner:
         if case is not self._case:
             self._case, self._inputs, self._host = case, {}, {}
 
-    def build(self, program: Program) -> Program:
+    def build(self, program: KernelSequence) -> KernelSequence:
         return program
 
-    def bind(self, built: Program, case: Case) -> Bound:
+    def bind(self, built: KernelSequence, case: Case) -> Bound:
         """Kernels pass tensors by name; what they write is theirs alone."""
         tensors = dict(self._placed(case))
         launches: list[Launch] = []
@@ -74,11 +74,11 @@ class GpuRunner:
         return Bound(run, outputs, launches)
 
     def timed(
-        self, programs: Sequence[Bound], request: Request
+        self, programs: Sequence[Bound], request: MeasureRequest
     ) -> tuple[list[list[float]], dict[str, Any]]:
         least = MANY if request.together else REPLAYS
         most = MOST if request.together and len(programs) > 1 else least
-        bounds = bounded(least, most, EXTRA, request.until, request.baseline, time.monotonic())
+        bounds = round_limits(least, most, EXTRA, request.until, request.baseline, time.monotonic())
         rounds = timed(self.gpu, [p.launches for p in programs], bounds)
         return rounds, conditions(self.gpu)
 
@@ -102,7 +102,7 @@ class GpuRunner:
     def _copied(self, name: str, buffer: Any, case: Case) -> Array:
         """An output in the type's bytes; the memory for it is taken once, for it may be long."""
         if name not in self._host:
-            self._host[name] = driver.pinned(stored_room(case.chain, name))
+            self._host[name] = driver.pinned(stored_buffer(case.chain, name))
         return driver.download(self.gpu, buffer, self._host[name])
 
 
@@ -126,7 +126,7 @@ def read(kernel: Kernel) -> Source:
 def _launches(gpu: Gpu, kernel: Kernel, case: Case, tensors: dict[str, Any]) -> list[Launch]:
     """A kernel's launches on buffers; `tensors` holds those that kernels before it have left."""
     source, sizes = read(kernel), {a.name: case.chain.size(a.name) for a in case.chain.axes}
-    part = at(kernel.chain, sizes)
+    part = at_extents(kernel.chain, sizes)
     sizes = {a.name: part.size(a.name) for a in part.axes}
     for name in part.outputs:
         nbytes = flat_size(part, name) * BYTES[part.tensor(name).dtype]

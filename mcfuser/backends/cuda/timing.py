@@ -15,7 +15,7 @@ from cuda.bindings import nvml
 from cuda.core import EventOptions
 
 from mcfuser.backends.cuda.driver import Gpu, Launch
-from mcfuser.measure.rounds import Bounds, in_turns
+from mcfuser.measure.rounds import RoundLimits, time_interleaved
 
 GRAPH = 4e-4
 """Seconds that one graph of launches should last: what a replay costs besides is 1 % of it."""
@@ -36,7 +36,7 @@ REASONS = {4: "power cap", 8: "hardware slowdown", 32: "temperature", 64: "tempe
            128: "power brake"}  # fmt: skip
 
 
-def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], bounds: Bounds) -> list[list[float]]:
+def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], bounds: RoundLimits) -> list[list[float]]:
     """Seconds of each program, some replays of each, taken in turns until the choice is settled.
 
     A replay runs a captured graph of many launches, so that the host is not in the figure. One
@@ -50,7 +50,7 @@ def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], bounds: Bounds) -> lis
     graphs = [_captured(gpu, p, n) for p, n in zip(programs, counts, strict=True)]
     _warm(gpu, graphs)
     runs = [partial(_replay, gpu, g, n) for g, n in zip(graphs, counts, strict=True)]
-    times = in_turns(runs, bounds, time.monotonic)
+    times = time_interleaved(runs, bounds, time.monotonic)
     gpu.used = time.monotonic()
     return times
 

@@ -17,7 +17,7 @@ from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.space.candidates import Candidates
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.expected import expected, pruned
-from mcfuser.tune.tuned import Options
+from mcfuser.tune.tuned import TuneOptions
 from tests.support.gpu_candidates import every, settings, times, with_groups
 
 H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
@@ -32,7 +32,7 @@ PRODUCT = from_json({
 
 
 def candidates(chain: Chain, device=H200, measured: bool = True) -> Candidates:
-    return every(pruned(chain, device, Options())[0], device, measured)
+    return every(pruned(chain, device, TuneOptions())[0], device, measured)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_space_is_pruned_and_priced_without_a_line_of_source(monkeypatch) -> N
     found = candidates(chain)
     assert len(with_groups(found)) and len(found) > 10_000
     seconds = times(found)
-    assert (seconds > 0).all() and expected(chain, H200, Options(), CUDA) == seconds.min()
+    assert (seconds > 0).all() and expected(chain, H200, TuneOptions(), CUDA) == seconds.min()
 
 
 def test_every_candidate_with_groups_has_a_kernel() -> None:

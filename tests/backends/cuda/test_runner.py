@@ -17,7 +17,7 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.triton import Lowering, from_record, generate
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.case import Case
-from mcfuser.measure.request import Inputs, Measured, Request
+from mcfuser.measure.request import Inputs, Measured, MeasureRequest
 from mcfuser.measure.worker import Worker
 from mcfuser.process.child import Child
 from mcfuser.space.prune import distinct, prune, space
@@ -80,8 +80,8 @@ def test_without_a_driver_every_program_is_refused_in_one_sentence() -> None:
 
 def test_a_kernel_holds_what_a_launch_needs() -> None:
     one = kernel()
-    request = Request(CHAIN, Inputs(3, 1e-2, 1e9, {"A": 10.0}), ((one,),), together=True)
-    again = Request.from_json(json.loads(json.dumps(request.to_json())))
+    request = MeasureRequest(CHAIN, Inputs(3, 1e-2, 1e9, {"A": 10.0}), ((one,),), together=True)
+    again = MeasureRequest.from_json(json.loads(json.dumps(request.to_json())))
     assert again == request
     pytest.importorskip("cuda.core")
     from mcfuser.backends.cuda.runner import read
