@@ -14,7 +14,7 @@ from landscape import Landscape, Point, plan_of
 from mcfuser.backends import backend_of
 from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import Chain
-from mcfuser.codegen.triton import Lowering
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.model.worth import hopeless
 from mcfuser.space.knobs import Columns, declared
@@ -46,7 +46,7 @@ class Known:
     """A landscape's candidates that ran right and are worth a look, as models see them."""
 
     landscape: Landscape
-    sample: fitted.Sample
+    sample: fitted.FitSample
     equation: Floats
     roofline: Floats
 
@@ -64,7 +64,7 @@ def known(landscape: Landscape) -> Known:
                       analytical.estimate(plan, tiles, device),
                       roofline.overlapped(plan, tiles, device)))  # fmt: skip
     events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
-    return Known(landscape, fitted.Sample(events, far, seconds), equation, roof)
+    return Known(landscape, fitted.FitSample(events, far, seconds), equation, roof)
 
 
 def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
@@ -80,7 +80,7 @@ def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
 def columns(points: Sequence[Point]) -> tuple[Ints, Columns]:
     """Points of a plan as models take them: tiles [points, axes], and settings by knob."""
     tiles = np.asarray([p.tiles for p in points], np.int64)
-    names = [k.name for k in declared(Lowering)]
+    names = [k.name for k in declared(TritonKnobs)]
     return tiles, {name: np.asarray([getattr(p, name) for p in points]) for name in names}
 
 

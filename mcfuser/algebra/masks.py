@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.exponent import unbiased
-from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, Range, value
+from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, ValueRange, value
 from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, sources
 from mcfuser.expr import (
     DISCRETE,
@@ -126,14 +126,14 @@ class _Outside:
 
     chain: Chain
     domain: Domain
-    ranges: dict[str, Range]
+    ranges: dict[str, ValueRange]
 
-    def read(self, r: Read) -> Range:
+    def read(self, r: Read) -> ValueRange:
         if r.tensor in self.ranges or r.tensor in self.chain.inputs:
             return self.ranges.get(r.tensor, FINITE)
         o = self.chain.operator(r.tensor)
         if o.reduce == "max":
-            return Range(LOWEST, ORDINARY)
+            return ValueRange(LOWEST, ORDINARY)
         met = o.reduce == "none" and any(map(self._maximum, reads(through_maps(self.chain, r))))
         return value(o.body, self) if met else FINITE
 
@@ -149,7 +149,7 @@ def _mask(
     chain: Chain, source: Operator, number: float, domain: Domain, readers: tuple[Operator, ...]
 ) -> _Mask | None:
     """The mask at the source, where every reduction that reads it is left with its identity."""
-    facts = _Outside(chain, domain, {source.out: Range(number, number)})
+    facts = _Outside(chain, domain, {source.out: ValueRange(number, number)})
     bodies: dict[str, Expr] = {}
     guards: dict[Read, Expr] = {}
     rounded: list[str] = []
@@ -162,7 +162,7 @@ def _mask(
         elif o.reduce == "max" and found != ANY and found.high <= -ORDINARY:
             own = read(o.out, *o.axes)
             guards[own] = nothing_met(own, found.high)
-            facts.ranges[o.out] = Range(LOWEST, ORDINARY)
+            facts.ranges[o.out] = ValueRange(LOWEST, ORDINARY)
             rounded += [o.out] if found.high > LOWEST else []
         else:
             return None
@@ -177,7 +177,7 @@ def _mask(
     return _Mask(source, number, bodies, tuple(o.out for o in readers if o.reduce != "none"))
 
 
-def _body(o: Operator, guards: Mapping[Read, Expr], facts: _Outside) -> tuple[Expr, Range]:
+def _body(o: Operator, guards: Mapping[Read, Expr], facts: _Outside) -> tuple[Expr, ValueRange]:
     """An operator's body and its range, with 0 for maxima that met nothing if that tells more."""
     body, found = o.body, value(o.body, facts)
     for top, guard in guards.items():

@@ -17,7 +17,7 @@ from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.quotient import bare
-from mcfuser.algebra.steady import Step, step_of, unsteady
+from mcfuser.algebra.steady import RepairStep, step_of, unsteady
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
@@ -69,7 +69,7 @@ class _Solution:
     inverse: str
     h: Expr | None
     reason: str = ""
-    step: Step | None = None
+    step: RepairStep | None = None
 
 
 def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
@@ -175,7 +175,7 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
     )  # fmt: skip
 
 
-def _kept(h: Expr, reduce: Reducer, step: Step | None) -> Expr:
+def _kept(h: Expr, reduce: Reducer, step: RepairStep | None) -> Expr:
     """h, which keeps the reducer's identity: what has nothing in it yet. The lowest number times a
     factor would be a value among others, and a factor that grows from r = lowest is infinite, of
     which zero times is no number. A factor that only shrinks leaves zero what it is."""

@@ -23,19 +23,19 @@ from mcfuser.algebra.quotient import bare
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, reads
 
-Kind = Literal["exponential", "shift", "ratio", "logarithm"]
+RepairKind = Literal["exponential", "shift", "ratio", "logarithm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RepairStep:
     """What a repair does when r becomes s: the target times `exp(rate * (r - s))`, plus
     `rate * (r - s)`, times `(r / s) ** rate`, or plus `rate * log(r / s)`."""
 
-    kind: Kind
+    kind: RepairKind
     rate: float
 
 
-def step_of(h: Any, t: Any, r: Any, s: Any) -> Step | None:
+def step_of(h: Any, t: Any, r: Any, s: Any) -> RepairStep | None:
     """The step that a repair h(t, r, s) is, a SymPy expression; None where it is no such step."""
     import sympy as sp
 
@@ -49,8 +49,8 @@ def step_of(h: Any, t: Any, r: Any, s: Any) -> Step | None:
 
 
 def _moves(
-    by: Any, r: Any, s: Any, by_rate: Kind, by_logarithm: Kind
-) -> Step | None:  # fmt: skip
+    by: Any, r: Any, s: Any, by_rate: RepairKind, by_logarithm: RepairKind
+) -> RepairStep | None:  # fmt: skip
     """The step whose shift, or factor's logarithm, is `rate * (r - s)` or `rate * log(r / s)`."""
     import sympy as sp
 
@@ -58,12 +58,12 @@ def _moves(
     for kind, power in ((by_rate, 0), (by_logarithm, 1)):
         found = {sp.simplify(sign * rate * x**power) for rate, x, sign in rates}
         if len(found) == 1 and (rate := found.pop()).is_number:
-            return Step(kind, float(rate))
+            return RepairStep(kind, float(rate))
     return None
 
 
 def unsteady(
-    chain: Chain, target: Operator, body: Expr, moving: Operator, step: Step | None
+    chain: Chain, target: Operator, body: Expr, moving: Operator, step: RepairStep | None
 ) -> str | None:
     """Why what `target` accumulates of `body` while `moving` moves may be lost, in words; None
     where it is bounded. `body` is written out down to reductions."""

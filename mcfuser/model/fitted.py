@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.instructions import HOPPER
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.groups import PACED
 from mcfuser.model.groups import matrix as paced
 from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, terms
@@ -46,7 +46,7 @@ REACH = 1.5
 
 
 @dataclass(frozen=True)
-class Sample:
+class FitSample:
     """A chain's candidates: `events` [candidates, NAMES], seconds by the published bandwidth where
     its tensors outgrow the cache, else 0, and measured seconds."""
 
@@ -73,12 +73,12 @@ def _overlapped(near: Floats, far: Floats) -> Floats:
 def lowered(
     plan: Plan, tiles: Ints, warps: Ints, stages: Ints, last: NDArray[np.bool_], device: Device,
     tma: NDArray[np.bool_] | None = None,
-) -> Lowered:  # fmt: skip
+) -> TritonCandidates:  # fmt: skip
     """Candidates of a plan as Triton makes them for a device."""
-    return Lowered(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
+    return TritonCandidates(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
 
 
-def counted(made: Lowered, device: Device, groups: bool = False) -> tuple[Floats, Floats]:
+def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tuple[Floats, Floats]:
     """Events [candidates, NAMES] as they add up in time, of kernels whose warps all do the same or
     keep a pace of their own, and what memory takes (Sample)."""
     found = terms(made, device)
@@ -133,7 +133,7 @@ def _rate(device: Device) -> float:
     return device.throughput("float16") / device.units
 
 
-def fit(samples: Sequence[Sample]) -> dict[str, float]:
+def fit(samples: Sequence[FitSample]) -> dict[str, float]:
     """Constants that explain measured times best: least squares of the logarithms' differences,
     each constant positive, by damped Gauss-Newton steps over the constants' logarithms.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mcfuser.lowering.loops import inner, serial
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import Floats, repeats
 
@@ -21,7 +21,7 @@ instructions (`terms`: group_all); operations on elements (simple_all); and turn
 tile or for another group."""
 
 
-def matrix(made: Lowered, found: Terms, units: int) -> Floats:
+def matrix(made: TritonCandidates, found: Terms, units: int) -> Floats:
     """Events [candidates, PACED] that follow each other on one of so many multiprocessors; `made`
     has the warps of two groups."""
     turns = np.zeros(found.size)

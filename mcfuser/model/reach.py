@@ -8,12 +8,12 @@ import numpy as np
 
 from mcfuser.chain import BYTES
 from mcfuser.lowering.loops import OUTER
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Floats
 from mcfuser.space.statement import Load, Loop
 
 
-def apart(made: Lowered, s: Load, outer: tuple[Loop, ...], together: Floats) -> Floats:
+def apart(made: TritonCandidates, s: Load, outer: tuple[Loop, ...], together: Floats) -> Floats:
     """Different tiles that blocks running together load: the grid's last loop turns fastest."""
     axes = {a for index in s.read.indices for a in index.axes}
     found, left = np.ones(len(made.tiles)), together
@@ -25,7 +25,7 @@ def apart(made: Lowered, s: Load, outer: tuple[Loop, ...], together: Floats) -> 
     return found
 
 
-def run_of(made: Lowered, s: Load) -> Floats:
+def run_of(made: TritonCandidates, s: Load) -> Floats:
     """Bytes of a tile that lie side by side in memory."""
     tensor = made.plan.program.chain.tensor(s.read.tensor)
     width = float(BYTES[tensor.dtype])

@@ -19,7 +19,7 @@ from mcfuser.expr import Call, reads, walk
 from mcfuser.lowering.loops import inner, innermost, peak, serial
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.reach import apart, run_of
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
@@ -100,7 +100,7 @@ class Terms:
         return found
 
 
-def terms(made: Lowered, device: Device) -> Terms:
+def terms(made: TritonCandidates, device: Device) -> Terms:
     """All terms of a plan's candidates."""
     found = Terms(len(made.tiles))
     found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
@@ -136,7 +136,7 @@ def terms(made: Lowered, device: Device) -> Terms:
     return found
 
 
-def resident(made: Lowered, device: Device) -> Floats:
+def resident(made: TritonCandidates, device: Device) -> Floats:
     """Blocks that share a multiprocessor, by what each of them takes of it."""
     registers = np.minimum(255.0, np.ceil(made.registers / 8) * 8)
     by = (
@@ -149,14 +149,14 @@ def resident(made: Lowered, device: Device) -> Floats:
     return found
 
 
-def _far(made: Lowered, device: Device) -> float:
+def _far(made: TritonCandidates, device: Device) -> float:
     chain = made.plan.program.chain
     total = float(sum(tensor_bytes(chain, t) for t in (*chain.inputs, *chain.outputs)))
     return total / device.bandwidth if total > device.cache else 0.0
 
 
 def _elements(
-    made: Lowered, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
+    made: TritonCandidates, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
 ) -> Floats:
     """Of a computed tile, with so many lanes along each axis."""
     buffer = made.buffer(name)
@@ -166,7 +166,9 @@ def _elements(
     return total
 
 
-def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far: bool) -> None:
+def _loop(
+    found: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], far: bool
+) -> None:
     """A pipelined loop waits for a tile each turn, but as many of them are in flight as there are
     stages to spare; with one to spare, the arrival of what threads copy is waited for as well."""
     entries = repeats(made.sizes, inner(outer))
@@ -188,7 +190,9 @@ def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far:
         found.add("far_load", alone * turns)
 
 
-def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: Floats) -> None:
+def _load(
+    found: Terms, made: TritonCandidates, s: Load, outer: tuple[Loop, ...], times: Floats
+) -> None:
     """Through a map a tile comes as a box that nobody copies; else threads ask for every vector,
     and lines of the cache come whole."""
     nbytes = made.nbytes(s.buffer)
@@ -206,7 +210,7 @@ def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: 
         found.add("cast", times * nbytes)
 
 
-def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -> None:
+def _product(found: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: Floats) -> None:
     """By group instructions, or by those of a warp, which must load its operands itself."""
     chain, warps = made.plan.program.chain, made.warps
     left = made.facts.products[s.operator.out].left.tensor
@@ -227,7 +231,7 @@ def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -
         found.add("spread", times * dot.rows / dot.across * dot.depth * each)
 
 
-def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
+def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:
     """It is computed from a product, so that its elements lie where a product can take them; where
     it is not, every warp computes all that it reads. What no operator writes was loaded."""
     if tensor in made.dots:
@@ -236,7 +240,7 @@ def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
     return any(_follows(chain, r.tensor, made) for body in bodies for r in reads(body))
 
 
-def _map(found: Terms, made: Lowered, s: Compute, times: Floats) -> None:
+def _map(found: Terms, made: TritonCandidates, s: Compute, times: Floats) -> None:
     """What follows a product lies where its warps left it; anything else is computed by every warp
     that takes part in the same rows."""
     size = made.lanes(s.operator.related)
@@ -255,7 +259,7 @@ def _map(found: Terms, made: Lowered, s: Compute, times: Floats) -> None:
 
 
 def _parts(
-    found: Terms, made: Lowered, s: Share | Combine, outer: tuple[Loop, ...], times: Floats
+    found: Terms, made: TritonCandidates, s: Share | Combine, outer: tuple[Loop, ...], times: Floats
 ) -> None:
     """What combines parts loads what each of them shared."""
     if isinstance(s, Share):

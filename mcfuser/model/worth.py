@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from mcfuser.device import Device
 from mcfuser.lowering.loops import pipelined, serial
 from mcfuser.lowering.triton.instructions import HOPPER
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Ints, Plan
 
 HELD = 285.0
@@ -35,7 +35,7 @@ def worth(plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device) ->
     3.6 lets a later load overwrite what an unfinished product still reads. On an H200, 43 of 277
     kernels with one stage were wrong or faulted, 5 of 92 without turns, and none of 2,124 others.
     """
-    made = Lowered(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
+    made = TritonCandidates(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
     turns = np.ones(len(tiles))
     for loop, _ in serial(made.facts.body):
         if pipelined(loop):

@@ -24,11 +24,11 @@ from mcfuser.space.statement import (
     statements,
 )
 
-Bounds = tuple[tuple[Affine, ...], tuple[Affine, ...]]
+PositionBounds = tuple[tuple[Affine, ...], tuple[Affine, ...]]
 """Lower and upper bounds of a position, inclusive."""
 
 
-def bounds(domain: Expr | None, axis: str) -> Bounds:
+def bounds(domain: Expr | None, axis: str) -> PositionBounds:
     """What the conjuncts of a domain that compare affine indices say about an axis: causal
     `n <= m` bounds n by m from above, and m by n from below."""
     lo: list[Affine] = []
@@ -114,7 +114,7 @@ def _bounded(loop: Loop, users: Counter[str], elsewhere: AbstractSet[str]) -> Lo
     if loop.kind != "serial" or any(isinstance(s, (Store, Share, Combine)) for s in inside):
         return loop
     here = Counter(name for s in inside for name in _uses(s))
-    found: list[Bounds] = []
+    found: list[PositionBounds] = []
     for s in inside:
         if isinstance(s, Compute) and loop.axis in s.operator.over:
             found.append(bounds(s.operator.domain, loop.axis))

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, lowest
 from mcfuser.expr import Affine, Call, Cast, Const, Expr, Index, Read, walk
+from mcfuser.space.reference import Array
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
@@ -31,8 +31,6 @@ from mcfuser.space.statement import (
     plain_index,
 )
 
-Array = NDArray[Any]
-
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "neg": np.negative, "abs": np.absolute, "exp": np.exp, "exp2": np.exp2, "log": np.log,
     "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor, "not": lambda x: x == 0,
@@ -47,7 +45,7 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass
-class Count:
+class RunCount:
     """What a run touched: elements of tensors inside their bounds, and padded ones; tile visits.
     `shared` and `gathered` are what parts left in memory, and what combining read of it."""
 
@@ -66,7 +64,7 @@ class _Run:
     inputs: Mapping[str, Array]
     outputs: dict[str, Array]
     buffers: dict[str, Array]
-    count: Count
+    count: RunCount
     at: dict[str, int]  # the first position of every loop's turn
     part: int = 0
     partial: dict[tuple[str, int], Array] = field(default_factory=dict)
@@ -78,7 +76,7 @@ class _Run:
         return self.start(axis) + np.arange(self.schedule.tile(axis))
 
 
-def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Count]:
+def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], RunCount]:
     """The chain's outputs by running every block of the schedule, and what was counted.
 
     `inputs` are as the chain indexes them. Elements that no block stores stay NaN.
@@ -86,7 +84,7 @@ def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str
     chain = schedule.chain
     outputs = {o: np.full(chain.shape(o), np.nan) for o in chain.outputs}
     known = {n: np.asarray(a, np.float64) for n, a in inputs.items()}
-    run = _Run(schedule, known, outputs, {}, Count(), {})
+    run = _Run(schedule, known, outputs, {}, RunCount(), {})
     for b in schedule.buffers:
         run.buffers[b.name] = np.full(schedule.shape(b.name), np.nan)
     with np.errstate(all="ignore"):

@@ -31,7 +31,7 @@ PADDING = 0.05
 SLACK = 1.2
 """Rule 4 allows this much over the limit, for errors of the estimate (section III-C)."""
 
-Kind = Literal["mcfuser", "chimera"]
+SpaceKind = Literal["mcfuser", "chimera"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     return found
 
 
-def space(chain: Chain, kind: Kind = "mcfuser", shifts: bool = True) -> Space:
+def space(chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True) -> Space:
     """Every candidate of a chain. `chimera` is the paper's ablation: deep tilings only, and no
     loop of one trip is dropped."""
     ready = program(chain, shifts)
@@ -253,7 +253,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PruneStep:
     """What is left after a rule."""
 
     rule: str
@@ -261,12 +261,12 @@ class Step:
     candidates: int
 
 
-def prune(found: Space, device: Device) -> tuple[Space, tuple[Step, ...]]:
+def prune(found: Space, device: Device) -> tuple[Space, tuple[PruneStep, ...]]:
     """The space after all rules, and what each one left."""
     steps = []
     for name, rule in RULES:
         found = rule(found, device)
-        steps.append(Step(name, _texts(found), found.candidates))
+        steps.append(PruneStep(name, _texts(found), found.candidates))
     return found, tuple(steps)
 
 

@@ -15,7 +15,7 @@ from mcfuser.chain import Operator
 from mcfuser.expr import Affine, Expr, Read
 
 Level = Literal["register", "shared", "global"]
-Kind = Literal["grid", "serial", "unrolled", "parallel", "split"]
+LoopKind = Literal["grid", "serial", "unrolled", "parallel", "split"]
 
 
 class Illegal(Exception):
@@ -57,7 +57,7 @@ class Loop:
     """
 
     axis: str
-    kind: Kind
+    kind: LoopKind
     body: tuple[Statement, ...]
     lo: tuple[Affine, ...] = ()
     hi: tuple[Affine, ...] = ()

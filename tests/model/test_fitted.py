@@ -10,7 +10,7 @@ from landscape import read, whole
 from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import attention, gemm
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.model.fitted import MEMORY, NAMES, Sample, costs, fit, predicted
+from mcfuser.model.fitted import MEMORY, NAMES, FitSample, costs, fit, predicted
 from mcfuser.model.groups import PACED
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import blocks
@@ -21,9 +21,9 @@ from tests.support.paths import LANDSCAPES
 H200 = CATALOGUE["nvidia/h200"]
 
 
-def sample(events, known) -> Sample:
+def sample(events, known) -> FitSample:
     far = np.zeros(len(events))
-    return Sample(events, far, predicted(events, far, known))
+    return FitSample(events, far, predicted(events, far, known))
 
 
 def test_a_fit_explains_times_by_the_constants_behind_them() -> None:
@@ -46,7 +46,7 @@ def test_memory_overlaps_with_the_rest_but_not_with_the_launch() -> None:
     times = predicted(events, far, true)
     assert (times >= 1e-6 + np.maximum(turns * 1e-6, 1.3 * far)).all()
     assert (times < 1e-6 + turns * 1e-6 + 1.3 * far).all()
-    found = fit([Sample(events, far, times)])
+    found = fit([FitSample(events, far, times)])
     assert {n: found[n] for n in ("turn", MEMORY)} == pytest.approx(
         {n: true[n] for n in ("turn", MEMORY)}, rel=0.05
     )
@@ -55,7 +55,7 @@ def test_memory_overlaps_with_the_rest_but_not_with_the_launch() -> None:
 def test_every_constant_is_positive() -> None:
     rng = np.random.default_rng(1)
     events = rng.random((100, len(NAMES)))
-    found = fit([Sample(events, np.zeros(100), rng.random(100) + 0.1)])
+    found = fit([FitSample(events, np.zeros(100), rng.random(100) + 0.1)])
     assert all(0 < v < 10 for v in found.values())
 
 

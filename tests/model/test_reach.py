@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import Chain, gemm
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.reach import apart, run_of
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
@@ -19,14 +19,14 @@ TILES = {"m": 16, "n": 32, "k": 8, "h": 64}
 GEMM = gemm(1, 64, 64, 64, 128, "float16")
 
 
-def made(c: Chain = GEMM) -> Lowered:
+def made(c: Chain = GEMM) -> TritonCandidates:
     plan = Plan(program(c), parse("mh.nk"), frozenset())
     rows = np.asarray([[TILES[a] for a in plan.axes]])
     one = np.asarray([1])
-    return Lowered(plan, rows, 4 * one, one, one < 0)
+    return TritonCandidates(plan, rows, 4 * one, one, one < 0)
 
 
-def load(found: Lowered, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
+def load(found: TritonCandidates, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
     return next(
         (s, outer)
         for s, outer in statements(found.facts.body)

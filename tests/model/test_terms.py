@@ -7,7 +7,7 @@ import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.terms import BLOCKS, LIMIT, LINE, Terms, resident, terms
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
@@ -19,16 +19,16 @@ GEMM = gemm(1, 512, 256, 256, 64, "float16")
 
 
 def made(c=GEMM, warps: int = 4, stages: int = 2, hopper: bool = True, split: str | None = None,
-         parts: int = 1, last: bool = False, **tiles: int) -> Lowered:  # fmt: skip
+         parts: int = 1, last: bool = False, **tiles: int) -> TritonCandidates:  # fmt: skip
     sizes = TILES | tiles
     dead = frozenset(a for a, n in sizes.items() if n >= c.size(a))
     plan = Plan(program(c), parse("mh.nk"), dead, split, parts)
     rows = np.asarray([[sizes[a] for a in plan.axes]])
     one = np.asarray([1])
-    return Lowered(plan, rows, warps * one, stages * one, np.asarray([last]), hopper)
+    return TritonCandidates(plan, rows, warps * one, stages * one, np.asarray([last]), hopper)
 
 
-def events(found: Lowered, name: str, device=H200) -> float:
+def events(found: TritonCandidates, name: str, device=H200) -> float:
     return float(terms(found, device).of(name)[0])
 
 

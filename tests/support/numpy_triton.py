@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mcfuser.codegen.triton import Source, TensorMap
+from mcfuser.codegen.triton import TensorMap, TritonSource
 
 DTYPES = {
     "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32,
@@ -167,7 +167,7 @@ def turns(*ends: Any) -> Iterator[Tile]:
     return (tile(np.int32(i)) for i in range(*map(int, ends)))
 
 
-def workspaces(source: Source) -> dict[str, np.ndarray]:
+def workspaces(source: TritonSource) -> dict[str, np.ndarray]:
     """Poisoned, but for what is to hold zeros."""
     return {
         w.name: np.full(w.size, 0 if w.zero else POISON[w.dtype], DTYPES[w.dtype])
@@ -176,7 +176,7 @@ def workspaces(source: Source) -> dict[str, np.ndarray]:
 
 
 def run(
-    source: Source, memory: Mapping[str, np.ndarray], extents: Mapping[str, int] | None = None
+    source: TritonSource, memory: Mapping[str, np.ndarray], extents: Mapping[str, int] | None = None
 ) -> None:
     """Runs every block of every kernel on flat arrays, by parameter; outputs are written in place.
 

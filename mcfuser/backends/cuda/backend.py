@@ -20,7 +20,7 @@ from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
-from mcfuser.lowering.triton.knobs import Lowering
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.model import fitted
 from mcfuser.model.worth import hopeless, worth
@@ -32,7 +32,7 @@ class CudaBackend:
     """Kernels for the NVIDIA GPUs of the catalogue (mcfuser.backend.Backend)."""
 
     kind: str = "cuda"
-    knobs: type = Lowering
+    knobs: type = TritonKnobs
     sources: tuple[str, ...] = (
         "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
         "codegen/cuda/cubin.py",

@@ -14,9 +14,9 @@ from typing import Any
 
 from mcfuser.backend import Building
 from mcfuser.chain import BYTES, Chain, from_json
-from mcfuser.codegen import triton
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
@@ -44,7 +44,7 @@ class Trial:
     chain: Chain
     expression: str
     tiles: Mapping[str, int]
-    lowering: triton.Lowering
+    lowering: TritonKnobs
     work: float
     units: int = 1
 
@@ -115,17 +115,17 @@ def trials(device: Device) -> list[Trial]:
     """What is timed on a device; copies are of a size that its cache holds, or does not."""
     held = 1 << int(math.log2(max(device.cache, 1 << 22) / 4))
     found = [
-        Trial(LAUNCH, _map({"m": 16}, "X[m] * 2.0"), "m.", {"m": 16}, triton.Lowering(1, 1), 1.0),
+        Trial(LAUNCH, _map({"m": 16}, "X[m] * 2.0"), "m.", {"m": 16}, TritonKnobs(1, 1), 1.0),
         _copy("cache", held, device.units),
         _copy("memory", max(8 * held, 1 << 27), 1),
         Trial(
             "turn", _product(16, 16, 16 * TURNS), "mn.k", {"m": 16, "n": 16, "k": 16},
-            triton.Lowering(1, 1), float(TURNS),
+            TritonKnobs(1, 1), float(TURNS),
         ),
         _rate("warp", (32, 64), device),
         Trial(
             "function", _map({"m": 1 << 22}, _nested(DEEP)), "m.", {"m": 1024},
-            triton.Lowering(4, 1), DEEP * 2.0**22, device.units,
+            TritonKnobs(4, 1), DEEP * 2.0**22, device.units,
         ),
     ]  # fmt: skip
     return found + [_rate(f"product {m}x{n}", (m, n), device) for m, n in SHAPES]
@@ -135,14 +135,14 @@ def _copy(name: str, nbytes: int, units: int) -> Trial:
     """Reads so many bytes and writes as many."""
     rows = nbytes // (ROW * BYTES["float32"])
     chain = _map({"m": rows, "n": ROW}, "X[m, n] * 2.0")
-    return Trial(name, chain, "mn.", {"m": 2, "n": ROW}, triton.Lowering(8, 1), 2.0 * nbytes, units)
+    return Trial(name, chain, "mn.", {"m": 2, "n": ROW}, TritonKnobs(8, 1), 2.0 * nbytes, units)
 
 
 def _rate(name: str, tile: tuple[int, int], device: Device) -> Trial:
     """A product with as many tiles as fill the device some times."""
     m, n, k = 2048, 4096, 1024
     tiles = {"m": tile[0], "n": tile[1], "k": 64}
-    lowering = triton.Lowering(8 if tile[0] * tile[1] > 64 * 128 else 4, 3)
+    lowering = TritonKnobs(8 if tile[0] * tile[1] > 64 * 128 else 4, 3)
     work = 2.0 * m * n * k
     return Trial(name, _product(m, n, k), "mn.k", tiles, lowering, work, device.units)
 

@@ -25,11 +25,11 @@ from mcfuser.codegen.tensorir.passes import (
 )
 from mcfuser.codegen.tensorir.product import pack, product
 from mcfuser.codegen.tensorir.scratch import scratch, workspace
-from mcfuser.codegen.tensorir.source import Source
+from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.codegen.tensorir.turns import turns
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE, Call, Cast, Const, read
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
@@ -47,8 +47,8 @@ from mcfuser.space.statement import (
 
 
 def generate(
-    schedule: Schedule, name: str, lowering: Lowering, shapes: Shapes | None = None
-) -> Source:
+    schedule: Schedule, name: str, lowering: TensorirKnobs, shapes: Shapes | None = None
+) -> TensorirSource:
     """The schedule as the text of a PrimFunc.
 
     `shapes` are the extents that the parameters have in the surrounding graph; without them a
@@ -72,7 +72,7 @@ def generate(
         w.put("T.reads()")
         w.put("T.writes()")
         _phases(w)
-    return Source("\n".join(w.lines) + "\n", name, tuple(packed.items()), given.scalars)
+    return TensorirSource("\n".join(w.lines) + "\n", name, tuple(packed.items()), given.scalars)
 
 
 def _direct(body: Sequence[Statement]) -> dict[str, str]:

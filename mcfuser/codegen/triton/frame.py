@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.dialect import TRITON, Dialect
 from mcfuser.codegen.triton.position import Position
-from mcfuser.codegen.triton.tile import Scope, Value, literal, named, shape_text
+from mcfuser.codegen.triton.tile import Scope, TileValue, literal, named, shape_text
 from mcfuser.expr import Read, index_text
 from mcfuser.lowering.triton.hopper.groups import Groups
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 
@@ -73,7 +73,7 @@ class Frame:
     """
 
     schedule: Schedule
-    layout: Layout
+    layout: TileLayout
     split: Part | None = None
     dialect: Dialect = TRITON
     at: dict[str, int | None] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Frame:
         least = f"{self.dialect.word('minimum')}({end}, {size})"
         return least if self.schedule.ragged(a) else end
 
-    def inside(self, a: str) -> Value | None:
+    def inside(self, a: str) -> TileValue | None:
         """The mask of an axis, None where all its lanes are inside."""
         if self.layout.scalar(a):
             return None
@@ -179,9 +179,9 @@ class Frame:
             needed = width > tile or self.schedule.ragged(a)
         if self.groups is not None and a == self.groups.rows:  # a group may have no rows at all
             needed = needed or self.groups.whole.ragged(a)
-        return Value(f"{a}_in", (a,), "bool") if needed else None
+        return TileValue(f"{a}_in", (a,), "bool") if needed else None
 
-    def masks(self, axes: Sequence[str]) -> list[Value]:
+    def masks(self, axes: Sequence[str]) -> list[TileValue]:
         return [mask for a in axes if (mask := self.inside(a)) is not None]
 
     def define(self, a: str, lines: list[str]) -> list[str]:
@@ -200,16 +200,16 @@ class Frame:
 
     # --- values
 
-    def position(self, a: str) -> Value:
+    def position(self, a: str) -> TileValue:
         """The positions of an axis, a number where it takes one a turn."""
         if a not in self.at:
             raise Illegal(f"a statement uses axis '{a}' outside its loop")
         if not self.layout.scalar(a):
-            return Value(a, (a,), "int32")
+            return TileValue(a, (a,), "int32")
         turn = self.at[a]
-        return literal(turn) if turn is not None else Value(a, (), "int32")
+        return literal(turn) if turn is not None else TileValue(a, (), "int32")
 
-    def read(self, r: Read) -> Value:
+    def read(self, r: Read) -> TileValue:
         """A tile that was loaded or computed, in a dtype that is computed in."""
         load = self.layout.loads.get(r.tensor)
         dims = self.schedule.buffer(r.tensor).dims
@@ -217,7 +217,7 @@ class Frame:
         if r.indices != held:
             found = ", ".join(index_text(i) for i in r.indices)
             raise Illegal(f"'{r.tensor}' is read at {found}, where its tile does not lie")
-        return Value(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
+        return TileValue(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
 
     def full(self, name: str, number: float) -> str:
         """A buffer's tile with one number everywhere."""

@@ -23,22 +23,22 @@ from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON_HEAD
 from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.loop import block
-from mcfuser.codegen.triton.source import Launch, Source, Workspace
+from mcfuser.codegen.triton.source import Launch, TritonSource, Workspace
 from mcfuser.lowering.loops import block_body
 from mcfuser.lowering.triton.hopper.groups import Groups
-from mcfuser.lowering.triton.knobs import Lowering
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.knobs import TritonKnobs
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Loop, Share, Statement, statements
 
-DEFAULT = Lowering()
+DEFAULT = TritonKnobs()
 HEAD = ("import triton", "import triton.language as tl")
 
-Kernel = tuple[list[str], Launch]
+KernelLines = tuple[list[str], Launch]
 """A function's lines, and how to launch it."""
 
 
-def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Source:
+def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> TritonSource:
     """The schedule as Triton source whose first kernel has that name.
 
     Raises Illegal where Triton cannot express it: a tile over Triton's 1,048,576 elements,
@@ -60,7 +60,7 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
         least = f"LOWEST = {language.word('constexpr')}({LOWEST:.17g})"
         head += [least.replace("e+", "e"), ""]
     lines = [*head, *(line for text in texts for line in ("", *text, ""))]
-    return Source(
+    return TritonSource(
         "\n".join(lines[:-1]) + "\n",
         tuple(launch for _, launch in kernels),
         parameters,
@@ -74,9 +74,9 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
 
 
 def _kernels(
-    schedule: Schedule, name: str, lowering: Lowering, pointers: Sequence[str]
-) -> list[Kernel]:
-    layout = Layout(schedule, lowering.tma)
+    schedule: Schedule, name: str, lowering: TritonKnobs, pointers: Sequence[str]
+) -> list[KernelLines]:
+    layout = TileLayout(schedule, lowering.tma)
     if schedule.split is None:
         kernels = [_one(layout, name, pointers)]
     elif lowering.combine == "last":
@@ -110,9 +110,9 @@ def _broken(words: str) -> list[str]:
     return lines
 
 
-def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
+def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ...]:
     """What the parts share, and how many of them have."""
-    layout, found = Layout(schedule), []
+    layout, found = TileLayout(schedule), []
     for s, _ in statements(schedule.body):
         if isinstance(s, Share):
             one = layout.workspace(s.buffer)
@@ -129,31 +129,31 @@ def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
 # --- kernels
 
 
-def _one(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _one(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     frame = _frame(layout.schedule, layout)
     return _kernel(frame, block(frame, block_body(layout.schedule.body)), name, pointers, pointers)
 
 
-def _local(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _local(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     """The parts, each of which ends with what it shares."""
     parts, _ = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, parts.body), parts)
     return _kernel(frame, block(frame, parts.body), name, pointers)
 
 
-def _global(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _global(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     """What follows the parts, in a kernel of its own."""
     _, rest = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, rest))
     return _kernel(frame, block(frame, rest), name, pointers)
 
 
-def _alone(layout: Layout, body: tuple[Statement, ...]) -> Layout:
+def _alone(layout: TileLayout, body: tuple[Statement, ...]) -> TileLayout:
     """The layout of a kernel in which these statements are all."""
     return replace(layout, schedule=replace(layout.schedule, body=body))
 
 
-def _last(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _last(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     """The parts, and what follows them in the block that ends last.
 
     The barrier puts the stores of all threads before the count, whose order puts them before what
@@ -188,7 +188,7 @@ def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
 # --- what surrounds the statements
 
 
-def _frame(schedule: Schedule, layout: Layout, parts: Loop | None = None) -> Frame:
+def _frame(schedule: Schedule, layout: TileLayout, parts: Loop | None = None) -> Frame:
     """A block's place: axes with turns of the grid, and axes with one turn."""
     split = parts.axis if parts is not None else None
     frame = Frame(schedule, layout, _part(schedule, split) if split is not None else None)
@@ -206,7 +206,7 @@ def _part(schedule: Schedule, a: str) -> Part:
 
 def _kernel(
     frame: Frame, lines: list[str], name: str, pointers: Sequence[str], always: Sequence[str] = ()
-) -> Kernel:
+) -> KernelLines:
     """The function around these lines: it takes the pointers, maps and extents that they mention,
     and those pointers that it always takes, but of tensors that come through maps alone."""
     chain, schedule = frame.schedule.chain, frame.schedule

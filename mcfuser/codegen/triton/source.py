@@ -48,7 +48,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TritonSource:
     """The text of one kernel, or of two that run one after the other, and how to launch them.
 
     `parameters` are the tensors that they take, the chain's inputs and then its outputs, `dtypes`

@@ -12,7 +12,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
 from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.tile import (
     TERM,
-    Value,
+    TileValue,
     aligned,
     apply,
     both,
@@ -29,10 +29,10 @@ from mcfuser.space.statement import Combine, Compute, Fill, Init, Keep, Load, Re
 
 LONG = 24
 
-Line = Load | Init | Compute | Keep | Repair | Share | Combine | Store
+SimpleStatement = Load | Init | Compute | Keep | Repair | Share | Combine | Store
 
 
-def write(frame: Frame, s: Line) -> list[str]:
+def write(frame: Frame, s: SimpleStatement) -> list[str]:
     """The lines of a statement in the turn at hand. Raises Illegal where Triton has none."""
     match s:
         case Load():
@@ -145,17 +145,19 @@ def _factor(s: Compute) -> tuple[Expr, str]:
     return e, ""
 
 
-def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], times: str) -> list[str]:
+def _reduce(
+    frame: Frame, s: Compute, body: TileValue, kept: tuple[str, ...], times: str
+) -> list[str]:
     kind = s.operator.reduce
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
         whole = f"{frame.dialect.word(kind)}({words}, {i})"
         words = whole if s.buffer not in frame.lanes else f"lanes({words})"
     words = f"{words}{times}" if words != body.text else f"{body.within(TERM)}{times}"
-    return _accumulate(frame, s, Value(words, kept, body.dtype))
+    return _accumulate(frame, s, TileValue(words, kept, body.dtype))
 
 
-def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
+def _accumulate(frame: Frame, s: Compute, step: TileValue) -> list[str]:
     name, larger = frame.tile(s.buffer), frame.dialect.word("maximum")
     if s.buffer in frame.fresh:
         least = repr(int(lowest(step.dtype))) if step.dtype in DISCRETE else "LOWEST"
@@ -167,9 +169,13 @@ def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
 
 
 def _masked(
-    frame: Frame, s: Compute, body: Value, conditions: Sequence[Value], order: Sequence[str],
+    frame: Frame,
+    s: Compute,
+    body: TileValue,
+    conditions: Sequence[TileValue],
+    order: Sequence[str],
     lines: list[str],
-) -> Value:  # fmt: skip
+) -> TileValue:
     """The value where all conditions hold, the identity of the reduction elsewhere."""
     to = frame.dialect
     mask = both(to, conditions, order)
@@ -184,7 +190,7 @@ def _masked(
         number = f"_{len(lines)}" if lines else ""
         inside = frame.part(f"{s.buffer}_mask{number}", inside, lines)
     words = f"{to.word('where')}({inside}, {aligned(to, body, space).text}, {identity})"
-    return Value(words, space, body.dtype)
+    return TileValue(words, space, body.dtype)
 
 
 # --- matrix products
@@ -209,7 +215,7 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     step = frame.named("part", f"{s.buffer}_step")
     lines += call(frame.depth, f"{step} = {to.moving('dot')}", [a, b, *precision])
     words = f"{to.moving('reshape')}({step}, {shape})"
-    return lines + _accumulate(frame, s, aligned(to, Value(words, flat, "float32"), kept))
+    return lines + _accumulate(frame, s, aligned(to, TileValue(words, flat, "float32"), kept))
 
 
 def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[str, str, str]:

@@ -31,7 +31,7 @@ MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
+class TileLayout:
     """Facts about a schedule in Triton's terms. Raises Illegal where there are none."""
 
     schedule: Schedule

@@ -31,7 +31,7 @@ BASE = 36.0
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class TritonCandidates:
     """A plan's candidates under Triton: `tiles` [candidates, axes], `warps` and `stages` each;
     `last` where the last block to end combines the parts of a split, and not a second kernel;
     `tma` where operands of products come through tensor maps."""

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import Chain, attention, from_json, gemm
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, bindable, tilings
 from mcfuser.space.statement import Illegal
 from tests.support.chains import renamed
@@ -269,7 +270,7 @@ def test_the_source_says_how_to_launch_it() -> None:
     schedule = scheduled(
         attention(3, 64, 64, 32, 32, "float16"), "mh.nk", sizes("m=16 n=16 k=32 h=16")
     )
-    source = generate(schedule, "kernel", Lowering(warps=8, stages=3))
+    source = generate(schedule, "kernel", TritonKnobs(warps=8, stages=3))
     assert source.grid == (3 * 4 * 2, 1, 1)
     assert source.parameters == ("Q", "K", "V", "O")
     assert source.dtypes == ("float16",) * 4

@@ -18,7 +18,7 @@ from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.lowering.triton.layout import MOST
 from mcfuser.lowering.triton.planned import Planned, planned
 from mcfuser.lowering.triton.products import row_axes
-from mcfuser.lowering.triton.width import Count, widths
+from mcfuser.lowering.triton.width import IntOrInts, widths
 from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
 from mcfuser.space.statement import Illegal
 
@@ -124,7 +124,9 @@ class Tiled:
             fits &= np.asarray(lanes) <= MOST
         return fits
 
-    def _of(self, which: Ints, rows: str, count: Callable[[str], Count]) -> Callable[[str], Count]:
+    def _of(
+        self, which: Ints, rows: str, count: Callable[[str], IntOrInts]
+    ) -> Callable[[str], IntOrInts]:
         """Counts along the axes of one group's tiles."""
         return lambda a: ROWS if a == rows else np.asarray(count(a))[which]
 

@@ -22,9 +22,9 @@ from mcfuser.lowering.loops import around_loop
 from mcfuser.lowering.triton.hopper.rings import Ring, ring
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.lowering.triton.instructions import ROWS, THREADS, WIDEST
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.lowering.triton.products import row_axes
-from mcfuser.lowering.triton.width import Count
+from mcfuser.lowering.triton.width import IntOrInts
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Load, Loop, Statement, Store, statements
@@ -52,7 +52,7 @@ class Groups:
     @cached_property
     def rows(self) -> str:
         """The axis along which groups divide the block."""
-        layout = Layout(self.whole)
+        layout = TileLayout(self.whole)
         found = row_axes(layout.dots.values(), lambda a: not layout.scalar(a))
         if len(found) != 1:
             raise Illegal("warp groups divide the rows of products, and these are not one axis")
@@ -76,11 +76,11 @@ class Groups:
         return THREADS * (self.count + 1)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> TileLayout:
         """That of one group."""
         _ = self.count
         tiles = tuple((a, ROWS if a == self.rows else t) for a, t in self.whole.tiles)
-        return Layout(replace(self.whole, tiles=tiles), tma=True)
+        return TileLayout(replace(self.whole, tiles=tiles), tma=True)
 
     # --- the loop
 
@@ -201,11 +201,11 @@ class Groups:
         once."""
         return int(self.held(self.layout.width, late))
 
-    def held(self, width: Callable[[str], Count], late: Sequence[Compute] = ()) -> Count:
+    def held(self, width: Callable[[str], IntOrInts], late: Sequence[Compute] = ()) -> IntOrInts:
         """The same where tiles are so wide, for one candidate or for many at once."""
         lefts = [self.layout.dots[s.buffer].left.tensor for s in late]
         tiles = [(s.buffer, 4) for s in self.dots] + [(n, 2) for n in lefts]
-        total: Count = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
+        total: IntOrInts = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
         return total // (4 * THREADS) + BESIDE
 
     @cached_property

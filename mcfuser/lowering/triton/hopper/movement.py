@@ -12,7 +12,7 @@ from mcfuser.chain import Product
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.hopper.groups import Groups
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.statement import Compute, Illegal, Repair, statements
 
 MOVED = "a group would move values among its threads"
@@ -72,7 +72,7 @@ def _casts(e: Expr) -> set[str]:
 # --- other statements
 
 
-def _order(layout: Layout, s: Compute) -> tuple[str, ...]:
+def _order(layout: TileLayout, s: Compute) -> tuple[str, ...]:
     """The axes of what a statement computes before it reduces it."""
     return layout.space(s.buffer) + layout.extending(s.operator.over)
 
@@ -94,7 +94,7 @@ def needed(groups: Groups, a: str) -> bool:
     return layout.width(a) > schedule.tile(a) or ragged
 
 
-def _lies(layout: Layout, e: Expr, mask: Collection[str], order: Sequence[str]) -> bool:
+def _lies(layout: TileLayout, e: Expr, mask: Collection[str], order: Sequence[str]) -> bool:
     """The values of an expression, chosen by a mask along some axes, extend along all axes of a
     tile in their order as they are."""
     found = _space(layout, e, order)
@@ -104,7 +104,7 @@ def _lies(layout: Layout, e: Expr, mask: Collection[str], order: Sequence[str]) 
     return space == tuple(order) and (bool(space) or not _constant(layout, e))
 
 
-def _space(layout: Layout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | None:
+def _space(layout: TileLayout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | None:
     """The axes along which an expression's values extend; None where parts of it meet in another
     order than that of the tile, or along axes that it lacks."""
     if isinstance(e, Const):
@@ -123,7 +123,7 @@ def _space(layout: Layout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | N
     return tuple(a for a in order if a in along) if along <= {*order} else None
 
 
-def _constant(layout: Layout, e: Expr) -> bool:
+def _constant(layout: TileLayout, e: Expr) -> bool:
     """The expression is a number that is known as the kernel is written."""
     if isinstance(e, Index):
         return layout.scalar(e.axis) and layout.schedule.trips(e.axis) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mcfuser.chain import BYTES
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, dimensions
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.statement import Illegal, Load
 
 
@@ -32,7 +32,7 @@ class Ring:
         return self.shape[0] * self.shape[1] * BYTES[self.map.dtype]
 
 
-def ring(layout: Layout, s: Load, rows: str, looped: bool) -> Ring:
+def ring(layout: TileLayout, s: Load, rows: str, looped: bool) -> Ring:
     """The ring of a loaded operand under the layout of one group, which divides `rows`. Raises
     Illegal where the operand has none."""
     if s.buffer not in layout.maps:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mcfuser.chain import BYTES, Chain
 from mcfuser.expr import Affine, Read
 from mcfuser.lowering.triton.address import steps, wide
-from mcfuser.lowering.triton.width import Count
+from mcfuser.lowering.triton.width import IntOrInts
 
 DTYPES = ("float16", "bfloat16", "float32")
 MOST_DIMENSIONS = 5
@@ -92,7 +92,7 @@ def tensor_map(chain: Chain, read: Read, width: Callable[[str], int]) -> TensorM
 
 
 def mappable(
-    chain: Chain, read: Read, tile: Callable[[str], Count], width: Callable[[str], Count]
+    chain: Chain, read: Read, tile: Callable[[str], IntOrInts], width: Callable[[str], IntOrInts]
 ) -> NDArray[np.bool_]:
     """Whether tiles of a read, `tile` positions and `width` lanes along each axis, are matrices
     that can come through a tensor map, with no lane that a mask would hide inside the tensor.

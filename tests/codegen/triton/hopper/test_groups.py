@@ -9,8 +9,9 @@ import pytest
 
 from mcfuser.chain import Chain
 from mcfuser.codegen.cuda.cubin import compile_source
-from mcfuser.codegen.triton import Lowering, Source, generate, grid
+from mcfuser.codegen.triton import TritonSource, generate, grid
 from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
@@ -41,7 +42,7 @@ class Case:
         return scheduled(self.plain, self.expression, {**TILES, **sizes(self.tiles)})
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TritonSource:
         return written(self.schedule, self.stages)
 
 
@@ -54,11 +55,11 @@ def sizes(words: str) -> dict[str, int]:
     return {a: int(n) for a, n in (w.split("=") for w in words.split())}
 
 
-def written(schedule: Schedule, stages: int = 2) -> Source:
-    return generate(schedule, "kernel", Lowering(stages=stages, tma=True, groups=True))
+def written(schedule: Schedule, stages: int = 2) -> TritonSource:
+    return generate(schedule, "kernel", TritonKnobs(stages=stages, tma=True, groups=True))
 
 
-def wrong(chain: Chain, source: Source, seed: int) -> float:
+def wrong(chain: Chain, source: TritonSource, seed: int) -> float:
     """How far the worst output is from what the chain means in float64, in tolerances."""
     memory = memory_of(chain, source, seed)
     expected = evaluate(chain, {n: logical(chain, n, memory[n]) for n in chain.inputs})
@@ -67,7 +68,7 @@ def wrong(chain: Chain, source: Source, seed: int) -> float:
     return max(error(chain, n, memory, expected) / tolerance for n, tolerance in every)
 
 
-def agree(case: Case) -> Source:
+def agree(case: Case) -> TritonSource:
     source = case.source
     assert source.gluon
     for seed in range(SEEDS):
@@ -246,7 +247,7 @@ def test_a_race_or_a_deadlock_is_found(name: str) -> None:
     assert any(broken(plain, replace(source, text=text), seed) for seed in range(10))
 
 
-def broken(chain: Chain, source: Source, seed: int) -> bool:
+def broken(chain: Chain, source: TritonSource, seed: int) -> bool:
     try:
         return wrong(chain, source, seed) > 1
     except Broken:
