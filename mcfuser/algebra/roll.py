@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
-from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.quotient import unguarded
 from mcfuser.algebra.steady import RepairStep, step_of, unsteady
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
@@ -79,7 +79,7 @@ def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
 
 def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     target, moving = chain.operator(d.target), chain.operator(d.moving)
-    body = bare(through_maps(chain, target.body))
+    body = unguarded(through_maps(chain, target.body))
     if target.domain is not None and _reads(through_maps(chain, target.domain), d.moving):
         return _refuse(d, f"the domain of '{d.target}' depends on '{d.moving}'")
     for name in (d.target, d.moving):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import ONE, Linear, added, linear, scaled
-from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.quotient import unguarded
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, reads
 
@@ -103,7 +103,7 @@ def _anchored(chain: Chain, form: Linear, moving: Operator, over: Sequence[str])
 
 def _maxima(chain: Chain, moving: Operator) -> list[Linear]:
     """What a maximum is at least, as linear forms."""
-    body = bare(through_maps(chain, moving.body))
+    body = unguarded(through_maps(chain, moving.body))
     whole = [body, *(body.args if isinstance(body, Call) and body.op == "max" else ())]
     return [linear(e) for e in whole]
 
@@ -141,7 +141,7 @@ def _exponent(e: Expr) -> Linear | None:
 def _at_least_one(chain: Chain, o: Operator) -> bool:
     """A sum of a positive number times `exp(k * (x - r))`, r the maximum of the same x over the
     same positions: the first step that it takes has that number in it, where its maximum is."""
-    body = bare(through_maps(chain, o.body))
+    body = unguarded(through_maps(chain, o.body))
     form = _exponent(body) if _exponential(body) else None
     for r in reads(body) if form else ():
         top = chain.operator(r.tensor) if r.tensor not in chain.inputs else None

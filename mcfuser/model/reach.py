@@ -13,7 +13,9 @@ from mcfuser.space.plan import Floats
 from mcfuser.space.statement import Load, Loop
 
 
-def apart(made: TritonCandidates, s: Load, outer: tuple[Loop, ...], together: Floats) -> Floats:
+def distinct_tiles(
+    made: TritonCandidates, s: Load, outer: tuple[Loop, ...], together: Floats
+) -> Floats:
     """Different tiles that blocks running together load: the grid's last loop turns fastest."""
     axes = {a for index in s.read.indices for a in index.axes}
     found, left = np.ones(len(made.tiles)), together
@@ -31,7 +33,7 @@ def run_of(made: TritonCandidates, s: Load) -> Floats:
     width = float(BYTES[tensor.dtype])
     strides: Mapping[int, int] = dict(enumerate(tensor.strides or ()))
     for i, index in enumerate(s.read.indices):
-        beside = strides[i] == 1 if strides else i == len(s.read.indices) - 1
-        if beside and (a := index.plain) is not None:
+        contiguous = strides[i] == 1 if strides else i == len(s.read.indices) - 1
+        if contiguous and (a := index.plain) is not None:
             return width * made.sizes.of(a).astype(np.float64)
     return np.full(len(made.tiles), width)

@@ -34,11 +34,11 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Repair,
-    Share,
+    SaveOld,
     Store,
+    StorePartial,
     statements,
 )
 
@@ -110,11 +110,11 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
                 nbytes = nbytes + sum((moved(r.tensor) for r in reads(s.body)), np.zeros(1))
         elif isinstance(s, Repair):
             nbytes = 2 * moved(s.buffer)
-        elif isinstance(s, (Init, Store, Share)):
+        elif isinstance(s, (Init, Store, StorePartial)):
             nbytes = moved(s.buffer)
         elif isinstance(s, Combine):
             nbytes = plan.parts * 3 * sum((moved(n) for n in shared(s)), np.zeros(1))
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             nbytes = 2 * moved(s.buffer)
         total += count * (nbytes / device.bandwidth + TURN)
     return total

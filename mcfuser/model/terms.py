@@ -20,7 +20,7 @@ from mcfuser.lowering.loops import inner, innermost, peak, serial
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.reach import apart, run_of
+from mcfuser.model.reach import distinct_tiles, run_of
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
@@ -29,8 +29,8 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Store,
+    StorePartial,
     statements,
 )
 
@@ -75,15 +75,15 @@ runs at the same time reads."""
 @dataclass
 class Terms:
     """Events a block by term; blocks in all, and blocks that share a multiprocessor; `peak` is the
-    longest block over the average one; `far` is what the device's memory takes at least, in
-    seconds, where the tensors outgrow its cache."""
+    longest block over the average one; `dram_seconds` is what the device's memory takes at least,
+    in seconds, where the tensors outgrow its cache."""
 
     size: int
     events: dict[str, Floats] = field(default_factory=dict)
     blocks: Floats = field(default_factory=lambda: np.zeros(0))
     resident: Floats = field(default_factory=lambda: np.zeros(0))
     peak: Floats = field(default_factory=lambda: np.zeros(0))
-    far: Floats = field(default_factory=lambda: np.zeros(0))
+    dram_seconds: Floats = field(default_factory=lambda: np.zeros(0))
 
     def add(self, name: str, count: Floats) -> None:
         assert name in (*ONCE, *SHARED, *WAITS, *BUSY), name
@@ -106,7 +106,7 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
     found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
     found.resident = resident(made, device)
     together = np.minimum(found.blocks, device.units * found.resident)
-    far = _far(made, device)
+    dram_seconds = _dram_seconds(made, device)
     turns = np.ones(found.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
@@ -119,20 +119,20 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
             found.add("simple_all", times * _elements(made, s.buffer, outer, made.width))
         elif isinstance(s, Load):
             _load(found, made, s, outer, times)
-            others = apart(made, s, outer, together)
+            others = distinct_tiles(made, s, outer, together)
             found.add("distinct", times * made.nbytes(s.buffer) * others / together)
-        elif isinstance(s, Share | Combine):
+        elif isinstance(s, StorePartial | Combine):
             _parts(found, made, s, outer, times)
         elif isinstance(s, Store):
             found.add("stored", times * made.nbytes(s.buffer))
     for loop, outer in serial(made.facts.body):
-        _loop(found, made, loop, outer, far > 0)
+        _loop(found, made, loop, outer, dram_seconds > 0)
     found.add("spill", np.maximum(0.0, made.registers - LIMIT) * turns)
     if made.tma is not None:
         found.add("maps", made.tma.astype(np.float64))
     found.add("warps", made.warps.astype(np.float64))
     found.peak = peak(made.facts.body, made.sizes)
-    found.far = np.full(found.size, far)
+    found.dram_seconds = np.full(found.size, dram_seconds)
     return found
 
 
@@ -149,7 +149,7 @@ def resident(made: TritonCandidates, device: Device) -> Floats:
     return found
 
 
-def _far(made: TritonCandidates, device: Device) -> float:
+def _dram_seconds(made: TritonCandidates, device: Device) -> float:
     chain = made.plan.program.chain
     total = float(sum(tensor_bytes(chain, t) for t in (*chain.inputs, *chain.outputs)))
     return total / device.bandwidth if total > device.cache else 0.0
@@ -167,7 +167,7 @@ def _elements(
 
 
 def _loop(
-    found: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], far: bool
+    found: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], dram_seconds: bool
 ) -> None:
     """A pipelined loop waits for a tile each turn, but as many of them are in flight as there are
     stages to spare; with one to spare, the arrival of what threads copy is waited for as well."""
@@ -177,15 +177,15 @@ def _loop(
     for s, o in statements((loop,)):
         if not isinstance(s, Load) or innermost(o) is not loop:
             continue
-        ahead = made.ahead(s, o)
-        some, alone = some | ahead, alone | ~ahead
+        asynchronous = made.asynchronous(s, o)
+        some, alone = some | asynchronous, alone | ~asynchronous
         copies = repeats(made.sizes, tuple(x for x in o if x.kind == "unrolled"))
         nbytes = copies * made.nbytes(s.buffer)
-        found.add("arrive", (ahead & ~made.mapped(s) & (made.stages == 2)) * turns * nbytes)
-        found.add("exposed", ahead * entries * nbytes)
+        found.add("arrive", (asynchronous & ~made.mapped(s) & (made.stages == 2)) * turns * nbytes)
+        found.add("exposed", asynchronous * entries * nbytes)
     found.add("turn", some * turns / np.maximum(made.stages - 1.0, 1.0))
     found.add("fill", some * entries * made.stages)
-    if far:
+    if dram_seconds:
         found.add("far_fill", some * entries)
         found.add("far_load", alone * turns)
 
@@ -197,7 +197,7 @@ def _load(
     and lines of the cache come whole."""
     nbytes = made.nbytes(s.buffer)
     run = np.minimum(run_of(made, s), nbytes)
-    alone, mapped = ~made.ahead(s, outer), made.mapped(s)
+    alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
     found.add("box", mapped * times * nbytes)
     found.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))
     found.add("exposed", alone * times * nbytes)
@@ -259,10 +259,14 @@ def _map(found: Terms, made: TritonCandidates, s: Compute, times: Floats) -> Non
 
 
 def _parts(
-    found: Terms, made: TritonCandidates, s: Share | Combine, outer: tuple[Loop, ...], times: Floats
+    found: Terms,
+    made: TritonCandidates,
+    s: StorePartial | Combine,
+    outer: tuple[Loop, ...],
+    times: Floats,
 ) -> None:
     """What combines parts loads what each of them shared."""
-    if isinstance(s, Share):
+    if isinstance(s, StorePartial):
         return
     parts = float(made.plan.parts)
     nbytes = times * parts * 4 * _elements(made, s.buffer, outer, made.asked)

@@ -21,13 +21,15 @@ FEW = 4
 """Elements of its largest product that a thread should have: with fewer, warps have no work."""
 
 
-def hopeless(spills: int) -> bool:
+def spills_too_much(spills: int) -> bool:
     """The compiler gave up on registers: of 71 such kernels among 6,433 measured, the best took 2.4
     times as long as the best of its landscape."""
     return spills > SPILLED
 
 
-def worth(plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device) -> NDArray[np.bool_]:
+def feasible(
+    plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device
+) -> NDArray[np.bool_]:
     """Which candidates are worth a look: no certain spilling, shared memory that a block may have,
     no warps without work, no more stages than turns or two.
 

@@ -13,13 +13,13 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
     statements,
 )
@@ -111,7 +111,7 @@ def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 def _bounded(loop: Loop, users: Counter[str], elsewhere: AbstractSet[str]) -> Loop:
     body = loop.body
     inside = [s for s, _ in statements(body)]
-    if loop.kind != "serial" or any(isinstance(s, (Store, Share, Combine)) for s in inside):
+    if loop.kind != "serial" or any(isinstance(s, (Store, StorePartial, Combine)) for s in inside):
         return loop
     here = Counter(name for s in inside for name in _uses(s))
     found: list[PositionBounds] = []
@@ -140,7 +140,7 @@ def _uses(s: Statement) -> tuple[str, ...]:
         return tuple(r.tensor for r in reads(s.h) if isinstance(r, Read))
     if isinstance(s, Combine):
         return tuple(n for r in s.repairs for n in (r.old, r.new))
-    if isinstance(s, (Keep, Store, Share)):
+    if isinstance(s, (SaveOld, Store, StorePartial)):
         return (s.buffer,)
     assert isinstance(s, (Load, Init, Loop))
     return ()

@@ -21,8 +21,8 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Store,
+    StorePartial,
     plain_index,
     statements,
 )
@@ -75,7 +75,7 @@ def count(schedule: Schedule) -> Traffic:
             flops += each * _positions(schedule, s.operator.related, outer)
         elif isinstance(s, Repair):
             flops += calls(s.h) * _held(schedule, s.buffer, outer)
-        elif isinstance(s, Share):
+        elif isinstance(s, StorePartial):
             shared[s.buffer] += _held(schedule, s.buffer, outer)
         elif isinstance(s, Combine):
             for name in (s.buffer, *(r.new for r in s.repairs)):

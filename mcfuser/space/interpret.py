@@ -21,13 +21,13 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     plain_index,
 )
 
@@ -102,13 +102,13 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
             _load(run, s)
         elif isinstance(s, Init):
             run.buffers[s.buffer][_region(run, s.buffer)] = s.value
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             run.buffers[s.old][_region(run, s.old)] = run.buffers[s.buffer][_region(run, s.buffer)]
         elif isinstance(s, Compute):
             _compute(run, s)
         elif isinstance(s, Repair):
             _repair(run, s)
-        elif isinstance(s, Share):
+        elif isinstance(s, StorePartial):
             _share(run, s)
         elif isinstance(s, Combine):
             _combine(run, s)
@@ -329,7 +329,7 @@ def _held(run: _Run, name: str) -> int:
     return real
 
 
-def _share(run: _Run, s: Share) -> None:
+def _share(run: _Run, s: StorePartial) -> None:
     """A part's result, kept under the part and the turn of the grid."""
     run.partial[s.buffer, run.part] = run.buffers[s.buffer][_region(run, s.buffer)].copy()
     run.count.shared[s.buffer] = run.count.shared.get(s.buffer, 0) + _held(run, s.buffer)

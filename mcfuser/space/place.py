@@ -25,12 +25,12 @@ from mcfuser.space.statement import (
     Dim,
     Illegal,
     Init,
-    Keep,
     Load,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
 )
 
 
@@ -268,7 +268,7 @@ class _Placing:
              if isinstance(item, Repair) and item.buffer == moving),
             (site.nests[-1], site.compute),
         )  # fmt: skip
-        nest.items.insert(nest.items.index(anchor), Keep(moving + OLD, moving))
+        nest.items.insert(nest.items.index(anchor), SaveOld(moving + OLD, moving))
 
     def _store(self, o: Operator, loops: Sequence[str]) -> None:
         depth = self._first_over(o, loops)
@@ -300,7 +300,7 @@ class _Placing:
             if not self.program.rolled(o, self.split):
                 raise Illegal(f"'{o.out}' needs what only all parts of '{self.split}' know")
             if self.split in o.over:
-                parts.items.append(Share(o.out))
+                parts.items.append(StorePartial(o.out))
                 after.append(Combine(o, o.out, self._combining(o)))
                 after += [Store(o.out, o.out)] if o.out in self.chain.outputs else []
             elif self._leaves(o, parts):

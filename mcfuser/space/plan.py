@@ -29,9 +29,9 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Statement,
     Store,
+    StorePartial,
     notation,
     statements,
 )
@@ -188,15 +188,17 @@ def traffic(plan: Plan, tiles: Ints) -> Floats:
             width = BYTES[plan.program.chain.tensor(buffer.tensor).dtype]
             around = [loop.axis for loop in outer]
             total += width * elements(sizes, buffer, around) * repeats(sizes, outer)
-        elif isinstance(s, (Share, Combine)):
+        elif isinstance(s, (StorePartial, Combine)):
             around = [loop.axis for loop in outer]
             taken = [named[n] for n in shared(s)]
             each = sum((4 * elements(sizes, b, around) for b in taken), np.zeros(len(tiles)))
-            total += each * repeats(sizes, outer) * (1 if isinstance(s, Share) else plan.parts)
+            total += (
+                each * repeats(sizes, outer) * (1 if isinstance(s, StorePartial) else plan.parts)
+            )
     return total
 
 
-def shared(s: Share | Combine) -> tuple[str, ...]:
+def shared(s: StorePartial | Combine) -> tuple[str, ...]:
     """The reductions whose partial results a statement moves, four bytes an element."""
     others = (r.new for r in s.repairs) if isinstance(s, Combine) else ()
     return (s.buffer, *others)

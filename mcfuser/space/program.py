@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcfuser.algebra.absorb import absorb
+from mcfuser.algebra.absorb import merge_into_maxima
 from mcfuser.algebra.copies import without_copies
 from mcfuser.algebra.elsewhere import made_in_place
 from mcfuser.algebra.exponent import base_two, infinite, unbiased
@@ -84,7 +84,7 @@ def program(chain: Chain, shifts: bool = True) -> Program:
 
     Raises ChainError where a reduction is read elsewhere than where it is made."""
     plain = exact(made_in_place(without_copies(without_dead(chain))))
-    joined = base_two(absorb(guarded(plain)))
+    joined = base_two(merge_into_maxima(guarded(plain)))
     ready = fold(hoist(joined, shifts))
     masked, settled = masked_once(ready)
     return Program(masked, rolls(ready), settled)

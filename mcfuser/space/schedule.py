@@ -16,13 +16,13 @@ from mcfuser.space.statement import (
     Compute,
     Dim,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
 )
 
@@ -160,12 +160,12 @@ def _line(s: Statement) -> str:
         kind = f"{s.operator.reduce}[{', '.join(s.operator.over)}] " if s.operator.over else ""
         domain = f" where {text(s.domain)}" if s.domain is not None else ""
         return f"{s.buffer} {'<-' if kind else '='} {kind}{text(s.body)}{domain}"
-    if isinstance(s, Keep):
+    if isinstance(s, SaveOld):
         return f"{s.old} = {s.buffer}"
     if isinstance(s, Repair):
         return f"{s.buffer} = repair {text(s.h)}"
-    if isinstance(s, Share):
-        return f"share {s.buffer}"
+    if isinstance(s, StorePartial):
+        return f"store partial {s.buffer}"
     if isinstance(s, Combine):
         words = "".join(f" after {text(r.h)}" for r in s.repairs)
         return f"{s.buffer} = {s.operator.reduce} over parts of {s.buffer}{words}"

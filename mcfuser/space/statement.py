@@ -109,7 +109,7 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SaveOld:
     """old = buffer, before a moving reduction takes its next step."""
 
     old: str
@@ -127,7 +127,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StorePartial:
     """What a part of a split reduction has found goes to memory, for `Combine`."""
 
     buffer: str
@@ -155,7 +155,7 @@ class Store:
     buffer: str
 
 
-Statement = Loop | Load | Init | Compute | Keep | Repair | Share | Combine | Store
+Statement = Loop | Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
 
 
 def loops(body: Sequence[Statement]) -> Iterator[Loop]:

@@ -6,7 +6,7 @@ import pytest
 import sympy as sp
 
 from mcfuser.algebra.dependence import through_maps
-from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.quotient import unguarded
 from mcfuser.algebra.roll import Refusal, rolls
 from mcfuser.algebra.steady import RepairStep, step_of, unsteady
 from tests.support.chains import chain
@@ -38,7 +38,7 @@ def why(*lines: str, kind: str = "exponential", rate: float = 1.0) -> str | None
     """Of the last line's operator, that the first line's moves: why it may be lost, or nothing."""
     c = chain(AXES, {"X": "mn", "W": "mn"}, lines)
     target, moving = c.operators[-1], c.operators[0]
-    body = bare(through_maps(c, target.body))
+    body = unguarded(through_maps(c, target.body))
     return unsteady(c, target, body, moving, RepairStep(kind, rate))  # type: ignore[arg-type]
 
 

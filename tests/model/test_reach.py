@@ -9,7 +9,7 @@ import pytest
 
 from mcfuser.chain import Chain, gemm
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.reach import apart, run_of
+from mcfuser.model.reach import distinct_tiles, run_of
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -62,4 +62,4 @@ def test_strides_say_along_which_dimension_it_lies() -> None:
 def test_blocks_that_run_together_share_tiles(tensor: str, together: float, tiles: float) -> None:
     found = made()
     s, outer = load(found, tensor)
-    assert apart(found, s, outer, np.asarray([together])).tolist() == [tiles]
+    assert distinct_tiles(found, s, outer, np.asarray([together])).tolist() == [tiles]

@@ -97,9 +97,9 @@ def test_blocks_share_a_multiprocessor_by_what_is_scarcest() -> None:
 
 
 def test_memory_counts_only_where_the_tensors_outgrow_the_cache() -> None:
-    assert terms(made(), H200).far.tolist() == [0.0]
+    assert terms(made(), H200).dram_seconds.tolist() == [0.0]
     large = gemm(64, 2048, 2048, 512, 512, "float16")
-    assert terms(made(large), H200).far[0] > 0
+    assert terms(made(large), H200).dram_seconds[0] > 0
 
 
 def test_blocks_queue_for_places_in_whole_rounds_unless_they_are_unequal() -> None:

@@ -25,13 +25,13 @@ from mcfuser.space.statement import (
     Compute,
     Illegal,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
     notation,
     statements,
@@ -145,7 +145,7 @@ def test_nothing_is_read_before_it_is_there(found, move) -> None:
     for s, _ in flat(body):
         if isinstance(s, (Load, Init)):
             known.add(s.buffer)
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             assert s.buffer in known
             known.add(s.old)
         elif isinstance(s, Compute):
@@ -246,7 +246,7 @@ def test_repairs_follow_what_moved_in_the_order_of_the_chain() -> None:
 
 def test_a_dead_loop_needs_no_repair() -> None:
     _, body = place(PROGRAMS["attention"], parse("m.n(k,h)"), "nkh")
-    assert not [s for s, _ in flat(body) if isinstance(s, (Keep, Repair))]
+    assert not [s for s, _ in flat(body) if isinstance(s, (SaveOld, Repair))]
 
 
 def test_tiles_that_accumulate_under_an_outer_loop_are_kept_whole() -> None:
@@ -414,7 +414,7 @@ def test_combining_repairs_by_what_moved() -> None:
         ("Z", ["R"]),
         ("O_sum", ["R"]),
     ]
-    shared = [s.buffer for s, _ in statements(body) if isinstance(s, Share)]
+    shared = [s.buffer for s, _ in statements(body) if isinstance(s, StorePartial)]
     assert shared == ["R", "Z", "O_sum"]
 
 

@@ -24,9 +24,9 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Statement,
     Store,
+    StorePartial,
     loops,
 )
 from tests.support.chains import LINES, chain, inputs, named
@@ -62,7 +62,7 @@ class Walk:
                 self.flops += (calls(s.body) + (s.operator.reduce != "none")) * tile
             elif isinstance(s, Repair):
                 self.flops += calls(s.h) * self._elements(s.buffer, at)
-            elif isinstance(s, Share):
+            elif isinstance(s, StorePartial):
                 self.bytes += 4 * self._elements(s.buffer, at)
             elif isinstance(s, Combine):
                 for name in (s.buffer, *(r.new for r in s.repairs)):

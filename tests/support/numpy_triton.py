@@ -187,10 +187,10 @@ def run(
     triton = SimpleNamespace(jit=lambda kernel: kernel)
     text = source.text.replace("import triton.language as tl\n", "").replace("import triton\n", "")
     code = compile(text, f"{source.name}.py", "exec")
-    beside = workspaces(source)
+    workspace = workspaces(source)
     with np.errstate(all="ignore"):
         for launch in source.launches:
-            arguments = [Pointer((memory | beside)[name]) for name in launch.arguments]
+            arguments = [Pointer((memory | workspace)[name]) for name in launch.arguments]
             maps = [Map(memory[m.tensor], m) for m in launch.maps]
             numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
             x, y, _ = launch.blocks(sizes)
@@ -198,4 +198,4 @@ def run(
                 space: dict[str, Any] = {"triton": triton, "tl": language(place), "range": turns}
                 exec(code, space)
                 space[launch.name](*arguments, *maps, *numbers)
-    assert all(not beside[w.name].any() for w in source.workspace if w.zero)
+    assert all(not workspace[w.name].any() for w in source.workspace if w.zero)

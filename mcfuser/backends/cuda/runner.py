@@ -129,13 +129,13 @@ def _launches(gpu: Gpu, kernel: Kernel, case: Case, tensors: dict[str, Any]) -> 
     for name in part.outputs:
         nbytes = flat_size(part, name) * BYTES[part.tensor(name).dtype]
         tensors[name] = driver.allocate(gpu, nbytes)
-    beside = {}
+    workspaces = {}
     for w in source.workspace:
-        beside[w.name] = driver.allocate(gpu, w.size * BYTES[w.dtype])
-        (driver.clear if w.zero else driver.poison)(gpu, beside[w.name])
+        workspaces[w.name] = driver.allocate(gpu, w.size * BYTES[w.dtype])
+        (driver.clear if w.zero else driver.poison)(gpu, workspaces[w.name])
     binary, found = driver.load(kernel.binary), list[DriverLaunch]()
     for one in source.launches:
-        taken = [beside[n] if n in beside else tensors[n] for n in one.arguments]
+        taken = [workspaces[n] if n in workspaces else tensors[n] for n in one.arguments]
         for m in one.maps:
             taken += _mapped(m, int(tensors[m.tensor].handle))
         taken += [np.int32(sizes[a]) for a in one.extents]

@@ -35,13 +35,13 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
 )
 
@@ -157,12 +157,12 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 fill(w, s)
         elif isinstance(s, Compute):
             _compute(w, s)
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             names = tile_axes(w, s.old)
             assign(w, names, read(s.buffer, *names), s.old)
         elif isinstance(s, Repair):
             assign(w, tile_axes(w, s.buffer), s.h, s.buffer)
-        elif isinstance(s, Share):
+        elif isinstance(s, StorePartial):
             share(w, s)
         elif isinstance(s, Combine):
             combine(w, s)

@@ -12,7 +12,7 @@ from mcfuser.codegen.triton.dialect import TRITON, Dialect
 from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import Scope, TileValue, literal, named, shape_text
 from mcfuser.expr import Read, index_text
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.schedule import Schedule
@@ -63,13 +63,13 @@ class Part:
 class Frame:
     """The place that is being written.
 
-    `at` holds the axes whose turn is settled: a number where it is written out, None where it is
-    a variable. `fresh` holds the buffers whose next reduction starts anew; `placed` the names of
+    `at` holds the axes whose turn is settled: a number where it is written out, None where it is a
+    variable. `fresh` holds the buffers whose next reduction starts anew; `placed` the names of
     where the parts of a split share theirs, for all that follows: no loop stands around a Combine.
     Where warps have work of their own, it is the place of one of the `groups`: `arrived` holds the
-    tiles that a turn has waited for, of this turn or late ones of the one before; `late` what is
-    issued beside the turn's first product; `bare` what statements are in turns inside a domain;
-    `arrangements` names how its tiles are shared among threads.
+    tiles that a turn has waited for, of this turn or late ones of the one before; `deferred` what
+    is issued beside the turn's first product; `unmasked` what statements are in turns inside a
+    domain; `arrangements` names how its tiles are shared among threads.
     """
 
     schedule: Schedule
@@ -80,10 +80,10 @@ class Frame:
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
     placed: set[str] = field(default_factory=set)
-    groups: Groups | None = None
+    groups: WarpGroups | None = None
     arrived: set[tuple[str, bool]] = field(default_factory=set)
-    late: tuple[Compute, ...] = ()
-    bare: Mapping[Statement, Compute] = field(default_factory=dict)
+    deferred: tuple[Compute, ...] = ()
+    unmasked: Mapping[Statement, Compute] = field(default_factory=dict)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     arrangements: set[str] = field(default_factory=set)
 

@@ -25,11 +25,11 @@ from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.loop import block
 from mcfuser.codegen.triton.source import Launch, TritonSource, Workspace
 from mcfuser.lowering.loops import block_body
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Illegal, Loop, Share, Statement, statements
+from mcfuser.space.statement import Illegal, Loop, Statement, StorePartial, statements
 
 DEFAULT = TritonKnobs()
 HEAD = ("import triton", "import triton.language as tl")
@@ -48,7 +48,7 @@ def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> 
     parameters = (*chain.inputs, *chain.outputs)
     workspace = _workspace(schedule, lowering)
     pointers = (*parameters, *(w.name for w in workspace))
-    groups = Groups(schedule, lowering.stages) if lowering.groups else None
+    groups = WarpGroups(schedule, lowering.stages) if lowering.groups else None
     if groups is not None:
         kernels = [specialised(groups, name, pointers)]
     else:
@@ -114,7 +114,7 @@ def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ..
     """What the parts share, and how many of them have."""
     layout, found = TileLayout(schedule), []
     for s, _ in statements(schedule.body):
-        if isinstance(s, Share):
+        if isinstance(s, StorePartial):
             one = layout.workspace(s.buffer)
             size = schedule.parts * math.prod(int(d) for d in one.shape)
             if size >= 1 << 31:
@@ -122,7 +122,7 @@ def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ..
             found.append(Workspace(one.name, one.dtype, size))
     if found and lowering.combine == "last":
         blocks = math.prod(trips for _, trips in schedule.grid)
-        found.append(Workspace(layout.beside("ended"), "int32", blocks, zero=True))
+        found.append(Workspace(layout.unused_name("ended"), "int32", blocks, zero=True))
     return tuple(found)
 
 

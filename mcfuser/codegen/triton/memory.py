@@ -12,7 +12,7 @@ from mcfuser.codegen.triton.tile import TileValue, aligned, both, cast, shape_te
 from mcfuser.expr import Affine
 from mcfuser.lowering.triton.address import Stride, address
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
-from mcfuser.space.statement import Load, Share, Store
+from mcfuser.space.statement import Load, Store, StorePartial
 
 
 def load(frame: Frame, s: Load) -> list[str]:
@@ -71,7 +71,7 @@ def store(frame: Frame, s: Store) -> list[str]:
     return _put(frame, s.buffer, frame.schedule.chain.tensor(s.tensor))
 
 
-def share(frame: Frame, s: Share) -> list[str]:
+def share(frame: Frame, s: StorePartial) -> list[str]:
     """A part's tile of a reduction, into the workspace."""
     return _put(frame, s.buffer, frame.layout.workspace(s.buffer), "part")
 

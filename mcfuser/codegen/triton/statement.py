@@ -25,11 +25,21 @@ from mcfuser.codegen.triton.tile import (
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.space.statement import Combine, Compute, Fill, Init, Keep, Load, Repair, Share, Store
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Fill,
+    Init,
+    Load,
+    Repair,
+    SaveOld,
+    Store,
+    StorePartial,
+)
 
 LONG = 24
 
-SimpleStatement = Load | Init | Compute | Keep | Repair | Share | Combine | Store
+SimpleStatement = Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
 
 
 def write(frame: Frame, s: SimpleStatement) -> list[str]:
@@ -39,16 +49,16 @@ def write(frame: Frame, s: SimpleStatement) -> list[str]:
             return load(frame, s)
         case Store():
             return store(frame, s)
-        case Share():
+        case StorePartial():
             return share(frame, s)
         case Combine():
             return combine(frame, s)
         case Init():
             return _assign(frame, s.buffer, frame.full(s.buffer, s.value))
-        case Keep():
+        case SaveOld():
             return _assign(frame, s.old, frame.tile(s.buffer))
-        case Compute() if s in frame.bare:
-            return _either(frame, s, frame.bare[s])
+        case Compute() if s in frame.unmasked:
+            return _either(frame, s, frame.unmasked[s])
         case Compute():
             return _compute(frame, s)
         case Repair():
@@ -59,11 +69,11 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
     return assign(frame.depth, frame.tile(buffer), words)
 
 
-def _either(frame: Frame, s: Compute, bare: Compute) -> list[str]:
+def _either(frame: Frame, s: Compute, unmasked: Compute) -> list[str]:
     """A statement as it is in a turn inside its domain, or on the edge."""
     a, pad = of(frame).loop.axis, TAB * frame.depth
     frame.depth += 1
-    inside, outside = _compute(frame, bare), _compute(frame, s)
+    inside, outside = _compute(frame, unmasked), _compute(frame, s)
     frame.depth -= 1
     return [f"{pad}if {frame.start(a)} < {a}_inside:", *inside, f"{pad}else:", *outside]
 
@@ -224,7 +234,7 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
     first, second = s.body.args
     ends = s.masked_factors
     left, right = first, second
-    if _bare(first) != roles.left:
+    if _uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
     dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
@@ -264,5 +274,5 @@ def _operand(
     return f"{to.moving('reshape')}({text}, {shape_text(sizes)})"
 
 
-def _bare(e: Expr) -> Expr:
-    return _bare(e.arg) if isinstance(e, Cast) else e
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) else e

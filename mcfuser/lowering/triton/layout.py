@@ -130,9 +130,9 @@ class TileLayout:
         time only stand at their upper bounds."""
         chain, buffer = self.schedule.chain, self.schedule.buffer(name)
         shape = tuple(chain.size(a) for d in buffer.dims for a in d.index.axes)
-        return Tensor(self.beside(f"{name}_parts"), shape, buffer.dtype)
+        return Tensor(self.unused_name(f"{name}_parts"), shape, buffer.dtype)
 
-    def beside(self, wish: str) -> str:
+    def unused_name(self, wish: str) -> str:
         """A name that no tensor of the chain has."""
         while any(t.name == wish for t in self.schedule.chain.tensors):
             wish += "_"

@@ -103,7 +103,7 @@ class TritonCandidates:
             return np.zeros(len(self.tiles), bool)
         return self.tma
 
-    def ahead(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
+    def asynchronous(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
         """The load is in flight while the turns before it compute: it must be in a pipelined loop,
         and have four bytes for each thread to copy, the least that the hardware copies unasked. (A
         vector is spread as the tile is that it meets.)"""
@@ -202,7 +202,7 @@ class TritonCandidates:
             found += ~dot.grouped * dot.depth / 64 * fragments
         for s, outer in self.facts.points:
             if isinstance(s, Load):
-                held = ~(self.ahead(s, outer) | self.mapped(s))
+                held = ~(self.asynchronous(s, outer) | self.mapped(s))
                 found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
                 size = _times(self.asked(a) for a in s.operator.related) / threads

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.lowering.loops import around_loop
-from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups
+from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, WarpGroups
 from mcfuser.lowering.triton.hopper.movement import check_movement
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import ROWS
@@ -25,13 +25,13 @@ from mcfuser.space.statement import Illegal
 Bools = NDArray[np.bool_]
 
 
-def check(groups: Groups) -> None:
+def check(groups: WarpGroups) -> None:
     """Raises Illegal, with the reason, where warp groups cannot compute a schedule."""
     check_structure(groups)
-    _ = groups.late
+    _ = groups.deferred
 
 
-def check_structure(groups: Groups) -> None:
+def check_structure(groups: WarpGroups) -> None:
     """The same but for registers: all that schedules have in common whose tiles are of the same
     kind (`Tiled.kinds`)."""
     _ = groups.around
@@ -130,12 +130,12 @@ class Tiled:
         """Counts along the axes of one group's tiles."""
         return lambda a: ROWS if a == rows else np.asarray(count(a))[which]
 
-    def _example(self, which: Ints) -> Groups | None:
+    def _example(self, which: Ints) -> WarpGroups | None:
         """The groups of the first of these candidates whose tiles are not too large, which stands
         for the others; None where they do not divide so."""
         for i in which:
             tiles = dict(zip(self.plan.axes, self.tiles[i].tolist(), strict=True))
-            groups = Groups(self.plan.schedule(tiles), 2)
+            groups = WarpGroups(self.plan.schedule(tiles), 2)
             try:
                 _ = groups.layout
             except Illegal:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from mcfuser.chain import Bounds, Product
 from mcfuser.expr import Read
-from mcfuser.lowering.deferred import deferred, steady
+from mcfuser.lowering.deferred import deferred, only_scaled
 from mcfuser.lowering.loops import around_loop
 from mcfuser.lowering.triton.hopper.rings import Ring, ring
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
@@ -33,14 +33,14 @@ COUNTS = (2, 3, 4)
 """Groups in a block."""
 REGISTERS = {2: 240, 3: 160, 4: 112}
 """Registers of a thread that computes: what the multiprocessor has, less those of the loader."""
-BESIDE = 30
+OVERHEAD = 30
 """Registers of a thread for rows, addresses and what is under way; more tiles than fit spill."""
 LOADER = 24
 """Registers of a thread that loads, the least that may be asked for."""
 
 
 @dataclass(frozen=True)
-class Groups:
+class WarpGroups:
     """A block's schedule, and the same with the rows of one group.
 
     Raises Illegal where a schedule does not divide so.
@@ -182,7 +182,7 @@ class Groups:
         return tuple(s for s in every if s.buffer in self.layout.dots)
 
     @cached_property
-    def late(self) -> frozenset[str]:
+    def deferred(self) -> frozenset[str]:
         """Products of the loop that are issued one turn late: the deferred ones, where they are all
         of its products but one and a thread has the registers for that; else none.
 
@@ -196,17 +196,19 @@ class Groups:
             return frozenset()  # a loader would wait for its tile before it fetches the other's
         return frozenset(s.buffer for s in found)
 
-    def registers(self, late: Sequence[Compute] = ()) -> int:
+    def registers(self, deferred: Sequence[Compute] = ()) -> int:
         """Of a thread that holds all products of the loop, and what enters the late ones, at
         once."""
-        return int(self.held(self.layout.width, late))
+        return int(self.held(self.layout.width, deferred))
 
-    def held(self, width: Callable[[str], IntOrInts], late: Sequence[Compute] = ()) -> IntOrInts:
+    def held(
+        self, width: Callable[[str], IntOrInts], deferred: Sequence[Compute] = ()
+    ) -> IntOrInts:
         """The same where tiles are so wide, for one candidate or for many at once."""
-        lefts = [self.layout.dots[s.buffer].left.tensor for s in late]
+        lefts = [self.layout.dots[s.buffer].left.tensor for s in deferred]
         tiles = [(s.buffer, 4) for s in self.dots] + [(n, 2) for n in lefts]
         total: IntOrInts = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
-        return total // (4 * THREADS) + BESIDE
+        return total // (4 * THREADS) + OVERHEAD
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
@@ -218,7 +220,7 @@ class Groups:
                 continue
             over = self.layout.extending(s.operator.over)
             alone = self.layout.space(s.buffer) == (self.rows,) and over == (self.loop.axis,)
-            if s.operator.reduce == "sum" and alone and steady(self.body, s):
+            if s.operator.reduce == "sum" and alone and only_scaled(self.body, s):
                 found.append(s.buffer)
         return tuple(found)
 
@@ -229,7 +231,7 @@ class Groups:
             s.buffer for s in self.dots
             if name in (roles[s.buffer].left.tensor, roles[s.buffer].right.tensor)
         ]  # fmt: skip
-        return sorted(found, key=self.late.__contains__)
+        return sorted(found, key=self.deferred.__contains__)
 
     # --- how tiles are shared among threads
 

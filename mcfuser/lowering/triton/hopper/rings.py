@@ -38,10 +38,10 @@ def ring(layout: TileLayout, s: Load, rows: str, looped: bool) -> Ring:
     if s.buffer not in layout.maps:
         raise Illegal(f"'{s.buffer}' cannot be loaded through a tensor map")
     every = dimensions(layout.schedule.chain, s.read)
-    lie = layout.extending(a for *_, i in every if (a := i.plain))
+    tile_axes = layout.extending(a for *_, i in every if (a := i.plain))
     one = layout.maps[s.buffer]
-    flipped = lie != layout.space(s.buffer)
-    if len(lie) != 2 or {*lie} != {*layout.space(s.buffer)} or one.dtype not in HALF:
+    flipped = tile_axes != layout.space(s.buffer)
+    if len(tile_axes) != 2 or {*tile_axes} != {*layout.space(s.buffer)} or one.dtype not in HALF:
         raise Illegal(f"'{s.buffer}' is no matrix in half precision")
-    shape = (layout.width(lie[0]), layout.width(lie[1]))
-    return Ring(s.buffer, one, shape, flipped, rows in lie, looped)
+    shape = (layout.width(tile_axes[0]), layout.width(tile_axes[1]))
+    return Ring(s.buffer, one, shape, flipped, rows in tile_axes, looped)

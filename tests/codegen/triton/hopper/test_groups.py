@@ -10,7 +10,7 @@ import pytest
 from mcfuser.chain import Chain
 from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import TritonSource, generate, grid
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
@@ -23,7 +23,8 @@ from tests.support.triton_cases import run_time, scheduled
 
 @dataclass(frozen=True)
 class Case:
-    """A chain as an expression, sizes as words; `late` where products are issued a turn late."""
+    """A chain as an expression, sizes as words; `deferred` where products are issued a turn
+    late."""
 
     chain: str
     expression: str
@@ -31,7 +32,7 @@ class Case:
     tiles: str
     stages: int = 2
     dtype: str = "float16"
-    late: bool = True
+    deferred: bool = True
 
     @property
     def plain(self) -> Chain:
@@ -111,25 +112,25 @@ def agree(case: Case) -> TritonSource:
         Case("lower", "mh.nk", "m=256 n=256 h=64", "m=128 n=64 h=64"),
         Case("again", "mh.nk", "m=200 n=128", "m=128 n=32"),
         Case("outer", "mh.nk", "m=200 n=128", "m=128 n=32", 3),
-        Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", late=False),
-        Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", late=False),
-        Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, late=False),
-        Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, late=False),
-        Case("linear", "mn.k", "m=130 n=40 k=200", "m=128 n=16", late=False),
-        Case("linear", "mn.k", "m=300 n=136 k=256", "m=192 n=128", 4, "bfloat16", late=False),
-        Case("linear_flipped", "mn.k", "m=200 n=128 k=200", "m=128 n=64 k=64", late=False),
-        Case("gated", "mn.k", "m=300 n=136 k=256", "m=192 n=64", 3, late=False),
-        Case("gated", "mn.k", "m=200 n=64 k=128", "m=128 n=32", 2, "bfloat16", late=False),
+        Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", deferred=False),
+        Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", deferred=False),
+        Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, deferred=False),
+        Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, deferred=False),
+        Case("linear", "mn.k", "m=130 n=40 k=200", "m=128 n=16", deferred=False),
+        Case("linear", "mn.k", "m=300 n=136 k=256", "m=192 n=128", 4, "bfloat16", deferred=False),
+        Case("linear_flipped", "mn.k", "m=200 n=128 k=200", "m=128 n=64 k=64", deferred=False),
+        Case("gated", "mn.k", "m=300 n=136 k=256", "m=192 n=64", 3, deferred=False),
+        Case("gated", "mn.k", "m=200 n=64 k=128", "m=128 n=32", 2, "bfloat16", deferred=False),
     ],
     ids=lambda case: f"{case.chain} {case.extents}",
 )
 def test_chains_agree(case: Case) -> None:
-    assert bool(Groups(case.schedule, case.stages).late) == case.late
+    assert bool(WarpGroups(case.schedule, case.stages).deferred) == case.deferred
     agree(case)
 
 
 CAUSAL = Case("causal", "mh.nk", "m=256 n=256 b=1", "m=128 n=32")
-GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", late=False)
+GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", deferred=False)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
@@ -137,7 +138,7 @@ GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", late=False)
 def test_products_that_are_issued_in_their_own_turn_agree(
     monkeypatch: pytest.MonkeyPatch, chain: str, stages: int
 ) -> None:
-    monkeypatch.setattr(Groups, "late", frozenset())
+    monkeypatch.setattr(WarpGroups, "late", frozenset())
     source = agree(replace(CAUSAL, chain=chain, extents="m=200 n=256", stages=stages))
     assert "slot_before" not in source.text
 
@@ -145,25 +146,25 @@ def test_products_that_are_issued_in_their_own_turn_agree(
 def test_a_deferred_product_may_stand_before_the_other() -> None:
     """With one tile a ring, its loader would wait for a tile that the late product still has."""
     case = Case("outer", "mh.nk", "m=200 n=128", "m=128 n=32")
-    assert [s.buffer for s in Groups(case.schedule, 2).dots] == ["U", "S"]
-    assert Groups(case.schedule, 2).late == {"U"}
+    assert [s.buffer for s in WarpGroups(case.schedule, 2).dots] == ["U", "S"]
+    assert WarpGroups(case.schedule, 2).deferred == {"U"}
     assert "slot_before" in agree(case).text
     single = replace(case, stages=1)
-    assert not Groups(single.schedule, 1).late
+    assert not WarpGroups(single.schedule, 1).deferred
     assert "slot_before" not in agree(single).text
 
 
 def test_products_that_do_not_fit_in_registers_are_not_late() -> None:
     case = Case("attention", "mh.nk", "m=192 n=256 k=16 h=128 b=1", "m=192 n=128 h=128")
-    assert not Groups(case.schedule, 2).late
-    assert Groups(replace(case, tiles="m=128 n=128 h=128").schedule, 2).late
+    assert not WarpGroups(case.schedule, 2).deferred
+    assert WarpGroups(replace(case, tiles="m=128 n=128 h=128").schedule, 2).deferred
     agree(case)
 
 
 def test_a_product_whose_sum_its_own_turn_reads_is_not_late() -> None:
     """Triton has no layout for the maximum's tile of m, n and h, but that is not why."""
     case = Case("below", "mh.nk", "m=128 n=128 b=1", "m=128 n=32")
-    assert not Groups(case.schedule, 2).late
+    assert not WarpGroups(case.schedule, 2).deferred
     for seed in range(SEEDS):
         assert wrong(case.plain, case.source, seed) < 1
 
@@ -290,7 +291,7 @@ def test_kernels_compile(case: Case) -> None:
         (replace(CAUSAL, chain="wide"), "'V' is changed before it enters a product"),
         (replace(GATED, chain="norm"), "'X' is loaded in a loop, and not as an operand"),
         (
-            Case("rows", "b.k", "m=128 n=64 k=256", "m=128 n=64", late=False),
+            Case("rows", "b.k", "m=128 n=64 k=256", "m=128 n=64", deferred=False),
             "something is reduced over 'm'",
         ),
         (replace(GATED, chain="lengths"), "'A' is read by a product and by something else"),
