@@ -1,6 +1,6 @@
 """Rolling updates: keep a running value and repair it whenever the other reduction moves.
 
-For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must turn what was
+For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must make what was
 accumulated with r into what r' would have given: `h(g(r, c), r, r') = g(r', c)`. Where g can be
 solved for one of the c, `h(t, r, r') = g(r', c(r, t))` (Neptune, Theorem 4.3); h must also commute
 with the reducer (Theorem 4.2). Over floating-point numbers that is not enough: what was accumulated

@@ -16,14 +16,14 @@ from mcfuser.space.statement import Load, Loop
 def distinct_tiles(
     made: TritonCandidates, s: Load, outer: tuple[Loop, ...], together: Floats
 ) -> Floats:
-    """Different tiles that blocks running together load: the grid's last loop turns fastest."""
+    """Different tiles that blocks running together load: the grid's last loop is the fastest."""
     axes = {a for index in s.read.indices for a in index.axes}
     found, left = np.ones(len(made.tiles)), together
     for loop in reversed([x for x in outer if x.kind in OUTER]):
-        turns = made.sizes.turns(loop)
+        iterations = made.sizes.iterations(loop)
         if loop.axis in axes:
-            found = found * np.minimum(turns, np.maximum(1.0, left))
-        left = left / turns
+            found = found * np.minimum(iterations, np.maximum(1.0, left))
+        left = left / iterations
     return found
 
 

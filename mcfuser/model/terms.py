@@ -1,7 +1,7 @@
 """What a GPU kernel's time is made of, counted from a plan's statements: the terms of the model.
 
-A term counts events: turns of the tensor cores, bytes, waits for memory. Waits are what one block
-spends in a row, so blocks on one multiprocessor overlap them; the others keep a unit of the
+A term counts events: iterations of the tensor cores, bytes, waits for memory. Waits are what one
+block spends in a row, so blocks on one multiprocessor overlap them; the others keep a unit of the
 multiprocessor busy, so blocks there queue for it. All are arrays over candidates.
 """
 
@@ -107,10 +107,10 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
     found.resident = resident(made, device)
     together = np.minimum(found.blocks, device.units * found.resident)
     dram_seconds = _dram_seconds(made, device)
-    turns = np.ones(found.size)
+    iterations = np.ones(found.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
-        turns = np.maximum(turns, times)
+        iterations = np.maximum(iterations, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:
             _product(found, made, s, made.dots[s.operator.out], times)
         elif isinstance(s, Compute):
@@ -127,7 +127,7 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
             found.add("stored", times * made.nbytes(s.buffer))
     for loop, outer in serial(made.facts.body):
         _loop(found, made, loop, outer, dram_seconds > 0)
-    found.add("spill", np.maximum(0.0, made.registers - LIMIT) * turns)
+    found.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)
     if made.tma is not None:
         found.add("maps", made.tma.astype(np.float64))
     found.add("warps", made.warps.astype(np.float64))
@@ -169,10 +169,11 @@ def _elements(
 def _loop(
     found: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], dram_seconds: bool
 ) -> None:
-    """A pipelined loop waits for a tile each turn, but as many of them are in flight as there are
-    stages to spare; with one to spare, the arrival of what threads copy is waited for as well."""
+    """A pipelined loop waits for a tile each iteration, but as many of them are in flight as there
+    are stages to spare; with one to spare, the arrival of what threads copy is waited for as
+    well."""
     entries = repeats(made.sizes, inner(outer))
-    turns = entries * made.sizes.turns(loop)
+    iterations = entries * made.sizes.iterations(loop)
     some = alone = np.zeros(found.size, bool)
     for s, o in statements((loop,)):
         if not isinstance(s, Load) or innermost(o) is not loop:
@@ -181,13 +182,15 @@ def _loop(
         some, alone = some | asynchronous, alone | ~asynchronous
         copies = repeats(made.sizes, tuple(x for x in o if x.kind == "unrolled"))
         nbytes = copies * made.nbytes(s.buffer)
-        found.add("arrive", (asynchronous & ~made.mapped(s) & (made.stages == 2)) * turns * nbytes)
+        found.add(
+            "arrive", (asynchronous & ~made.mapped(s) & (made.stages == 2)) * iterations * nbytes
+        )
         found.add("exposed", asynchronous * entries * nbytes)
-    found.add("turn", some * turns / np.maximum(made.stages - 1.0, 1.0))
+    found.add("turn", some * iterations / np.maximum(made.stages - 1.0, 1.0))
     found.add("fill", some * entries * made.stages)
     if dram_seconds:
         found.add("far_fill", some * entries)
-        found.add("far_load", alone * turns)
+        found.add("far_load", alone * iterations)
 
 
 def _load(

@@ -31,23 +31,24 @@ def feasible(
     plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device
 ) -> NDArray[np.bool_]:
     """Which candidates are worth a look: no certain spilling, shared memory that a block may have,
-    no warps without work, no more stages than turns or two.
+    no warps without work, no more stages than iterations or two.
 
-    Group instructions need a loop with turns to pipeline, in two stages at least: without, Triton
-    3.6 lets a later load overwrite what an unfinished product still reads. On an H200, 43 of 277
-    kernels with one stage were wrong or faulted, 5 of 92 without turns, and none of 2,124 others.
+    Group instructions need a loop with iterations to pipeline, in two stages at least: without,
+    Triton 3.6 lets a later load overwrite what an unfinished product still reads. On an H200, 43 of
+    277 kernels with one stage were wrong or faulted, 5 of 92 without iterations, and none of 2,124
+    others.
     """
     made = TritonCandidates(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
-    turns = np.ones(len(tiles))
+    iterations = np.ones(len(tiles))
     for loop, _ in serial(made.facts.body):
         if pipelined(loop):
-            turns = np.maximum(turns, made.sizes.turns(loop))
+            iterations = np.maximum(iterations, made.sizes.iterations(loop))
     busy = warps == 1
     for dot in made.dots.values():
         busy |= dot.rows * dot.columns >= FEW * 32 * warps
     if not made.dots:
-        return np.asarray(stages <= turns)
+        return np.asarray(stages <= iterations)
     grouped = np.any([d.grouped for d in made.dots.values()], axis=0)
-    staged = (stages <= np.maximum(turns, 2)) & (~grouped | ((stages > 1) & (turns > 1)))
+    staged = (stages <= np.maximum(iterations, 2)) & (~grouped | ((stages > 1) & (iterations > 1)))
     fits = (made.registers <= HELD) & (made.shared <= device.fast) & (made.gathered <= GATHERED)
     return np.asarray(fits & staged & busy)

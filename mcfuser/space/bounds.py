@@ -1,4 +1,4 @@
-"""Loop bounds from domains: the turns of a loop that no reduction needs are not taken."""
+"""Loop bounds from domains: the iterations of a loop that no reduction needs are not taken."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def _plus(a: Affine, b: Affine, times: int) -> Affine:
 def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """The statements with the bounds of every serial loop whose turns outside the domains of what
     it reduces leave nothing behind. A bound by an axis whose loops all stand elsewhere says
-    nothing about one turn, and is left out."""
+    nothing about one iteration, and is left out."""
     users = Counter(name for s, _ in statements(body) for name in _uses(s))
-    turning = {loop.axis for loop in loops(body)}
+    iterating = {loop.axis for loop in loops(body)}
 
     def go(items: Sequence[Statement], around: frozenset[str]) -> tuple[Statement, ...]:
-        return tuple(turn(s, around | {s.axis}) if isinstance(s, Loop) else s for s in items)
+        return tuple(iteration(s, around | {s.axis}) if isinstance(s, Loop) else s for s in items)
 
-    def turn(loop: Loop, around: frozenset[str]) -> Loop:
+    def iteration(loop: Loop, around: frozenset[str]) -> Loop:
         inner = replace(loop, body=go(loop.body, around))
-        return _bounded(inner, users, turning - around)
+        return _bounded(inner, users, iterating - around)
 
     return go(body, frozenset())
 

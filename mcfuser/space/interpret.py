@@ -65,7 +65,7 @@ class _Run:
     outputs: dict[str, Array]
     buffers: dict[str, Array]
     count: RunCount
-    at: dict[str, int]  # the first position of every loop's turn
+    at: dict[str, int]  # the first position of every loop's iteration
     part: int = 0
     partial: dict[tuple[str, int], Array] = field(default_factory=dict)
 
@@ -119,7 +119,7 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
 def _loop(run: _Run, s: Loop) -> None:
     around, split = dict(run.at), s.kind == "split"
     trips = -(-run.schedule.chain.size(s.axis) // run.schedule.tile(s.axis))
-    each = -(-trips // run.schedule.parts)  # turns of a part
+    each = -(-trips // run.schedule.parts)  # iterations of a part
     if split:
         starts = [part * each for part in range(run.schedule.parts)]
     else:
@@ -127,22 +127,24 @@ def _loop(run: _Run, s: Loop) -> None:
         if s.axis in around:
             first = around[s.axis] // run.schedule.tile(s.axis)
             last = min(first + each, trips)
-        starts = [turn for turn in range(first, last) if _admitted(run, s, turn, around)]
-    for number, turn in enumerate(starts):
+        starts = [
+            iteration for iteration in range(first, last) if _admitted(run, s, iteration, around)
+        ]
+    for number, iteration in enumerate(starts):
         if split:
             _forget(run)
             run.part = number
-        run.at[s.axis] = turn * run.schedule.tile(s.axis)
+        run.at[s.axis] = iteration * run.schedule.tile(s.axis)
         _block(run, s.body)
     if split:
         _forget(run)
     run.at = around
 
 
-def _admitted(run: _Run, s: Loop, turn: int, around: Mapping[str, int]) -> bool:
-    """A position of the turn, padding included, lies between the bounds of the loop: each takes
-    every value that it has at the positions at hand, one by one."""
-    here = turn * run.schedule.tile(s.axis) + np.arange(run.schedule.tile(s.axis))
+def _admitted(run: _Run, s: Loop, iteration: int, around: Mapping[str, int]) -> bool:
+    """A position of the iteration, padding included, lies between the bounds of the loop: each
+    takes every value that it has at the positions at hand, one by one."""
+    here = iteration * run.schedule.tile(s.axis) + np.arange(run.schedule.tile(s.axis))
     enough = all(here.max() >= _values(run, i, around).min() for i in s.lo)
     return enough and all(here.min() <= _values(run, i, around).max() for i in s.hi)
 
@@ -330,7 +332,7 @@ def _held(run: _Run, name: str) -> int:
 
 
 def _share(run: _Run, s: StorePartial) -> None:
-    """A part's result, kept under the part and the turn of the grid."""
+    """A part's result, kept under the part and the iteration of the grid."""
     run.partial[s.buffer, run.part] = run.buffers[s.buffer][_region(run, s.buffer)].copy()
     run.count.shared[s.buffer] = run.count.shared.get(s.buffer, 0) + _held(run, s.buffer)
 

@@ -37,7 +37,8 @@ from mcfuser.space.statement import (
 )
 
 SAMPLES = 16
-"""Turns of an outer loop at which the bounds of an inner one are looked at, for an estimate."""
+"""Iterations of an outer loop at which the bounds of an inner one are looked at, for an
+estimate."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -105,9 +106,9 @@ class Sizes:
     def trips(self, axis: str) -> Ints:
         return -(-self.chain.size(axis) // self.of(axis))
 
-    def turns(self, loop: Loop) -> Floats:
-        """Turns that a loop takes each time, on average over the loops that its bounds depend on;
-        of a split axis, the parts times the turns of one."""
+    def iterations(self, loop: Loop) -> Floats:
+        """Iterations that a loop takes each time, on average over the loops that its bounds depend
+        on; of a split axis, the parts times the iterations of one."""
         if loop.kind == "split":
             return np.full(len(self.one), float(self.parts))
         trips = self.trips(loop.axis)
@@ -116,7 +117,8 @@ class Sizes:
         return result
 
     def share(self, loop: Loop) -> Floats:
-        """The part of a loop's turns that its bounds admit, from samples of the axes in them."""
+        """The part of a loop's iterations that its bounds admit, from samples of the axes in
+        them."""
         key = loop.axis, loop.lo, loop.hi
         if key not in self.known:
             self.known[key] = self.shares(loop).mean(axis=1)
@@ -136,7 +138,8 @@ class Sizes:
         return result
 
     def _reach(self, index: Affine, greatest: bool) -> Ints:
-        """The least or greatest value of an index, [candidates, samples] of its axes' turns."""
+        """The least or greatest value of an index, [candidates, samples] of its axes'
+        iterations."""
         total = np.full((len(self.one), SAMPLES), index.offset)
         for i, (a, c) in enumerate(index.terms):
             at = (np.arange(SAMPLES) * (2 * i + 1) % SAMPLES + 0.5) / SAMPLES
@@ -165,7 +168,7 @@ def sizes_of(plan: Plan, tiles: Ints) -> Sizes:
 def repeats(sizes: Sizes, outer: tuple[Loop, ...]) -> Floats:
     total = sizes.one.astype(np.float64)
     for loop in outer:
-        total = total * sizes.turns(loop)
+        total = total * sizes.iterations(loop)
     return total
 
 

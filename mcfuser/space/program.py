@@ -69,7 +69,7 @@ class Program:
             refused = any(
                 isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
             )
-            # what moves along a loop inside this one as well is not where its last turn left it
+            # a value that moves along an inner loop too is not where its last iteration left it
             wider = any(set(self.chain.operator(m).over) - set(o.over) for m in moving)
             return bool(moving) and not refused and not wider
         escapes = o.out in self.chain.outputs or o.reduce != "none"

@@ -206,8 +206,8 @@ def distinct(found: Space) -> Space:
 
 def parted(found: Space, device: Device) -> Space:
     """The space, and beside every candidate with fewer blocks than the device has units the same
-    one split into parts: 2, 4, 8 .. as long as each has a turn and they fill the device at most
-    twice."""
+    one split into parts: 2, 4, 8 .. as long as each has an iteration and they fill the device at
+    most twice."""
     tables = []
     for plan, tiles in found.tables or ():
         tables.append((plan, tiles))
@@ -221,7 +221,7 @@ def _parted(plan: Plan, tiles: Ints, axis: str, device: Device) -> Iterator[tupl
     trips = -(-plan.program.chain.size(axis) // tiles[:, plan.axes.index(axis)])
     alone, parts = blocks(plan, tiles), 2
     while parts <= device.units:
-        even = -(-trips // -(-trips // parts)) == parts  # no part is left without a turn
+        even = -(-trips // -(-trips // parts)) == parts  # no part is left without an iteration
         kept = tiles[even & (alone * parts <= 2 * device.units)]
         if len(kept):
             yield replace(plan, split=axis, parts=parts), kept

@@ -50,7 +50,7 @@ class Schedule:
         return {b.name: b for b in self.buffers}
 
     def tile(self, axis: str) -> int:
-        """Positions of an axis that one turn covers; a batch axis takes one at a time."""
+        """Positions of an axis that one iteration covers; a batch axis takes one at a time."""
         return self._tiles.get(axis, 1)
 
     def trips(self, axis: str) -> int:
@@ -58,16 +58,17 @@ class Schedule:
 
     @cached_property
     def split(self) -> Loop | None:
-        """The loop whose turns are parts."""
+        """The loop whose iterations are parts."""
         return next((loop for loop in loops(self.body) if loop.kind == "split"), None)
 
     def span(self, axis: str) -> int:
-        """Turns of the serial loop over a split axis that each part takes, the last ones fewer."""
+        """Iterations of the serial loop over a split axis that each part takes, the last ones
+        fewer."""
         return -(-self.trips(axis) // self.parts)
 
-    def turns(self, loop: Loop, at: Mapping[str, int]) -> range:
-        """The turns that a loop takes, where `at` gives the first positions of the loops around:
-        in a serial loop over the split axis, that of the part."""
+    def iterations(self, loop: Loop, at: Mapping[str, int]) -> range:
+        """The iterations that a loop takes, where `at` gives the first positions of the loops
+        around: in a serial loop over the split axis, that of the part."""
         if loop.kind == "split":
             return range(self.parts)
         tile, first, last = self.tile(loop.axis), 0, self.trips(loop.axis)

@@ -40,12 +40,12 @@ def test_a_fit_explains_times_by_the_constants_behind_them() -> None:
 def test_memory_overlaps_with_the_rest_but_not_with_the_launch() -> None:
     rng = np.random.default_rng(2)
     events, dram_seconds = np.zeros((300, len(NAMES))), rng.uniform(1e-6, 1e-4, 300)
-    turns = rng.uniform(1, 100, 300)
-    events[:, NAMES.index("launch")], events[:, NAMES.index("turn")] = 1, turns
+    iterations = rng.uniform(1, 100, 300)
+    events[:, NAMES.index("launch")], events[:, NAMES.index("turn")] = 1, iterations
     true = {"launch": 1e-6, "turn": 1e-6, MEMORY: 1.3}
     times = predicted(events, dram_seconds, true)
-    assert (times >= 1e-6 + np.maximum(turns * 1e-6, 1.3 * dram_seconds)).all()
-    assert (times < 1e-6 + turns * 1e-6 + 1.3 * dram_seconds).all()
+    assert (times >= 1e-6 + np.maximum(iterations * 1e-6, 1.3 * dram_seconds)).all()
+    assert (times < 1e-6 + iterations * 1e-6 + 1.3 * dram_seconds).all()
     found = fit([FitSample(events, dram_seconds, times)])
     assert {n: found[n] for n in ("turn", MEMORY)} == pytest.approx(
         {n: true[n] for n in ("turn", MEMORY)}, rel=0.05

@@ -52,7 +52,7 @@ def test_strides_say_along_which_dimension_it_lies() -> None:
 @pytest.mark.parametrize(
     ("tensor", "together", "tiles"),
     [
-        ("A", 8.0, 4.0),  # h turns fastest: eight blocks are two of h by four of m
+        ("A", 8.0, 4.0),  # h iterations fastest: eight blocks are two of h by four of m
         ("A", 2.0, 1.0),
         ("D", 8.0, 2.0),
         ("D", 1.0, 1.0),

@@ -43,8 +43,8 @@ def test_an_output_is_stored_once_a_block() -> None:
 
 
 def test_products_go_to_groups_of_warps_where_they_can_and_else_to_warps() -> None:
-    """Four turns of n, each of four turns of k and one product of the second kind: 16 steps of 64
-    rows and columns, and 4."""
+    """Four iterations of n, each of four iterations of k and one product of the second kind: 16
+    steps of 64 rows and columns, and 4."""
     hopper, older = made(), made(hopper=False)
     assert events(hopper, "group") == (16 + 4) * 4 and events(hopper, "mma") == 0
     assert events(older, "chain", A100) == (16 + 4) * 4 and events(older, "group", A100) == 0
@@ -83,10 +83,10 @@ def test_parts_end_in_a_second_kernel_or_in_the_last_block() -> None:
     assert events(made(), "parts") == 0
 
 
-def test_spilled_registers_count_every_turn() -> None:
+def test_spilled_registers_count_every_iteration() -> None:
     large = made(gemm(1, 512, 256, 256, 256, "float16"), m=128, n=128, h=256)
     assert large.registers[0] > LIMIT
-    assert events(large, "spill") == (large.registers[0] - LIMIT) * 8  # turns of n and k
+    assert events(large, "spill") == (large.registers[0] - LIMIT) * 8  # iterations of n and k
     assert events(made(), "spill") == 0
 
 

@@ -43,8 +43,8 @@ def test_warps_without_work_are_not() -> None:
     assert not looked_at(m=16, n=16, k=16, h=16, warps=8, device=A100)
 
 
-def test_more_stages_than_turns_are_not() -> None:
-    assert looked_at(stages=4)  # four turns of k
+def test_more_stages_than_iterations_are_not() -> None:
+    assert looked_at(stages=4)  # four iterations of k
     assert not looked_at(stages=5)
 
 
@@ -53,7 +53,7 @@ def test_group_instructions_need_two_stages() -> None:
     assert looked_at(stages=1, warps=4, device=A100)
 
 
-def test_without_a_product_more_stages_than_turns_are_not() -> None:
+def test_without_a_product_more_stages_than_iterations_are_not() -> None:
     plan = Plan(program(chain({"m": 64, "n": 64}, {"X": "mn"}, ["R[m] = max[n] X[m, n]"])),
                 parse("m.n"), frozenset())  # fmt: skip
     rows, stages = np.asarray([[16, 16]] * 3), np.asarray([1, 4, 5])

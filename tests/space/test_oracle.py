@@ -94,10 +94,10 @@ def visits(schedule: Schedule) -> int:
     """An upper bound of how often a statement runs."""
     total = 0
     for _, outer in statements(schedule.body):
-        turns = 1
+        iterations = 1
         for loop in outer:
-            turns *= schedule.parts if loop.kind == "split" else schedule.trips(loop.axis)
-        total += turns
+            iterations *= schedule.parts if loop.kind == "split" else schedule.trips(loop.axis)
+        total += iterations
     return total
 
 
@@ -199,7 +199,7 @@ def start_of_a_maximum_at_zero(body: tuple[Statement, ...]) -> tuple[Statement, 
 
 
 def start_in_every_turn(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """What is set before a loop is set again in each of its turns."""
+    """What is set before a loop is set again in each of its iterations."""
 
     def edit(s: Statement) -> tuple[Statement, ...]:
         if not isinstance(s, Loop):

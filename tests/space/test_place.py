@@ -517,8 +517,8 @@ JOINT = {
 
 @pytest.mark.parametrize("name", JOINT)
 def test_what_moves_along_a_loop_inside_its_target_s_as_well_is_final_there(name: str) -> None:
-    """A maximum over two axes still moves when a sum over one of them has taken its turns: repairs
-    within that loop would leave its other tiles as they were."""
+    """A maximum over two axes still moves when a sum over one of them has taken its iterations:
+    repairs within that loop would leave its other tiles as they were."""
     lines = ["R[] = max[m, n] X[m, n]", *JOINT[name]]
     c = chain({"m": 3, "n": 4, "h": 2}, {"X": "mn", "V": "nh"}, lines)
     assert right(c, inputs(c)) > 5

@@ -162,7 +162,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def turns(*ends: Any) -> Iterator[Tile]:
+def iterations(*ends: Any) -> Iterator[Tile]:
     """Python's range in a kernel, whose numbers are tiles there."""
     return (tile(np.int32(i)) for i in range(*map(int, ends)))
 
@@ -195,7 +195,11 @@ def run(
             numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
             x, y, _ = launch.blocks(sizes)
             for place in product(range(x), range(y)):
-                space: dict[str, Any] = {"triton": triton, "tl": language(place), "range": turns}
+                space: dict[str, Any] = {
+                    "triton": triton,
+                    "tl": language(place),
+                    "range": iterations,
+                }
                 exec(code, space)
                 space[launch.name](*arguments, *maps, *numbers)
     assert all(not workspace[w.name].any() for w in source.workspace if w.zero)

@@ -1,4 +1,4 @@
-"""A GPU's constants, measured in seconds: an empty kernel, copies, turns, products, functions.
+"""A GPU's constants, measured in seconds: an empty kernel, copies, iterations, products, functions.
 
 Each reading is the time of a small generated kernel over its work. The fitted model's constants
 belong to one GPU; a reading over that GPU's says how much slower another one is at that
@@ -30,7 +30,7 @@ ROW = 2048
 """Elements in a row of what is copied."""
 DEEP = 16
 """Functions in a row in the kernel that times them."""
-TURNS = 1024
+ITERATIONS = 1024
 SHAPES = ((64, 64), (128, 128), (128, 256))
 """Tiles of the products whose rate is read."""
 
@@ -63,9 +63,9 @@ class Probe:
 
 
 def probe(device: Device, worker: Worker) -> Probe:
-    """Readings of the GPU at hand: seconds of an empty kernel (`launch`) and of a turn of a loop
-    that waits for memory (`turn`); seconds a byte of memory (`memory`); and of one multiprocessor,
-    seconds a byte of the last cache (`cache`), a flop of products by tile shape
+    """Readings of the GPU at hand: seconds of an empty kernel (`launch`) and of an iteration of a
+    loop that waits for memory (`turn`); seconds a byte of memory (`memory`); and of one
+    multiprocessor, seconds a byte of the last cache (`cache`), a flop of products by tile shape
     (`product 128x128` ..; `warp`: those that warps compute alone), a function (`function`).
 
     A tile shape that does not fit the GPU has no reading. Raises DeviceError where there is no such
@@ -119,8 +119,8 @@ def trials(device: Device) -> list[Trial]:
         _copy("cache", held, device.units),
         _copy("memory", max(8 * held, 1 << 27), 1),
         Trial(
-            "turn", _product(16, 16, 16 * TURNS), "mn.k", {"m": 16, "n": 16, "k": 16},
-            TritonKnobs(1, 1), float(TURNS),
+            "turn", _product(16, 16, 16 * ITERATIONS), "mn.k", {"m": 16, "n": 16, "k": 16},
+            TritonKnobs(1, 1), float(ITERATIONS),
         ),
         _rate("warp", (32, 64), device),
         Trial(

@@ -31,9 +31,9 @@ def fill(w: Writer, s: Init) -> None:
     counts, starts = [], []
     for dim in w.schedule.buffer(s.buffer).dims:
         a = plain_index(dim.index)
-        turning = dim.whole and a in w.loops
-        counts.append(w.schedule.tile(a) if turning else w.extent(dim))
-        starts.append(w.start(a) if turning else "0")
+        iterating = dim.whole and a in w.loops
+        counts.append(w.schedule.tile(a) if iterating else w.extent(dim))
+        starts.append(w.start(a) if iterating else "0")
     if not counts:
         w.put(f"{s.buffer}_tile[0] = {number}")
         return

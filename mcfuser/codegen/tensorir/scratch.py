@@ -46,11 +46,11 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
     _allocate(w, "once", [SLOTS])
 
 
-def workspace(w: Writer, body: Sequence[Statement], turns: str) -> None:
-    """What every part of a split leaves behind, for each of so many turns of the grid."""
+def workspace(w: Writer, body: Sequence[Statement], iterations: str) -> None:
+    """What every part of a split leaves behind, for each of so many iterations of the grid."""
     for s in body:
         if isinstance(s, StorePartial):
-            extents: list[int | str] = [turns, w.schedule.parts, *_tile_shape(w, s.buffer)]
+            extents: list[int | str] = [iterations, w.schedule.parts, *_tile_shape(w, s.buffer)]
             _allocate(w, f"{s.buffer}_parts", extents, w.held(s.buffer))
 
 

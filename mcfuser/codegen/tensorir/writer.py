@@ -57,7 +57,7 @@ class Writer:
 
     @contextmanager
     def nest(self, loops: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
-        """Serial loops, their variables; a loop of one turn is left out and stands at 0."""
+        """Serial loops, their variables; a loop of one iteration is left out and stands at 0."""
         names, before = [], self.depth
         for name, trips in loops:
             if trips != "1":

@@ -1,4 +1,4 @@
-"""What a group of warps computes, turn by turn, in Gluon."""
+"""What a group of warps computes, iteration by iteration, in Gluon."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Body = tuple[Statement, ...]
 
 
 def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
-    """All lines of a group: what stands before the loop, its turns from `start` to `stop`, which
-    mask what is no product only on the edge of a domain, and what stands after it."""
+    """All lines of a group: what stands before the loop, its iterations from `start` to `stop`,
+    which mask what is no product only on the edge of a domain, and what stands after it."""
     groups = of(frame)
     loop = groups.loop
     body = groups.body
     lines = [*block(frame, before), f"{TAB}turn = 0"]
-    if groups.deferred:  # the first turn has no late products beside it
+    if groups.deferred:  # the first iteration has no late products beside it
         step, known = frame.schedule.tile(loop.axis), start.isdigit()
         frame.at[loop.axis] = int(start) // step if known else None
         lines += [] if known else [f"{TAB}{frame.start(loop.axis)} = {start}"]
-        lines += _turn(frame, body, first=True)
+        lines += _iteration(frame, body, first=True)
         del frame.at[loop.axis]
         start = str(int(start) + step) if known else f"{start} + {step}"
     frame.unmasked, limit = _unmasked(frame, loop, body)
     if frame.unmasked:
         lines.append(f"{TAB}{loop.axis}_inside = {limit}")
-    lines += _turns(frame, loop, start, stop, body)
+    lines += _iterations(frame, loop, start, stop, body)
     frame.unmasked = {}
     lines += _landed(frame, body) if groups.deferred else []
     for name in groups.lanes:
@@ -52,20 +52,20 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     return lines
 
 
-def _turns(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[str]:
+def _iterations(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[str]:
     frame.at[loop.axis] = None
     args = [start, stop, str(frame.schedule.tile(loop.axis))]
     head = call(frame.depth, f"for {frame.start(loop.axis)} in range", args, ":")
     frame.depth += 1
-    lines = _turn(frame, body, first=False)
+    lines = _iteration(frame, body, first=False)
     frame.depth -= 1
     del frame.at[loop.axis]
     return [*head, *lines]
 
 
-def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
-    """A turn: its first product, with the late ones of the turn before beside it; what follows;
-    then the late ones have ended, are repaired, and get their next operand."""
+def _iteration(frame: Frame, body: Body, first: bool) -> list[str]:
+    """An iteration: its first product, with the late ones of the iteration before beside it; what
+    follows; then the late ones have ended, are repaired, and get their next operand."""
     groups = of(frame)
     deferred = _deferred(groups, body)
     mends = tuple(s for s in body if isinstance(s, Repair) and s.buffer in groups.deferred)
@@ -86,7 +86,7 @@ def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
 
 
 def _landed(frame: Frame, body: Body) -> list[str]:
-    """The late products of the last turn."""
+    """The late products of the last iteration."""
     groups = of(frame)
     lines = counted(frame, groups.stages, deferred=True)
     deferred = _deferred(groups, body)
@@ -98,13 +98,14 @@ def _deferred(groups: WarpGroups, body: Body) -> tuple[Compute, ...]:
     return tuple(s for s in body if isinstance(s, Compute) and s.buffer in groups.deferred)
 
 
-# --- turns inside a domain
+# --- iterations inside a domain
 
 
 def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[dict[Statement, Compute], str]:
-    """What statements are in a turn that lies inside the domain as a whole, where that differs, and
-    the first position that is no more in such a turn; none where the domain is more than upper
-    bounds by the rows. A product is begun and waited for in one place, with its mask."""
+    """What statements are in an iteration that lies inside the domain as a whole, where that
+    differs, and the first position that is no more in such an iteration; none where the domain is
+    more than upper bounds by the rows. A product is begun and waited for in one place, with its
+    mask."""
     domains = {s.operator.domain for s in body if isinstance(s, Compute)} - {None}
     domain = domains.pop() if len(domains) == 1 else None
     if domain is None or loop.lo or not loop.hi:

@@ -1,10 +1,10 @@
 """A schedule as Triton source, statement by statement, as a person would write it.
 
-Every axis takes one of two forms. An axis with one position a turn is a number. Any other is a
-vector of positions, as wide as Triton demands: the next power of two, and 16 at least where a
-matrix product uses it; `n_in` masks what the width or the last turn adds, where it adds anything.
-A loop over an axis of which a buffer keeps every tile is written out turn by turn, so that each
-tile is a variable of its own (`E_0`, `E_1`) and stays in registers.
+Every axis takes one of two forms. An axis with one position an iteration is a number. Any other is
+a vector of positions, as wide as Triton demands: the next power of two, and 16 at least where a
+matrix product uses it; `n_in` masks what the width or the last iteration adds, where it adds
+anything. A loop over an axis of which a buffer keeps every tile is written out iteration by
+iteration, so that each tile is a variable of its own (`E_0`, `E_1`) and stays in registers.
 
 A split becomes two kernels, one that runs every part and one that combines what they shared, or
 one kernel in which the last part to end combines.
@@ -189,7 +189,7 @@ def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
 
 
 def _frame(schedule: Schedule, layout: TileLayout, parts: Loop | None = None) -> Frame:
-    """A block's place: axes with turns of the grid, and axes with one turn."""
+    """A block's place: axes with iterations of the grid, and axes with one iteration."""
     split = parts.axis if parts is not None else None
     frame = Frame(schedule, layout, _part(schedule, split) if split is not None else None)
     frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)

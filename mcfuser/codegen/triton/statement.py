@@ -43,7 +43,7 @@ SimpleStatement = Load | Init | Compute | SaveOld | Repair | StorePartial | Comb
 
 
 def write(frame: Frame, s: SimpleStatement) -> list[str]:
-    """The lines of a statement in the turn at hand. Raises Illegal where Triton has none."""
+    """The lines of a statement in the iteration at hand. Raises Illegal where Triton has none."""
     match s:
         case Load():
             return load(frame, s)
@@ -70,7 +70,7 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
 
 
 def _either(frame: Frame, s: Compute, unmasked: Compute) -> list[str]:
-    """A statement as it is in a turn inside its domain, or on the edge."""
+    """A statement as it is in an iteration inside its domain, or on the edge."""
     a, pad = of(frame).loop.axis, TAB * frame.depth
     frame.depth += 1
     inside, outside = _compute(frame, unmasked), _compute(frame, s)
@@ -126,7 +126,7 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
 
 def _filled(frame: Frame, fill: Fill) -> list[str]:
     """The buffer with the fill's number past the ends of its axes, at which groups, that wait for
-    nothing in a turn, look only in turns that reach them."""
+    nothing in an iteration, look only in turns that reach them."""
     layout, chain, tile = frame.layout, frame.schedule.chain, frame.schedule.tile
     whole = {a for a in fill.axes if layout.width(a) == tile(a)}  # no lanes of the next tile
     reached = [a for a in fill.axes if a not in whole or a not in fill.ended]

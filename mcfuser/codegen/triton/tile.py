@@ -102,8 +102,8 @@ def value(e: Expr, scope: Scope) -> TileValue:
 
 
 def _folded(op: str, args: Sequence[TileValue]) -> TileValue | None:
-    """The operator applied to numbers that are known here: positions of a turn that is written
-    out, and constants."""
+    """The operator applied to numbers that are known here: positions of an iteration that is
+    written out, and constants."""
     numbers = [_number(v) for v in args]
     if any(n is None for n in numbers):
         return None

@@ -69,7 +69,7 @@ class TileLayout:
         return self.widths[a]
 
     def scalar(self, a: str) -> bool:
-        """The axis takes one position a turn: a number, no dimension of any tile."""
+        """The axis takes one position an iteration: a number, no dimension of any tile."""
         return self.widths[a] == 1
 
     def extending(self, axes: Iterable[str]) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class TileLayout:
         return kept(self.schedule.buffer(name), self._several)
 
     def written_out(self, loop: Loop) -> bool:
-        """The loop's turns are written one after the other."""
+        """The loop's iterations are written one after the other."""
         return written_out(loop, self._buffers, self._several)
 
     def _several(self, a: str) -> bool:

@@ -144,7 +144,7 @@ def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.Fixtur
 @pytest.mark.parametrize("parts", [2, 3, 4, 6])
 @pytest.mark.parametrize("name", ["attention", "gemm"])
 def test_parts_that_are_empty_add_nothing(name: str, parts: int) -> None:
-    """Of four turns, three parts take two, two and none, and six leave two without any."""
+    """Of four iterations, three parts take two, two and none, and six leave two without any."""
     chain = build(name, {"b": 2, "m": 20, "n": 60, "k": 8, "h": 20})
     tiles = {"b": 1, "m": 16, "n": 16, "k": 8, "h": 32}
     schedule = parted(chain, parse("mh.nk"), tiles, "n", parts)

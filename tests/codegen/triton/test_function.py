@@ -135,7 +135,7 @@ def test_affine_indices() -> None:
     agree(scheduled(chain, "mn.k", {"m": 16, "n": 16, "k": 3}), chain)
 
 
-def test_loops_take_the_turns_that_the_domain_admits() -> None:
+def test_loops_take_the_iterations_that_the_domain_admits() -> None:
     chain = chain_named("causal", {**SMALL, "m": 64})
     schedule = scheduled(chain, "mh.nk", {"m": 16, "n": 16, "k": 32, "h": 32})
     source = agree(schedule, chain)
@@ -150,7 +150,7 @@ def test_a_window_starts_where_a_tile_does() -> None:
     assert f"for n_start in range({first}, tl.minimum(m_start + 16, 90), 24):" in source.text
 
 
-def test_turns_that_are_written_out_are_guarded() -> None:
+def test_iterations_that_are_written_out_are_guarded() -> None:
     """With n whole, the scores of every tile stay in registers; those above the diagonal go."""
     chain = chain_named("causal", {**SMALL, "m": 64})
     schedule = scheduled(chain, "mh.kn", {"m": 16, "n": 16, "k": 16, "h": 32})

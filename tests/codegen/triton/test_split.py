@@ -74,8 +74,8 @@ def test_what_is_combined_enters_a_product_without_a_mask(weight: str, combine: 
 
 
 @pytest.mark.parametrize("combine", VARIANTS)
-def test_parts_without_turns_change_nothing(combine: str) -> None:
-    """Five parts of two turns each, of six turns: the last two have none."""
+def test_parts_without_iterations_change_nothing(combine: str) -> None:
+    """Five parts of two iterations each, of six iterations: the last two have none."""
     chain = chain_named("causal", {**SIZES, "n": 90})
     schedule = placed(chain, "mh.nk", "n", 5)
     assert (schedule.trips("n"), schedule.span("n")) == (6, 2)

@@ -15,7 +15,7 @@ from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import prelude
 from mcfuser.codegen.triton.hopper.warpgroup import counted, empty, full, names, place, tile
-from mcfuser.codegen.triton.loop import edge, turns_of
+from mcfuser.codegen.triton.loop import edge, loop_range
 from mcfuser.codegen.triton.memory import corner
 from mcfuser.codegen.triton.source import Launch
 from mcfuser.lowering.triton.hopper.feasible import check
@@ -64,8 +64,9 @@ def _placed(frame: Frame, groups: WarpGroups) -> Frame:
 def _ends(frame: Frame, groups: WarpGroups) -> tuple[str, str, list[str]]:
     """Where the loop begins and ends, the same for all warps of a block, after these lines."""
     loop, a, lines = groups.loop, groups.loop.axis, list[str]()
-    first, last, *_ = turns_of(frame, loop)
-    if groups.deferred and loop.lo:  # a group always walks one turn, which lies inside the tensors
+    first, last, *_ = loop_range(frame, loop)
+    if groups.deferred and loop.lo:
+        # a group always runs one iteration, which lies inside the tensors
         size, tile = groups.whole.chain.size(a), groups.whole.tile(a)
         first = f"{frame.dialect.word('minimum')}({first}, {(size - 1) // tile * tile})"
     if not first.isdigit():
@@ -143,10 +144,10 @@ def _assembled(
     mapped |= {n: through for n, (_, through) in groups.stored.items()}
     maps = [frame.map(n) for n in mapped]
     taken = tuple(p for p in pointers if mentions(computes, frame.pointer(p)))
-    turning = [frame.start(a) for a, t in frame.at.items() if t is None]
-    turning += [line.split()[0] for line in setting]
+    iterating = [frame.start(a) for a, t in frame.at.items() if t is None]
+    iterating += [line.split()[0] for line in setting]
     tail = [*map(frame.pointer, taken), *maps, *shared]
-    scalars = [n for n in dict.fromkeys(turning) if mentions([*computes, *loads], n)]
+    scalars = [n for n in dict.fromkeys(iterating) if mentions([*computes, *loads], n)]
     given = [[n for n in (*scalars, *tail) if mentions(body, n)] for body in (computes, loads)]
     arguments = [*map(frame.pointer, taken), *maps]
     inside = [*setting, *_set_up(frame, groups)]

@@ -12,7 +12,8 @@ from mcfuser.space.statement import Compute, Illegal
 
 NOW = ("slot", "phase")
 BEFORE = ("slot_before", "phase_before")
-"""Of this turn's tiles, and of those of the turn before, whose products are issued late."""
+"""Of this iteration's tiles, and of those of the iteration before, whose products are issued
+late."""
 
 
 def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
@@ -24,7 +25,7 @@ def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
 
 
 def begin_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
-    """Products of the turn before begin, with the left operands that it has left."""
+    """Products of the iteration before begin, with the left operands that it has left."""
     lines: list[str] = []
     for s in deferred:
         words = frame.tile(of(frame).layout.dots[s.buffer].right.tensor)
@@ -57,7 +58,7 @@ def _begin(frame: Frame, s: Compute, a: str, b: str, deferred: bool = False) -> 
 
 
 def _end(frame: Frame, s: Compute, flying: int, deferred: bool = False) -> list[str]:
-    """The product has ended, so many later ones have perhaps not; tiles that the turn does not
+    """The product has ended, so many later ones have perhaps not; tiles that the iteration does not
     need any more may be filled again."""
     pad, names = TAB * frame.depth, [frame.tile(s.buffer)]
     if deferred:
@@ -117,7 +118,7 @@ def arrived(frame: Frame, ring: Ring, deferred: bool = False) -> list[str]:
 
 
 def place(groups: WarpGroups, ring: Ring, slot: str = NOW[0]) -> str:
-    """Which tile of a ring a group has in a turn."""
+    """Which tile of a ring a group has in an iteration."""
     if not ring.looped:
         return "group" if ring.own else "0"
     return f"{slot} * {groups.count} + group" if ring.own else slot
@@ -130,10 +131,10 @@ def flat(frame: Frame, ring: Ring, at: str) -> str:
 
 
 def counted(frame: Frame, stages: int, deferred: bool = False) -> list[str]:
-    """Which tiles of the rings a turn has, or the one before, and in which round of them."""
-    pad, turn = TAB * frame.depth, "(turn - 1)" if deferred else "turn"
+    """Which tiles of the rings an iteration has, or the one before, and in which round of them."""
+    pad, iteration = TAB * frame.depth, "(turn - 1)" if deferred else "turn"
     slot, phase = BEFORE if deferred else NOW
-    return [f"{pad}{slot} = {turn} % {stages}", f"{pad}{phase} = {turn} // {stages} % 2"]
+    return [f"{pad}{slot} = {iteration} % {stages}", f"{pad}{phase} = {iteration} // {stages} % 2"]
 
 
 def tile(frame: Frame, ring: Ring) -> str:

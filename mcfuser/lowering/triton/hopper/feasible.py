@@ -87,8 +87,8 @@ class Tiled:
 
     def kinds(self) -> Iterator[Ints]:
         """Candidates that may have warp groups, by number, those together that differ in sizes
-        alone: along each axis all of them have or have not one lane, one turn, lanes to mask, and
-        as many rows as warp groups have."""
+        alone: along each axis all of them have or have not one lane, one iteration, lanes to mask,
+        and as many rows as warp groups have."""
         rows = {a for p in self.facts.products.values() for a in p.rows}
         code, some = np.zeros(len(self.tiles), np.int64), np.zeros(len(self.tiles), bool)
         for a in self.plan.axes:

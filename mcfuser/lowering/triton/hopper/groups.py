@@ -86,15 +86,15 @@ class WarpGroups:
 
     @cached_property
     def loop(self) -> Loop:
-        """The loop whose turns the rings hold."""
+        """The loop whose iterations the rings hold."""
         around = [outer for s, outer in statements(self.whole.body) if isinstance(s, Compute)]
         serial = {loop for outer in around for loop in outer if loop.kind == "serial"}
-        turning = [x for x in serial if self.whole.trips(x.axis) > 1]
-        if len(turning) != 1:
-            raise Illegal(f"warp groups want one loop, and there are {len(turning)}")
-        if turning[0].axis == self.rows or self.layout.written_out(turning[0]):
-            raise Illegal(f"the loop over '{turning[0].axis}' must be written out")
-        return turning[0]
+        iterating = [x for x in serial if self.whole.trips(x.axis) > 1]
+        if len(iterating) != 1:
+            raise Illegal(f"warp groups want one loop, and there are {len(iterating)}")
+        if iterating[0].axis == self.rows or self.layout.written_out(iterating[0]):
+            raise Illegal(f"the loop over '{iterating[0].axis}' must be written out")
+        return iterating[0]
 
     @cached_property
     def around(self) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
@@ -108,7 +108,7 @@ class WarpGroups:
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
-        """What a turn does."""
+        """What an iteration does."""
         return tuple(s for s, _ in statements(self.loop.body))
 
     # --- shared memory
@@ -183,8 +183,8 @@ class WarpGroups:
 
     @cached_property
     def deferred(self) -> frozenset[str]:
-        """Products of the loop that are issued one turn late: the deferred ones, where they are all
-        of its products but one and a thread has the registers for that; else none.
+        """Products of the loop that are issued one iteration late: the deferred ones, where they
+        are all of its products but one and a thread has the registers for that; else none.
 
         Raises Illegal where a thread has too few registers for the products alone."""
         if (held := self.registers()) > REGISTERS[self.count]:
@@ -213,7 +213,7 @@ class WarpGroups:
     @cached_property
     def lanes(self) -> tuple[str, ...]:
         """Sums over the loop's axis of which each thread keeps a part until the loop has ended, for
-        nothing in a turn needs them; their buffers."""
+        nothing in an iteration needs them; their buffers."""
         found = []
         for s in self.body:
             if not isinstance(s, Compute) or s.buffer in self.layout.dots:

@@ -23,7 +23,7 @@ from tests.support.triton_cases import run_time, scheduled
 
 @dataclass(frozen=True)
 class Case:
-    """A chain as an expression, sizes as words; `deferred` where products are issued a turn
+    """A chain as an expression, sizes as words; `deferred` where products are issued an iteration
     late."""
 
     chain: str
@@ -135,7 +135,7 @@ GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", deferred=False)
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("chain", ["causal", "window", "gemm", "mlp"])
-def test_products_that_are_issued_in_their_own_turn_agree(
+def test_products_that_are_issued_in_their_own_iteration_agree(
     monkeypatch: pytest.MonkeyPatch, chain: str, stages: int
 ) -> None:
     monkeypatch.setattr(WarpGroups, "late", frozenset())
@@ -161,7 +161,7 @@ def test_products_that_do_not_fit_in_registers_are_not_late() -> None:
     agree(case)
 
 
-def test_a_product_whose_sum_its_own_turn_reads_is_not_late() -> None:
+def test_a_product_whose_sum_its_own_iteration_reads_is_not_late() -> None:
     """Triton has no layout for the maximum's tile of m, n and h, but that is not why."""
     case = Case("below", "mh.nk", "m=128 n=128 b=1", "m=128 n=32")
     assert not WarpGroups(case.schedule, 2).deferred
@@ -179,9 +179,9 @@ def test_heads_in_groups_that_share_the_cache_agree(monkeypatch: pytest.MonkeyPa
         assert re.search(r"\n    b = pid // \d+ \* 2 \+ ", source.text)
 
 
-def test_turns_inside_a_domain_have_no_mask() -> None:
-    """The first turn, which stands before the loop, always compares positions; later ones do past
-    those that lie inside."""
+def test_iterations_inside_a_domain_have_no_mask() -> None:
+    """The first iteration, which stands before the loop, always compares positions; later ones do
+    past those that lie inside."""
     text = CAUSAL.source.text
     bare, masked = "S_inside = S", "S_inside = gl.where(n[None, :] <= m[:, None], S, LOWEST)"
     assert text.count(masked) == 2
@@ -190,7 +190,7 @@ def test_turns_inside_a_domain_have_no_mask() -> None:
     assert text.count("    for n_start in") == 2  # one of them loads
 
 
-def test_scores_past_the_end_are_masked_in_the_last_turn_and_nothing_else_is() -> None:
+def test_scores_past_the_end_are_masked_in_the_last_iteration_and_nothing_else_is() -> None:
     text = replace(CAUSAL, chain="attention", extents="m=197 n=197", tiles="m=128 n=64").source.text
     assert "if n_start > 133:\n            S = gl.where(n_in[None, :], S, LOWEST)\n" in text
     assert text.count("n_in[None, :]") == 1

@@ -84,7 +84,7 @@ def test_parts_agree(combine: str) -> None:
     assert all(set(one.arguments).isdisjoint({"Q", "K", "V"}) for one in source.launches)
 
 
-def test_turns_that_are_written_out_agree() -> None:
+def test_iterations_that_are_written_out_agree() -> None:
     chain = chain_named("attention", SMALL, "float16")
     source = agree(scheduled(chain, "m.n(k,h)", {**TILES, "k": 16}), chain, lowering=MAPS)
     assert "V_map.load([b, n_start, 16])" in source.text
