@@ -22,7 +22,8 @@ from service.settings import Settings
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
-QUICK = Options(trials=8)
+QUICK = Options(trials=2, timeout=3600.0)
+"""Made before tests give options patience: no search may end by a busy machine's clock."""
 
 
 def compiled(name: str, cache: Cache, shapes=None) -> tuple[Artifact, bytes]:

@@ -105,3 +105,9 @@ def test_what_is_no_step_has_no_bound_and_the_refusal_says_so() -> None:
     assert unsteady(c, c.operator("Z"), c.operator("Z").body, c.operator("R"), None) is not None
     (refused,) = rolls(c)
     assert isinstance(refused, Refusal) and "has no bound while 'R' moves" in refused.reason
+
+
+@pytest.mark.parametrize("base", ["0.0", "(-0.5)"])
+def test_a_power_of_no_positive_base_is_no_exponential(base: str) -> None:
+    found = why(MAXIMUM, f"Z[m] = sum[n] pow({base}, X[m, n] - R[m])")
+    assert found is not None and "has no bound" in found

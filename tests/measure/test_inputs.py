@@ -68,3 +68,13 @@ def test_plain_inputs_are_normal_and_far_ones_stay_far() -> None:
     far = Kind("float32", offset=1e4)
     values = drawn(rng, far, 1000, style(rng, far, True))
     assert abs(values.mean() - 1e4) < 1 and values.std() < 2
+
+
+def test_half_of_all_conditions_hold_and_of_varied_ones_some_share_does() -> None:
+    kind, plain, shares = Kind("bool"), Kind("float32"), set[float]()
+    rng = np.random.default_rng(0)
+    assert abs(drawn(rng, kind, 10_000, style(rng, kind, False)).mean() - 0.5) < 0.03
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        shares.add(round(float(drawn(rng, kind, 10_000, style(rng, plain, True)).mean()), 1))
+    assert shares == {0.2, 0.5, 0.9}

@@ -79,3 +79,13 @@ def test_whole_numbers_have_no_error() -> None:
     })  # fmt: skip
     x = {"t": np.arange(-4, 5)}
     assert not allowed(c, x, evaluate(c, x), UNIT)["Y"].any()
+
+
+def test_a_choice_may_be_the_other_where_its_condition_is_in_doubt_and_only_there() -> None:
+    """3 A - 3 B is nothing but rounding where A is B."""
+    lines = ["Y[m] = select(A[m] * 3.0 - B[m] * 3.0 < 0.0, 7.0, A[m])"]
+    c = chain({"m": 2}, {"A": "m", "B": "m"}, lines)
+    x = {"A": np.asarray([1.1, 5.0]), "B": np.asarray([1.1, 1.0])}
+    doubtful, sure = allowed(c, x, evaluate(c, x), UNIT)["Y"] * UNIT
+    assert doubtful >= 7.0 - 1.1
+    assert sure < 1e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
 from mcfuser.device import Device
 from mcfuser.measure.worker import Worker
@@ -12,8 +13,8 @@ from mcfuser.measure.worker import Worker
 class StandIn(Worker):
     """The device is at hand, and no process measures; what derives from it makes up `measure`."""
 
-    def __init__(self, device: Device) -> None:
-        super().__init__(backend_of(device), device, cores=2)
+    def __init__(self, device: Device, backend: Backend | None = None) -> None:
+        super().__init__(backend or backend_of(device), device, cores=2)
 
     def warm(self) -> None: ...
 
