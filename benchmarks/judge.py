@@ -16,7 +16,7 @@ from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import Chain
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.model import analytical, fitted, roofline
-from mcfuser.model.worth import spills_too_much
+from mcfuser.model.feasible import spills_too_much
 from mcfuser.space.knobs import Columns, declared
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import space

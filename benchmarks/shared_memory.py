@@ -16,7 +16,7 @@ from mcfuser.device import Device
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model import fitted
-from mcfuser.model.worth import HELD
+from mcfuser.model.feasible import HELD
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import Columns, KnobTable, knob
 from mcfuser.space.plan import Ints, Plan, footprint

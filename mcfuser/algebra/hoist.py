@@ -15,7 +15,7 @@ from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.algebra.linear import NOTHING
 from mcfuser.algebra.pivot import centred, pivots
 from mcfuser.algebra.quotient import finite
-from mcfuser.algebra.settled import settled
+from mcfuser.algebra.summable import settled
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
 from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, call, read

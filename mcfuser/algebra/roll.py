@@ -4,8 +4,8 @@ For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must make
 accumulated with r into what r' would have given: `h(g(r, c), r, r') = g(r', c)`. Where g can be
 solved for one of the c, `h(t, r, r') = g(r', c(r, t))` (Neptune, Theorem 4.3); h must also commute
 with the reducer (Theorem 4.2). Over floating-point numbers that is not enough: what was accumulated
-must not have overflowed, nor be lost, while r was far from its last value (algebra.steady). Nothing
-here knows what softmax is.
+must neither have overflowed nor have been rounded away while r was far from its last value
+(algebra.stability). Nothing here knows what softmax is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.quotient import unguarded
-from mcfuser.algebra.steady import RepairStep, step_of, unsteady
+from mcfuser.algebra.stability import RepairStep, step_of, unsteady
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError

@@ -20,7 +20,7 @@ from mcfuser.lowering.loops import inner, innermost, peak, serial
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.reach import distinct_tiles, run_of
+from mcfuser.model.locality import distinct_tiles, run_of
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (

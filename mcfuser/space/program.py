@@ -8,10 +8,10 @@ from functools import cached_property
 
 from mcfuser.algebra.absorb import merge_into_maxima
 from mcfuser.algebra.copies import without_copies
-from mcfuser.algebra.elsewhere import made_in_place
 from mcfuser.algebra.exponent import base_two, infinite, unbiased
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
+from mcfuser.algebra.inline import made_in_place
 from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls

@@ -23,7 +23,7 @@ from mcfuser.device import Device
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.model import fitted
-from mcfuser.model.worth import feasible, spills_too_much
+from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 

@@ -10,8 +10,8 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.model.feasible import GATHERED, HELD, feasible
 from mcfuser.model.fitted import lowered
-from mcfuser.model.worth import GATHERED, HELD, feasible
 from mcfuser.space.prune import distinct, parted, prune, space
 from tests.support.gpu_candidates import every
 

@@ -99,7 +99,7 @@ def mappable(
 
     A tile of three dimensions that a product takes as a matrix is none: on an H200, 8 of 104 such
     kernels of Triton 3.6 were wrong (heads of a group packed into rows), and 1 of 1,570 others,
-    which had no loop (model.worth).
+    which had no loop (model.feasible).
     """
     found = dimensions(chain, read)
     if not _regular(chain, read, found) or wide(chain):

@@ -9,7 +9,7 @@ import pytest
 
 from mcfuser.chain import Chain, gemm
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.reach import distinct_tiles, run_of
+from mcfuser.model.locality import distinct_tiles, run_of
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program

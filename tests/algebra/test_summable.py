@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcfuser.algebra.settled import settled
+from mcfuser.algebra.summable import settled
 from mcfuser.algebra.terms import ONE, Summand, Term
 from mcfuser.chain import Chain
 from mcfuser.expr import Call, Expr, parse

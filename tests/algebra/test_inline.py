@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcfuser.algebra.elsewhere import made_in_place
+from mcfuser.algebra.inline import made_in_place
 from mcfuser.errors import ChainError
 from mcfuser.space.program import program
 from tests.support.chains import chain, inputs

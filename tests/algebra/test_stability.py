@@ -8,7 +8,7 @@ import sympy as sp
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.quotient import unguarded
 from mcfuser.algebra.roll import Refusal, rolls
-from mcfuser.algebra.steady import RepairStep, step_of, unsteady
+from mcfuser.algebra.stability import RepairStep, step_of, unsteady
 from tests.support.chains import chain
 
 T, R, S = (sp.Symbol(n, real=True) for n in "trs")

@@ -7,7 +7,7 @@ import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.model.worth import SPILLED, feasible, spills_too_much
+from mcfuser.model.feasible import SPILLED, feasible, spills_too_much
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
