@@ -23,7 +23,7 @@ def merge_into_maxima(chain: Chain) -> Chain:
     """
     for o in chain.operators:
         found = _joined(chain, o)
-        if found is not None and (moved := _absorbed(chain, o, *found)) is not None:
+        if found is not None and (moved := _merged(chain, o, *found)) is not None:
             return merge_into_maxima(moved)
     return chain
 
@@ -56,7 +56,7 @@ def _uncast(e: Expr) -> Expr:
     return _uncast(e.arg) if isinstance(e, Cast) and e.dtype not in DISCRETE else e
 
 
-def _absorbed(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
+def _merged(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
     """The chain in which those that need the map while the maximum runs read the maximum."""
     if not any(d.moving == source.out for d in dependences(chain)):
         return None

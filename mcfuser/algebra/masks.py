@@ -47,44 +47,44 @@ class _Mask:
     source: Operator
     number: float
     bodies: Mapping[str, Expr]
-    absorbed: tuple[str, ...]
+    unmasked: tuple[str, ...]
 
 
 def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
     """The chain whose sources hold such a number, and the reductions whose domain is in what they
     read. A source is masked where two reductions or more need no mask for it."""
-    absorbed: frozenset[str] = frozenset()
+    unmasked: frozenset[str] = frozenset()
     domains = dict.fromkeys(frozenset(conjuncts(o.domain)) for o in chain.operators)
     for domain in domains:
-        while domain and (found := _best(chain, domain, absorbed)) is not None:
+        while domain and (found := _best(chain, domain, unmasked)) is not None:
             chain = _applied(chain, found, domain)
-            absorbed |= set(found.absorbed)
-    return chain, absorbed
+            unmasked |= set(found.unmasked)
+    return chain, unmasked
 
 
-def _best(chain: Chain, domain: Domain, absorbed: frozenset[str]) -> _Mask | None:
+def _best(chain: Chain, domain: Domain, unmasked: frozenset[str]) -> _Mask | None:
     """The mask that serves the most reductions, at the latest source; none at what is computed from
     a reduction that keeps a mask of this domain, for then it would not be the only one."""
     best: _Mask | None = None
     masked = {
         o.out for o in chain.operators
-        if o.out not in absorbed and frozenset(conjuncts(o.domain)) == domain
+        if o.out not in unmasked and frozenset(conjuncts(o.domain)) == domain
     }  # fmt: skip
     for source in reversed(chain.operators):
         if masked & _ancestors(chain, source):
             continue
-        readers = _readers(chain, source, domain, absorbed)
+        readers = _readers(chain, source, domain, unmasked)
         if len([o for o in readers if o.reduce != "none"]) < 2:
             continue
         for number in (LOWEST, 0.0):
             found = _mask(chain, source, number, domain, readers)
-            if found and (best is None or len(found.absorbed) > len(best.absorbed)):
+            if found and (best is None or len(found.unmasked) > len(best.unmasked)):
                 best = found
     return best
 
 
 def _readers(
-    chain: Chain, source: Operator, domain: Domain, absorbed: frozenset[str]
+    chain: Chain, source: Operator, domain: Domain, unmasked: frozenset[str]
 ) -> tuple[Operator, ...]:
     """What reads the source, directly or through maps, in the order of the chain: reductions over
     the domain, and maps that nothing else reads. Empty where there is anything else."""
@@ -105,7 +105,7 @@ def _readers(
             if o.domain is not None or o.out in chain.outputs:
                 return ()
             names.add(o.out)
-        elif o.out in absorbed or frozenset(conjuncts(o.domain)) != domain or not o.axes:
+        elif o.out in unmasked or frozenset(conjuncts(o.domain)) != domain or not o.axes:
             return ()
     return tuple(found)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.quotient import unguarded
-from mcfuser.algebra.stability import RepairStep, step_of, unsteady
+from mcfuser.algebra.stability import RepairStep, instability, step_of
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
@@ -98,7 +98,7 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     solution = _solve(text(skeleton), target.reduce)
     if solution.h is None:
         return _refuse(d, solution.reason)
-    if (why := unsteady(chain, target, body, moving, solution.step)) is not None:
+    if (why := instability(chain, target, body, moving, solution.step)) is not None:
         return _refuse(d, why)
     names: Mapping[str, Expr] = {
         "t": read(d.target, *target.axes),

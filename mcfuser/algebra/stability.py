@@ -62,7 +62,7 @@ def _moves(
     return None
 
 
-def unsteady(
+def instability(
     chain: Chain, target: Operator, body: Expr, moving: Operator, step: RepairStep | None
 ) -> str | None:
     """Why what `target` accumulates of `body` while `moving` moves may be lost, in words; None

@@ -27,7 +27,7 @@ def distinct_tiles(
     return found
 
 
-def run_of(made: TritonCandidates, s: Load) -> Floats:
+def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:
     """Bytes of a tile that lie side by side in memory."""
     tensor = made.plan.program.chain.tensor(s.read.tensor)
     width = float(BYTES[tensor.dtype])

@@ -20,7 +20,7 @@ from mcfuser.lowering.loops import inner, innermost, peak, serial
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.locality import distinct_tiles, run_of
+from mcfuser.model.locality import contiguous_bytes, distinct_tiles
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
@@ -199,7 +199,7 @@ def _load(
     """Through a map a tile comes as a box that nobody copies; else threads ask for every vector,
     and lines of the cache come whole."""
     nbytes = made.nbytes(s.buffer)
-    run = np.minimum(run_of(made, s), nbytes)
+    run = np.minimum(contiguous_bytes(made, s), nbytes)
     alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
     found.add("box", mapped * times * nbytes)
     found.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))

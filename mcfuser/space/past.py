@@ -126,7 +126,7 @@ class PastEnds:
             if s.operator.reduce == "sum":
                 self.found[key] = body == ZERO
             else:
-                nothing = s.buffer in program.ordinary or s.buffer in program.settled
+                nothing = s.buffer in program.ordinary or s.buffer in program.unmasked
                 self.found[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
         return self.found[key]
 

@@ -180,7 +180,7 @@ class _Placing:
             return Read(names[node], node.indices) if isinstance(node, Read) else node
 
         body = rewrite(o.body, leaf)
-        inside = o.domain if o.out not in self.program.settled else None
+        inside = o.domain if o.out not in self.program.unmasked else None
         domain = rewrite(inside, leaf) if inside is not None else None
         compute = Compute(o, o.out, body, domain)
         nests[-1].items.append(compute)

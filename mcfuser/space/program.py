@@ -11,7 +11,7 @@ from mcfuser.algebra.copies import without_copies
 from mcfuser.algebra.exponent import base_two, infinite, unbiased
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
-from mcfuser.algebra.inline import made_in_place
+from mcfuser.algebra.inline import inline_maps
 from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
@@ -27,7 +27,7 @@ class Program:
 
     chain: Chain
     rolls: tuple[Roll | Refusal, ...]
-    settled: frozenset[str] = frozenset()
+    unmasked: frozenset[str] = frozenset()
 
     @cached_property
     def batch(self) -> tuple[str, ...]:
@@ -83,8 +83,8 @@ def program(chain: Chain, shifts: bool = True) -> Program:
     taken once.
 
     Raises ChainError where a reduction is read elsewhere than where it is made."""
-    plain = exact(made_in_place(without_copies(without_dead(chain))))
+    plain = exact(inline_maps(without_copies(without_dead(chain))))
     joined = base_two(merge_into_maxima(guarded(plain)))
     ready = fold(hoist(joined, shifts))
-    masked, settled = masked_once(ready)
-    return Program(masked, rolls(ready), settled)
+    masked, unmasked = masked_once(ready)
+    return Program(masked, rolls(ready), unmasked)

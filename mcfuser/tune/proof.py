@@ -47,7 +47,7 @@ def disproof(
 def _form(ready: Program) -> object:
     """What of a program decides where statements are placed."""
     operators = tuple((o.out, o.related, o.reduce, o.over) for o in ready.chain.operators)
-    return operators, tuple(sorted(ready.repairs)), ready.settled
+    return operators, tuple(sorted(ready.repairs)), ready.unmasked
 
 
 def _wrong(small: Chain, plan: Plan, tiles: Mapping[str, int], seed: int) -> str | None:

@@ -8,7 +8,7 @@ import sympy as sp
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.quotient import unguarded
 from mcfuser.algebra.roll import Refusal, rolls
-from mcfuser.algebra.stability import RepairStep, step_of, unsteady
+from mcfuser.algebra.stability import RepairStep, instability, step_of
 from tests.support.chains import chain
 
 T, R, S = (sp.Symbol(n, real=True) for n in "trs")
@@ -39,7 +39,7 @@ def why(*lines: str, kind: str = "exponential", rate: float = 1.0) -> str | None
     c = chain(AXES, {"X": "mn", "W": "mn"}, lines)
     target, moving = c.operators[-1], c.operators[0]
     body = unguarded(through_maps(c, target.body))
-    return unsteady(c, target, body, moving, RepairStep(kind, rate))  # type: ignore[arg-type]
+    return instability(c, target, body, moving, RepairStep(kind, rate))  # type: ignore[arg-type]
 
 
 MAXIMUM = "R[m] = max[n] X[m, n]"
@@ -83,9 +83,9 @@ def test_a_quotient_by_a_sum_of_weights_is_bounded_and_by_another_sum_is_not() -
     c = chain(AXES, {"X": "mn"}, [MAXIMUM, "Z[m] = sum[n] exp(X[m, n] - R[m])",
                                   "O[m] = sum[n] X[m, n] / Z[m]"])  # fmt: skip
     step = RepairStep("ratio", 1.0)
-    assert unsteady(c, c.operator("O"), c.operator("O").body, c.operator("Z"), step) is None
+    assert instability(c, c.operator("O"), c.operator("O").body, c.operator("Z"), step) is None
     other = chain(AXES, {"X": "mn"}, ["Z[m] = sum[n] X[m, n]", "O[m] = sum[n] X[m, n] / Z[m]"])
-    reason = unsteady(other, other.operator("O"), other.operator("O").body,
+    reason = instability(other, other.operator("O"), other.operator("O").body,
                       other.operator("Z"), step)  # fmt: skip
     assert reason is not None and "near zero" in reason
 
@@ -94,7 +94,7 @@ def test_weights_within_another_domain_than_their_maximum_may_be_near_zero() -> 
     lines = ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] exp(X[m, n] - R[m]) where n < 3",
              "O[m] = sum[n] X[m, n] / Z[m] where n < 3"]  # fmt: skip
     c = chain(AXES, {"X": "mn"}, lines)
-    found = unsteady(
+    found = instability(
         c, c.operator("O"), c.operator("O").body, c.operator("Z"), RepairStep("ratio", 1.0)
     )
     assert found is not None
@@ -102,7 +102,7 @@ def test_weights_within_another_domain_than_their_maximum_may_be_near_zero() -> 
 
 def test_what_is_no_step_has_no_bound_and_the_refusal_says_so() -> None:
     c = chain(AXES, {"X": "mn"}, [MAXIMUM, "Z[m] = sum[n] exp(X[m, n] - 2.0 * R[m])"])
-    assert unsteady(c, c.operator("Z"), c.operator("Z").body, c.operator("R"), None) is not None
+    assert instability(c, c.operator("Z"), c.operator("Z").body, c.operator("R"), None) is not None
     (refused,) = rolls(c)
     assert isinstance(refused, Refusal) and "has no bound while 'R' moves" in refused.reason
 

@@ -9,7 +9,7 @@ import pytest
 
 from mcfuser.chain import Chain, gemm
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.locality import distinct_tiles, run_of
+from mcfuser.model.locality import contiguous_bytes, distinct_tiles
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -37,16 +37,18 @@ def load(found: TritonCandidates, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
 @pytest.mark.parametrize(("tensor", "elements"), [("A", 8), ("B", 32), ("D", 64)])
 def test_a_tile_lies_side_by_side_along_its_last_dimension(tensor: str, elements: int) -> None:
     found = made()
-    assert run_of(found, load(found, tensor)[0]).tolist() == [2.0 * elements]
+    assert contiguous_bytes(found, load(found, tensor)[0]).tolist() == [2.0 * elements]
 
 
 def test_strides_say_along_which_dimension_it_lies() -> None:
     turned = tuple(replace(t, strides=(0, 1, 64)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=turned))
-    assert run_of(found, load(found, "B")[0]).tolist() == [2.0 * TILES["k"]]
+    assert contiguous_bytes(found, load(found, "B")[0]).tolist() == [2.0 * TILES["k"]]
     gaps = tuple(replace(t, strides=(0, 128, 2)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=gaps))
-    assert run_of(found, load(found, "B")[0]).tolist() == [2.0], "no two elements lie side by side"
+    assert contiguous_bytes(found, load(found, "B")[0]).tolist() == [2.0], (
+        "no two elements lie side by side"
+    )
 
 
 @pytest.mark.parametrize(
