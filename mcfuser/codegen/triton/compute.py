@@ -29,7 +29,7 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     groups = of(frame)
     loop = groups.loop
     body = groups.body
-    lines = [*block(frame, before), f"{TAB}turn = 0"]
+    lines = [*block(frame, before), f"{TAB}iteration = 0"]
     if groups.deferred:  # the first iteration has no late products beside it
         step, known = frame.schedule.tile(loop.axis), start.isdigit()
         frame.at[loop.axis] = int(start) // step if known else None
@@ -82,7 +82,7 @@ def _iteration(frame: Frame, body: Body, first: bool) -> list[str]:
         lines += [*parts, f"{pad}{left_name(frame, s)} = {operand(frame, s, a, 0)}"]
     before = counted(frame, groups.stages, deferred=True) if deferred and not first else []
     lines = frame.define(groups.loop.axis, lines)
-    return [*counted(frame, groups.stages), *before, *lines, f"{pad}turn += 1"]
+    return [*counted(frame, groups.stages), *before, *lines, f"{pad}iteration += 1"]
 
 
 def _landed(frame: Frame, body: Body) -> list[str]:

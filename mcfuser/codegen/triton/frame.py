@@ -20,7 +20,7 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 
 GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "lanes", "by_lane",
-         "group", "turn", "slot", "phase", "slot_before", "phase_before", "each",
+         "group", "iteration", "slot", "phase", "slot_before", "phase_before", "each",
          "TILE", "ROWS", "COLUMNS", "LEFT"}  # fmt: skip
 """What kernels of warp groups call by name."""
 LINE = 100
@@ -70,7 +70,7 @@ class Frame:
     Where warps have work of their own, it is the place of one of the `groups`: `arrived` holds the
     tiles that an iteration has waited for, of this iteration or late ones of the one before;
     `deferred` what is issued beside the iteration's first product; `unmasked` what statements are
-    in turns inside a domain; `arrangements` names how its tiles are shared among threads.
+    in iterations inside a domain; `arrangements` names how its tiles are shared among threads.
     """
 
     schedule: Schedule
@@ -92,7 +92,7 @@ class Frame:
         taken = {"tl", "triton", "pid", "part", "peer", "range", "float", "LOWEST"}
         taken |= GLUON if self.groups is not None else set()
         for a in self.schedule.chain.axes:
-            endings = ("", "_start", "_in", "_size", "_turns", "_first", "_span", "_end", "_inside")
+            endings = ("", "_start", "_in", "_size", "_trips", "_first", "_span", "_end", "_inside")
             taken |= {f"{a.name}{ending}" for ending in endings}
         self.names |= {("", t): t for t in taken}  # another frame's names stay, and are shared
 
@@ -139,7 +139,7 @@ class Frame:
         """Iterations along an axis: a number, or a variable that is set where the kernel starts."""
         if not self.run_time(a):
             return str(self.schedule.trips(a))
-        return f"{a}_turns" if self.schedule.tile(a) > 1 else self.size(a)
+        return f"{a}_trips" if self.schedule.tile(a) > 1 else self.size(a)
 
     def first(self, a: str) -> Position:
         """The least position of an axis at hand."""

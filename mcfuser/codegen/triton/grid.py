@@ -95,9 +95,9 @@ def _product(counts: Sequence[str]) -> str:
 
 def _iterations(frame: Frame, lines: Sequence[str]) -> list[str]:
     """How many iterations the grid takes along axes whose extent is an argument."""
-    counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_turns")]
+    counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_trips")]
     divided = frame.dialect.word("cdiv")
-    return [f"{a}_turns = {divided}({a}_size, {frame.schedule.tile(a)})" for a in counted]
+    return [f"{a}_trips = {divided}({a}_size, {frame.schedule.tile(a)})" for a in counted]
 
 
 def _first(frame: Frame, part: Part) -> list[str]:

@@ -86,7 +86,9 @@ def _iterations(
         for a in reversed(names):
             lines = frame.define(a, lines)
         if comment and lines:
-            found.append(f"{TAB * frame.depth}# {names[0]}: turn {iteration[0] + 1} of {counts[0]}")
+            found.append(
+                f"{TAB * frame.depth}# {names[0]}: iteration {iteration[0] + 1} of {counts[0]}"
+            )
         found += lines
     for a in names:
         del frame.at[a]

@@ -57,7 +57,7 @@ def test_the_launcher_counts_blocks_by_extents() -> None:
     chain = run_time(attention(4, 100, 64, 16, 32), "bm")
     source = generate(scheduled(chain, "mh.nk", {"m": 32, "n": 32, "k": 16, "h": 16}), "f")
     (launch,) = source.launches
-    assert launch.extents == ("m",), "the outermost turn needs no count"
+    assert launch.extents == ("m",), "the outermost iteration needs no count"
     assert launch.grid == (("b", 1), ("m", 32), (32, 16))
     assert launch.blocks({"b": 3, "m": 65}) == (3 * 3 * 2, 1, 1)
     with pytest.raises(KeyError):

@@ -90,13 +90,13 @@ def _loading(frame: Frame, groups: WarpGroups, start: str, stop: str) -> list[st
     step = str(frame.schedule.tile(a))
     frame.at[a] = None
     lines += [
-        f"{TAB}turn = 0",
+        f"{TAB}iteration = 0",
         *call(1, f"for {frame.start(a)} in range", [start, stop, step], ":"),
     ]
     frame.depth += 1
     lines += counted(frame, n)
     lines += [x for r in groups.rings.values() if r.looped for x in _filled(frame, groups, r)]
-    lines.append(f"{TAB * frame.depth}turn += 1")
+    lines.append(f"{TAB * frame.depth}iteration += 1")
     frame.depth -= 1
     del frame.at[a]
     return lines

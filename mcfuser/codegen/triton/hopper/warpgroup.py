@@ -132,7 +132,7 @@ def flat(frame: Frame, ring: Ring, at: str) -> str:
 
 def counted(frame: Frame, stages: int, deferred: bool = False) -> list[str]:
     """Which tiles of the rings an iteration has, or the one before, and in which round of them."""
-    pad, iteration = TAB * frame.depth, "(turn - 1)" if deferred else "turn"
+    pad, iteration = TAB * frame.depth, "(iteration - 1)" if deferred else "iteration"
     slot, phase = BEFORE if deferred else NOW
     return [f"{pad}{slot} = {iteration} % {stages}", f"{pad}{phase} = {iteration} // {stages} % 2"]
 

@@ -138,7 +138,7 @@ GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", deferred=False)
 def test_products_that_are_issued_in_their_own_iteration_agree(
     monkeypatch: pytest.MonkeyPatch, chain: str, stages: int
 ) -> None:
-    monkeypatch.setattr(WarpGroups, "late", frozenset())
+    monkeypatch.setattr(WarpGroups, "deferred", frozenset())
     source = agree(replace(CAUSAL, chain=chain, extents="m=200 n=256", stages=stages))
     assert "slot_before" not in source.text
 
@@ -219,14 +219,18 @@ BAD = {
     "nobody waits for W": (GATED, r" +mbarrier\.wait\(W_full.*\n", ""),
     "K is filled at once": (CAUSAL, r" +mbarrier\.wait\(K_empty.*\n", ""),
     "V is filled at once": (CAUSAL, r" +mbarrier\.wait\(V_empty.*\n", ""),
-    "V is of this turn": (CAUSAL, r"V_tile\.index\(slot_before", "V_tile.index(slot"),
+    "V is of this iteration": (CAUSAL, r"V_tile\.index\(slot_before", "V_tile.index(slot"),
     "another V is waited for": (CAUSAL, r"V_full\.index\(slot_before", "V_full.index(slot"),
-    "V is waited for by this turn's phase": (CAUSAL, r"phase_before\)", "phase)"),
+    "V is waited for by this iteration's phase": (CAUSAL, r"phase_before\)", "phase)"),
     "another V is given back": (CAUSAL, r"V_empty\.index\(slot_before", "V_empty.index(slot"),
     "V is not given back": (CAUSAL, r" +mbarrier\.arrive\(V_empty.*\n", ""),
     "one group is enough": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>1"),
     "three groups are awaited": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>3"),
-    "phases change each turn": (CAUSAL, r"phase = turn // 2 % 2", "phase = turn % 2"),
+    "phases change each iteration": (
+        CAUSAL,
+        r"phase = iteration // 2 % 2",
+        "phase = iteration % 2",
+    ),
     "more bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>4096"),
     "fewer bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>1024"),
     "S is used early": (CAUSAL, r"mma_wait\(1", "mma_wait(2"),
