@@ -22,7 +22,7 @@ from gpu_workloads import Workload, workloads
 from mcfuser.backend import Kernel
 from mcfuser.backends.cuda import driver as gpus
 from mcfuser.backends.cuda.backend import CUDA
-from mcfuser.backends.cuda.driver import Gpu, Launch
+from mcfuser.backends.cuda.driver import DriverLaunch, Gpu
 from mcfuser.backends.cuda.runner import read
 from mcfuser.backends.cuda.timing import conditions
 from mcfuser.devices.catalogue import device_named
@@ -112,7 +112,7 @@ def bound(
     gpu: Gpu, kernels: list[Kernel], w: Workload, x: Mapping[str, Tensor], stream: Stream
 ) -> Callable[[], Tensor]:
     """mcfuser's kernels on torch's tensors; what they should write holds NaN."""
-    tensors, launches = dict(x), list[Launch]()
+    tensors, launches = dict(x), list[DriverLaunch]()
     for k in kernels:
         sizes = {a.name: k.chain.size(a.name) for a in k.chain.axes}
         for n in k.chain.outputs:

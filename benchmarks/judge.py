@@ -14,9 +14,9 @@ from landscape import Landscape, Point, plan_of
 from mcfuser.backends import backend_of
 from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import Chain
-from mcfuser.codegen.triton import Lowering
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.model import analytical, fitted, roofline
-from mcfuser.model.worth import hopeless
+from mcfuser.model.feasible import spills_too_much
 from mcfuser.space.knobs import Columns, declared
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import space
@@ -46,7 +46,7 @@ class Known:
     """A landscape's candidates that ran right and are worth a look, as models see them."""
 
     landscape: Landscape
-    sample: fitted.Sample
+    sample: fitted.FitSample
     equation: Floats
     roofline: Floats
 
@@ -63,8 +63,10 @@ def known(landscape: Landscape) -> Known:
         parts.append((*counted(device, plan, tiles, settings), seconds,
                       analytical.estimate(plan, tiles, device),
                       roofline.overlapped(plan, tiles, device)))  # fmt: skip
-    events, far, seconds, equation, roof = (np.concatenate(c) for c in zip(*parts, strict=True))
-    return Known(landscape, fitted.Sample(events, far, seconds), equation, roof)
+    events, dram_seconds, seconds, equation, roof = (
+        np.concatenate(c) for c in zip(*parts, strict=True)
+    )
+    return Known(landscape, fitted.FitSample(events, dram_seconds, seconds), equation, roof)
 
 
 def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
@@ -72,7 +74,7 @@ def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
     every = space(chain)
     groups: dict[Plan, list[Point]] = {}
     for point in points:
-        if not hopeless(point.spills or 0):
+        if not spills_too_much(point.spills or 0):
             groups.setdefault(plan_of(every, point), []).append(point)
     return groups
 
@@ -80,7 +82,7 @@ def by_plan(chain: Chain, points: Sequence[Point]) -> dict[Plan, list[Point]]:
 def columns(points: Sequence[Point]) -> tuple[Ints, Columns]:
     """Points of a plan as models take them: tiles [points, axes], and settings by knob."""
     tiles = np.asarray([p.tiles for p in points], np.int64)
-    names = [k.name for k in declared(Lowering)]
+    names = [k.name for k in declared(TritonKnobs)]
     return tiles, {name: np.asarray([getattr(p, name) for p in points]) for name in names}
 
 
@@ -102,7 +104,7 @@ def judge(found: Sequence[Known]) -> list[Verdict]:
 
 
 def predicted(k: Known, costs: Mapping[str, float]) -> Floats:
-    return fitted.predicted(k.sample.events, k.sample.far, costs)
+    return fitted.predicted(k.sample.events, k.sample.dram_seconds, costs)
 
 
 def verdict(k: Known, model: str, times: Floats) -> Verdict:

@@ -15,10 +15,10 @@ from mcfuser.arguments.files import read_json
 from mcfuser.backend import Builder, Kernel
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, from_json, to_json
-from mcfuser.codegen import triton
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.measure.worker import Worker
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.expression import parse
@@ -55,8 +55,8 @@ class Point:
     groups: bool = False
 
     @property
-    def settings(self) -> triton.Lowering:
-        return triton.Lowering(self.warps, self.stages, self.combine, self.tma, self.groups)
+    def settings(self) -> TritonKnobs:
+        return TritonKnobs(self.warps, self.stages, self.combine, self.tma, self.groups)
 
 
 @dataclass(frozen=True)

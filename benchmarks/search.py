@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from judge import by_plan, columns
 from landscape import Landscape, read
 from mcfuser.backends import backend_of
-from mcfuser.codegen.triton import Lowering
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.search.evolve import Candidate, evolve
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.plan import Floats, Ints
@@ -67,7 +67,7 @@ def rows_of(landscape: Landscape) -> tuple[Ints, Floats, NDArray[np.float64]]:
         tiles, settings = columns(points)
         device = landscape.device
         times.append(backend_of(device).estimate(plan, tiles, settings, device))
-        table = KnobTable(Lowering, device)
+        table = KnobTable(TritonKnobs, device)
         numbers = [table.number(p.settings) for p in points]
         rows.append(np.column_stack([np.full(len(points), family), tiles, numbers]))
         seconds += [p.seconds or float("inf") for p in points]

@@ -13,9 +13,10 @@ from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.device import Device
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.knobs import TritonKnobs
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model import fitted
-from mcfuser.model.worth import HELD
+from mcfuser.model.feasible import HELD
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import Columns, KnobTable, knob
 from mcfuser.space.plan import Ints, Plan, footprint
@@ -76,7 +77,7 @@ class Plain:
     stages: int = knob(2, (1, 2, 3, 4))
 
 
-def _lowered(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Lowered:
+def _lowered(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> TritonCandidates:
     none = np.zeros(len(tiles), bool)
     return fitted.lowered(plan, tiles, settings["warps"], settings["stages"], none, device)
 
@@ -95,7 +96,7 @@ def measure(
         plan, tiles = every.plan(candidate)
         try:
             settings = every.settings(candidate)
-            lowering = triton.Lowering(settings.warps, settings.stages)
+            lowering = TritonKnobs(settings.warps, settings.stages)
             source = triton.generate(plan.schedule(tiles), "kernel", lowering)
         except Illegal:
             failed += 1

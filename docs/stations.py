@@ -10,9 +10,10 @@ import numpy as np
 
 from mcfuser.codegen import triton
 from mcfuser.lowering.loops import pipelined
-from mcfuser.lowering.triton.hopper.groups import REGISTERS, Groups
+from mcfuser.lowering.triton.hopper.groups import REGISTERS, WarpGroups
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.lowering.triton.width import power
 from mcfuser.measure.request import Inputs, MeasureRequest
 from mcfuser.measure.worker import SAMPLED, TOLERANCE
@@ -110,7 +111,7 @@ def facts(walk: Walk) -> Shown:
     columns = {n: np.asarray([s[n] for _, s in TRIED]) for n in TRIED[0][1]}
     warps = columns["warps"] * (1 + columns["groups"])
     last = np.zeros(len(TRIED), bool)
-    made = Lowered(plan, tiles, warps, columns["stages"], last, True, columns["tma"])
+    made = TritonCandidates(plan, tiles, warps, columns["stages"], last, True, columns["tma"])
     lines = [
         row("candidate", [_short(t, s) for t, s in TRIED]),
         *(row(f"lanes of {a}", [f"{n:.0f}" for n in made.width(a)]) for a in plan.axes),
@@ -123,7 +124,7 @@ def facts(walk: Walk) -> Shown:
         lines.append(row(f"product {out}", words))
     for s in found.loads:
         outer = next(o for x, o in found.points if x is s)
-        words = [_moves(a, m) for a, m in zip(made.ahead(s, outer), made.mapped(s), strict=True)]
+        words = [_moves(a, m) for a, m in zip(made.asynchronous(s, outer), made.mapped(s), strict=True)]
         lines.append(row(f"load {s.buffer}", words))
     lines += [
         row("shared memory", [f"{int(x):,} bytes" for x in made.shared]),
@@ -152,9 +153,9 @@ def _loops(walk: Walk) -> str:
 def _deferred(walk: Walk) -> str:
     """Of the candidate with warp groups."""
     tiles, settings = TRIED[2]
-    groups = Groups(walk.plan(TILES).schedule(tiles), int(settings["stages"]))
-    late = ", ".join(sorted(groups.late))
-    held = groups.registers([s for s in groups.dots if s.buffer in groups.late])
+    groups = WarpGroups(walk.plan(TILES).schedule(tiles), int(settings["stages"]))
+    late = ", ".join(sorted(groups.deferred))
+    held = groups.registers([s for s in groups.dots if s.buffer in groups.deferred])
     return (
         f"product {late} in {groups.count} warp groups of {groups.threads} threads with the loader;"
         f"\n                 its products hold {held} of {REGISTERS[groups.count]} registers"
@@ -185,7 +186,7 @@ def seconds(walk: Walk) -> Shown:
 
 def gpu_source(walk: Walk) -> Shown:
     """The Triton kernel of the schedule."""
-    source = triton.generate(walk.schedule, NAME, triton.Lowering(warps=4, stages=2))
+    source = triton.generate(walk.schedule, NAME, TritonKnobs(warps=4, stages=2))
     return Shown(source.text, "python")
 
 
@@ -230,7 +231,7 @@ def report(walk: Walk) -> Shown:
 
 
 def _gpu_launch(walk: Walk) -> dict[str, object]:
-    return triton.to_record(triton.generate(walk.schedule, NAME, triton.Lowering()))
+    return triton.to_record(triton.generate(walk.schedule, NAME, TritonKnobs()))
 
 
 def _short(tiles: Mapping[str, int], settings: Mapping[str, int | bool]) -> str:

@@ -17,15 +17,17 @@ from mcfuser.backend import Backend, Kernel
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, from_json
 from mcfuser.codegen import tensorir
+from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.measure.request import Measured
 from mcfuser.model import roofline
 from mcfuser.space.candidates import Candidates, candidates
 from mcfuser.space.expression import parse
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.plan import Plan
-from mcfuser.space.prune import Space, Step, distinct, parted, prune, space
+from mcfuser.space.prune import PruneStep, Space, distinct, parted, prune, space
 from mcfuser.space.schedule import Schedule
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.expected import pruned
@@ -48,7 +50,7 @@ ANSWER = Measured(
 )  # fmt: skip
 """What the measuring process answered on 2026-11-22 on two cores that much else kept busy, seconds
 to three digits. An example: times and conditions differ from run to run."""
-MICRO = tensorir.Lowering(rows=6, vectors=2, lanes=8)
+MICRO = TensorirKnobs(rows=6, vectors=2, lanes=8)
 """The register micro-tile of the CPU's kernel."""
 
 
@@ -68,7 +70,7 @@ class Walk:
         return space(self.chain)
 
     @cached_property
-    def pruned(self) -> tuple[Space, tuple[Step, ...]]:
+    def pruned(self) -> tuple[Space, tuple[PruneStep, ...]]:
         return prune(self.whole, GPU)
 
     @cached_property
@@ -91,7 +93,7 @@ class Walk:
         return self.plan(TILES).schedule(TILES)
 
     @cached_property
-    def cpu_source(self) -> tensorir.Source:
+    def cpu_source(self) -> TensorirSource:
         return tensorir.generate(self.schedule, NAME, MICRO)
 
     @cached_property

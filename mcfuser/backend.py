@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.device import Device
-from mcfuser.space.knobs import Columns, Settings
+from mcfuser.space.knobs import Columns, KnobSettings
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.schedule import Schedule
 
@@ -93,7 +93,9 @@ class Builder(Protocol):
         """Starts what takes long to start, without waiting."""
         ...
 
-    def begin(self, chain: Chain, schedule: Schedule, name: str, settings: Settings) -> Building:
+    def begin(
+        self, chain: Chain, schedule: Schedule, name: str, settings: KnobSettings
+    ) -> Building:
         """Begins to make the kernel of a schedule. Raises Illegal where the back end cannot write
         it."""
         ...

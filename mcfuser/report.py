@@ -16,7 +16,7 @@ from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.expr import reads, text
 from mcfuser.space.program import Program, program
-from mcfuser.space.prune import Step, prune, space
+from mcfuser.space.prune import PruneStep, prune, space
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import Tuned
 
@@ -110,7 +110,7 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
     out.print(table)
 
 
-def show_space(document: Mapping[str, Any], steps: Sequence[Step], out: Console) -> None:
+def show_space(document: Mapping[str, Any], steps: Sequence[PruneStep], out: Console) -> None:
     table = _table("step", "expressions", "candidates", "")
     table.row("space", str(document["expressions"]), f"{document['candidates']:,}", "")
     for step in steps:

@@ -19,7 +19,7 @@ THROUGH: dict[str, str] = {
         codegen/tensorir/build codegen/tensorir/integer codegen/tensorir/operands
         codegen/tensorir/parameters codegen/tensorir/passes codegen/tensorir/product
         codegen/tensorir/scalar codegen/tensorir/scratch codegen/tensorir/source
-        codegen/tensorir/turns codegen/tensorir/writer""",
+        codegen/tensorir/iterations codegen/tensorir/writer""",
     "codegen/triton/test_function.py": """
         codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory
         codegen/triton/position codegen/triton/power codegen/triton/source

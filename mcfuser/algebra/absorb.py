@@ -14,7 +14,7 @@ from mcfuser.chain import Chain, Operator
 from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads, replaced
 
 
-def absorb(chain: Chain) -> Chain:
+def merge_into_maxima(chain: Chain) -> Chain:
     """The chain whose maxima take in what later joins them.
 
     Only for maxima that another reduction needs over the same axis. Where the maximum has a domain,
@@ -23,20 +23,20 @@ def absorb(chain: Chain) -> Chain:
     """
     for o in chain.operators:
         found = _joined(chain, o)
-        if found is not None and (moved := _absorbed(chain, o, *found)) is not None:
-            return absorb(moved)
+        if found is not None and (moved := _merged(chain, o, *found)) is not None:
+            return merge_into_maxima(moved)
     return chain
 
 
 def _joined(chain: Chain, o: Operator) -> tuple[Operator, Expr] | None:
     """The maximum that a map joins with something of the chain's inputs, and that."""
-    body = _bare(o.body)
+    body = _uncast(o.body)
     if o.reduce != "none" or o.domain is not None or not isinstance(body, Call) or body.op != "max":
         return None
     if chain.tensor(o.out).dtype in DISCRETE:
         return None
     for one, other in (body.args, body.args[::-1]):
-        one = _bare(through_maps(chain, one))
+        one = _uncast(through_maps(chain, one))
         if not isinstance(one, Read) or one.tensor in chain.inputs:
             continue
         source = chain.operator(one.tensor)
@@ -52,11 +52,11 @@ def _joined(chain: Chain, o: Operator) -> tuple[Operator, Expr] | None:
     return None
 
 
-def _bare(e: Expr) -> Expr:
-    return _bare(e.arg) if isinstance(e, Cast) and e.dtype not in DISCRETE else e
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) and e.dtype not in DISCRETE else e
 
 
-def _absorbed(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
+def _merged(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
     """The chain in which those that need the map while the maximum runs read the maximum."""
     if not any(d.moving == source.out for d in dependences(chain)):
         return None

@@ -15,7 +15,7 @@ from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.algebra.linear import NOTHING
 from mcfuser.algebra.pivot import centred, pivots
 from mcfuser.algebra.quotient import finite
-from mcfuser.algebra.settled import settled
+from mcfuser.algebra.summable import summable
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
 from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, axes, call, read
@@ -93,7 +93,7 @@ def _multiplied_out(chain: Chain, o: Operator) -> Chain | None:
     found = terms(at, o.body)
     if o.domain is not None or not o.axes or (len(found) == 1 and found[0].inner != ONE):
         return None
-    if not settled(at, found):
+    if not summable(at, found):
         return None
     adding = _Adding(chain, o)
     total: dict[Expr, float] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.exponent import unbiased
-from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, Range, value
+from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, ValueRange, value
 from mcfuser.chain import LOWEST, Chain, Operator, Tensor, fresh, sources
 from mcfuser.expr import (
     DISCRETE,
@@ -47,44 +47,44 @@ class _Mask:
     source: Operator
     number: float
     bodies: Mapping[str, Expr]
-    absorbed: tuple[str, ...]
+    unmasked: tuple[str, ...]
 
 
 def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
     """The chain whose sources hold such a number, and the reductions whose domain is in what they
     read. A source is masked where two reductions or more need no mask for it."""
-    absorbed: frozenset[str] = frozenset()
+    unmasked: frozenset[str] = frozenset()
     domains = dict.fromkeys(frozenset(conjuncts(o.domain)) for o in chain.operators)
     for domain in domains:
-        while domain and (found := _best(chain, domain, absorbed)) is not None:
+        while domain and (found := _best(chain, domain, unmasked)) is not None:
             chain = _applied(chain, found, domain)
-            absorbed |= set(found.absorbed)
-    return chain, absorbed
+            unmasked |= set(found.unmasked)
+    return chain, unmasked
 
 
-def _best(chain: Chain, domain: Domain, absorbed: frozenset[str]) -> _Mask | None:
+def _best(chain: Chain, domain: Domain, unmasked: frozenset[str]) -> _Mask | None:
     """The mask that serves the most reductions, at the latest source; none at what is computed from
     a reduction that keeps a mask of this domain, for then it would not be the only one."""
     best: _Mask | None = None
     masked = {
         o.out for o in chain.operators
-        if o.out not in absorbed and frozenset(conjuncts(o.domain)) == domain
+        if o.out not in unmasked and frozenset(conjuncts(o.domain)) == domain
     }  # fmt: skip
     for source in reversed(chain.operators):
         if masked & _ancestors(chain, source):
             continue
-        readers = _readers(chain, source, domain, absorbed)
+        readers = _readers(chain, source, domain, unmasked)
         if len([o for o in readers if o.reduce != "none"]) < 2:
             continue
         for number in (LOWEST, 0.0):
             found = _mask(chain, source, number, domain, readers)
-            if found and (best is None or len(found.absorbed) > len(best.absorbed)):
+            if found and (best is None or len(found.unmasked) > len(best.unmasked)):
                 best = found
     return best
 
 
 def _readers(
-    chain: Chain, source: Operator, domain: Domain, absorbed: frozenset[str]
+    chain: Chain, source: Operator, domain: Domain, unmasked: frozenset[str]
 ) -> tuple[Operator, ...]:
     """What reads the source, directly or through maps, in the order of the chain: reductions over
     the domain, and maps that nothing else reads. Empty where there is anything else."""
@@ -105,7 +105,7 @@ def _readers(
             if o.domain is not None or o.out in chain.outputs:
                 return ()
             names.add(o.out)
-        elif o.out in absorbed or frozenset(conjuncts(o.domain)) != domain or not o.axes:
+        elif o.out in unmasked or frozenset(conjuncts(o.domain)) != domain or not o.axes:
             return ()
     return tuple(found)
 
@@ -126,14 +126,14 @@ class _Outside:
 
     chain: Chain
     domain: Domain
-    ranges: dict[str, Range]
+    ranges: dict[str, ValueRange]
 
-    def read(self, r: Read) -> Range:
+    def read(self, r: Read) -> ValueRange:
         if r.tensor in self.ranges or r.tensor in self.chain.inputs:
             return self.ranges.get(r.tensor, FINITE)
         o = self.chain.operator(r.tensor)
         if o.reduce == "max":
-            return Range(LOWEST, ORDINARY)
+            return ValueRange(LOWEST, ORDINARY)
         met = o.reduce == "none" and any(map(self._maximum, reads(through_maps(self.chain, r))))
         return value(o.body, self) if met else FINITE
 
@@ -149,7 +149,7 @@ def _mask(
     chain: Chain, source: Operator, number: float, domain: Domain, readers: tuple[Operator, ...]
 ) -> _Mask | None:
     """The mask at the source, where every reduction that reads it is left with its identity."""
-    facts = _Outside(chain, domain, {source.out: Range(number, number)})
+    facts = _Outside(chain, domain, {source.out: ValueRange(number, number)})
     bodies: dict[str, Expr] = {}
     guards: dict[Read, Expr] = {}
     rounded: list[str] = []
@@ -162,7 +162,7 @@ def _mask(
         elif o.reduce == "max" and found != ANY and found.high <= -ORDINARY:
             own = read(o.out, *o.axes)
             guards[own] = nothing_met(own, found.high)
-            facts.ranges[o.out] = Range(LOWEST, ORDINARY)
+            facts.ranges[o.out] = ValueRange(LOWEST, ORDINARY)
             rounded += [o.out] if found.high > LOWEST else []
         else:
             return None
@@ -177,7 +177,7 @@ def _mask(
     return _Mask(source, number, bodies, tuple(o.out for o in readers if o.reduce != "none"))
 
 
-def _body(o: Operator, guards: Mapping[Read, Expr], facts: _Outside) -> tuple[Expr, Range]:
+def _body(o: Operator, guards: Mapping[Read, Expr], facts: _Outside) -> tuple[Expr, ValueRange]:
     """An operator's body and its range, with 0 for maxima that met nothing if that tells more."""
     body, found = o.body, value(o.body, facts)
     for top, guard in guards.items():

@@ -47,14 +47,14 @@ def parts(e: Expr) -> tuple[Expr, Expr] | None:
     return None
 
 
-def bare(e: Expr) -> Expr:
+def unguarded(e: Expr) -> Expr:
     """The expression with plain divisions where `quotient` wrote them."""
     found = parts(e)
     if found is not None:
-        return Call("div", (bare(found[0]), bare(found[1])))
+        return Call("div", (unguarded(found[0]), unguarded(found[1])))
     if isinstance(e, Cast):
-        return Cast(bare(e.arg), e.dtype)
-    return Call(e.op, tuple(bare(a) for a in e.args)) if isinstance(e, Call) else e
+        return Cast(unguarded(e.arg), e.dtype)
+    return Call(e.op, tuple(unguarded(a) for a in e.args)) if isinstance(e, Call) else e
 
 
 def finite(chain: Chain, e: Expr) -> bool:

@@ -23,7 +23,7 @@ operations without a pole. Numbers far beyond it are masks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ValueRange:
     """All numbers from `low` to `high`, infinities included. A range that is unbounded on both
     sides may also be no number."""
 
@@ -35,31 +35,31 @@ class Range:
         return self.low >= -ORDINARY and self.high <= ORDINARY
 
 
-ANY = Range(-math.inf, math.inf)
-FINITE = Range(-ORDINARY, ORDINARY)
-ZERO = Range(0.0, 0.0)
-TRUE = Range(1.0, 1.0)
-TRUTH = Range(0.0, 1.0)
+ANY = ValueRange(-math.inf, math.inf)
+FINITE = ValueRange(-ORDINARY, ORDINARY)
+ZERO = ValueRange(0.0, 0.0)
+TRUE = ValueRange(1.0, 1.0)
+TRUTH = ValueRange(0.0, 1.0)
 """A condition is 0 or 1."""
 
 
 class Facts(Protocol):
     """What is known at the positions in question."""
 
-    def read(self, r: Read) -> Range:
+    def read(self, r: Read) -> ValueRange:
         """The range of an element that is read."""
 
     def false(self, condition: Expr) -> bool:
         """Whether a condition is known not to hold."""
 
 
-def value(e: Expr, facts: Facts) -> Range:
+def value(e: Expr, facts: Facts) -> ValueRange:
     """The range of an expression's value. Operations on ordinary numbers that have no pole are
     taken to give ordinary numbers."""
     if isinstance(e, Const):
-        return Range(float(e.value), float(e.value))
+        return ValueRange(float(e.value), float(e.value))
     if isinstance(e, Index):
-        return Range(0.0, ORDINARY)
+        return ValueRange(0.0, ORDINARY)
     if isinstance(e, Read):
         return facts.read(e)
     if isinstance(e, Cast):
@@ -76,40 +76,40 @@ def value(e: Expr, facts: Facts) -> Range:
     return ANY if ANY in args else _settled(_ARITHMETIC[e.op](*args), args)
 
 
-def _settled(found: Range, args: Sequence[Range]) -> Range:
+def _settled(found: ValueRange, args: Sequence[ValueRange]) -> ValueRange:
     """What ordinary numbers give is ordinary, unless it is infinite. What overflows may be
     infinite, or be held as the largest number."""
     if math.isnan(found.low) or math.isnan(found.high):
         return ANY
     finite = math.isfinite(found.low) and math.isfinite(found.high)
     if finite and all(a.ordinary for a in args):
-        return Range(max(found.low, -ORDINARY), min(found.high, ORDINARY))
+        return ValueRange(max(found.low, -ORDINARY), min(found.high, ORDINARY))
     low = -math.inf if found.low < LOWEST else min(found.low, -LOWEST)
     high = math.inf if found.high > -LOWEST else max(found.high, LOWEST)
-    return Range(low, high)
+    return ValueRange(low, high)
 
 
-def _cast(x: Range, dtype: str) -> Range:
+def _cast(x: ValueRange, dtype: str) -> ValueRange:
     if dtype == "bool":
         return _truth(x)
     if dtype in DISCRETE:  # rounded towards zero
-        return Range(min(x.low, 0.0), max(x.high, 0.0)) if x.ordinary else ANY
+        return ValueRange(min(x.low, 0.0), max(x.high, 0.0)) if x.ordinary else ANY
     if dtype == "float16":  # the lowest number is infinite there
         low = -math.inf if x.low < -ORDINARY else x.low
         high = math.inf if x.high > ORDINARY else x.high
-        return Range(low, -math.inf if x.high < -ORDINARY else high)
+        return ValueRange(low, -math.inf if x.high < -ORDINARY else high)
     return x
 
 
 # --- choices
 
 
-def _truth(x: Range) -> Range:
+def _truth(x: ValueRange) -> ValueRange:
     """Whether a value is other than zero."""
     return ZERO if x == ZERO else TRUTH if x.low <= 0 <= x.high else TRUE
 
 
-def _select(e: Call, facts: Facts) -> Range:
+def _select(e: Call, facts: Facts) -> ValueRange:
     condition, first, second = e.args
     held = _truth(value(condition, facts))
     if held == ZERO:
@@ -118,10 +118,10 @@ def _select(e: Call, facts: Facts) -> Range:
     if held == TRUE:
         return one
     other = _narrowed(condition, second, value(second, facts), holds=False)
-    return Range(min(one.low, other.low), max(one.high, other.high))
+    return ValueRange(min(one.low, other.low), max(one.high, other.high))
 
 
-def _narrowed(condition: Expr, chosen: Expr, found: Range, holds: bool) -> Range:
+def _narrowed(condition: Expr, chosen: Expr, found: ValueRange, holds: bool) -> ValueRange:
     """The range of what is chosen where the condition holds, or where it does not, in case that it
     is `chosen <= number`."""
     if not isinstance(condition, Call) or condition.op != "le" or condition.args[0] != chosen:
@@ -137,18 +137,18 @@ def _narrowed(condition: Expr, chosen: Expr, found: Range, holds: bool) -> Range
 # --- operators
 
 
-def _hull(numbers: Sequence[float]) -> Range:
-    return ANY if any(map(math.isnan, numbers)) else Range(min(numbers), max(numbers))
+def _hull(numbers: Sequence[float]) -> ValueRange:
+    return ANY if any(map(math.isnan, numbers)) else ValueRange(min(numbers), max(numbers))
 
 
-def _product(x: Range, y: Range) -> Range:
+def _product(x: ValueRange, y: ValueRange) -> ValueRange:
     bounded = all(map(math.isfinite, (x.low, x.high, y.low, y.high)))
     if not bounded and any(r.low <= 0 <= r.high for r in (x, y)):
         return ANY  # zero times infinity is no number
     return _hull([a * b for a in (x.low, x.high) for b in (y.low, y.high)])
 
 
-def _quotient(x: Range, y: Range) -> Range:
+def _quotient(x: ValueRange, y: ValueRange) -> ValueRange:
     if y.low <= 0 <= y.high:
         return ANY
     return _hull([_divided(a, b) for a in (x.low, x.high) for b in (y.low, y.high)])
@@ -158,7 +158,7 @@ def _divided(a: float, b: float) -> float:
     return math.nan if math.isinf(a) and math.isinf(b) else a / b
 
 
-def _power(x: Range, y: Range) -> Range:
+def _power(x: ValueRange, y: ValueRange) -> ValueRange:
     if y.low != y.high or y.low <= 0:
         return ANY
     if x == ZERO:
@@ -166,13 +166,13 @@ def _power(x: Range, y: Range) -> Range:
     return FINITE if x.ordinary and (x.low >= 0 or y.low == int(y.low)) else ANY
 
 
-def _magnitude(x: Range) -> Range:
+def _magnitude(x: ValueRange) -> ValueRange:
     low = 0.0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high))
-    return Range(low, max(abs(x.low), abs(x.high)))
+    return ValueRange(low, max(abs(x.low), abs(x.high)))
 
 
-def _rising(f: Callable[[float], float]) -> Callable[[Range], Range]:
-    return lambda x: Range(f(x.low), f(x.high))
+def _rising(f: Callable[[float], float]) -> Callable[[ValueRange], ValueRange]:
+    return lambda x: ValueRange(f(x.low), f(x.high))
 
 
 def _exponential(base: float) -> Callable[[float], float]:
@@ -183,52 +183,52 @@ def _floor(x: float) -> float:
     return x if math.isinf(x) else float(math.floor(x))
 
 
-def _positive(f: Callable[[float], float], at_zero: bool) -> Callable[[Range], Range]:
+def _positive(f: Callable[[float], float], at_zero: bool) -> Callable[[ValueRange], ValueRange]:
     """A rising function of numbers above zero, of zero itself as well or not."""
 
-    def of(x: Range) -> Range:
+    def of(x: ValueRange) -> ValueRange:
         defined = x.low > 0 or (at_zero and x.low == 0)
-        return Range(f(x.low), f(x.high)) if defined else ANY
+        return ValueRange(f(x.low), f(x.high)) if defined else ANY
 
     return of
 
 
-def _less(x: Range, y: Range) -> Range:
+def _less(x: ValueRange, y: ValueRange) -> ValueRange:
     return TRUE if x.high < y.low else ZERO if x.low >= y.high else TRUTH
 
 
-def _at_most(x: Range, y: Range) -> Range:
+def _at_most(x: ValueRange, y: ValueRange) -> ValueRange:
     return _opposite(_less(y, x))
 
 
-def _equal(x: Range, y: Range) -> Range:
+def _equal(x: ValueRange, y: ValueRange) -> ValueRange:
     if x == y and x.low == x.high:
         return TRUE
     return TRUTH if x.low <= y.high and y.low <= x.high else ZERO
 
 
-def _opposite(x: Range) -> Range:
-    return Range(1.0 - x.high, 1.0 - x.low)
+def _opposite(x: ValueRange) -> ValueRange:
+    return ValueRange(1.0 - x.high, 1.0 - x.low)
 
 
-_CONDITIONS: dict[str, Callable[..., Range]] = {
+_CONDITIONS: dict[str, Callable[..., ValueRange]] = {
     "lt": _less,
     "le": _at_most,
     "eq": _equal,
     "ne": lambda x, y: _opposite(_equal(x, y)),
-    "and": lambda x, y: Range(min(x.low, y.low), min(x.high, y.high)),
-    "or": lambda x, y: Range(max(x.low, y.low), max(x.high, y.high)),
+    "and": lambda x, y: ValueRange(min(x.low, y.low), min(x.high, y.high)),
+    "or": lambda x, y: ValueRange(max(x.low, y.low), max(x.high, y.high)),
     "not": _opposite,
 }
 
-_ARITHMETIC: dict[str, Callable[..., Range]] = {
-    "add": lambda x, y: Range(x.low + y.low, x.high + y.high),
-    "sub": lambda x, y: Range(x.low - y.high, x.high - y.low),
-    "neg": lambda x: Range(-x.high, -x.low),
+_ARITHMETIC: dict[str, Callable[..., ValueRange]] = {
+    "add": lambda x, y: ValueRange(x.low + y.low, x.high + y.high),
+    "sub": lambda x, y: ValueRange(x.low - y.high, x.high - y.low),
+    "neg": lambda x: ValueRange(-x.high, -x.low),
     "mul": _product,
     "div": _quotient,
-    "max": lambda x, y: Range(max(x.low, y.low), max(x.high, y.high)),
-    "min": lambda x, y: Range(min(x.low, y.low), min(x.high, y.high)),
+    "max": lambda x, y: ValueRange(max(x.low, y.low), max(x.high, y.high)),
+    "min": lambda x, y: ValueRange(min(x.low, y.low), min(x.high, y.high)),
     "pow": _power,
     "abs": _magnitude,
     "exp": _rising(_exponential(math.e)),

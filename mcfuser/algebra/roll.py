@@ -1,11 +1,11 @@
 """Rolling updates: keep a running value and repair it whenever the other reduction moves.
 
-For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must turn what was
+For a target `t = reduce_j g(r, c_j)` whose r still moves, h(t, r, r') must make what was
 accumulated with r into what r' would have given: `h(g(r, c), r, r') = g(r', c)`. Where g can be
 solved for one of the c, `h(t, r, r') = g(r', c(r, t))` (Neptune, Theorem 4.3); h must also commute
 with the reducer (Theorem 4.2). Over floating-point numbers that is not enough: what was accumulated
-must not have overflowed, nor be lost, while r was far from its last value (algebra.steady). Nothing
-here knows what softmax is.
+must neither have overflowed nor have been rounded away while r was far from its last value
+(algebra.stability). Nothing here knows what softmax is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Any
 
 from mcfuser.algebra.dependence import Dependence, dependences, through_maps
-from mcfuser.algebra.quotient import bare
-from mcfuser.algebra.steady import Step, step_of, unsteady
+from mcfuser.algebra.quotient import unguarded
+from mcfuser.algebra.stability import RepairStep, instability, step_of
 from mcfuser.algebra.symbols import from_sympy, to_sympy
 from mcfuser.chain import LOWEST, Chain, Reducer
 from mcfuser.errors import ChainError
@@ -69,7 +69,7 @@ class _Solution:
     inverse: str
     h: Expr | None
     reason: str = ""
-    step: Step | None = None
+    step: RepairStep | None = None
 
 
 def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
@@ -79,7 +79,7 @@ def rolls(chain: Chain) -> tuple[Roll | Refusal, ...]:
 
 def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     target, moving = chain.operator(d.target), chain.operator(d.moving)
-    body = bare(through_maps(chain, target.body))
+    body = unguarded(through_maps(chain, target.body))
     if target.domain is not None and _reads(through_maps(chain, target.domain), d.moving):
         return _refuse(d, f"the domain of '{d.target}' depends on '{d.moving}'")
     for name in (d.target, d.moving):
@@ -98,7 +98,7 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     solution = _solve(text(skeleton), target.reduce)
     if solution.h is None:
         return _refuse(d, solution.reason)
-    if (why := unsteady(chain, target, body, moving, solution.step)) is not None:
+    if (why := instability(chain, target, body, moving, solution.step)) is not None:
         return _refuse(d, why)
     names: Mapping[str, Expr] = {
         "t": read(d.target, *target.axes),
@@ -175,7 +175,7 @@ def _solve(g_text: str, reduce: Reducer) -> _Solution:
     )  # fmt: skip
 
 
-def _kept(h: Expr, reduce: Reducer, step: Step | None) -> Expr:
+def _kept(h: Expr, reduce: Reducer, step: RepairStep | None) -> Expr:
     """h, which keeps the reducer's identity: what has nothing in it yet. The lowest number times a
     factor would be a value among others, and a factor that grows from r = lowest is infinite, of
     which zero times is no number. A factor that only shrinks leaves zero what it is."""

@@ -127,10 +127,10 @@ def _of_map(at: Summand, e: Read) -> tuple[Term, ...]:
 
 def as_map(at: Summand, t: Term, stem: str, number: int = 0) -> Term:
     """The term with what stays of it computed by a map: one that the chain has, or a new one."""
-    bare = t.inner
-    while isinstance(bare, Cast):
-        bare = bare.arg
-    if isinstance(bare, (Read, Const)):
+    uncast = t.inner
+    while isinstance(uncast, Cast):
+        uncast = uncast.arg
+    if isinstance(uncast, (Read, Const)):
         return t
     related = at.chain.operator(stem).related
     kept = tuple(a for a in related if a in axes(t.inner))

@@ -26,18 +26,18 @@ def deferred(
     """
     loaded = {s.buffer for s in body if isinstance(s, Load)}
     written = {s.buffer for s in body if isinstance(s, Compute)}
-    late = []
+    chosen = []
     for s in body:
         if not isinstance(s, Compute) or s.operator.out not in found:
             continue
         left = found[s.operator.out].left.tensor
         computed = left in written and left not in loaded
-        if computed and axis in s.operator.over and steady(body, s):
-            late.append(s)
-    return tuple(late)
+        if computed and axis in s.operator.over and only_scaled(body, s):
+            chosen.append(s)
+    return tuple(chosen)
 
 
-def steady(body: Sequence[Statement], s: Compute) -> bool:
+def only_scaled(body: Sequence[Statement], s: Compute) -> bool:
     """No other statement needs what a statement sums up, or does more to it than multiply it."""
     return all(_scaled(other, s.buffer) for other in body if other is not s)
 

@@ -1,4 +1,4 @@
-"""A plan's loops as Triton runs them: written out turn by turn, pipelined, or neither.
+"""A plan's loops as Triton runs them: written out iteration by iteration, pipelined, or neither.
 
 A loop over an axis of which a buffer keeps several tiles is written out, since registers cannot be
 chosen by a variable; the innermost loop that is left and loads is the one that is pipelined.
@@ -16,7 +16,7 @@ from mcfuser.space.plan import Floats, Plan, Sizes
 from mcfuser.space.statement import Buffer, Illegal, Load, Loop, Statement, loops, statements
 
 OUTER = ("grid", "split")
-"""Kinds of loops whose turns go to blocks of their own."""
+"""Kinds of loops whose iterations go to blocks of their own."""
 
 
 def kept(buffer: Buffer, several: Callable[[str], bool]) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def innermost(outer: Sequence[Loop]) -> Loop | None:
 
 
 def pipelined(loop: Loop | None) -> bool:
-    """Triton keeps loads in flight over the turns of an innermost loop that loads."""
+    """Triton keeps loads in flight over the iterations of an innermost loop that loads."""
     if loop is None or loop.kind != "serial":
         return False
     inside = list(statements(loop.body))
@@ -92,7 +92,7 @@ def pipelined(loop: Loop | None) -> bool:
 def serial(body: Sequence[Statement], outer: tuple[Loop, ...] = ()) -> Iterator[
     tuple[Loop, tuple[Loop, ...]]
 ]:  # fmt: skip
-    """Every loop that a block takes turns of, with those around it."""
+    """Every serial loop that a block runs, with the loops around it."""
     for s in body:
         if isinstance(s, Loop):
             if s.kind == "serial":
@@ -101,7 +101,8 @@ def serial(body: Sequence[Statement], outer: tuple[Loop, ...] = ()) -> Iterator[
 
 
 def peak(body: Sequence[Statement], sizes: Sizes) -> Floats:
-    """Turns of the longest block over those of the average one, where bounds make them unequal."""
+    """Iterations of the longest block over those of the average one, where bounds make them
+    unequal."""
     found = np.ones(len(sizes.one))
     for loop, _ in serial(body):
         shares = sizes.shares(loop)

@@ -7,12 +7,12 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
 )
 
 
@@ -25,10 +25,10 @@ def touched(s: Statement) -> tuple[str, ...]:
     """The buffers that a statement reads or writes; none for a loop."""
     if isinstance(s, Compute):
         return (s.buffer, *(r.tensor for r in reads_of(s)))
-    if isinstance(s, Keep):
+    if isinstance(s, SaveOld):
         return (s.old, s.buffer)
     if isinstance(s, Repair):
         return (s.buffer, s.old, s.new)
     if isinstance(s, Combine):
         return (s.buffer, *(r.new for r in s.repairs))
-    return (s.buffer,) if isinstance(s, (Init, Load, Store, Share)) else ()
+    return (s.buffer,) if isinstance(s, (Init, Load, Store, StorePartial)) else ()

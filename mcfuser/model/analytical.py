@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mcfuser.device import Device
 from mcfuser.space.plan import Floats, Ints, Plan, blocks, traffic, work
-
-Estimate = Callable[[Plan, Ints, Device], Floats]
 
 
 def estimate(plan: Plan, tiles: Ints, device: Device) -> Floats:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.instructions import HOPPER
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.groups import PACED
 from mcfuser.model.groups import matrix as paced
 from mcfuser.model.terms import BUSY, ONCE, SHARED, WAITS, terms
@@ -46,53 +46,53 @@ REACH = 1.5
 
 
 @dataclass(frozen=True)
-class Sample:
+class FitSample:
     """A chain's candidates: `events` [candidates, NAMES], seconds by the published bandwidth where
     its tensors outgrow the cache, else 0, and measured seconds."""
 
     events: Floats
-    far: Floats
+    dram_seconds: Floats
     seconds: Floats
 
 
-def predicted(events: Floats, far: Floats, known: Mapping[str, float]) -> Floats:
+def predicted(events: Floats, dram_seconds: Floats, known: Mapping[str, float]) -> Floats:
     """Seconds from events [candidates, NAMES] and what memory takes."""
     values = np.asarray([known.get(n, 0.0) for n in NAMES])
     near = events[:, ALONE:] @ values[ALONE:]
     result: Floats = events[:, :ALONE] @ values[:ALONE] + _overlapped(
-        near, far * known.get(MEMORY, 1.0)
+        near, dram_seconds * known.get(MEMORY, 1.0)
     )
     return result
 
 
-def _overlapped(near: Floats, far: Floats) -> Floats:
-    result: Floats = (near**POWER + far**POWER) ** (1 / POWER)
+def _overlapped(near: Floats, memory: Floats) -> Floats:
+    result: Floats = (near**POWER + memory**POWER) ** (1 / POWER)
     return result
 
 
 def lowered(
     plan: Plan, tiles: Ints, warps: Ints, stages: Ints, last: NDArray[np.bool_], device: Device,
     tma: NDArray[np.bool_] | None = None,
-) -> Lowered:  # fmt: skip
+) -> TritonCandidates:  # fmt: skip
     """Candidates of a plan as Triton makes them for a device."""
-    return Lowered(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
+    return TritonCandidates(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
 
 
-def counted(made: Lowered, device: Device, groups: bool = False) -> tuple[Floats, Floats]:
+def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tuple[Floats, Floats]:
     """Events [candidates, NAMES] as they add up in time, of kernels whose warps all do the same or
     keep a pace of their own, and what memory takes (Sample)."""
     found = terms(made, device)
     if groups:
         own = paced(made, found, device.units)
         rest = np.zeros((found.size, len(NAMES) - len(PACED)))
-        return np.hstack([rest, own]), found.far
+        return np.hstack([rest, own]), found.dram_seconds
     queue, waves = found.queue(device.units), found.queue(device.units * found.resident)
     columns = [np.ones(found.size), *(found.of(n) for n in ONCE)]
     columns += [found.of(n) * found.blocks / device.units for n in SHARED]
     columns += [found.of(n) * waves for n in WAITS]
     columns += [found.of(n) * queue for n in BUSY]
     columns += [np.zeros(found.size) for _ in PACED]
-    return np.stack(columns, axis=1), found.far
+    return np.stack(columns, axis=1), found.dram_seconds
 
 
 def costs(device: Device) -> Mapping[str, float]:
@@ -133,14 +133,15 @@ def _rate(device: Device) -> float:
     return device.throughput("float16") / device.units
 
 
-def fit(samples: Sequence[Sample]) -> dict[str, float]:
+def fit(samples: Sequence[FitSample]) -> dict[str, float]:
     """Constants that explain measured times best: least squares of the logarithms' differences,
     each constant positive, by damped Gauss-Newton steps over the constants' logarithms.
 
     Every chain weighs the same. A term that no sample has keeps no constant.
     """
     events = np.vstack([s.events for s in samples])
-    far, seconds = (np.concatenate([getattr(s, n) for s in samples]) for n in ("far", "seconds"))
+    dram_seconds = np.concatenate([s.dram_seconds for s in samples])
+    seconds = np.concatenate([s.seconds for s in samples])
     weight = np.concatenate([
         np.where(s.seconds < NEAR * s.seconds.min(), 2.0, 1.0) / np.sqrt(len(s.seconds))
         for s in samples
@@ -148,7 +149,7 @@ def fit(samples: Sequence[Sample]) -> dict[str, float]:
     used = np.flatnonzero(events.any(axis=0))
     table = events[:, used]
     start = np.log(np.median(seconds) / table.mean(axis=0) / len(used))
-    problem = _Problem(table, far, np.log(seconds), weight, int((used < ALONE).sum()))
+    problem = _Problem(table, dram_seconds, np.log(seconds), weight, int((used < ALONE).sum()))
     found = _settled(problem, np.append(start, 0.0))
     return {n: float(v) for n, v in zip([*(NAMES[i] for i in used), MEMORY], found, strict=True)}
 
@@ -156,7 +157,7 @@ def fit(samples: Sequence[Sample]) -> dict[str, float]:
 @dataclass(frozen=True)
 class _Problem:
     table: Floats
-    far: Floats
+    dram_seconds: Floats
     target: Floats
     weight: Floats
     alone: int
@@ -164,11 +165,12 @@ class _Problem:
     def at(self, logs: Floats) -> tuple[Floats, Floats]:
         """Weighted residuals at some constants' logarithms, and their derivatives."""
         parts = self.table * np.exp(logs[:-1])
-        near, far = parts[:, self.alone :].sum(axis=1) + TINY, self.far * np.exp(logs[-1])
-        both = _overlapped(near, far)
+        near = parts[:, self.alone :].sum(axis=1) + TINY
+        memory = self.dram_seconds * np.exp(logs[-1])
+        both = _overlapped(near, memory)
         total = parts[:, : self.alone].sum(axis=1) + both
         parts[:, self.alone :] *= ((near / both) ** (POWER - 1))[:, None]
-        slope = np.column_stack([parts, far * (far / both) ** (POWER - 1)]) / total[:, None]
+        slope = np.column_stack([parts, memory * (memory / both) ** (POWER - 1)]) / total[:, None]
         return self.weight * (np.log(total) - self.target), self.weight[:, None] * slope
 
 

@@ -1,6 +1,6 @@
 """What kernels pay whose warp groups each keep a pace of their own, where a product is late.
 
-    t = queue * (block + dots + arithmetic + turns)
+    t = queue * (block + dots + arithmetic + iterations)
 
 One block runs on a multiprocessor at a time. Its tensor cores and its other units wait for each
 other in part only, which the constants of these terms know and their counts do not.
@@ -11,22 +11,22 @@ from __future__ import annotations
 import numpy as np
 
 from mcfuser.lowering.loops import inner, serial
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import Floats, repeats
 
 PACED = ("paced_block", "paced_product", "paced_operation", "paced_turn")
 """Blocks: barriers, registers that warps hand over, the first tiles and the output; group
-instructions (`terms`: group_all); operations on elements (simple_all); and turns, which wait for a
-tile or for another group."""
+instructions (`terms`: group_all); operations on elements (simple_all); and iterations, which wait
+for a tile or for another group."""
 
 
-def matrix(made: Lowered, found: Terms, units: int) -> Floats:
+def matrix(made: TritonCandidates, found: Terms, units: int) -> Floats:
     """Events [candidates, PACED] that follow each other on one of so many multiprocessors; `made`
     has the warps of two groups."""
-    turns = np.zeros(found.size)
+    iterations = np.zeros(found.size)
     for loop, outer in serial(made.facts.body):
-        turns += repeats(made.sizes, inner(outer)) * made.sizes.turns(loop)
-    each = [np.ones(found.size), found.of("group_all"), found.of("simple_all"), turns]
+        iterations += repeats(made.sizes, inner(outer)) * made.sizes.iterations(loop)
+    each = [np.ones(found.size), found.of("group_all"), found.of("simple_all"), iterations]
     result: Floats = np.stack(each, axis=1) * found.queue(units)[:, None]
     return result

@@ -21,8 +21,8 @@ def least(chains: Sequence[Chain], device: Device) -> float:
 
 def _alone(chain: Chain, device: Device) -> float:
     moved = [nbytes(chain, t) for t in (*chain.outputs, *_read_whole(chain))]
-    far = sum(max(0, n - device.cache) for n in moved)
-    traffic = (far + (sum(moved) - far) / NEARER) / device.bandwidth
+    uncached = sum(max(0, n - device.cache) for n in moved)
+    traffic = (uncached + (sum(moved) - uncached) / NEARER) / device.bandwidth
     if any(o.domain is not None for o in chain.operators):
         return traffic
     return max(traffic, flops(chain) / max(device.throughput(d) for d in _dtypes(chain)))

@@ -2,7 +2,7 @@
 
 On a GPU a block's loads overlap its arithmetic, so the slower of both counts. On a CPU nothing
 overlaps between passes over a tile: every statement reads and writes its tiles in the core's
-cache, and a loop that splits a reduction pays for the partial result each turn.
+cache, and a loop that splits a reduction pays for the partial result each iteration.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Repair,
-    Share,
+    SaveOld,
     Store,
+    StorePartial,
     statements,
 )
 
@@ -47,7 +47,7 @@ OVERLAPPED_LAUNCH = 3e-6
 is a second launch."""
 SEQUENTIAL_LAUNCH = 1.5e-6
 """Seconds from the call of a CPU's kernel to its first block: TVM's thread pool."""
-TURN = 5e-8
+VISIT = 5e-8
 """Seconds of a CPU core for one visit of a statement: loop heads, addresses, short vectors."""
 GATHER = 4.0
 """How much slower a tile is copied when its rows become columns (packing a right operand)."""
@@ -110,13 +110,13 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
                 nbytes = nbytes + sum((moved(r.tensor) for r in reads(s.body)), np.zeros(1))
         elif isinstance(s, Repair):
             nbytes = 2 * moved(s.buffer)
-        elif isinstance(s, (Init, Store, Share)):
+        elif isinstance(s, (Init, Store, StorePartial)):
             nbytes = moved(s.buffer)
         elif isinstance(s, Combine):
             nbytes = plan.parts * 3 * sum((moved(n) for n in shared(s)), np.zeros(1))
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             nbytes = 2 * moved(s.buffer)
-        total += count * (nbytes / device.bandwidth + TURN)
+        total += count * (nbytes / device.bandwidth + VISIT)
     return total
 
 

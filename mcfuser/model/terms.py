@@ -1,7 +1,7 @@
 """What a GPU kernel's time is made of, counted from a plan's statements: the terms of the model.
 
-A term counts events: turns of the tensor cores, bytes, waits for memory. Waits are what one block
-spends in a row, so blocks on one multiprocessor overlap them; the others keep a unit of the
+A term counts events: iterations of the tensor cores, bytes, waits for memory. Waits are what one
+block spends in a row, so blocks on one multiprocessor overlap them; the others keep a unit of the
 multiprocessor busy, so blocks there queue for it. All are arrays over candidates.
 """
 
@@ -19,8 +19,8 @@ from mcfuser.expr import Call, reads, walk
 from mcfuser.lowering.loops import inner, innermost, peak, serial
 from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST
-from mcfuser.lowering.triton.resources import Lowered
-from mcfuser.model.reach import apart, run_of
+from mcfuser.lowering.triton.resources import TritonCandidates
+from mcfuser.model.locality import contiguous_bytes, distinct_tiles
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
@@ -29,8 +29,8 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Store,
+    StorePartial,
     statements,
 )
 
@@ -75,15 +75,15 @@ runs at the same time reads."""
 @dataclass
 class Terms:
     """Events a block by term; blocks in all, and blocks that share a multiprocessor; `peak` is the
-    longest block over the average one; `far` is what the device's memory takes at least, in
-    seconds, where the tensors outgrow its cache."""
+    longest block over the average one; `dram_seconds` is what the device's memory takes at least,
+    in seconds, where the tensors outgrow its cache."""
 
     size: int
     events: dict[str, Floats] = field(default_factory=dict)
     blocks: Floats = field(default_factory=lambda: np.zeros(0))
     resident: Floats = field(default_factory=lambda: np.zeros(0))
     peak: Floats = field(default_factory=lambda: np.zeros(0))
-    far: Floats = field(default_factory=lambda: np.zeros(0))
+    dram_seconds: Floats = field(default_factory=lambda: np.zeros(0))
 
     def add(self, name: str, count: Floats) -> None:
         assert name in (*ONCE, *SHARED, *WAITS, *BUSY), name
@@ -100,17 +100,17 @@ class Terms:
         return found
 
 
-def terms(made: Lowered, device: Device) -> Terms:
+def terms(made: TritonCandidates, device: Device) -> Terms:
     """All terms of a plan's candidates."""
     found = Terms(len(made.tiles))
     found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
     found.resident = resident(made, device)
     together = np.minimum(found.blocks, device.units * found.resident)
-    far = _far(made, device)
-    turns = np.ones(found.size)
+    dram_seconds = _dram_seconds(made, device)
+    iterations = np.ones(found.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
-        turns = np.maximum(turns, times)
+        iterations = np.maximum(iterations, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:
             _product(found, made, s, made.dots[s.operator.out], times)
         elif isinstance(s, Compute):
@@ -119,24 +119,24 @@ def terms(made: Lowered, device: Device) -> Terms:
             found.add("simple_all", times * _elements(made, s.buffer, outer, made.width))
         elif isinstance(s, Load):
             _load(found, made, s, outer, times)
-            others = apart(made, s, outer, together)
+            others = distinct_tiles(made, s, outer, together)
             found.add("distinct", times * made.nbytes(s.buffer) * others / together)
-        elif isinstance(s, Share | Combine):
+        elif isinstance(s, StorePartial | Combine):
             _parts(found, made, s, outer, times)
         elif isinstance(s, Store):
             found.add("stored", times * made.nbytes(s.buffer))
     for loop, outer in serial(made.facts.body):
-        _loop(found, made, loop, outer, far > 0)
-    found.add("spill", np.maximum(0.0, made.registers - LIMIT) * turns)
+        _loop(found, made, loop, outer, dram_seconds > 0)
+    found.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)
     if made.tma is not None:
         found.add("maps", made.tma.astype(np.float64))
     found.add("warps", made.warps.astype(np.float64))
     found.peak = peak(made.facts.body, made.sizes)
-    found.far = np.full(found.size, far)
+    found.dram_seconds = np.full(found.size, dram_seconds)
     return found
 
 
-def resident(made: Lowered, device: Device) -> Floats:
+def resident(made: TritonCandidates, device: Device) -> Floats:
     """Blocks that share a multiprocessor, by what each of them takes of it."""
     registers = np.minimum(255.0, np.ceil(made.registers / 8) * 8)
     by = (
@@ -149,14 +149,14 @@ def resident(made: Lowered, device: Device) -> Floats:
     return found
 
 
-def _far(made: Lowered, device: Device) -> float:
+def _dram_seconds(made: TritonCandidates, device: Device) -> float:
     chain = made.plan.program.chain
     total = float(sum(tensor_bytes(chain, t) for t in (*chain.inputs, *chain.outputs)))
     return total / device.bandwidth if total > device.cache else 0.0
 
 
 def _elements(
-    made: Lowered, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
+    made: TritonCandidates, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
 ) -> Floats:
     """Of a computed tile, with so many lanes along each axis."""
     buffer = made.buffer(name)
@@ -166,34 +166,41 @@ def _elements(
     return total
 
 
-def _loop(found: Terms, made: Lowered, loop: Loop, outer: tuple[Loop, ...], far: bool) -> None:
-    """A pipelined loop waits for a tile each turn, but as many of them are in flight as there are
-    stages to spare; with one to spare, the arrival of what threads copy is waited for as well."""
+def _loop(
+    found: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], dram_seconds: bool
+) -> None:
+    """A pipelined loop waits for a tile each iteration, but as many of them are in flight as there
+    are stages to spare; with one to spare, the arrival of what threads copy is waited for as
+    well."""
     entries = repeats(made.sizes, inner(outer))
-    turns = entries * made.sizes.turns(loop)
+    iterations = entries * made.sizes.iterations(loop)
     some = alone = np.zeros(found.size, bool)
     for s, o in statements((loop,)):
         if not isinstance(s, Load) or innermost(o) is not loop:
             continue
-        ahead = made.ahead(s, o)
-        some, alone = some | ahead, alone | ~ahead
+        asynchronous = made.asynchronous(s, o)
+        some, alone = some | asynchronous, alone | ~asynchronous
         copies = repeats(made.sizes, tuple(x for x in o if x.kind == "unrolled"))
         nbytes = copies * made.nbytes(s.buffer)
-        found.add("arrive", (ahead & ~made.mapped(s) & (made.stages == 2)) * turns * nbytes)
-        found.add("exposed", ahead * entries * nbytes)
-    found.add("turn", some * turns / np.maximum(made.stages - 1.0, 1.0))
+        found.add(
+            "arrive", (asynchronous & ~made.mapped(s) & (made.stages == 2)) * iterations * nbytes
+        )
+        found.add("exposed", asynchronous * entries * nbytes)
+    found.add("turn", some * iterations / np.maximum(made.stages - 1.0, 1.0))
     found.add("fill", some * entries * made.stages)
-    if far:
+    if dram_seconds:
         found.add("far_fill", some * entries)
-        found.add("far_load", alone * turns)
+        found.add("far_load", alone * iterations)
 
 
-def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: Floats) -> None:
+def _load(
+    found: Terms, made: TritonCandidates, s: Load, outer: tuple[Loop, ...], times: Floats
+) -> None:
     """Through a map a tile comes as a box that nobody copies; else threads ask for every vector,
     and lines of the cache come whole."""
     nbytes = made.nbytes(s.buffer)
-    run = np.minimum(run_of(made, s), nbytes)
-    alone, mapped = ~made.ahead(s, outer), made.mapped(s)
+    run = np.minimum(contiguous_bytes(made, s), nbytes)
+    alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
     found.add("box", mapped * times * nbytes)
     found.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))
     found.add("exposed", alone * times * nbytes)
@@ -206,7 +213,7 @@ def _load(found: Terms, made: Lowered, s: Load, outer: tuple[Loop, ...], times: 
         found.add("cast", times * nbytes)
 
 
-def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -> None:
+def _product(found: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: Floats) -> None:
     """By group instructions, or by those of a warp, which must load its operands itself."""
     chain, warps = made.plan.program.chain, made.warps
     left = made.facts.products[s.operator.out].left.tensor
@@ -227,7 +234,7 @@ def _product(found: Terms, made: Lowered, s: Compute, dot: Dot, times: Floats) -
         found.add("spread", times * dot.rows / dot.across * dot.depth * each)
 
 
-def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
+def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:
     """It is computed from a product, so that its elements lie where a product can take them; where
     it is not, every warp computes all that it reads. What no operator writes was loaded."""
     if tensor in made.dots:
@@ -236,7 +243,7 @@ def _follows(chain: Chain, tensor: str, made: Lowered) -> bool:
     return any(_follows(chain, r.tensor, made) for body in bodies for r in reads(body))
 
 
-def _map(found: Terms, made: Lowered, s: Compute, times: Floats) -> None:
+def _map(found: Terms, made: TritonCandidates, s: Compute, times: Floats) -> None:
     """What follows a product lies where its warps left it; anything else is computed by every warp
     that takes part in the same rows."""
     size = made.lanes(s.operator.related)
@@ -255,10 +262,14 @@ def _map(found: Terms, made: Lowered, s: Compute, times: Floats) -> None:
 
 
 def _parts(
-    found: Terms, made: Lowered, s: Share | Combine, outer: tuple[Loop, ...], times: Floats
+    found: Terms,
+    made: TritonCandidates,
+    s: StorePartial | Combine,
+    outer: tuple[Loop, ...],
+    times: Floats,
 ) -> None:
     """What combines parts loads what each of them shared."""
-    if isinstance(s, Share):
+    if isinstance(s, StorePartial):
         return
     parts = float(made.plan.parts)
     nbytes = times * parts * 4 * _elements(made, s.buffer, outer, made.asked)

@@ -1,4 +1,4 @@
-"""Loop bounds from domains: the turns of a loop that no reduction needs are not taken."""
+"""Loop bounds from domains: the iterations of a loop that no reduction needs are not taken."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
     statements,
 )
 
-Bounds = tuple[tuple[Affine, ...], tuple[Affine, ...]]
+PositionBounds = tuple[tuple[Affine, ...], tuple[Affine, ...]]
 """Lower and upper bounds of a position, inclusive."""
 
 
-def bounds(domain: Expr | None, axis: str) -> Bounds:
+def bounds(domain: Expr | None, axis: str) -> PositionBounds:
     """What the conjuncts of a domain that compare affine indices say about an axis: causal
     `n <= m` bounds n by m from above, and m by n from below."""
     lo: list[Affine] = []
@@ -94,16 +94,16 @@ def _plus(a: Affine, b: Affine, times: int) -> Affine:
 def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """The statements with the bounds of every serial loop whose turns outside the domains of what
     it reduces leave nothing behind. A bound by an axis whose loops all stand elsewhere says
-    nothing about one turn, and is left out."""
+    nothing about one iteration, and is left out."""
     users = Counter(name for s, _ in statements(body) for name in _uses(s))
-    turning = {loop.axis for loop in loops(body)}
+    iterating = {loop.axis for loop in loops(body)}
 
     def go(items: Sequence[Statement], around: frozenset[str]) -> tuple[Statement, ...]:
-        return tuple(turn(s, around | {s.axis}) if isinstance(s, Loop) else s for s in items)
+        return tuple(iteration(s, around | {s.axis}) if isinstance(s, Loop) else s for s in items)
 
-    def turn(loop: Loop, around: frozenset[str]) -> Loop:
+    def iteration(loop: Loop, around: frozenset[str]) -> Loop:
         inner = replace(loop, body=go(loop.body, around))
-        return _bounded(inner, users, turning - around)
+        return _bounded(inner, users, iterating - around)
 
     return go(body, frozenset())
 
@@ -111,10 +111,10 @@ def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 def _bounded(loop: Loop, users: Counter[str], elsewhere: AbstractSet[str]) -> Loop:
     body = loop.body
     inside = [s for s, _ in statements(body)]
-    if loop.kind != "serial" or any(isinstance(s, (Store, Share, Combine)) for s in inside):
+    if loop.kind != "serial" or any(isinstance(s, (Store, StorePartial, Combine)) for s in inside):
         return loop
     here = Counter(name for s in inside for name in _uses(s))
-    found: list[Bounds] = []
+    found: list[PositionBounds] = []
     for s in inside:
         if isinstance(s, Compute) and loop.axis in s.operator.over:
             found.append(bounds(s.operator.domain, loop.axis))
@@ -140,7 +140,7 @@ def _uses(s: Statement) -> tuple[str, ...]:
         return tuple(r.tensor for r in reads(s.h) if isinstance(r, Read))
     if isinstance(s, Combine):
         return tuple(n for r in s.repairs for n in (r.old, r.new))
-    if isinstance(s, (Keep, Store, Share)):
+    if isinstance(s, (SaveOld, Store, StorePartial)):
         return (s.buffer,)
     assert isinstance(s, (Load, Init, Loop))
     return ()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mcfuser.device import Device
-from mcfuser.space.knobs import Columns, Feasible, KnobTable, Settings
+from mcfuser.space.knobs import Columns, Feasible, KnobSettings, KnobTable
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import Space
 
@@ -42,7 +42,7 @@ class Candidates:
         tiles = dict(zip(self.space.axes, (int(v) for v in candidate[1:-1]), strict=True))
         return self.plans[int(candidate[0]), self.space.dead(tiles)], tiles
 
-    def settings(self, candidate: Sequence[int]) -> Settings:
+    def settings(self, candidate: Sequence[int]) -> KnobSettings:
         return self.table.settings[candidate[-1]]
 
     def estimates(self, rows: Ints, estimate: Estimate) -> Floats:

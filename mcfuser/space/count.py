@@ -21,8 +21,8 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Store,
+    StorePartial,
     plain_index,
     statements,
 )
@@ -64,18 +64,18 @@ def count(schedule: Schedule) -> Traffic:
             tensor = s.read.tensor
             inside = _inside(schedule, s.read.indices, schedule.chain.shape(tensor), outer)
             loaded[tensor] += inside
-            padded += math.prod(schedule.shape(s.buffer)) * _turns(schedule, outer) - inside
+            padded += math.prod(schedule.shape(s.buffer)) * _iterations(schedule, outer) - inside
         elif isinstance(s, Store):
             dims = schedule.buffer(s.buffer).dims
             inside = _held(schedule, s.buffer, outer)
             stored[s.tensor] += inside
-            padded += _region(schedule, dims, outer) * _turns(schedule, outer) - inside
+            padded += _region(schedule, dims, outer) * _iterations(schedule, outer) - inside
         elif isinstance(s, Compute):
             each = calls(s.body) + (s.operator.reduce != "none")
             flops += each * _positions(schedule, s.operator.related, outer)
         elif isinstance(s, Repair):
             flops += calls(s.h) * _held(schedule, s.buffer, outer)
-        elif isinstance(s, Share):
+        elif isinstance(s, StorePartial):
             shared[s.buffer] += _held(schedule, s.buffer, outer)
         elif isinstance(s, Combine):
             for name in (s.buffer, *(r.new for r in s.repairs)):
@@ -96,12 +96,13 @@ def _held(schedule: Schedule, name: str, outer: Sequence[Loop]) -> int:
     return _positions(schedule, axes, outer)
 
 
-def _turns(schedule: Schedule, outer: Sequence[Loop]) -> int:
+def _iterations(schedule: Schedule, outer: Sequence[Loop]) -> int:
     return _positions(schedule, (), outer)
 
 
 def _positions(schedule: Schedule, axes: Sequence[str], outer: Sequence[Loop]) -> int:
-    """Visits of positions inside the extents: each position once for every turn of other loops."""
+    """Visits of positions inside the extents: each position once for every iteration of other
+    loops."""
     walked = _bound(outer)
     free = [loop for loop in outer if loop.axis not in walked]
     once = math.prod(schedule.chain.size(a) for a in axes if a not in walked)
@@ -113,7 +114,8 @@ def _positions(schedule: Schedule, axes: Sequence[str], outer: Sequence[Loop]) -
 
 
 def _bound(outer: Sequence[Loop]) -> set[str]:
-    """The axes whose turns must be looked at one by one: of loops with bounds, and in these."""
+    """The axes whose iterations must be looked at one by one: of loops with bounds, and in
+    these."""
     found: set[str] = set()
     for loop in outer:
         indices = loop.lo + loop.hi
@@ -122,7 +124,8 @@ def _bound(outer: Sequence[Loop]) -> set[str]:
 
 
 def _repeats(schedule: Schedule, free: Sequence[Loop]) -> int:
-    """Turns of loops without bounds. All parts together take each turn of their axis once."""
+    """Iterations of loops without bounds. All parts together take each iteration of their axis
+    once."""
     serial = {loop.axis for loop in free if loop.kind != "split"}
     return math.prod(
         schedule.parts if loop.kind == "split" else schedule.trips(loop.axis)
@@ -134,7 +137,7 @@ def _repeats(schedule: Schedule, free: Sequence[Loop]) -> int:
 def _walk(
     schedule: Schedule, outer: Sequence[Loop], walked: Collection[str]
 ) -> Iterator[dict[str, int]]:
-    """Every turn of the loops over some axes, as first positions."""
+    """Every iteration of the loops over some axes, as first positions."""
     here = [loop for loop in outer if loop.axis in walked]
     if not here:
         yield {}
@@ -146,14 +149,14 @@ def _walk(
             return
         step = schedule.tile(here[i].axis)
         step *= schedule.span(here[i].axis) if here[i].kind == "split" else 1
-        for turn in schedule.turns(here[i], at):
-            yield from go(i + 1, at | {here[i].axis: turn * step})
+        for iteration in schedule.iterations(here[i], at):
+            yield from go(i + 1, at | {here[i].axis: iteration * step})
 
     yield from go(0, {})
 
 
 def _real(schedule: Schedule, axis: str, at: Mapping[str, int]) -> int:
-    """Positions of a turn inside the extent."""
+    """Positions of an iteration inside the extent."""
     return max(0, min(schedule.tile(axis), schedule.chain.size(axis) - at[axis]))
 
 
@@ -171,7 +174,7 @@ def _region(schedule: Schedule, dims: Sequence[Dim], outer: Sequence[Loop]) -> i
 def _inside(
     schedule: Schedule, indices: Sequence[Affine], shape: Sequence[int], outer: Sequence[Loop]
 ) -> int:
-    """Elements of a tensor that all turns of a load find inside it."""
+    """Elements of a tensor that all iterations of a load find inside it."""
     used = {a for i in indices for a in i.axes}
     mixed = {a for i in indices if i.plain is None for a in i.axes}
     seen = Counter(a for i in indices for a in i.axes)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcfuser.algebra.ranges import ZERO, Range, value
+from mcfuser.algebra.ranges import ZERO, ValueRange, value
 from mcfuser.chain import LOWEST, product
 from mcfuser.expr import Call
-from mcfuser.space.past import Ended, PastEnds, Placement
+from mcfuser.space.past import PastEnd, PastEnds, Placement
 from mcfuser.space.program import Program
 from mcfuser.space.statement import Buffer, Compute, Fill, Loop, Statement, statements
 
@@ -91,8 +91,8 @@ def _filled(
         return None
     if not _together(placed, source):
         return None
-    body, same = placed.computes[source].body, Range(number, number)
-    ended = tuple(a for a in over if value(body, Ended(known, a, over)) == same)
+    body, same = placed.computes[source].body, ValueRange(number, number)
+    ended = tuple(a for a in over if value(body, PastEnd(known, a, over)) == same)
     fill = Fill(source, over, number, ended)
     filled = PastEnds(placed, {**known.fills, source: fill})
     above = [(s, a) for s in placed.above(source) for a in s.operator.over if a in over]

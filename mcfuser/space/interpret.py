@@ -12,26 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.chain import WHOLE, lowest
 from mcfuser.expr import Affine, Call, Cast, Const, Expr, Index, Read, walk
+from mcfuser.space.reference import Array
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     plain_index,
 )
-
-Array = NDArray[Any]
 
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "neg": np.negative, "abs": np.absolute, "exp": np.exp, "exp2": np.exp2, "log": np.log,
@@ -47,7 +45,7 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass
-class Count:
+class RunCount:
     """What a run touched: elements of tensors inside their bounds, and padded ones; tile visits.
     `shared` and `gathered` are what parts left in memory, and what combining read of it."""
 
@@ -66,8 +64,8 @@ class _Run:
     inputs: Mapping[str, Array]
     outputs: dict[str, Array]
     buffers: dict[str, Array]
-    count: Count
-    at: dict[str, int]  # the first position of every loop's turn
+    count: RunCount
+    at: dict[str, int]  # the first position of every loop's iteration
     part: int = 0
     partial: dict[tuple[str, int], Array] = field(default_factory=dict)
 
@@ -78,7 +76,7 @@ class _Run:
         return self.start(axis) + np.arange(self.schedule.tile(axis))
 
 
-def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Count]:
+def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], RunCount]:
     """The chain's outputs by running every block of the schedule, and what was counted.
 
     `inputs` are as the chain indexes them. Elements that no block stores stay NaN.
@@ -86,7 +84,7 @@ def interpret(schedule: Schedule, inputs: Mapping[str, Array]) -> tuple[dict[str
     chain = schedule.chain
     outputs = {o: np.full(chain.shape(o), np.nan) for o in chain.outputs}
     known = {n: np.asarray(a, np.float64) for n, a in inputs.items()}
-    run = _Run(schedule, known, outputs, {}, Count(), {})
+    run = _Run(schedule, known, outputs, {}, RunCount(), {})
     for b in schedule.buffers:
         run.buffers[b.name] = np.full(schedule.shape(b.name), np.nan)
     with np.errstate(all="ignore"):
@@ -104,13 +102,13 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
             _load(run, s)
         elif isinstance(s, Init):
             run.buffers[s.buffer][_region(run, s.buffer)] = s.value
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             run.buffers[s.old][_region(run, s.old)] = run.buffers[s.buffer][_region(run, s.buffer)]
         elif isinstance(s, Compute):
             _compute(run, s)
         elif isinstance(s, Repair):
             _repair(run, s)
-        elif isinstance(s, Share):
+        elif isinstance(s, StorePartial):
             _share(run, s)
         elif isinstance(s, Combine):
             _combine(run, s)
@@ -121,7 +119,7 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
 def _loop(run: _Run, s: Loop) -> None:
     around, split = dict(run.at), s.kind == "split"
     trips = -(-run.schedule.chain.size(s.axis) // run.schedule.tile(s.axis))
-    each = -(-trips // run.schedule.parts)  # turns of a part
+    each = -(-trips // run.schedule.parts)  # iterations of a part
     if split:
         starts = [part * each for part in range(run.schedule.parts)]
     else:
@@ -129,22 +127,24 @@ def _loop(run: _Run, s: Loop) -> None:
         if s.axis in around:
             first = around[s.axis] // run.schedule.tile(s.axis)
             last = min(first + each, trips)
-        starts = [turn for turn in range(first, last) if _admitted(run, s, turn, around)]
-    for number, turn in enumerate(starts):
+        starts = [
+            iteration for iteration in range(first, last) if _admitted(run, s, iteration, around)
+        ]
+    for number, iteration in enumerate(starts):
         if split:
             _forget(run)
             run.part = number
-        run.at[s.axis] = turn * run.schedule.tile(s.axis)
+        run.at[s.axis] = iteration * run.schedule.tile(s.axis)
         _block(run, s.body)
     if split:
         _forget(run)
     run.at = around
 
 
-def _admitted(run: _Run, s: Loop, turn: int, around: Mapping[str, int]) -> bool:
-    """A position of the turn, padding included, lies between the bounds of the loop: each takes
-    every value that it has at the positions at hand, one by one."""
-    here = turn * run.schedule.tile(s.axis) + np.arange(run.schedule.tile(s.axis))
+def _admitted(run: _Run, s: Loop, iteration: int, around: Mapping[str, int]) -> bool:
+    """A position of the iteration, padding included, lies between the bounds of the loop: each
+    takes every value that it has at the positions at hand, one by one."""
+    here = iteration * run.schedule.tile(s.axis) + np.arange(run.schedule.tile(s.axis))
     enough = all(here.max() >= _values(run, i, around).min() for i in s.lo)
     return enough and all(here.min() <= _values(run, i, around).max() for i in s.hi)
 
@@ -331,8 +331,8 @@ def _held(run: _Run, name: str) -> int:
     return real
 
 
-def _share(run: _Run, s: Share) -> None:
-    """A part's result, kept under the part and the turn of the grid."""
+def _share(run: _Run, s: StorePartial) -> None:
+    """A part's result, kept under the part and the iteration of the grid."""
     run.partial[s.buffer, run.part] = run.buffers[s.buffer][_region(run, s.buffer)].copy()
     run.count.shared[s.buffer] = run.count.shared.get(s.buffer, 0) + _held(run, s.buffer)
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from mcfuser.device import Device
 from mcfuser.space.plan import Ints, Plan
 
-Value = int | bool | str
-Settings = Any
+KnobValue = int | bool | str
+KnobSettings = Any
 """An object of a dataclass whose fields are knobs; it may have a method `allowed(device)`, which
 says whether its values go together on a device."""
 Columns = Mapping[str, NDArray[Any]]
@@ -39,14 +39,14 @@ class Knob:
     that are measured: the model alone does not choose it."""
 
     name: str
-    default: Value
-    values: tuple[Value, ...]
+    default: KnobValue
+    values: tuple[KnobValue, ...]
     applies: Applies | None = None
     measured: bool = False
 
 
 def knob(
-    default: Value, values: tuple[Value, ...], applies: Applies | None = None,
+    default: KnobValue, values: tuple[KnobValue, ...], applies: Applies | None = None,
     measured: bool = False,
 ) -> Any:  # fmt: skip
     """A dataclass field that is a knob (`Knob`). Raises ValueError where the default is no value of
@@ -80,7 +80,7 @@ class KnobTable:
         return declared(self.kind)
 
     @cached_property
-    def settings(self) -> tuple[Settings, ...]:
+    def settings(self) -> tuple[KnobSettings, ...]:
         every = itertools.product(*(k.values for k in self.knobs))
         made = (self.kind(*values) for values in every)
         return tuple(s for s in made if not hasattr(s, "allowed") or s.allowed(self.device))
@@ -88,7 +88,7 @@ class KnobTable:
     def __len__(self) -> int:
         return len(self.settings)
 
-    def number(self, settings: Settings) -> int:
+    def number(self, settings: KnobSettings) -> int:
         """Raises ValueError where the device does not allow the settings."""
         return self.settings.index(settings)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, Range, value
+from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, ZERO, ValueRange, value
 from mcfuser.chain import LOWEST, Chain
 from mcfuser.expr import DISCRETE, Affine, Expr, Read, reads
 from mcfuser.space.bounds import bounds
@@ -109,10 +109,10 @@ class PastEnds:
 
     placed: Placement
     fills: Mapping[str, Fill]
-    ranges: dict[tuple[str, str], Range] = field(default_factory=dict)
+    ranges: dict[tuple[str, str], ValueRange] = field(default_factory=dict)
     found: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    def past(self, e: Expr, a: str) -> Range:
+    def past(self, e: Expr, a: str) -> ValueRange:
         """The range of an expression past the end of one axis, all others inside."""
         return value(e, PastOne(self, a))
 
@@ -126,20 +126,20 @@ class PastEnds:
             if s.operator.reduce == "sum":
                 self.found[key] = body == ZERO
             else:
-                nothing = s.buffer in program.ordinary or s.buffer in program.settled
+                nothing = s.buffer in program.ordinary or s.buffer in program.unmasked
                 self.found[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
         return self.found[key]
 
-    def buffer(self, name: str, a: str) -> Range:
+    def buffer(self, name: str, a: str) -> ValueRange:
         """The range of a buffer's elements past the end of an axis."""
         if (name, a) not in self.ranges:
             self.ranges[name, a] = self._buffer(name, a)
         return self.ranges[name, a]
 
-    def _buffer(self, name: str, a: str) -> Range:
+    def _buffer(self, name: str, a: str) -> ValueRange:
         placed, fill = self.placed, self.fills.get(name)
         if fill is not None and a in fill.axes:
-            return Range(fill.value, fill.value)
+            return ValueRange(fill.value, fill.value)
         if name in placed.loads:
             return ZERO if placed.extends(name, a) else FINITE
         s = placed.computes.get(name)
@@ -154,16 +154,16 @@ class PastEnds:
         found = self.past(s.body, a)
         if s.operator.reduce == "none":
             low, high = found.low, found.high
-            return Range(min(low, 0.0), max(high, 0.0)) if s.domain is not None else found
+            return ValueRange(min(low, 0.0), max(high, 0.0)) if s.domain is not None else found
         return found if found == ZERO else FINITE if found.ordinary else ANY
 
-    def _maximum(self, s: Compute) -> Range:
+    def _maximum(self, s: Compute) -> ValueRange:
         """A maximum of positions inside, which started at the lowest number."""
         placed, name = self.placed, s.buffer
         if placed.buffers[name].dtype in DISCRETE:
             return ANY
         above = name in placed.program.ordinary and name not in placed.repaired
-        return Range(-ORDINARY if above else LOWEST, math.inf)
+        return ValueRange(-ORDINARY if above else LOWEST, math.inf)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class PastOne:
     known: PastEnds
     axis: str
 
-    def read(self, r: Read) -> Range:
+    def read(self, r: Read) -> ValueRange:
         return self.known.buffer(r.tensor, self.axis)
 
     def false(self, condition: Expr) -> bool:
@@ -182,7 +182,7 @@ class PastOne:
 
 
 @dataclass(frozen=True)
-class Ended(PastOne):
+class PastEnd(PastOne):
     """Facts past an axis' very end, at all positions inside of the axes that are not reduced."""
 
     over: tuple[str, ...] = ()

@@ -25,12 +25,12 @@ from mcfuser.space.statement import (
     Dim,
     Illegal,
     Init,
-    Keep,
     Load,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
 )
 
 
@@ -44,17 +44,17 @@ def place(
     """Buffers and statements of a chain under a tiling expression with some loops dead.
 
     `move=False` leaves loads and stores beside their compute, as the paper's section III-B starts.
-    `split` names the loop whose turns go to parts that are combined afterwards; raises Illegal
+    `split` names the loop whose iterations go to parts that are combined afterwards; raises Illegal
     where what a part leaves behind cannot be combined.
     """
-    apart = frozenset[str]()
+    unshared = frozenset[str]()
     while True:
-        placing = _Placing(program, expression, frozenset(dead), move, split, apart)
+        placing = _Placing(program, expression, frozenset(dead), move, split, unshared)
         try:
             for operator in program.chain.operators:
                 placing.add(operator)
         except _Stale as stale:
-            apart |= {stale.map}
+            unshared |= {stale.map}
             continue
         break
     placing.combine()
@@ -81,9 +81,9 @@ class _Placing:
         dead: frozenset[str],
         move: bool,
         split: str | None,
-        apart: frozenset[str],
+        unshared: frozenset[str],
     ) -> None:
-        self.apart = apart
+        self.unshared = unshared
         self.moved: dict[str, list[Nest]] = {}
         self.program, self.expression, self.dead, self.move = program, expression, dead, move
         self.split = split
@@ -144,7 +144,7 @@ class _Placing:
                     p for p in needs
                     if loop in self.chain.operator(p).over and item in self.sites[p].nests
                 ]  # fmt: skip
-                if moving and (o.out in self.apart or not self.program.rolled(o, loop)):
+                if moving and (o.out in self.unshared or not self.program.rolled(o, loop)):
                     return None
                 if not all(self._lasts(o, p) for p in moving):
                     return None
@@ -180,7 +180,7 @@ class _Placing:
             return Read(names[node], node.indices) if isinstance(node, Read) else node
 
         body = rewrite(o.body, leaf)
-        inside = o.domain if o.out not in self.program.settled else None
+        inside = o.domain if o.out not in self.program.unmasked else None
         domain = rewrite(inside, leaf) if inside is not None else None
         compute = Compute(o, o.out, body, domain)
         nests[-1].items.append(compute)
@@ -260,15 +260,15 @@ class _Placing:
         if repair not in site.nests[-1].items:
             self._after(moving, len(site.loops), repair)
 
-    def _keep(self, site: Site, turn: Nest, moving: str) -> None:
-        """The old value is kept before anything of this turn changes it: the reduction's own step,
-        or its repair where it follows another one."""
+    def _keep(self, site: Site, iteration: Nest, moving: str) -> None:
+        """The old value is kept before anything of this iteration changes it: the reduction's own
+        step, or its repair where it follows another one."""
         nest, anchor = next(
-            ((nest, item) for nest, item in items(turn)
+            ((nest, item) for nest, item in items(iteration)
              if isinstance(item, Repair) and item.buffer == moving),
             (site.nests[-1], site.compute),
         )  # fmt: skip
-        nest.items.insert(nest.items.index(anchor), Keep(moving + OLD, moving))
+        nest.items.insert(nest.items.index(anchor), SaveOld(moving + OLD, moving))
 
     def _store(self, o: Operator, loops: Sequence[str]) -> None:
         depth = self._first_over(o, loops)
@@ -300,7 +300,7 @@ class _Placing:
             if not self.program.rolled(o, self.split):
                 raise Illegal(f"'{o.out}' needs what only all parts of '{self.split}' know")
             if self.split in o.over:
-                parts.items.append(Share(o.out))
+                parts.items.append(StorePartial(o.out))
                 after.append(Combine(o, o.out, self._combining(o)))
                 after += [Store(o.out, o.out)] if o.out in self.chain.outputs else []
             elif self._leaves(o, parts):
@@ -346,7 +346,7 @@ class _Placing:
 
     def _whole(self, o: Operator, a: str) -> bool:
         """The tile must keep every position of the axis: its loop ends before a reader starts,
-        or turns inside a loop that it accumulates over (MCFuser Fig. 6b)."""
+        or iterations inside a loop that it accumulates over (MCFuser Fig. 6b)."""
         site = self.sites[o.out]
         if a not in site.loops:
             return False

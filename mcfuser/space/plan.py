@@ -29,15 +29,16 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Statement,
     Store,
+    StorePartial,
     notation,
     statements,
 )
 
 SAMPLES = 16
-"""Turns of an outer loop at which the bounds of an inner one are looked at, for an estimate."""
+"""Iterations of an outer loop at which the bounds of an inner one are looked at, for an
+estimate."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -105,9 +106,9 @@ class Sizes:
     def trips(self, axis: str) -> Ints:
         return -(-self.chain.size(axis) // self.of(axis))
 
-    def turns(self, loop: Loop) -> Floats:
-        """Turns that a loop takes each time, on average over the loops that its bounds depend on;
-        of a split axis, the parts times the turns of one."""
+    def iterations(self, loop: Loop) -> Floats:
+        """Iterations that a loop takes each time, on average over the loops that its bounds depend
+        on; of a split axis, the parts times the iterations of one."""
         if loop.kind == "split":
             return np.full(len(self.one), float(self.parts))
         trips = self.trips(loop.axis)
@@ -116,7 +117,8 @@ class Sizes:
         return result
 
     def share(self, loop: Loop) -> Floats:
-        """The part of a loop's turns that its bounds admit, from samples of the axes in them."""
+        """The part of a loop's iterations that its bounds admit, from samples of the axes in
+        them."""
         key = loop.axis, loop.lo, loop.hi
         if key not in self.known:
             self.known[key] = self.shares(loop).mean(axis=1)
@@ -136,7 +138,8 @@ class Sizes:
         return result
 
     def _reach(self, index: Affine, greatest: bool) -> Ints:
-        """The least or greatest value of an index, [candidates, samples] of its axes' turns."""
+        """The least or greatest value of an index, [candidates, samples] of its axes'
+        iterations."""
         total = np.full((len(self.one), SAMPLES), index.offset)
         for i, (a, c) in enumerate(index.terms):
             at = (np.arange(SAMPLES) * (2 * i + 1) % SAMPLES + 0.5) / SAMPLES
@@ -165,7 +168,7 @@ def sizes_of(plan: Plan, tiles: Ints) -> Sizes:
 def repeats(sizes: Sizes, outer: tuple[Loop, ...]) -> Floats:
     total = sizes.one.astype(np.float64)
     for loop in outer:
-        total = total * sizes.turns(loop)
+        total = total * sizes.iterations(loop)
     return total
 
 
@@ -188,15 +191,17 @@ def traffic(plan: Plan, tiles: Ints) -> Floats:
             width = BYTES[plan.program.chain.tensor(buffer.tensor).dtype]
             around = [loop.axis for loop in outer]
             total += width * elements(sizes, buffer, around) * repeats(sizes, outer)
-        elif isinstance(s, (Share, Combine)):
+        elif isinstance(s, (StorePartial, Combine)):
             around = [loop.axis for loop in outer]
             taken = [named[n] for n in shared(s)]
             each = sum((4 * elements(sizes, b, around) for b in taken), np.zeros(len(tiles)))
-            total += each * repeats(sizes, outer) * (1 if isinstance(s, Share) else plan.parts)
+            total += (
+                each * repeats(sizes, outer) * (1 if isinstance(s, StorePartial) else plan.parts)
+            )
     return total
 
 
-def shared(s: Share | Combine) -> tuple[str, ...]:
+def shared(s: StorePartial | Combine) -> tuple[str, ...]:
     """The reductions whose partial results a statement moves, four bytes an element."""
     others = (r.new for r in s.repairs) if isinstance(s, Combine) else ()
     return (s.buffer, *others)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcfuser.algebra.absorb import absorb
+from mcfuser.algebra.absorb import merge_into_maxima
 from mcfuser.algebra.copies import without_copies
-from mcfuser.algebra.elsewhere import made_in_place
 from mcfuser.algebra.exponent import base_two, infinite, unbiased
 from mcfuser.algebra.fold import fold
 from mcfuser.algebra.hoist import hoist
+from mcfuser.algebra.inline import inline_maps
 from mcfuser.algebra.masks import masked_once
 from mcfuser.algebra.quotient import guarded
 from mcfuser.algebra.roll import Refusal, Roll, rolls
@@ -27,7 +27,7 @@ class Program:
 
     chain: Chain
     rolls: tuple[Roll | Refusal, ...]
-    settled: frozenset[str] = frozenset()
+    unmasked: frozenset[str] = frozenset()
 
     @cached_property
     def batch(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Program:
             refused = any(
                 isinstance(r, Refusal) and r.target == o.out and r.axis == loop for r in self.rolls
             )
-            # what moves along a loop inside this one as well is not where its last turn left it
+            # a value that moves along an inner loop too is not where its last iteration left it
             wider = any(set(self.chain.operator(m).over) - set(o.over) for m in moving)
             return bool(moving) and not refused and not wider
         escapes = o.out in self.chain.outputs or o.reduce != "none"
@@ -83,8 +83,8 @@ def program(chain: Chain, shifts: bool = True) -> Program:
     taken once.
 
     Raises ChainError where a reduction is read elsewhere than where it is made."""
-    plain = exact(made_in_place(without_copies(without_dead(chain))))
-    joined = base_two(absorb(guarded(plain)))
+    plain = exact(inline_maps(without_copies(without_dead(chain))))
+    joined = base_two(merge_into_maxima(guarded(plain)))
     ready = fold(hoist(joined, shifts))
-    masked, settled = masked_once(ready)
-    return Program(masked, rolls(ready), settled)
+    masked, unmasked = masked_once(ready)
+    return Program(masked, rolls(ready), unmasked)

@@ -31,7 +31,7 @@ PADDING = 0.05
 SLACK = 1.2
 """Rule 4 allows this much over the limit, for errors of the estimate (section III-C)."""
 
-Kind = Literal["mcfuser", "chimera"]
+SpaceKind = Literal["mcfuser", "chimera"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     return found
 
 
-def space(chain: Chain, kind: Kind = "mcfuser", shifts: bool = True) -> Space:
+def space(chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True) -> Space:
     """Every candidate of a chain. `chimera` is the paper's ablation: deep tilings only, and no
     loop of one trip is dropped."""
     ready = program(chain, shifts)
@@ -206,8 +206,8 @@ def distinct(found: Space) -> Space:
 
 def parted(found: Space, device: Device) -> Space:
     """The space, and beside every candidate with fewer blocks than the device has units the same
-    one split into parts: 2, 4, 8 .. as long as each has a turn and they fill the device at most
-    twice."""
+    one split into parts: 2, 4, 8 .. as long as each has an iteration and they fill the device at
+    most twice."""
     tables = []
     for plan, tiles in found.tables or ():
         tables.append((plan, tiles))
@@ -221,7 +221,7 @@ def _parted(plan: Plan, tiles: Ints, axis: str, device: Device) -> Iterator[tupl
     trips = -(-plan.program.chain.size(axis) // tiles[:, plan.axes.index(axis)])
     alone, parts = blocks(plan, tiles), 2
     while parts <= device.units:
-        even = -(-trips // -(-trips // parts)) == parts  # no part is left without a turn
+        even = -(-trips // -(-trips // parts)) == parts  # no part is left without an iteration
         kept = tiles[even & (alone * parts <= 2 * device.units)]
         if len(kept):
             yield replace(plan, split=axis, parts=parts), kept
@@ -253,7 +253,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PruneStep:
     """What is left after a rule."""
 
     rule: str
@@ -261,12 +261,12 @@ class Step:
     candidates: int
 
 
-def prune(found: Space, device: Device) -> tuple[Space, tuple[Step, ...]]:
+def prune(found: Space, device: Device) -> tuple[Space, tuple[PruneStep, ...]]:
     """The space after all rules, and what each one left."""
     steps = []
     for name, rule in RULES:
         found = rule(found, device)
-        steps.append(Step(name, _texts(found), found.candidates))
+        steps.append(PruneStep(name, _texts(found), found.candidates))
     return found, tuple(steps)
 
 

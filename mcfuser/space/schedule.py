@@ -16,13 +16,13 @@ from mcfuser.space.statement import (
     Compute,
     Dim,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
 )
 
@@ -50,7 +50,7 @@ class Schedule:
         return {b.name: b for b in self.buffers}
 
     def tile(self, axis: str) -> int:
-        """Positions of an axis that one turn covers; a batch axis takes one at a time."""
+        """Positions of an axis that one iteration covers; a batch axis takes one at a time."""
         return self._tiles.get(axis, 1)
 
     def trips(self, axis: str) -> int:
@@ -58,16 +58,17 @@ class Schedule:
 
     @cached_property
     def split(self) -> Loop | None:
-        """The loop whose turns are parts."""
+        """The loop whose iterations are parts."""
         return next((loop for loop in loops(self.body) if loop.kind == "split"), None)
 
     def span(self, axis: str) -> int:
-        """Turns of the serial loop over a split axis that each part takes, the last ones fewer."""
+        """Iterations of the serial loop over a split axis that each part takes, the last ones
+        fewer."""
         return -(-self.trips(axis) // self.parts)
 
-    def turns(self, loop: Loop, at: Mapping[str, int]) -> range:
-        """The turns that a loop takes, where `at` gives the first positions of the loops around:
-        in a serial loop over the split axis, that of the part."""
+    def iterations(self, loop: Loop, at: Mapping[str, int]) -> range:
+        """The iterations that a loop takes, where `at` gives the first positions of the loops
+        around: in a serial loop over the split axis, that of the part."""
         if loop.kind == "split":
             return range(self.parts)
         tile, first, last = self.tile(loop.axis), 0, self.trips(loop.axis)
@@ -160,12 +161,12 @@ def _line(s: Statement) -> str:
         kind = f"{s.operator.reduce}[{', '.join(s.operator.over)}] " if s.operator.over else ""
         domain = f" where {text(s.domain)}" if s.domain is not None else ""
         return f"{s.buffer} {'<-' if kind else '='} {kind}{text(s.body)}{domain}"
-    if isinstance(s, Keep):
+    if isinstance(s, SaveOld):
         return f"{s.old} = {s.buffer}"
     if isinstance(s, Repair):
         return f"{s.buffer} = repair {text(s.h)}"
-    if isinstance(s, Share):
-        return f"share {s.buffer}"
+    if isinstance(s, StorePartial):
+        return f"store partial {s.buffer}"
     if isinstance(s, Combine):
         words = "".join(f" after {text(r.h)}" for r in s.repairs)
         return f"{s.buffer} = {s.operator.reduce} over parts of {s.buffer}{words}"

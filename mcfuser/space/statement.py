@@ -1,8 +1,8 @@
 """Statements of a schedule, and the loops and buffers that they stand among.
 
 A statement's expressions read buffers by name, at indices in the chain's axes: inside the loops
-that surround it, a loop over axis a at turn i stands for positions i*tile(a) .. (i+1)*tile(a)-1,
-an axis with no loop for all its positions.
+that surround it, a loop over axis a at iteration i stands for positions i*tile(a) ..
+(i+1)*tile(a)-1, an axis with no loop for all its positions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mcfuser.chain import Operator
 from mcfuser.expr import Affine, Expr, Read
 
 Level = Literal["register", "shared", "global"]
-Kind = Literal["grid", "serial", "unrolled", "parallel", "split"]
+LoopKind = Literal["grid", "serial", "unrolled", "parallel", "split"]
 
 
 class Illegal(Exception):
@@ -34,7 +34,7 @@ class Dim:
 class Buffer:
     """A tile held by a block: of a loaded tensor, or of an operator's result.
 
-    `owner` is the innermost loop whose turn it lives through, None for the block itself.
+    `owner` is the innermost loop whose iteration it lives through, None for the block itself.
     """
 
     name: str
@@ -47,17 +47,17 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Turns along an axis; `Schedule.turns` says which.
+    """Iterations along an axis; `Schedule.iterations` says which.
 
-    The turns of a split loop are parts: each stands for the turns that the serial loop over the
-    same axis takes inside it. `lo` and `hi` bound the positions that the domains admit, both
-    inclusive and affine in other axes: a turn is taken where it holds a position that is no less
-    than the least value of every `lo`, and no more than the greatest of every `hi`, over the
-    positions at hand.
+    The iterations of a split loop are parts: each stands for the iterations that the serial loop
+    over the same axis takes inside it. `lo` and `hi` bound the positions that the domains admit,
+    both inclusive and affine in other axes: an iteration is taken where it holds a position that is
+    no less than the least value of every `lo`, and no more than the greatest of every `hi`, over
+    the positions at hand.
     """
 
     axis: str
-    kind: Kind
+    kind: LoopKind
     body: tuple[Statement, ...]
     lo: tuple[Affine, ...] = ()
     hi: tuple[Affine, ...] = ()
@@ -109,7 +109,7 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SaveOld:
     """old = buffer, before a moving reduction takes its next step."""
 
     old: str
@@ -127,7 +127,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StorePartial:
     """What a part of a split reduction has found goes to memory, for `Combine`."""
 
     buffer: str
@@ -155,7 +155,7 @@ class Store:
     buffer: str
 
 
-Statement = Loop | Load | Init | Compute | Keep | Repair | Share | Combine | Store
+Statement = Loop | Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
 
 
 def loops(body: Sequence[Statement]) -> Iterator[Loop]:

@@ -50,7 +50,7 @@ def disproof(
 def _form(ready: Program) -> object:
     """The part of a program that decides where statements are placed."""
     operators = tuple((o.out, o.related, o.reduce, o.over) for o in ready.chain.operators)
-    return operators, tuple(sorted(ready.repairs)), ready.settled
+    return operators, tuple(sorted(ready.repairs)), ready.unmasked
 
 
 def _wrong(small: Chain, plan: Plan, tiles: Mapping[str, int], seed: int) -> str | None:

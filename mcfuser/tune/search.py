@@ -24,7 +24,7 @@ from mcfuser.measure.worker import BATCH, Worker, surest
 from mcfuser.process.child import NO_TIME
 from mcfuser.search.evolve import MEASURED, SearchResult, evolve
 from mcfuser.space.candidates import Candidate, Candidates
-from mcfuser.space.knobs import Settings
+from mcfuser.space.knobs import KnobSettings
 from mcfuser.space.plan import Floats, Plan
 from mcfuser.space.statement import Illegal
 
@@ -52,7 +52,7 @@ class Best:
 
     plan: Plan
     tiles: Mapping[str, int]
-    settings: Settings
+    settings: KnobSettings
     kernel: Kernel
     result: Measured
     predicted: float

@@ -13,7 +13,7 @@ from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.errors import InputError
 from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Plan
-from mcfuser.space.prune import Kind, space
+from mcfuser.space.prune import SpaceKind, space
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import CacheKey
 
@@ -37,7 +37,7 @@ class TuneOptions:
     seed: int = 0
     trials: int | None = None
     timeout: float = 60.0
-    space: Kind = "mcfuser"
+    space: SpaceKind = "mcfuser"
     shifts: bool = True
     retune: bool = False
 
@@ -71,7 +71,7 @@ class Tuned:
     error: float | None
     stages: Mapping[str, int]
     trials: int
-    space: Kind = "mcfuser"
+    space: SpaceKind = "mcfuser"
     shifts: bool = True
     split: str | None = None
     parts: int = 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcfuser.algebra.absorb import absorb
+from mcfuser.algebra.absorb import merge_into_maxima
 from mcfuser.chain import Chain
 from mcfuser.space.reference import evaluate
 from tests.support.chains import chain, inputs
@@ -18,7 +18,7 @@ SHAPES = {"X": "mn", "s": "m"}
 def same(lines: Sequence[str]) -> tuple[Chain, Chain]:
     """A chain, and the chain in which its maxima take in what joins them, of the same result."""
     c = chain(AXES, SHAPES, lines)
-    found = absorb(c)
+    found = merge_into_maxima(c)
     x = inputs(c)
     for o in c.outputs:
         np.testing.assert_allclose(evaluate(found, x)[o], evaluate(c, x)[o], rtol=1e-12)
@@ -54,4 +54,4 @@ def test_a_reduction_of_what_is_joined_is_no_map_that_joins() -> None:
     lines = ["T[m] = max[n] X[m, n]", "R[m] = sum[k] max(T[m], K[m, k])",
              "Z[m] = sum[n] exp(X[m, n] - R[m]) * T[m]"]  # fmt: skip
     c = chain(AXES | {"k": 3}, {"X": "mn", "K": "mk"}, lines)
-    assert absorb(c) == c
+    assert merge_into_maxima(c) == c

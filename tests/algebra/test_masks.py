@@ -26,14 +26,14 @@ def test_a_domain_along_an_axis_that_the_scores_lack_stays_where_it_is() -> None
              "O[b, m, h] = U[b, m, h] / Z[b, m]"]  # fmt: skip
     c = chain({"b": 2, "m": 6, "n": 8, "k": 4, "h": 3}, SHAPES, lines)
     ready = program(c)
-    assert not ready.settled
+    assert not ready.unmasked
     same(c, ready.chain)
 
 
 def test_masks_are_taken_once() -> None:
     c = base_two(softmax("S[m, n] * 0.125", "n <= m"))
-    found, settled = masked_once(c)
-    assert settled == {"R", "Z", "U"}
+    found, unmasked = masked_once(c)
+    assert unmasked == {"R", "Z", "U"}
     assert bodies(found)["S_inside"] == f"select(n <= m, S[m, n], {LOWEST!r})"
     assert [o.out for o in found.operators][:3] == ["S", "S_inside", "R"]
     least = 0.5 * LOWEST * (0.125 * LOG2E)
@@ -67,7 +67,7 @@ def test_masks_that_others_need_stay(c: Chain) -> None:
 def test_scores_that_are_a_result_are_masked_beside_it() -> None:
     c = softmax("S[m, n] * 0.125", "n <= m", outputs=("O", "S"))
     ready = program(c)
-    assert ready.settled == {"R", "Z", "U"}
+    assert ready.unmasked == {"R", "Z", "U"}
     same(c, ready.chain)
 
 
@@ -76,7 +76,7 @@ def test_rows_without_a_position_are_zero(x: str) -> None:
     """The rows' lengths are 0, 1, 16, 17, 40 and 0."""
     c = softmax(x, "n < L[m]")
     ready = program(c)
-    assert ready.settled == {"R", "Z", "U"}
+    assert ready.unmasked == {"R", "Z", "U"}
     found = evaluate(ready.chain, values(c))["O"]
     assert not found[[0, 5]].any() and np.isfinite(found).all()
     same(c, ready.chain)
@@ -104,7 +104,7 @@ def test_a_domain_may_read_what_is_computed_after_the_scores() -> None:
         ],
         "outputs": ["O", "Z"],
     })  # fmt: skip
-    assert program(c).settled
+    assert program(c).unmasked
     same(c, program(c).chain)
 
 
@@ -136,7 +136,7 @@ def spelt(weight: str, top: str = "S[m, n]", *more: str, outputs: tuple[str, ...
 def test_every_spelling_of_an_exponential_is_masked_once(weight: str, top: str) -> None:
     c = spelt(weight, top)
     ready = program(c)
-    assert ready.settled == {"R", "Z", "U"}
+    assert ready.unmasked == {"R", "Z", "U"}
     assert [o.out for o in ready.chain.operators][1] == "S_inside"
     same(c, ready.chain)
 
@@ -149,7 +149,7 @@ def test_a_spelling_that_says_the_same_is_the_same_program(weight: str) -> None:
 def test_a_maximum_that_is_not_subtracted_is_masked_with_the_sums() -> None:
     c = spelt("exp(S[m, n] * 0.1)", outputs=("O", "R"))
     ready = program(c)
-    assert ready.settled == {"R", "Z", "U"}
+    assert ready.unmasked == {"R", "Z", "U"}
     assert bodies(ready.chain)["P"] == "exp(S_inside[m, n] * 0.1)"
     same(c, ready.chain)
 
@@ -162,7 +162,7 @@ def test_a_maximum_that_is_read_elsewhere_is_quite_the_lowest_number() -> None:
         c = spelt(f"exp2({top} - R[m])", top, "E[m] = R[m] + log(Z[m] + 1.0)", outputs=("O", "E"))
         narrow = replace(c, operators=tuple(_narrow(o) for o in c.operators))
         ready = program(narrow)
-        assert bool(ready.settled) == (name == "exact")
+        assert bool(ready.unmasked) == (name == "exact")
         same(narrow, ready.chain)
 
 
@@ -176,7 +176,7 @@ def test_sums_share_a_zero() -> None:
              "B[m] = sum[n] S[m, n] * S[m, n] where n <= m"]  # fmt: skip
     c = chain({"m": 6, "n": 40, "k": 8}, SHAPES, lines, ("A", "B"))
     ready = program(c)
-    assert ready.settled == {"A", "B"}
+    assert ready.unmasked == {"A", "B"}
     assert bodies(ready.chain)["S_inside"] == "select(n <= m, S[m, n], 0.0)"
     same(c, ready.chain)
 
@@ -189,17 +189,17 @@ def test_sums_share_a_zero() -> None:
 )  # fmt: skip
 def test_what_would_see_the_number_keeps_every_mask(more: str) -> None:
     c = spelt("exp(S[m, n] - R[m])", "S[m, n]", more, outputs=("O", "T"))
-    assert not program(c).settled
+    assert not program(c).unmasked
 
 
 def test_a_sum_of_weights_times_scores_is_masked_with_them() -> None:
     """Zero times the lowest number is zero; times twice that it may be no number."""
     line = "T[m] = sum[n] P[m, n] * {} where n <= m"
     c = spelt("exp(S[m, n] - R[m])", "S[m, n]", line.format("S[m, n]"), outputs=("O", "T"))
-    assert program(c).settled == {"R", "Z", "U", "T"}
+    assert program(c).unmasked == {"R", "Z", "U", "T"}
     same(c, program(c).chain)
     twice = line.format("(S[m, n] * 2.0)")
-    assert not program(spelt("exp(S[m, n] - R[m])", "S[m, n]", twice, outputs=("O", "T"))).settled
+    assert not program(spelt("exp(S[m, n] - R[m])", "S[m, n]", twice, outputs=("O", "T"))).unmasked
 
 
 @pytest.mark.parametrize("top", ["R", "T"])
@@ -231,6 +231,6 @@ def test_scores_that_an_empty_row_is_added_to_may_be_the_lowest_number() -> None
     ]
     c = chain({"m": 6, "n": 40, "k": 8}, SHAPES, lines, ("Z",))
     ready = program(c)
-    assert not ready.settled
+    assert not ready.unmasked
     same(c, ready.chain)
     np.testing.assert_allclose(evaluate(ready.chain, values(c))["Z"][:3], [1, 2, 3])

@@ -11,28 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, TRUTH, ZERO, Facts, Range, value
+from mcfuser.algebra.ranges import ANY, FINITE, ORDINARY, TRUTH, ZERO, Facts, ValueRange, value
 from mcfuser.chain import LOWEST, Axis, Chain, Operator, Tensor
 from mcfuser.expr import ARITY, Call, Cast, Const, Expr, Read, parse, read
 from mcfuser.space.reference import evaluate
 
-LOW = Range(LOWEST, LOWEST)
-MET = Range(LOWEST, ORDINARY)
+LOW = ValueRange(LOWEST, LOWEST)
+MET = ValueRange(LOWEST, ORDINARY)
 
 
 @dataclass
 class Known(Facts):
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, ValueRange]
     never: Expr | None = None
 
-    def read(self, r: Read) -> Range:
+    def read(self, r: Read) -> ValueRange:
         return self.ranges[r.tensor]
 
     def false(self, condition: Expr) -> bool:
         return condition == self.never
 
 
-def found(e: str, never: str | None = None, **ranges: Range) -> Range:
+def found(e: str, never: str | None = None, **ranges: ValueRange) -> ValueRange:
     known = {"x": LOW, "z": ZERO, "r": FINITE, "v": FINITE, **ranges}
     return value(parse(e), Known(known, parse(never) if never else None))
 
@@ -91,8 +91,8 @@ def test_zero_times_infinity_is_no_number() -> None:
 
 
 def test_a_guard_narrows_what_it_lets_through() -> None:
-    assert found("select(r[m] <= -5.0, 0.0, r[m])", r=MET) == Range(-5.0, ORDINARY)
-    assert found("select(r[m] <= -5.0, r[m], 0.0)", r=MET) == Range(LOWEST, 0.0)
+    assert found("select(r[m] <= -5.0, 0.0, r[m])", r=MET) == ValueRange(-5.0, ORDINARY)
+    assert found("select(r[m] <= -5.0, r[m], 0.0)", r=MET) == ValueRange(LOWEST, 0.0)
     assert found("select(r[m] <= -5.0, v[m], r[m])", r=ANY) == ANY
 
 
@@ -100,14 +100,14 @@ def test_a_guard_narrows_what_it_lets_through() -> None:
     ("e", "expected"),
     [
         ("r[m] < v[n]", TRUTH),
-        ("x[n] < v[n]", Range(1.0, 1.0)),
+        ("x[n] < v[n]", ValueRange(1.0, 1.0)),
         ("v[n] <= x[n]", ZERO),
         ("not z[n] == 0.0", ZERO),
-        ("z[n] == 0.0 and x[n] < r[m]", Range(1.0, 1.0)),
+        ("z[n] == 0.0 and x[n] < r[m]", ValueRange(1.0, 1.0)),
         ("z[n] != 0.0 or r[m] < v[n]", TRUTH),
         ("int32(v[n])", FINITE),
         ("int32(x[n])", ANY),
-        ("float16(x[n])", Range(-math.inf, -math.inf)),
+        ("float16(x[n])", ValueRange(-math.inf, -math.inf)),
         ("bool(z[n])", ZERO),
         ("bool(v[n])", TRUTH),
         ("pow(z[n], 2.0)", ZERO),
@@ -117,7 +117,7 @@ def test_a_guard_narrows_what_it_lets_through() -> None:
         ("v[n] * r[m] + n", FINITE),
     ],
 )
-def test_conditions_casts_and_powers(e: str, expected: Range) -> None:
+def test_conditions_casts_and_powers(e: str, expected: ValueRange) -> None:
     assert found(e) == expected
 
 
@@ -138,7 +138,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> Expr:
 def test_a_value_lies_in_its_range(e: Expr, a: float, b: float, c: float, d: float) -> None:
     """Two numbers for each read, its range from one to the other; what overflows is infinite."""
     ends = {"a": (min(a, b), max(a, b)), "b": (min(c, d), max(c, d))}
-    known = value(e, Known({n: Range(*x) for n, x in ends.items()}))
+    known = value(e, Known({n: ValueRange(*x) for n, x in ends.items()}))
     tensors = (*(Tensor(n, ("n",), "float64") for n in "ab"), Tensor("Y", ("n",), "float64"))
     chain = Chain("one", (Axis("n", 4),), tensors, (Operator("Y", ("n",), e),), ("Y",))
     numbers = np.asarray([[ends["a"][i % 2], ends["b"][i // 2]] for i in range(4)])

@@ -7,6 +7,7 @@ import pytest
 import tvm
 
 from mcfuser.codegen import tensorir, triton
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.interpret import interpret
 from mcfuser.space.statement import Illegal
 from tests.support.hard_chains import HARD, disagree, filled, some
@@ -48,7 +49,7 @@ def test_kernels_for_cpus_are_right(name: str) -> None:
     sources = []
     for i, schedule in enumerate(some(c, 3)):
         try:
-            sources.append((i, tensorir.generate(schedule, "kernel", tensorir.Lowering(6, 2, 8))))
+            sources.append((i, tensorir.generate(schedule, "kernel", TensorirKnobs(6, 2, 8))))
         except Illegal:
             continue
     assert sources

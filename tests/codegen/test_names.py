@@ -15,6 +15,8 @@ from db import Storage
 from mcfuser.chain import Chain, attention, from_json, gemm, identifier
 from mcfuser.codegen import tensorir, triton
 from mcfuser.errors import ChainError
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from tests.support.kernels import tuned
 from tests.support.triton_cases import scheduled
@@ -50,12 +52,12 @@ def sources(chain: Chain) -> dict[str, str]:
         attention(12, 512, 512, 64, 64, "float16"), name=chain.name
     )  # Gluon's, for warp groups of its own
     tiles = {"m": 128, "n": 64, "k": 64, "h": 64}
-    groups = triton.Lowering(stages=2, tma=True, groups=True)
+    groups = TritonKnobs(stages=2, tma=True, groups=True)
     small = {"m": 16, "n": 16, "k": 16, "h": 16}
     return {
         "triton": triton.generate(scheduled(chain, "mh.nk", small), "kernel").text,
         "gluon": triton.generate(scheduled(half, "mh.nk", tiles), "kernel", groups).text,
-        "tensorir": tensorir.generate(cpu(chain), "kernel", tensorir.Lowering()).text,
+        "tensorir": tensorir.generate(cpu(chain), "kernel", TensorirKnobs()).text,
     }
 
 
@@ -138,7 +140,7 @@ def test_a_stored_chain_s_name_reaches_no_source(tmp_path: Path) -> None:
     store.put(named)
     found = store.get(named.key)
     assert found is not None and found.chain.name == HOSTILE[0]
-    text = tensorir.generate(cpu(found.chain), "kernel", tensorir.Lowering()).text
+    text = tensorir.generate(cpu(found.chain), "kernel", TensorirKnobs()).text
     assert HOSTILE[0] not in text and identifier(HOSTILE[0]) in text
     store.close()
 

@@ -10,6 +10,8 @@ import pytest
 
 from mcfuser.chain import Chain, attention, gemm
 from mcfuser.codegen import tensorir, triton
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
 from tests.support.chains import other
@@ -31,7 +33,7 @@ def respelt(schedule: Schedule, chain: Chain) -> tuple[Schedule, dict[str, str],
     return scheduled(made, expression, tiles, split, schedule.parts), tensors, axes
 
 
-def launch_facts(source: triton.Source) -> triton.Source:
+def launch_facts(source: triton.TritonSource) -> triton.TritonSource:
     """All but the text, in which names stay those that were compiled; workspaces by number."""
     names = {w.name: f"workspace {i}" for i, w in enumerate(source.workspace)}
     launches = (
@@ -43,13 +45,13 @@ def launch_facts(source: triton.Source) -> triton.Source:
 
 
 CASES = {
-    "plain": (HALF, triton.Lowering(), None, 1),
-    "maps": (HALF, triton.Lowering(tma=True), None, 1),
-    "groups": (gemm(1, 256, 128, 64, 64, "float16"), triton.Lowering(4, 2, "kernel", True, True),
+    "plain": (HALF, TritonKnobs(), None, 1),
+    "maps": (HALF, TritonKnobs(tma=True), None, 1),
+    "groups": (gemm(1, 256, 128, 64, 64, "float16"), TritonKnobs(4, 2, "kernel", True, True),
                None, 1),
-    "split": (HALF, triton.Lowering(), "n", 2),
-    "last": (HALF, triton.Lowering(combine="last"), "n", 2),
-    "run-time extents": (run_time(HALF, "mn"), triton.Lowering(), None, 1),
+    "split": (HALF, TritonKnobs(), "n", 2),
+    "last": (HALF, TritonKnobs(combine="last"), "n", 2),
+    "run-time extents": (run_time(HALF, "mn"), TritonKnobs(), None, 1),
 }  # fmt: skip
 
 
@@ -83,10 +85,10 @@ def test_a_record_of_another_form_is_told(damage) -> None:
         triton.from_record(record, source.text, *same)
 
 
-LOWERING = tensorir.Lowering(4, 2, 8)
+LOWERING = TensorirKnobs(4, 2, 8)
 
 
-def cpu_schedules() -> list[tuple[Chain, Schedule, tensorir.Source]]:
+def cpu_schedules() -> list[tuple[Chain, Schedule, tensorir.TensorirSource]]:
     rng, found = Random(3), []
     while len(found) < 60:
         if (case := drawn(rng)) is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcfuser.chain import Chain, from_json
-from mcfuser.lowering.deferred import deferred, factor, steady
+from mcfuser.lowering.deferred import deferred, factor, only_scaled
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.lowering.triton.products import products
 from mcfuser.space.plan import Plan
@@ -91,7 +91,7 @@ def test_a_repair_scales_or_does_not() -> None:
     repairs = [s for s in loop.body if isinstance(s, Repair)]
     assert repairs and all(factor(s) is not None for s in repairs)
     (product,) = (s for s in loop.body if isinstance(s, Compute) and s.buffer == repairs[0].buffer)
-    assert steady(loop.body, product)
+    assert only_scaled(loop.body, product)
     other = replace(repairs[0], h=repairs[0].h.args[0])  # type: ignore[union-attr]
     assert factor(other) is None
-    assert not steady((product, other), product)
+    assert not only_scaled((product, other), product)

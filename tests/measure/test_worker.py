@@ -16,8 +16,9 @@ from mcfuser.backend import Kernel
 from mcfuser.backends.cpu.backend import CPU
 from mcfuser.backends.cpu.runner import _own_core
 from mcfuser.chain import attention, from_json, parts
-from mcfuser.codegen.tensorir import Lowering, generate, to_record
+from mcfuser.codegen.tensorir import generate, to_record
 from mcfuser.devices.catalogue import device_named
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.measure.lease import lease
 from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import bind, loop_axes, tilings
@@ -33,7 +34,7 @@ def kernel(chain=CHAIN) -> Kernel:
     tiles = {a: min(16, chain.size(a)) for a in loop_axes(ready.chain)}
     dead = frozenset(a for a in tiles if tiles[a] >= chain.size(a))
     schedule = Plan(ready, expression, dead).schedule(tiles)
-    source = generate(schedule, "kernel", Lowering())
+    source = generate(schedule, "kernel", TensorirKnobs())
     return Kernel(chain, source.text, to_record(source))
 
 

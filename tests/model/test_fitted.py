@@ -10,7 +10,7 @@ from landscape import read, whole
 from mcfuser.backends.cuda.backend import counted
 from mcfuser.chain import attention, gemm
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.model.fitted import MEMORY, NAMES, Sample, costs, fit, predicted
+from mcfuser.model.fitted import MEMORY, NAMES, FitSample, costs, fit, predicted
 from mcfuser.model.groups import PACED
 from mcfuser.model.terms import Terms
 from mcfuser.space.plan import blocks
@@ -21,9 +21,9 @@ from tests.support.paths import LANDSCAPES
 H200 = CATALOGUE["nvidia/h200"]
 
 
-def sample(events, known) -> Sample:
-    far = np.zeros(len(events))
-    return Sample(events, far, predicted(events, far, known))
+def sample(events, known) -> FitSample:
+    dram_seconds = np.zeros(len(events))
+    return FitSample(events, dram_seconds, predicted(events, dram_seconds, known))
 
 
 def test_a_fit_explains_times_by_the_constants_behind_them() -> None:
@@ -39,14 +39,14 @@ def test_a_fit_explains_times_by_the_constants_behind_them() -> None:
 
 def test_memory_overlaps_with_the_rest_but_not_with_the_launch() -> None:
     rng = np.random.default_rng(2)
-    events, far = np.zeros((300, len(NAMES))), rng.uniform(1e-6, 1e-4, 300)
-    turns = rng.uniform(1, 100, 300)
-    events[:, NAMES.index("launch")], events[:, NAMES.index("turn")] = 1, turns
+    events, dram_seconds = np.zeros((300, len(NAMES))), rng.uniform(1e-6, 1e-4, 300)
+    iterations = rng.uniform(1, 100, 300)
+    events[:, NAMES.index("launch")], events[:, NAMES.index("turn")] = 1, iterations
     true = {"launch": 1e-6, "turn": 1e-6, MEMORY: 1.3}
-    times = predicted(events, far, true)
-    assert (times >= 1e-6 + np.maximum(turns * 1e-6, 1.3 * far)).all()
-    assert (times < 1e-6 + turns * 1e-6 + 1.3 * far).all()
-    found = fit([Sample(events, far, times)])
+    times = predicted(events, dram_seconds, true)
+    assert (times >= 1e-6 + np.maximum(iterations * 1e-6, 1.3 * dram_seconds)).all()
+    assert (times < 1e-6 + iterations * 1e-6 + 1.3 * dram_seconds).all()
+    found = fit([FitSample(events, dram_seconds, times)])
     assert {n: found[n] for n in ("turn", MEMORY)} == pytest.approx(
         {n: true[n] for n in ("turn", MEMORY)}, rel=0.05
     )
@@ -55,7 +55,7 @@ def test_memory_overlaps_with_the_rest_but_not_with_the_launch() -> None:
 def test_every_constant_is_positive() -> None:
     rng = np.random.default_rng(1)
     events = rng.random((100, len(NAMES)))
-    found = fit([Sample(events, np.zeros(100), rng.random(100) + 0.1)])
+    found = fit([FitSample(events, np.zeros(100), rng.random(100) + 0.1)])
     assert all(0 < v < 10 for v in found.values())
 
 
@@ -77,10 +77,10 @@ def test_every_candidate_has_a_time(chain) -> None:
 
 def test_groups_have_terms_of_their_own() -> None:
     chain = attention(16, 512, 512, 64, 64, "float16")
-    alike, grouped = whole(chain, H200), whole(chain, H200, groups=True)
-    assert not settings(alike, "groups").any() and settings(grouped, "groups").all()
+    homogeneous, grouped = whole(chain, H200), whole(chain, H200, groups=True)
+    assert not settings(homogeneous, "groups").any() and settings(grouped, "groups").all()
     own = [n in PACED for n in NAMES]
-    for found, wanted in ((alike, np.logical_not(own)), (grouped, np.asarray(own))):
+    for found, wanted in ((homogeneous, np.logical_not(own)), (grouped, np.asarray(own))):
         plan, tiles = found.plan(found.candidate(0))
         row = np.asarray([[*tiles.values()]])
         events, _ = counted(H200, plan, row, found.table.columns(found.rows[:1, -1]))
@@ -103,5 +103,5 @@ def test_the_catalogue_s_constants_are_those_of_the_landscapes() -> None:
     samples = [known(read(path)).sample for path in sorted(LANDSCAPES.glob("*.json"))]
     found = fit(samples)
     for s in samples:
-        kept, anew = (predicted(s.events, s.far, c) for c in (dict(H200.costs), found))
+        kept, anew = (predicted(s.events, s.dram_seconds, c) for c in (dict(H200.costs), found))
         assert np.median(np.abs(np.log(kept / anew))) < 0.03

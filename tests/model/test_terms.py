@@ -7,7 +7,7 @@ import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.terms import BLOCKS, LIMIT, LINE, Terms, resident, terms
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
@@ -19,16 +19,16 @@ GEMM = gemm(1, 512, 256, 256, 64, "float16")
 
 
 def made(c=GEMM, warps: int = 4, stages: int = 2, hopper: bool = True, split: str | None = None,
-         parts: int = 1, last: bool = False, **tiles: int) -> Lowered:  # fmt: skip
+         parts: int = 1, last: bool = False, **tiles: int) -> TritonCandidates:  # fmt: skip
     sizes = TILES | tiles
     dead = frozenset(a for a, n in sizes.items() if n >= c.size(a))
     plan = Plan(program(c), parse("mh.nk"), dead, split, parts)
     rows = np.asarray([[sizes[a] for a in plan.axes]])
     one = np.asarray([1])
-    return Lowered(plan, rows, warps * one, stages * one, np.asarray([last]), hopper)
+    return TritonCandidates(plan, rows, warps * one, stages * one, np.asarray([last]), hopper)
 
 
-def events(found: Lowered, name: str, device=H200) -> float:
+def events(found: TritonCandidates, name: str, device=H200) -> float:
     return float(terms(found, device).of(name)[0])
 
 
@@ -43,8 +43,8 @@ def test_an_output_is_stored_once_a_block() -> None:
 
 
 def test_products_go_to_groups_of_warps_where_they_can_and_else_to_warps() -> None:
-    """Four turns of n, each of four turns of k and one product of the second kind: 16 steps of 64
-    rows and columns, and 4."""
+    """Four iterations of n, each of four iterations of k and one product of the second kind: 16
+    steps of 64 rows and columns, and 4."""
     hopper, older = made(), made(hopper=False)
     assert events(hopper, "group") == (16 + 4) * 4 and events(hopper, "mma") == 0
     assert events(older, "chain", A100) == (16 + 4) * 4 and events(older, "group", A100) == 0
@@ -83,10 +83,10 @@ def test_parts_end_in_a_second_kernel_or_in_the_last_block() -> None:
     assert events(made(), "parts") == 0
 
 
-def test_spilled_registers_count_every_turn() -> None:
+def test_spilled_registers_count_every_iteration() -> None:
     large = made(gemm(1, 512, 256, 256, 256, "float16"), m=128, n=128, h=256)
     assert large.registers[0] > LIMIT
-    assert events(large, "spill") == (large.registers[0] - LIMIT) * 8  # turns of n and k
+    assert events(large, "spill") == (large.registers[0] - LIMIT) * 8  # iterations of n and k
     assert events(made(), "spill") == 0
 
 
@@ -97,9 +97,9 @@ def test_blocks_share_a_multiprocessor_by_what_is_scarcest() -> None:
 
 
 def test_memory_counts_only_where_the_tensors_outgrow_the_cache() -> None:
-    assert terms(made(), H200).far.tolist() == [0.0]
+    assert terms(made(), H200).dram_seconds.tolist() == [0.0]
     large = gemm(64, 2048, 2048, 512, 512, "float16")
-    assert terms(made(large), H200).far[0] > 0
+    assert terms(made(large), H200).dram_seconds[0] > 0
 
 
 def test_blocks_queue_for_places_in_whole_rounds_unless_they_are_unequal() -> None:

@@ -18,7 +18,7 @@ from mcfuser.chain import attention  # noqa: E402
 from mcfuser.codegen.cuda import module as cuda_module  # noqa: E402
 from mcfuser.codegen.cuda.cubin import Binary  # noqa: E402
 from mcfuser.codegen.llvm.module import build_library  # noqa: E402
-from mcfuser.codegen.triton import Source  # noqa: E402
+from mcfuser.codegen.triton import TritonSource  # noqa: E402
 from mcfuser.devices.catalogue import device_named  # noqa: E402
 from mcfuser.devices.cpu import probe_cpu  # noqa: E402
 from mcfuser.graph.assemble import install  # noqa: E402
@@ -165,18 +165,18 @@ def expected(q: Any, k: Any, v: Any) -> Any:
 
 
 def test_replays_follow_their_inputs(
-    compiled: tuple[Source, Binary], device: Any, tmp_path: Path
+    compiled: tuple[TritonSource, Binary], device: Any, tmp_path: Path
 ) -> None:
     replays_follow(compiled, device, tmp_path)
 
 
 def test_replays_of_a_split_follow_their_inputs(
-    split: tuple[Source, Binary], device: Any, tmp_path: Path
+    split: tuple[TritonSource, Binary], device: Any, tmp_path: Path
 ) -> None:
     replays_follow(split, device, tmp_path)
 
 
-def replays_follow(pair: tuple[Source, Binary], device: Any, tmp_path: Path) -> None:
+def replays_follow(pair: tuple[TritonSource, Binary], device: Any, tmp_path: Path) -> None:
     library = cuda_module.build(
         module_with(*pair), device_named("nvidia/h200"), [cuda_module.kernel(*pair)]
     )

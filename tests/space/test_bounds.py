@@ -69,7 +69,9 @@ def test_every_position_of_a_domain_is_within_its_bounds(data: st.DataObject) ->
                     assert n <= i.offset + sum(c * m for _, c in i.terms)
 
 
-def turns(text: str, lines: Sequence[str], tile: int = 4) -> dict[str, tuple[list[str], list[str]]]:
+def iterations(
+    text: str, lines: Sequence[str], tile: int = 4
+) -> dict[str, tuple[list[str], list[str]]]:
     """The bounds of every loop that has some."""
     shapes = {"Q": "mk", "K": "nk", "V": "nh", "X": "mn"}
     results = [line[0] for line in lines if line[0] in "RZO"]
@@ -89,12 +91,13 @@ CAUSAL = [
 
 
 def test_a_causal_loop_ends_at_the_diagonal() -> None:
-    assert turns("mh.nk", CAUSAL) == {"n": ([], ["m"])}
+    assert iterations("mh.nk", CAUSAL) == {"n": ([], ["m"])}
 
 
-def test_a_loop_around_the_diagonal_takes_every_turn() -> None:
-    """Inside a turn of n stand all of m, so a share of the turns would be too low an estimate."""
-    assert turns("nm", ["R[m] = max[n] X[m, n] where n <= m"]) == {}
+def test_a_loop_around_the_diagonal_takes_every_iteration() -> None:
+    """Inside an iteration of n stand all of m, so a share of the iterations would be too low an
+    estimate."""
+    assert iterations("nm", ["R[m] = max[n] X[m, n] where n <= m"]) == {}
     c = chain({"m": 16, "n": 16}, {"X": "mn"}, ["R[m] = max[n] X[m, n] where n <= m"])
     plan = Plan(program(c), expression("nm"), frozenset())
     _, counted = interpret(plan.schedule({"m": 4, "n": 4}), inputs(c))
@@ -104,12 +107,12 @@ def test_a_loop_around_the_diagonal_takes_every_turn() -> None:
 
 def test_every_reduction_of_the_loop_must_agree() -> None:
     wider = [*CAUSAL[:-1], CAUSAL[-1].replace("n <= m", "n <= m + 1")]
-    assert turns("mh.nk", wider) == {}
+    assert iterations("mh.nk", wider) == {}
     window = [line.replace("n <= m", "n <= m and m - n < 3") for line in CAUSAL[:-1]]
-    assert turns("mh.nk", [*window, CAUSAL[-1]]) == {"n": ([], ["m"])}
+    assert iterations("mh.nk", [*window, CAUSAL[-1]]) == {"n": ([], ["m"])}
 
 
-def test_a_loop_that_stores_takes_every_turn() -> None:
+def test_a_loop_that_stores_takes_every_iteration() -> None:
     stored = chain(
         {"m": 16, "n": 16},
         {"X": "mn", "S": "mn", "Z": "m"},
@@ -120,19 +123,19 @@ def test_a_loop_that_stores_takes_every_turn() -> None:
     assert not any(x.hi for x in loops(plan.schedule({"m": 4, "n": 4}).body))
 
 
-def test_what_is_read_after_the_loop_is_computed_in_every_turn() -> None:
+def test_what_is_read_after_the_loop_is_computed_in_every_iteration() -> None:
     lines = ["R[m] = max[n] X[m, n] where n <= m", "Y[m, n] = exp(X[m, n] - R[m])"]
-    assert turns("m.n", lines) == {"n": ([], ["m"])}  # Y walks a loop of its own
+    assert iterations("m.n", lines) == {"n": ([], ["m"])}  # Y walks a loop of its own
     total = [
         "E[m, n] = exp(X[m, n])",
         "R[m] = sum[n] E[m, n] where n <= m",
         "Y[m, n] = E[m, n] / R[m]",
     ]
-    assert turns("m.n", total).get("n", ([], []))[1] in ([], ["m"])
+    assert iterations("m.n", total).get("n", ([], []))[1] in ([], ["m"])
 
 
 @pytest.mark.parametrize("tile", [1, 3, 4, 5, 16])
-def test_turns_outside_the_domain_move_nothing(tile: int) -> None:
+def test_iterations_outside_the_domain_move_nothing(tile: int) -> None:
     c = named("attention", dict.fromkeys("bmnkhpc", 16))
     plan = Plan(program(c), expression("mh.nk"), frozenset("kh"))
     schedule = plan.schedule({"m": tile, "n": tile, "k": 16, "h": 16})

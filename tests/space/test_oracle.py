@@ -28,12 +28,12 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
+    StorePartial,
     loops,
     statements,
 )
@@ -94,10 +94,10 @@ def visits(schedule: Schedule) -> int:
     """An upper bound of how often a statement runs."""
     total = 0
     for _, outer in statements(schedule.body):
-        turns = 1
+        iterations = 1
         for loop in outer:
-            turns *= schedule.parts if loop.kind == "split" else schedule.trips(loop.axis)
-        total += turns
+            iterations *= schedule.parts if loop.kind == "split" else schedule.trips(loop.axis)
+        total += iterations
     return total
 
 
@@ -199,7 +199,7 @@ def start_of_a_maximum_at_zero(body: tuple[Statement, ...]) -> tuple[Statement, 
 
 
 def start_in_every_turn(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """What is set before a loop is set again in each of its turns."""
+    """What is set before a loop is set again in each of its iterations."""
 
     def edit(s: Statement) -> tuple[Statement, ...]:
         if not isinstance(s, Loop):
@@ -218,7 +218,7 @@ def old_value_kept_too_late(body: tuple[Statement, ...]) -> tuple[Statement, ...
     def edit(s: Statement) -> tuple[Statement, ...]:
         if not isinstance(s, Loop):
             return (s,)
-        late = tuple(x for x in s.body if isinstance(x, Keep))
+        late = tuple(x for x in s.body if isinstance(x, SaveOld))
         rest = [x for x in s.body if x not in late]
         at = next((i for i, x in enumerate(rest) if isinstance(x, Repair)), len(rest))
         return (replace(s, body=(*rest[:at], *late, *rest[at:])),)
@@ -258,7 +258,7 @@ def stored_in_every_turn(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     def edit(s: Statement) -> tuple[Statement, ...]:
         if not isinstance(s, Loop) or s.kind != "split":
             return (s,)
-        shares = tuple(x for x in s.body if isinstance(x, Share))
+        shares = tuple(x for x in s.body if isinstance(x, StorePartial))
         rest = [x for x in s.body if x not in shares]
         if rest and isinstance(rest[-1], Loop):
             rest[-1] = replace(rest[-1], body=(*rest[-1].body, *shares))
@@ -270,7 +270,7 @@ def stored_in_every_turn(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 BUGS: dict[str, Bug] = {
     "load too far out": load_too_far_out,
     "repair left out": partial(dropped, Repair),
-    "old value not kept": partial(dropped, Keep),
+    "old value not kept": partial(dropped, SaveOld),
     "old value kept too late": old_value_kept_too_late,
     "mask dropped": mask_dropped,
     "maximum starts at zero": start_of_a_maximum_at_zero,

@@ -25,13 +25,13 @@ from mcfuser.space.statement import (
     Compute,
     Illegal,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
     notation,
     statements,
@@ -145,7 +145,7 @@ def test_nothing_is_read_before_it_is_there(found, move) -> None:
     for s, _ in flat(body):
         if isinstance(s, (Load, Init)):
             known.add(s.buffer)
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             assert s.buffer in known
             known.add(s.old)
         elif isinstance(s, Compute):
@@ -246,7 +246,7 @@ def test_repairs_follow_what_moved_in_the_order_of_the_chain() -> None:
 
 def test_a_dead_loop_needs_no_repair() -> None:
     _, body = place(PROGRAMS["attention"], parse("m.n(k,h)"), "nkh")
-    assert not [s for s, _ in flat(body) if isinstance(s, (Keep, Repair))]
+    assert not [s for s, _ in flat(body) if isinstance(s, (SaveOld, Repair))]
 
 
 def test_tiles_that_accumulate_under_an_outer_loop_are_kept_whole() -> None:
@@ -414,7 +414,7 @@ def test_combining_repairs_by_what_moved() -> None:
         ("Z", ["R"]),
         ("O_sum", ["R"]),
     ]
-    shared = [s.buffer for s, _ in statements(body) if isinstance(s, Share)]
+    shared = [s.buffer for s, _ in statements(body) if isinstance(s, StorePartial)]
     assert shared == ["R", "Z", "O_sum"]
 
 
@@ -517,8 +517,8 @@ JOINT = {
 
 @pytest.mark.parametrize("name", JOINT)
 def test_what_moves_along_a_loop_inside_its_target_s_as_well_is_final_there(name: str) -> None:
-    """A maximum over two axes still moves when a sum over one of them has taken its turns: repairs
-    within that loop would leave its other tiles as they were."""
+    """A maximum over two axes still moves when a sum over one of them has taken its iterations:
+    repairs within that loop would leave its other tiles as they were."""
     lines = ["R[] = max[m, n] X[m, n]", *JOINT[name]]
     c = chain({"m": 3, "n": 4, "h": 2}, {"X": "mn", "V": "nh"}, lines)
     assert right(c, inputs(c)) > 5

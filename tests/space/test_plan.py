@@ -24,9 +24,9 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
-    Share,
     Statement,
     Store,
+    StorePartial,
     loops,
 )
 from tests.support.chains import LINES, chain, inputs, named
@@ -37,7 +37,8 @@ DTYPES = ["float16", "bfloat16", "float32"]
 
 @dataclass
 class Walk:
-    """Runs the loops of a schedule turn by turn and adds up what each statement would touch."""
+    """Runs the loops of a schedule iteration by iteration and adds up what each statement would
+    touch."""
 
     schedule: Schedule
     bytes: int = 0
@@ -50,9 +51,9 @@ class Walk:
             if isinstance(s, Loop):
                 step = self.schedule.tile(s.axis)
                 step *= self.schedule.span(s.axis) if s.kind == "split" else 1
-                for trip in self.schedule.turns(s, at):
-                    turn = (*grid, trip) if s.kind in ("grid", "split") else grid
-                    self.run(s.body, at | {s.axis: trip * step}, turn)
+                for trip in self.schedule.iterations(s, at):
+                    iteration = (*grid, trip) if s.kind in ("grid", "split") else grid
+                    self.run(s.body, at | {s.axis: trip * step}, iteration)
             elif isinstance(s, (Load, Store)):
                 tensor = self.schedule.buffer(s.buffer).tensor
                 dtype = self.schedule.chain.tensor(tensor).dtype
@@ -62,7 +63,7 @@ class Walk:
                 self.flops += (calls(s.body) + (s.operator.reduce != "none")) * tile
             elif isinstance(s, Repair):
                 self.flops += calls(s.h) * self._elements(s.buffer, at)
-            elif isinstance(s, Share):
+            elif isinstance(s, StorePartial):
                 self.bytes += 4 * self._elements(s.buffer, at)
             elif isinstance(s, Combine):
                 for name in (s.buffer, *(r.new for r in s.repairs)):
@@ -75,7 +76,7 @@ class Walk:
         return isinstance(s, Loop) and s.kind in ("grid", "split")
 
     def _elements(self, name: str, at: dict[str, int]) -> int:
-        """Positions of the tile that lie in the loops' present turn, each a set of indices."""
+        """Positions of the tile that lie in the loops' present iteration, each a set of indices."""
         total = 1
         for dim in self.schedule.buffer(name).dims:
             spots = {dim.index.offset}
@@ -138,7 +139,7 @@ def plans(draw: st.DrawFn, divide: bool = False, split: bool = False) -> tuple[P
 
 
 def exact(schedule: Schedule) -> bool:
-    """No turns are averaged: no loop has bounds, and every part has as many turns."""
+    """No iterations are averaged: no loop has bounds, and every part has as many iterations."""
     if any(loop.lo or loop.hi for loop in loops(schedule.body)):
         return False
     split = schedule.split
@@ -184,7 +185,7 @@ def test_where_tiles_divide_the_bytes_are_those_that_the_interpreter_touches(fou
     c = plan.program.chain
     ends = [i for loop in loops(schedule.body) for i in (*loop.lo, *loop.hi)]
     if any(SAMPLES % schedule.trips(a) for i in ends for a in i.axes):
-        return  # an average over samples of turns, not over all of them
+        return  # an average over samples of iterations, not over all of them
     _, count = interpret(schedule, inputs(c))
     assert count.padded == 0
     moved = tensor_bytes(c, count.loaded) + tensor_bytes(c, count.stored)
@@ -254,8 +255,8 @@ def test_a_program_is_hoisted_folded_and_rolled() -> None:
 
 
 def test_a_sum_over_less_than_its_maximum_is_not_rolled() -> None:
-    """The maximum over m and n moves in every turn of m inside one of n: what it was when a tile
-    of U was last visited is gone."""
+    """The maximum over m and n moves in every iteration of m inside one of n: what it was when a
+    tile of U was last visited is gone."""
     of = program(chain_named("joint", dict.fromkeys("bmnkh", 8)))
     rolled = {o.out: of.rolled(o, "n") for o in of.chain.operators if o.out in ("Z", "U")}
     assert rolled == {"Z": True, "U": False}

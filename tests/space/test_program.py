@@ -65,7 +65,7 @@ def test_what_the_loop_does_not_reach_waits_for_its_end() -> None:
 
 
 def test_a_map_may_move_where_all_that_read_it_may_and_it_is_not_given_away() -> None:
-    """Its tile is computed anew each turn, from a maximum that still moves."""
+    """Its tile is computed anew each iteration, from a maximum that still moves."""
     lines = ["R[m] = max[n] X[m, n]", "P[m, n] = exp(X[m, n] - R[m])",
              "Z[m] = sum[n] P[m, n]"]  # fmt: skip
     inside = of(*lines)

@@ -78,7 +78,7 @@ def test_the_ablation_has_deep_tilings_only_and_keeps_dead_loops() -> None:
     assert all(not plan.dead for plan, _ in found.tables or ())
 
 
-def test_the_ablation_drops_loops_that_no_tile_size_could_turn() -> None:
+def test_the_ablation_drops_loops_that_no_tile_size_could_iteration() -> None:
     found, _ = prune(space(gemm(1, 64, 64, 1, 64), "chimera"), A100)
     assert {plan.dead for plan, _ in found.tables or ()} == {frozenset("k")}
 
@@ -198,7 +198,7 @@ def test_rule_2_drops_reduced_loops_outside_kept_ones() -> None:
 
 
 def test_rule_2_lets_an_output_keep_its_tiles() -> None:
-    # h turns inside n, which E is reduced over; but E is what is stored, no intermediate
+    # h iterations inside n, which E is reduced over; but E is what is stored, no intermediate
     found = replace(space(PAPER), expressions=(parse("m.nhk"),))
     assert texts(intermediates(found, A100)) == ["m.nhk"]
 

@@ -96,7 +96,7 @@ def test_a_tiles_extent_is_the_span_of_its_index(terms, offset, whole) -> None:
 
 @pytest.mark.parametrize("width", [1, 3, 8, 20])
 @pytest.mark.parametrize("tiles", [(4, 4), (5, 3), (3, 8)])
-def test_a_window_takes_the_turns_that_hold_a_position_and_no_others(
+def test_a_window_takes_the_iterations_that_hold_a_position_and_no_others(
     width: int, tiles: tuple[int, int]
 ) -> None:
     lines = [f"R[m] = max[n] X[m, n] where n <= m and m - n < {width}"]
@@ -107,7 +107,7 @@ def test_a_window_takes_the_turns_that_hold_a_position_and_no_others(
     for start in range(0, 16, s.tile("m")):
         rows = range(start, min(start + s.tile("m"), 16))
         needed = {n // s.tile("n") for m in rows for n in range(16) if n <= m and m - n < width}
-        assert set(s.turns(loop, {"m": start})) == needed
+        assert set(s.iterations(loop, {"m": start})) == needed
 
 
 def test_statements_come_with_the_loops_around_them() -> None:

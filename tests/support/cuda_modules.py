@@ -9,7 +9,8 @@ from tvm import relax
 from mcfuser.chain import attention
 from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.codegen.cuda.cubin import Binary, compile_source
-from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton import TritonSource, generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from tests.support.triton_cases import scheduled
 
 tvm = pytest.importorskip("tvm")
@@ -20,7 +21,7 @@ PHYSICAL = {"Q": (1, 2, 64, 32), "K": (2, 64, 32), "V": (2, 64, 32), "O": (2, 64
 
 
 @pytest.fixture(scope="module")
-def compiled() -> tuple[Source, Binary]:
+def compiled() -> tuple[TritonSource, Binary]:
     tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
     schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles)
     source = generate(schedule, "fused_attention_0")
@@ -28,14 +29,14 @@ def compiled() -> tuple[Source, Binary]:
 
 
 @pytest.fixture(scope="module", params=["kernel", "last"])
-def split(request: pytest.FixtureRequest) -> tuple[Source, Binary]:
+def split(request: pytest.FixtureRequest) -> tuple[TritonSource, Binary]:
     tiles = {"m": 32, "n": 16, "k": 32, "h": 32}
     schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles, "n", 3)
-    source = generate(schedule, f"split_{request.param}", Lowering(combine=request.param))
+    source = generate(schedule, f"split_{request.param}", TritonKnobs(combine=request.param))
     return source, compile_source(source, "sm_90")
 
 
-def module_with(source: Source, binary: Binary) -> tvm.IRModule:
+def module_with(source: TritonSource, binary: Binary) -> tvm.IRModule:
     """add(q, constant), the kernel, gelu: the kernel between operators that TVM compiles."""
     q, k, v = (
         relax.Var(n.lower(), relax.TensorType(PHYSICAL[n], "float16")) for n in ("Q", "K", "V")

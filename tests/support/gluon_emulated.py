@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.triton import TritonSource
 from mcfuser.lowering.triton.instructions import ROWS
 from tests.support.numpy_triton import DTYPES, Map, Pointer, Tile, language, tile
 
@@ -354,7 +354,7 @@ class _Stopping(ast.NodeTransformer):
         return None
 
 
-def emulate(source: Source, memory: Mapping[str, np.ndarray], seed: int) -> None:
+def emulate(source: TritonSource, memory: Mapping[str, np.ndarray], seed: int) -> None:
     """Runs every block on flat arrays, by parameter; outputs are written in place.
 
     Raises Broken where a GPU might hang or would do something undefined.

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mcfuser.codegen.triton import Source, TensorMap
+from mcfuser.codegen.triton import TensorMap, TritonSource
 
 DTYPES = {
     "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32,
@@ -162,12 +162,12 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def turns(*ends: Any) -> Iterator[Tile]:
+def iterations(*ends: Any) -> Iterator[Tile]:
     """Python's range in a kernel, whose numbers are tiles there."""
     return (tile(np.int32(i)) for i in range(*map(int, ends)))
 
 
-def workspaces(source: Source) -> dict[str, np.ndarray]:
+def workspaces(source: TritonSource) -> dict[str, np.ndarray]:
     """Poisoned, but for what is to hold zeros."""
     return {
         w.name: np.full(w.size, 0 if w.zero else POISON[w.dtype], DTYPES[w.dtype])
@@ -176,7 +176,7 @@ def workspaces(source: Source) -> dict[str, np.ndarray]:
 
 
 def run(
-    source: Source, memory: Mapping[str, np.ndarray], extents: Mapping[str, int] | None = None
+    source: TritonSource, memory: Mapping[str, np.ndarray], extents: Mapping[str, int] | None = None
 ) -> None:
     """Runs every block of every kernel on flat arrays, by parameter; outputs are written in place.
 
@@ -187,15 +187,19 @@ def run(
     triton = SimpleNamespace(jit=lambda kernel: kernel)
     text = source.text.replace("import triton.language as tl\n", "").replace("import triton\n", "")
     code = compile(text, f"{source.name}.py", "exec")
-    beside = workspaces(source)
+    workspace = workspaces(source)
     with np.errstate(all="ignore"):
         for launch in source.launches:
-            arguments = [Pointer((memory | beside)[name]) for name in launch.arguments]
+            arguments = [Pointer((memory | workspace)[name]) for name in launch.arguments]
             maps = [Map(memory[m.tensor], m) for m in launch.maps]
             numbers = [tile(np.int32(sizes[a])) for a in launch.extents]
             x, y, _ = launch.blocks(sizes)
             for place in product(range(x), range(y)):
-                space: dict[str, Any] = {"triton": triton, "tl": language(place), "range": turns}
+                space: dict[str, Any] = {
+                    "triton": triton,
+                    "tl": language(place),
+                    "range": iterations,
+                }
                 exec(code, space)
                 space[launch.name](*arguments, *maps, *numbers)
-    assert all(not beside[w.name].any() for w in source.workspace if w.zero)
+    assert all(not workspace[w.name].any() for w in source.workspace if w.zero)

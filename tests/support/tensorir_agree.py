@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 
 from mcfuser.chain import Bounds, Chain, fixed
-from mcfuser.codegen.tensorir import Lowering, Source, flat_size, generate
+from mcfuser.codegen.tensorir import TensorirSource, flat_size, generate
 from mcfuser.codegen.tensorir.build import (
     compile_function,
     host_target,
@@ -16,13 +16,14 @@ from mcfuser.codegen.tensorir.build import (
     parse_function,
     tiles_apart,
 )
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.reference import logical
 from mcfuser.space.schedule import Schedule
 
-WIDE = Lowering(8, 2, 16)
+WIDE = TensorirKnobs(8, 2, 16)
 
 
-def run(schedule: Schedule, plain: Chain, lowering: Lowering, inputs: dict) -> dict:
+def run(schedule: Schedule, plain: Chain, lowering: TensorirKnobs, inputs: dict) -> dict:
     """The outputs of the generated function, as the chain indexes them."""
     source = generate(schedule, "kernel", lowering)
     return call(source, compile_function(source.text, "kernel"), plain, inputs, {})
@@ -42,7 +43,11 @@ def compiled(texts: Sequence[str]) -> list[Callable]:
 
 
 def call(
-    source: Source, function: Callable, chain: Chain, inputs: dict, extents: Mapping[str, int]
+    source: TensorirSource,
+    function: Callable,
+    chain: Chain,
+    inputs: dict,
+    extents: Mapping[str, int],
 ) -> dict:
     """The same of a function that is built, for these values of the run-time extents."""
     packed, plain = dict(source.packed), fixed(chain, extents)

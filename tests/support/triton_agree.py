@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from mcfuser.chain import Chain, fixed
-from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton import TritonSource, generate
 from mcfuser.lowering.triton.address import reach
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.interpret import interpret
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
@@ -17,7 +18,7 @@ from tests.support.numpy_triton import DTYPES, run
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-def memory_of(chain: Chain, source: Source, seed: int) -> dict[str, np.ndarray]:
+def memory_of(chain: Chain, source: TritonSource, seed: int) -> dict[str, np.ndarray]:
     """A flat array for each parameter: inputs random, outputs poisoned. Extents are numbers."""
     rng = np.random.default_rng(seed)
     memory = {}
@@ -33,9 +34,9 @@ def agree(
     schedule: Schedule,
     plain: Chain,
     seed: int = 0,
-    lowering: Lowering = Lowering(),  # noqa: B008 - frozen
+    lowering: TritonKnobs = TritonKnobs(),  # noqa: B008 - frozen
     extents: Mapping[str, int] | None = None,
-) -> Source:
+) -> TritonSource:
     """The kernels, run block by block, give what the chain means in float64."""
     source = generate(schedule, "kernel", lowering)
     chain = fixed(plain, extents) if extents else plain

@@ -209,7 +209,7 @@ class Drawn:
 
 def drawn(rng: Random, step: int = 1) -> Drawn | None:
     """A random chain under a random expression, a third of them split and a third with run-time
-    extents; None where the split is not legal, or the turns are more than a test has time for.
+    extents; None where the split is not legal, or the iterations are more than a test has time for.
 
     Above 1, extents are multiples of `step`, none known at run time only, and tiles are powers of
     two.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfuser.codegen.triton import Source, TensorMap
+from mcfuser.codegen.triton import TensorMap, TritonSource
 from tests.support.numpy_triton import workspaces
 
 
@@ -24,7 +24,7 @@ from tests.support.numpy_triton import workspaces
 class Case:
     """A source, the flat arrays of its parameters, and its run-time extents by axis."""
 
-    source: Source
+    source: TritonSource
     memory: Mapping[str, np.ndarray]
     extents: Mapping[str, int] = field(default_factory=dict)
 

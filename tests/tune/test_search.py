@@ -16,7 +16,7 @@ from mcfuser.backends.cuda import builder as cuda_builder
 from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import gemm, parts
 from mcfuser.codegen.cuda.pool import Compilers, Pending
-from mcfuser.codegen.triton import Source, from_record, generate, to_record
+from mcfuser.codegen.triton import TritonSource, from_record, generate, to_record
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
@@ -65,7 +65,7 @@ def every() -> Candidates:
     return candidates(pruned, KnobTable(CUDA.knobs, H200), CUDA.feasible)
 
 
-def source(kernel: Kernel) -> Source:
+def source(kernel: Kernel) -> TritonSource:
     """How a kernel is launched."""
     names = {t.name: t.name for t in kernel.chain.tensors}
     return from_record(kernel.launch, kernel.source, names, {a.name: a.name for a in CHAIN.axes})
@@ -231,7 +231,7 @@ class Slow(Compilers):
     def __init__(self, ever: bool) -> None:
         super().__init__(2)
         self.ever, self.asked = ever, 0
-        self.held: list[Source] = []
+        self.held: list[TritonSource] = []
         self.prompt: list[Pending] = []
 
     @property

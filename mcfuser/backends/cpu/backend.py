@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.backend import Function, Kernel, Names
-from mcfuser.backends.cpu.builder import Writer
+from mcfuser.backends.cpu.builder import SourceBuilder
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.model import roofline
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
@@ -24,7 +24,7 @@ class CpuBackend:
     """Kernels for the CPU at hand (mcfuser.backend.Backend)."""
 
     kind: str = "cpu"
-    knobs: type = Lowering
+    knobs: type = TensorirKnobs
     sources: tuple[str, ...] = (
         "errors.py",
         "expr.py",
@@ -53,8 +53,8 @@ class CpuBackend:
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return roofline.sequential(plan, tiles, device)
 
-    def builder(self, device: Device, cores: int | None = None) -> Writer:
-        return Writer()
+    def builder(self, device: Device, cores: int | None = None) -> SourceBuilder:
+        return SourceBuilder()
 
     def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mcfuser.backend import Kernel
 from mcfuser.chain import Chain
 from mcfuser.codegen import tensorir
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 
 
@@ -30,7 +30,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Writer:
+class SourceBuilder:
     """Writes kernels' source; nothing is compiled here."""
 
     workers: int = 1
@@ -40,7 +40,9 @@ class Writer:
     def warm(self) -> None:
         """Nothing has to start."""
 
-    def begin(self, chain: Chain, schedule: Schedule, name: str, settings: Lowering) -> Written:
+    def begin(
+        self, chain: Chain, schedule: Schedule, name: str, settings: TensorirKnobs
+    ) -> Written:
         source = tensorir.generate(schedule, name, settings)
         return Written(Kernel(chain, source.text, tensorir.to_record(source)))
 

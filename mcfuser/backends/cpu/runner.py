@@ -15,20 +15,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 
 from mcfuser.backend import Kernel
 from mcfuser.chain import Chain
-from mcfuser.codegen.tensorir import Panels, Source, from_record, shaped
+from mcfuser.codegen.tensorir import Panels, TensorirSource, from_record, shaped
 from mcfuser.codegen.tensorir.build import compile_function, pack
 from mcfuser.measure.busy import watched
 from mcfuser.measure.case import Case, stored_buffer
 from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents, failure
 from mcfuser.measure.rounds import round_limits, time_interleaved
 from mcfuser.measure.runner import Bound
-from mcfuser.space.reference import logical
-
-Array = NDArray[Any]
+from mcfuser.space.reference import Array, logical
 
 ROUND = 2e-3
 """Seconds that one timed round of calls should last."""
@@ -51,7 +48,7 @@ class Built:
     """A compiled kernel, and how it is called."""
 
     kernel: Kernel
-    source: Source
+    source: TensorirSource
     call: Callable[..., None]
 
 
@@ -116,7 +113,7 @@ def open_device(name: str) -> CpuRunner:
     return CpuRunner()
 
 
-def read(kernel: Kernel) -> Source:
+def read(kernel: Kernel) -> TensorirSource:
     """The function of a kernel, as its source and launch say."""
     chain = kernel.chain
     same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}

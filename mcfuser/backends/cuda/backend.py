@@ -20,10 +20,10 @@ from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
-from mcfuser.lowering.triton.knobs import Lowering
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.model import fitted
-from mcfuser.model.worth import hopeless, worth
+from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 
@@ -32,7 +32,7 @@ class CudaBackend:
     """Kernels for the NVIDIA GPUs of the catalogue (mcfuser.backend.Backend)."""
 
     kind: str = "cuda"
-    knobs: type = Lowering
+    knobs: type = TritonKnobs
     sources: tuple[str, ...] = (
         "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
         "codegen/cuda/cubin.py",
@@ -52,7 +52,7 @@ class CudaBackend:
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> NDArray[np.bool_]:
-        return worth(plan, tiles, warps(settings), settings["stages"], device)
+        return feasible(plan, tiles, warps(settings), settings["stages"], device)
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return fitted.predicted(*counted(device, plan, tiles, settings), fitted.costs(device))
@@ -63,7 +63,7 @@ class CudaBackend:
     def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
         if kernel.resources["shared"] > device.fast:
             return f"it needs more shared memory than a block of {device.name} may have"
-        if hopeless(kernel.resources["spills"]):
+        if spills_too_much(kernel.resources["spills"]):
             return "nearly all its registers spill"
         return "its registers spill" if kernel.resources["spills"] and not measured else None
 
@@ -124,7 +124,7 @@ def warps(settings: Columns) -> Ints:
 def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple[Floats, Floats]:
     """What the fitted model counts of candidates, and what memory takes (fitted.counted). Warp
     groups keep a pace of their own where a product is deferred."""
-    events, far = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
+    events, dram_seconds = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
     paced = settings["groups"] & planned(plan).defers
     for which, groups in ((~paced, False), (paced, True)):
         if which.any():
@@ -133,8 +133,8 @@ def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple
                 plan, tiles[which], warps(some), some["stages"], some["combine"] == "last",
                 device, some["tma"],
             )  # fmt: skip
-            events[which], far[which] = fitted.counted(made, device, groups)
-    return events, far
+            events[which], dram_seconds[which] = fitted.counted(made, device, groups)
+    return events, dram_seconds
 
 
 def _installed(name: str) -> bool:

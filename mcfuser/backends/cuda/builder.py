@@ -12,9 +12,9 @@ from mcfuser.chain import Chain
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers, Pending
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.triton import TritonSource
 from mcfuser.device import Device
-from mcfuser.lowering.triton.knobs import Lowering
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
 
@@ -26,11 +26,11 @@ WAITING = 16.0
 
 
 @dataclass(frozen=True)
-class Compilation:
+class CubinBuilding:
     """A source that is being compiled."""
 
     chain: Chain
-    source: Source
+    source: TritonSource
     arch: str
     pending: Pending
     compilers: Compilers
@@ -46,7 +46,7 @@ class Compilation:
         return compiled(self.chain, self.source, made)
 
 
-def compiled(chain: Chain, source: Source, binary: Binary) -> Kernel:
+def compiled(chain: Chain, source: TritonSource, binary: Binary) -> Kernel:
     """The kernel of a source and its binary."""
     resources = {
         "shared": binary.shared, "registers": binary.registers, "spills": binary.spills,
@@ -76,10 +76,12 @@ class CudaBuilder:
     def warm(self) -> None:
         self.compilers.warm()
 
-    def begin(self, chain: Chain, schedule: Schedule, name: str, settings: Lowering) -> Compilation:
+    def begin(
+        self, chain: Chain, schedule: Schedule, name: str, settings: TritonKnobs
+    ) -> CubinBuilding:
         source = triton.generate(schedule, name, settings)
         pending = self.compilers.begin(source, self.device.arch)
-        return Compilation(chain, source, self.device.arch, pending, self.compilers)
+        return CubinBuilding(chain, source, self.device.arch, pending, self.compilers)
 
     def abandon(self) -> None:
         self.compilers.abandon()

@@ -46,7 +46,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Launch:
+class DriverLaunch:
     """A kernel with its launch parameters and arguments; `packed` are their bytes where some of
     them are of a kind that cuda-core does not pass."""
 
@@ -242,7 +242,7 @@ def load(cubin: bytes) -> Any:
 def prepare(
     gpu: Gpu, binary: Any, name: str, grid: Sequence[int], threads: int, shared: int,
     arguments: Sequence[Any],
-) -> Launch:  # fmt: skip
+) -> DriverLaunch:  # fmt: skip
     """A kernel of Triton's ready to launch; its two last pointers, for scratch memory, are null.
 
     Arguments are buffers, NumPy scalars, and what `tensor_map` gives.
@@ -257,10 +257,10 @@ def prepare(
     config = LaunchConfig(grid=tuple(grid), block=(threads, 1, 1), shmem_size=shared)
     every = (*arguments, np.uint64(0), np.uint64(0))
     mapped = any(isinstance(a, driver.CUtensorMap) for a in arguments)
-    return Launch(kernel, config, every, tuple(map(_packed, every)) if mapped else ())
+    return DriverLaunch(kernel, config, every, tuple(map(_packed, every)) if mapped else ())
 
 
-def run(gpu: Gpu, launches: Sequence[Launch]) -> None:
+def run(gpu: Gpu, launches: Sequence[DriverLaunch]) -> None:
     """Runs the launches once, and waits; raises what they broke."""
     for one in launches:
         one.on(gpu.stream)

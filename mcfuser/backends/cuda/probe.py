@@ -1,4 +1,4 @@
-"""A GPU's constants, measured in seconds: an empty kernel, copies, turns, products, functions.
+"""A GPU's constants, measured in seconds: an empty kernel, copies, iterations, products, functions.
 
 Each reading is the time of a small generated kernel over its work. The fitted model's constants
 belong to one GPU; a reading over that GPU's says how much slower another one is at that
@@ -14,9 +14,9 @@ from typing import Any
 
 from mcfuser.backend import Building
 from mcfuser.chain import BYTES, Chain, from_json
-from mcfuser.codegen import triton
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
@@ -30,7 +30,7 @@ ROW = 2048
 """Elements in a row of what is copied."""
 DEEP = 16
 """Functions in a row in the kernel that times them."""
-TURNS = 1024
+ITERATIONS = 1024
 SHAPES = ((64, 64), (128, 128), (128, 256))
 """Tiles of the products whose rate is read."""
 
@@ -44,7 +44,7 @@ class Trial:
     chain: Chain
     expression: str
     tiles: Mapping[str, int]
-    lowering: triton.Lowering
+    lowering: TritonKnobs
     work: float
     units: int = 1
 
@@ -63,9 +63,9 @@ class Probe:
 
 
 def probe(device: Device, worker: Worker) -> Probe:
-    """Readings of the GPU at hand: seconds of an empty kernel (`launch`) and of a turn of a loop
-    that waits for memory (`turn`); seconds a byte of memory (`memory`); and of one multiprocessor,
-    seconds a byte of the last cache (`cache`), a flop of products by tile shape
+    """Readings of the GPU at hand: seconds of an empty kernel (`launch`) and of an iteration of a
+    loop that waits for memory (`turn`); seconds a byte of memory (`memory`); and of one
+    multiprocessor, seconds a byte of the last cache (`cache`), a flop of products by tile shape
     (`product 128x128` ..; `warp`: those that warps compute alone), a function (`function`).
 
     A tile shape that does not fit the GPU has no reading. Raises DeviceError where there is no such
@@ -115,17 +115,17 @@ def trials(device: Device) -> list[Trial]:
     """What is timed on a device; copies are of a size that its cache holds, or does not."""
     held = 1 << int(math.log2(max(device.cache, 1 << 22) / 4))
     found = [
-        Trial(LAUNCH, _map({"m": 16}, "X[m] * 2.0"), "m.", {"m": 16}, triton.Lowering(1, 1), 1.0),
+        Trial(LAUNCH, _map({"m": 16}, "X[m] * 2.0"), "m.", {"m": 16}, TritonKnobs(1, 1), 1.0),
         _copy("cache", held, device.units),
         _copy("memory", max(8 * held, 1 << 27), 1),
         Trial(
-            "turn", _product(16, 16, 16 * TURNS), "mn.k", {"m": 16, "n": 16, "k": 16},
-            triton.Lowering(1, 1), float(TURNS),
+            "turn", _product(16, 16, 16 * ITERATIONS), "mn.k", {"m": 16, "n": 16, "k": 16},
+            TritonKnobs(1, 1), float(ITERATIONS),
         ),
         _rate("warp", (32, 64), device),
         Trial(
             "function", _map({"m": 1 << 22}, _nested(DEEP)), "m.", {"m": 1024},
-            triton.Lowering(4, 1), DEEP * 2.0**22, device.units,
+            TritonKnobs(4, 1), DEEP * 2.0**22, device.units,
         ),
     ]  # fmt: skip
     return found + [_rate(f"product {m}x{n}", (m, n), device) for m, n in SHAPES]
@@ -135,14 +135,14 @@ def _copy(name: str, nbytes: int, units: int) -> Trial:
     """Reads so many bytes and writes as many."""
     rows = nbytes // (ROW * BYTES["float32"])
     chain = _map({"m": rows, "n": ROW}, "X[m, n] * 2.0")
-    return Trial(name, chain, "mn.", {"m": 2, "n": ROW}, triton.Lowering(8, 1), 2.0 * nbytes, units)
+    return Trial(name, chain, "mn.", {"m": 2, "n": ROW}, TritonKnobs(8, 1), 2.0 * nbytes, units)
 
 
 def _rate(name: str, tile: tuple[int, int], device: Device) -> Trial:
     """A product with as many tiles as fill the device some times."""
     m, n, k = 2048, 4096, 1024
     tiles = {"m": tile[0], "n": tile[1], "k": 64}
-    lowering = triton.Lowering(8 if tile[0] * tile[1] > 64 * 128 else 4, 3)
+    lowering = TritonKnobs(8 if tile[0] * tile[1] > 64 * 128 else 4, 3)
     work = 2.0 * m * n * k
     return Trial(name, _product(m, n, k), "mn.k", tiles, lowering, work, device.units)
 

@@ -9,22 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfuser.backend import Kernel
 from mcfuser.backends.cuda import driver
-from mcfuser.backends.cuda.driver import Gpu, Launch
+from mcfuser.backends.cuda.driver import DriverLaunch, Gpu
 from mcfuser.backends.cuda.timing import REPLAYS, conditions, timed
 from mcfuser.chain import BYTES
 from mcfuser.codegen.tensorir import flat_size
-from mcfuser.codegen.triton import Source, TensorMap, from_record
+from mcfuser.codegen.triton import TensorMap, TritonSource, from_record
 from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.case import Case, stored_buffer
 from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at_extents
 from mcfuser.measure.rounds import round_limits
 from mcfuser.measure.runner import Bound, Unusable
-
-Array = NDArray[Any]
+from mcfuser.space.reference import Array
 
 MANY = 21
 """Replays of finalists, which are timed in turns, and"""
@@ -58,7 +56,7 @@ class GpuRunner:
     def bind(self, built: KernelSequence, case: Case) -> Bound:
         """Kernels pass tensors by name; what they write is theirs alone."""
         tensors = dict(self._placed(case))
-        launches: list[Launch] = []
+        launches: list[DriverLaunch] = []
         for kernel in built:
             launches += _launches(self.gpu, kernel, case, tensors)
         for name, buffer in tensors.items():
@@ -116,14 +114,14 @@ def open_device(name: str) -> GpuRunner:
     return GpuRunner(driver.find(device_named(name)))
 
 
-def read(kernel: Kernel) -> Source:
+def read(kernel: Kernel) -> TritonSource:
     """How a kernel is launched."""
     chain = kernel.chain
     same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
     return from_record(kernel.launch, kernel.source, *same)
 
 
-def _launches(gpu: Gpu, kernel: Kernel, case: Case, tensors: dict[str, Any]) -> list[Launch]:
+def _launches(gpu: Gpu, kernel: Kernel, case: Case, tensors: dict[str, Any]) -> list[DriverLaunch]:
     """A kernel's launches on buffers; `tensors` holds those that kernels before it have left."""
     source, sizes = read(kernel), {a.name: case.chain.size(a.name) for a in case.chain.axes}
     part = at_extents(kernel.chain, sizes)
@@ -131,13 +129,13 @@ def _launches(gpu: Gpu, kernel: Kernel, case: Case, tensors: dict[str, Any]) -> 
     for name in part.outputs:
         nbytes = flat_size(part, name) * BYTES[part.tensor(name).dtype]
         tensors[name] = driver.allocate(gpu, nbytes)
-    beside = {}
+    workspaces = {}
     for w in source.workspace:
-        beside[w.name] = driver.allocate(gpu, w.size * BYTES[w.dtype])
-        (driver.clear if w.zero else driver.poison)(gpu, beside[w.name])
-    binary, found = driver.load(kernel.binary), list[Launch]()
+        workspaces[w.name] = driver.allocate(gpu, w.size * BYTES[w.dtype])
+        (driver.clear if w.zero else driver.poison)(gpu, workspaces[w.name])
+    binary, found = driver.load(kernel.binary), list[DriverLaunch]()
     for one in source.launches:
-        taken = [beside[n] if n in beside else tensors[n] for n in one.arguments]
+        taken = [workspaces[n] if n in workspaces else tensors[n] for n in one.arguments]
         for m in one.maps:
             taken += _mapped(m, int(tensors[m.tensor].handle))
         taken += [np.int32(sizes[a]) for a in one.extents]

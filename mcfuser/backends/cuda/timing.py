@@ -14,7 +14,7 @@ from typing import Any
 from cuda.bindings import nvml
 from cuda.core import EventOptions
 
-from mcfuser.backends.cuda.driver import Gpu, Launch
+from mcfuser.backends.cuda.driver import DriverLaunch, Gpu
 from mcfuser.measure.rounds import RoundLimits, time_interleaved
 
 GRAPH = 4e-4
@@ -36,7 +36,9 @@ REASONS = {4: "power cap", 8: "hardware slowdown", 32: "temperature", 64: "tempe
            128: "power brake"}  # fmt: skip
 
 
-def timed(gpu: Gpu, programs: Sequence[Sequence[Launch]], bounds: RoundLimits) -> list[list[float]]:
+def timed(
+    gpu: Gpu, programs: Sequence[Sequence[DriverLaunch]], bounds: RoundLimits
+) -> list[list[float]]:
     """Seconds of each program, some replays of each, taken in turns until the choice is settled.
 
     A replay runs a captured graph of many launches, so that the host is not in the figure. One
@@ -60,7 +62,7 @@ def _replay(gpu: Gpu, graph: Any, count: int) -> float:
     return _between(gpu, partial(graph.launch, gpu.stream)) / count
 
 
-def _once(gpu: Gpu, launches: Sequence[Launch]) -> float:
+def _once(gpu: Gpu, launches: Sequence[DriverLaunch]) -> float:
     """Seconds of a program, roughly: of a short one the median of three trials."""
 
     def some(count: int) -> None:
@@ -74,7 +76,7 @@ def _once(gpu: Gpu, launches: Sequence[Launch]) -> float:
     return statistics.median(_between(gpu, partial(some, 3)) for _ in range(3)) / 3
 
 
-def _captured(gpu: Gpu, launches: Sequence[Launch], count: int) -> Any:
+def _captured(gpu: Gpu, launches: Sequence[DriverLaunch], count: int) -> Any:
     builder = gpu.stream.create_graph_builder()
     builder.begin_building()
     for _ in range(count):

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from mcfuser.chain import BYTES
-from mcfuser.codegen.triton import Launch, Source, TensorMap
+from mcfuser.codegen.triton import Launch, TensorMap, TritonSource
 from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
 
@@ -36,11 +36,11 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Compilation:
+class CompileRequest:
     """What a compiling process is asked: a source, and an architecture such as `sm_90`. It answers
     with a Binary or an Illegal."""
 
-    source: Source
+    source: TritonSource
     arch: str
 
 
@@ -58,7 +58,7 @@ class Binary:
     threads: int
 
 
-def compile_source(source: Source, arch: str) -> Binary:
+def compile_source(source: TritonSource, arch: str) -> Binary:
     """The source compiled for an architecture such as `sm_90`.
 
     Raises Illegal with the reason where Triton or ptxas refuse it. Not for use by several threads
@@ -82,11 +82,11 @@ def compile_source(source: Source, arch: str) -> Binary:
         return _binary(source, compiled, cubin, folder)
 
 
-def _options(source: Source) -> dict[str, Any]:
+def _options(source: TritonSource) -> dict[str, Any]:
     return {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True}
 
 
-def _kernel(source: Source, launch: Launch, module: ModuleType, target: Any) -> Any:
+def _kernel(source: TritonSource, launch: Launch, module: ModuleType, target: Any) -> Any:
     """One kernel as Triton compiles it."""
     from triton.compiler import ASTSource
     from triton.compiler import compile as compile_kernel
@@ -105,7 +105,7 @@ def _kernel(source: Source, launch: Launch, module: ModuleType, target: Any) -> 
     return compiled
 
 
-def _lies(source: Source, launch: Launch) -> Iterator[tuple[TensorMap, str]]:
+def _lies(source: TritonSource, launch: Launch) -> Iterator[tuple[TensorMap, str]]:
     """Each map, and for Gluon how its tiles lie in shared memory."""
     if not source.gluon:
         yield from ((m, "") for m in launch.maps)
@@ -130,7 +130,7 @@ def _expect(maps: Sequence[TensorMap], metadata: Any) -> None:
             raise Illegal(f"Triton lays the tile {m.box} of '{m.tensor}' out in a way of its own")
 
 
-def _joined(source: Source, compiled: Sequence[Any], target: Any) -> bytes:
+def _joined(source: TritonSource, compiled: Sequence[Any], target: Any) -> bytes:
     """One binary for all kernels: ptxas once more, on their text one after the other."""
     from triton.compiler import make_backend
 
@@ -151,7 +151,7 @@ def _joined(source: Source, compiled: Sequence[Any], target: Any) -> bytes:
     return joined
 
 
-def attempt(source: Source, arch: str) -> Binary | Illegal:
+def attempt(source: TritonSource, arch: str) -> Binary | Illegal:
     """The source compiled, or why not, as another process can hand it over."""
     try:
         return compile_source(source, arch)
@@ -159,7 +159,7 @@ def attempt(source: Source, arch: str) -> Binary | Illegal:
         return Illegal(str(illegal))  # without its cause, which may not travel
 
 
-def _binary(source: Source, compiled: Sequence[Any], cubin: bytes, folder: Path) -> Binary:
+def _binary(source: TritonSource, compiled: Sequence[Any], cubin: bytes, folder: Path) -> Binary:
     found = [kernel.metadata for kernel in compiled]
     if any(kernel.global_scratch_size or kernel.profile_scratch_size for kernel in found):
         raise Illegal("the kernel wants scratch memory, which nobody gives it")
@@ -205,7 +205,7 @@ def _workshop() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _imported(source: Source, folder: Path) -> ModuleType:
+def _imported(source: TritonSource, folder: Path) -> ModuleType:
     """The source as a module: Triton reads a kernel's text from the file that defines it."""
     path = folder / f"{source.name}.py"
     path.write_text(source.text, encoding="utf-8")

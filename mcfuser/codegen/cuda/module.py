@@ -22,7 +22,7 @@ from tvm import relax
 from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.triton import Launch, Source, TensorMap, Workspace
+from mcfuser.codegen.triton import Launch, TensorMap, TritonSource, Workspace
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
 from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
@@ -40,7 +40,7 @@ L2_LINE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class CubinKernel:
     """A cubin as a module calls it: its functions by name with the types of what they take, and
     `shared` bytes a block."""
 
@@ -54,10 +54,10 @@ class Kernel:
         return self.functions[0][0]
 
 
-def kernel(source: Source, binary: Binary) -> Kernel:
+def kernel(source: TritonSource, binary: Binary) -> CubinKernel:
     """The last two arguments are Triton's scratch pointers, which are null."""
     functions = tuple((launch.name, _types(launch)) for launch in source.launches)
-    return Kernel(functions, binary.cubin, binary.shared)
+    return CubinKernel(functions, binary.cubin, binary.shared)
 
 
 def _types(launch: Launch) -> tuple[str, ...]:
@@ -67,13 +67,13 @@ def _types(launch: Launch) -> tuple[str, ...]:
     return (*found, "int64", "int64")
 
 
-def counters(source: Source) -> tuple[Workspace, ...]:
+def counters(source: TritonSource) -> tuple[Workspace, ...]:
     """The workspaces that hold zeros between launches: constants of the module that calls."""
     return tuple(w for w in source.workspace if w.zero)
 
 
 def launcher(
-    source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
+    source: TritonSource, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
 ) -> tvm.tirx.PrimFunc:
     """A function that launches the kernels on tensors of these physical shapes, by parameter.
 
@@ -83,7 +83,9 @@ def launcher(
     return tvm.script.from_source(launcher_text(source, binary, shapes))
 
 
-def launcher_text(source: Source, binary: Binary, shapes: Mapping[str, tuple[int, ...]]) -> str:
+def launcher_text(
+    source: TritonSource, binary: Binary, shapes: Mapping[str, tuple[int, ...]]
+) -> str:
     """The function's TVMScript. TVM allocates the workspace on the device that the tensors are on,
     and takes it back when the function ends; the stream keeps what uses it next behind."""
     if missing := [a for launch in source.launches for a in launch.extents]:
@@ -150,7 +152,7 @@ def _described(m: TensorMap, tensor: str) -> str:
     return f"{base}, {', '.join(map(str, numbers))}, {facts}"
 
 
-def build(module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> bytes:
+def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) -> bytes:
     """The shared library of a Relax module whose functions launch these kernels.
 
     No GPU is needed. Raises DeviceError where NVIDIA's packages are missing, or where its
@@ -189,7 +191,9 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _write(folder: Path, module: tvm.IRModule, device: Device, kernels: Sequence[Kernel]) -> None:
+def _write(
+    folder: Path, module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]
+) -> None:
     """What the build reads: the module, its large constants, the cubins."""
     light, constants = lift_constants(module)
     (folder / "module.json").write_text(tvm.ir.save_json(light))

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from mcfuser.codegen.cuda.cubin import Binary, Compilation
-from mcfuser.codegen.triton import Source
+from mcfuser.codegen.cuda.cubin import Binary, CompileRequest
+from mcfuser.codegen.triton import TritonSource
 from mcfuser.process.forkserver import GONE, Fork, ForkServer, Post
 from mcfuser.space.statement import Illegal
 
@@ -77,15 +77,15 @@ class Compilers:
         """Starts the process that forks the others, without waiting until it is ready."""
         _server().start()
 
-    def begin(self, source: Source, arch: str) -> Pending:
+    def begin(self, source: TritonSource, arch: str) -> Pending:
         """Compiles a source while the caller goes on."""
         self._crew = self._crew or _Crew(self.workers)
-        pending = self._crew.begin(Compilation(source, arch), self.longest)
+        pending = self._crew.begin(CompileRequest(source, arch), self.longest)
         self._under_way.add(pending)
         pending.add_done_callback(self._under_way.discard)
         return pending
 
-    def outcome(self, pending: Pending, source: Source, arch: str) -> Binary | Illegal:
+    def outcome(self, pending: Pending, source: TritonSource, arch: str) -> Binary | Illegal:
         """What a compilation made, or why nothing; waits until it has ended. One that was ended
         with others is begun again."""
         with contextlib.suppress(Abandoned):
@@ -93,7 +93,7 @@ class Compilers:
         return self.begin(source, arch).result()
 
     def compile(
-        self, sources: Sequence[Source], arch: str, deadline: float = math.inf
+        self, sources: Sequence[TritonSource], arch: str, deadline: float = math.inf
     ) -> Iterator[tuple[int, Binary | Illegal]]:
         """Each source's number and binary, or the reason why there is none, as they come; those
         that are not done at the `deadline` (time.monotonic) are ended and left out."""
@@ -134,7 +134,7 @@ class _Crew:
         with self._changed:
             return frozenset(f.pid for f in (*self._busy, *self._idle) if f.pid is not None)
 
-    def begin(self, request: Compilation, longest: float) -> Pending:
+    def begin(self, request: CompileRequest, longest: float) -> Pending:
         return self._threads.submit(self._compile, request, longest)
 
     def end(self) -> None:
@@ -153,7 +153,7 @@ class _Crew:
                 fork.cut_off()
         self._folder.cleanup()
 
-    def _compile(self, request: Compilation, longest: float) -> Binary | Illegal:
+    def _compile(self, request: CompileRequest, longest: float) -> Binary | Illegal:
         for _ in range(TRIES):
             fork = self._taken()
             try:

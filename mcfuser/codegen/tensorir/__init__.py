@@ -8,10 +8,9 @@ needs a mask. Loads copy nothing unless a product needs its right operand in pan
 from mcfuser.codegen.tensorir.function import generate
 from mcfuser.codegen.tensorir.parameters import shaped
 from mcfuser.codegen.tensorir.record import from_record, to_record, with_shapes
-from mcfuser.codegen.tensorir.source import Panels, Source, flat_size, strides_of
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.codegen.tensorir.source import Panels, TensorirSource, flat_size, strides_of
 
 __all__ = [
-    "Lowering", "Panels", "Source", "flat_size", "from_record", "generate", "shaped", "strides_of",
+    "Panels", "TensorirSource", "flat_size", "from_record", "generate", "shaped", "strides_of",
     "to_record", "with_shapes",
 ]  # fmt: skip

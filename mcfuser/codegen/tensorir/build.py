@@ -22,7 +22,7 @@ def host_target() -> Any:
 def tiles_apart() -> Any:
     """The context in which kernels are compiled: every tile has memory of its own. TVM lets one
     tile take the place of another that a statement reads last, even where a loop around the
-    statement reads it again in its next turn."""
+    statement reads it again in its next iteration."""
     return tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True})
 
 

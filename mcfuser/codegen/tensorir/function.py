@@ -1,6 +1,6 @@
 """A schedule as one PrimFunc: its parallel loops, their scratch, and its statements in order.
 
-A split has two parallel loops: over the parts of every turn of the grid, which leave what they
+A split has two parallel loops: over the parts of every iteration of the grid, which leave what they
 share in a workspace, and over the grid, which combines that.
 """
 
@@ -12,6 +12,7 @@ from functools import reduce
 
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
+from mcfuser.codegen.tensorir.iterations import iterations
 from mcfuser.codegen.tensorir.operands import products_of
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.passes import (
@@ -25,30 +26,29 @@ from mcfuser.codegen.tensorir.passes import (
 )
 from mcfuser.codegen.tensorir.product import pack, product
 from mcfuser.codegen.tensorir.scratch import scratch, workspace
-from mcfuser.codegen.tensorir.source import Source
-from mcfuser.codegen.tensorir.turns import turns
+from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE, Call, Cast, Const, read
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
-    Keep,
     Load,
     Loop,
     Repair,
-    Share,
+    SaveOld,
     Statement,
     Store,
+    StorePartial,
     loops,
 )
 
 
 def generate(
-    schedule: Schedule, name: str, lowering: Lowering, shapes: Shapes | None = None
-) -> Source:
+    schedule: Schedule, name: str, lowering: TensorirKnobs, shapes: Shapes | None = None
+) -> TensorirSource:
     """The schedule as the text of a PrimFunc.
 
     `shapes` are the extents that the parameters have in the surrounding graph; without them a
@@ -72,7 +72,7 @@ def generate(
         w.put("T.reads()")
         w.put("T.writes()")
         _phases(w)
-    return Source("\n".join(w.lines) + "\n", name, tuple(packed.items()), given.scalars)
+    return TensorirSource("\n".join(w.lines) + "\n", name, tuple(packed.items()), given.scalars)
 
 
 def _direct(body: Sequence[Statement]) -> dict[str, str]:
@@ -97,20 +97,20 @@ def _phases(w: Writer) -> None:
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
         w.loops.append(body[0].axis)
         body = body[0].body
-    turning = reduce(times, (w.trips(a) for a in w.loops), "1")
+    iterating = reduce(times, (w.trips(a) for a in w.loops), "1")
     split = w.schedule.split
     if split is None:
-        with _parallel(w, "t", turning):
+        with _parallel(w, "t", iterating):
             _block(w, body)
         return
-    workspace(w, split.body, turning)
-    with _parallel(w, "p", times(turning, w.schedule.parts)):
+    workspace(w, split.body, iterating)
+    with _parallel(w, "p", times(iterating, w.schedule.parts)):
         w.put(f"t: T.let[T.int32] = p // {w.schedule.parts}")
         w.put(f"part: T.let[T.int32] = p % {w.schedule.parts}")
         w.parted = split.axis
         _block(w, split.body)
         w.parted = None
-    with _parallel(w, "t", turning):
+    with _parallel(w, "t", iterating):
         _block(w, body[body.index(split) + 1 :])
 
 
@@ -119,7 +119,8 @@ def _parallel(w: Writer, variable: str, count: str) -> AbstractContextManager[No
 
 
 def _block(w: Writer, body: Sequence[Statement]) -> None:
-    """What one turn of a parallel loop does: the axes of the grid by division, then its tiles."""
+    """What one iteration of a parallel loop does: the axes of the grid by division, then its
+    tiles."""
     trips, uneven = [w.trips(a) for a in w.loops], _uneven(w.schedule.body)
     for i, a in enumerate(w.loops):
         value = divided("t", reduce(times, trips[i + 1 :], "1"))
@@ -134,7 +135,7 @@ def _block(w: Writer, body: Sequence[Statement]) -> None:
 
 
 def _uneven(body: Sequence[Statement]) -> set[str]:
-    """Axes along which blocks take more and more turns, or fewer: the cores take neighbouring
+    """Axes along which blocks take more and more iterations, or fewer: the cores take neighbouring
     blocks, so these are walked from both ends in turn."""
     return {a for loop in loops(body) for i in (*loop.lo, *loop.hi) for a in i.axes}
 
@@ -142,7 +143,7 @@ def _uneven(body: Sequence[Statement]) -> set[str]:
 def _body(w: Writer, body: Sequence[Statement]) -> None:
     for s, after in zip(body, (*body[1:], None), strict=True):
         if isinstance(s, Loop):
-            with w.block(f"for {s.axis}_t in range({turns(w, s)}):"):
+            with w.block(f"for {s.axis}_t in range({iterations(w, s)}):"):
                 w.loops.append(s.axis)
                 _body(w, s.body)
                 w.loops.pop()
@@ -157,12 +158,12 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 fill(w, s)
         elif isinstance(s, Compute):
             _compute(w, s)
-        elif isinstance(s, Keep):
+        elif isinstance(s, SaveOld):
             names = tile_axes(w, s.old)
             assign(w, names, read(s.buffer, *names), s.old)
         elif isinstance(s, Repair):
             assign(w, tile_axes(w, s.buffer), s.h, s.buffer)
-        elif isinstance(s, Share):
+        elif isinstance(s, StorePartial):
             share(w, s)
         elif isinstance(s, Combine):
             combine(w, s)

@@ -11,14 +11,14 @@ from typing import Literal
 from mcfuser.chain import WHOLE, Bounds, Product, product, sources
 from mcfuser.codegen.tensorir.source import Panels, strides_of
 from mcfuser.expr import Read, axes, reads
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, plain_index, statements
 
 STACK = 1024
 """Bytes from which on TVM takes a local array from the heap, where it is no register."""
 
-Kind = Literal["packed", "panels", "plain"]
+OperandKind = Literal["packed", "panels", "plain"]
 """A loaded right operand: a constant packed when compiling, panels filled in scratch, or read as it
 lies."""
 
@@ -52,7 +52,7 @@ class Products:
     axis' tiles are padded to a multiple of."""
 
     operands: Mapping[str, Operands]
-    right: Mapping[str, Kind]
+    right: Mapping[str, OperandKind]
     unit: Mapping[str, int]
 
     def user(self, tile: str) -> Operands:
@@ -66,7 +66,7 @@ class Products:
         return Panels(names.index(found.roles.depth[0]), names.index(found.column), found.width)
 
 
-def products_of(schedule: Schedule, lowering: Lowering) -> Products:
+def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
     """Every product of a schedule; raises Illegal where no micro-tile fits the tiles."""
     found = {s.buffer: _operands(schedule, lowering, s) for s in _computes(schedule)}
     chain, tensors = (
@@ -129,7 +129,7 @@ def _renamed(s: Compute) -> Iterator[tuple[Read, Read]]:
     return zip(reads(s.operator.body), reads(s.body), strict=True)
 
 
-def _operands(schedule: Schedule, lowering: Lowering, s: Compute) -> Operands:
+def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operands:
     roles = product(s.operator)
     assert roles is not None
     if not roles.columns:  # vectors run along what there is
@@ -160,13 +160,13 @@ def _kept(schedule: Schedule) -> set[str]:
     }
 
 
-def _vectors(tile: int, lowering: Lowering) -> int:
+def _vectors(tile: int, lowering: TensorirKnobs) -> int:
     """As many vectors as the lowering has, or the most below it that divide the tile's."""
     need = -(-tile // lowering.lanes)
     return next(v for v in range(min(lowering.vectors, need), 0, -1) if need % v == 0)
 
 
-def _rows(tile: int, vectors: int, lowering: Lowering, divide: bool) -> int:
+def _rows(tile: int, vectors: int, lowering: TensorirKnobs, divide: bool) -> int:
     """Rows of a micro-tile: of those that the accumulators hold, the best by how much of the last
     one is padding and by how often a vector of the right operand is used again."""
     full = lowering.rows * lowering.vectors // vectors
@@ -184,7 +184,7 @@ def _units(found: Mapping[str, Operands]) -> dict[str, int]:
     return units
 
 
-def _kind(schedule: Schedule, o: Operands, alone: bool) -> Kind:
+def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     chain, right = schedule.chain, o.roles.right
     tensor = chain.tensor(schedule.buffer(o.right).tensor)
     aligned = schedule.tile(o.column) % o.width == 0 or schedule.trips(o.column) == 1

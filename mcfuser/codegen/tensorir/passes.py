@@ -14,8 +14,8 @@ from mcfuser.space.statement import (
     Compute,
     Init,
     Repair,
-    Share,
     Store,
+    StorePartial,
     plain_index,
 )
 
@@ -31,9 +31,9 @@ def fill(w: Writer, s: Init) -> None:
     counts, starts = [], []
     for dim in w.schedule.buffer(s.buffer).dims:
         a = plain_index(dim.index)
-        turning = dim.whole and a in w.loops
-        counts.append(w.schedule.tile(a) if turning else w.extent(dim))
-        starts.append(w.start(a) if turning else "0")
+        iterating = dim.whole and a in w.loops
+        counts.append(w.schedule.tile(a) if iterating else w.extent(dim))
+        starts.append(w.start(a) if iterating else "0")
     if not counts:
         w.put(f"{s.buffer}_tile[0] = {number}")
         return
@@ -61,7 +61,7 @@ def store(w: Writer, s: Store) -> None:
     _pass(w, names, read(s.buffer, *names), s.tensor, output=True)
 
 
-def share(w: Writer, s: Share) -> None:
+def share(w: Writer, s: StorePartial) -> None:
     names = tile_axes(w, s.buffer)
     assign(w, names, read(s.buffer, *names), s.buffer + PARTS)
 

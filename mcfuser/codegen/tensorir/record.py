@@ -7,10 +7,10 @@ from typing import Any
 
 from mcfuser.chain import Chain
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
-from mcfuser.codegen.tensorir.source import Panels, Source
+from mcfuser.codegen.tensorir.source import Panels, TensorirSource
 
 
-def to_record(source: Source) -> dict[str, Any]:
+def to_record(source: TensorirSource) -> dict[str, Any]:
     """What a caller must know besides the text, as JSON: names are those of the text's chain."""
     packed = [[name, p.depth, p.columns, p.width] for name, p in source.packed]
     return {"name": source.name, "packed": packed, "scalars": list(source.scalars)}
@@ -19,7 +19,7 @@ def to_record(source: Source) -> dict[str, Any]:
 def from_record(
     record: Mapping[str, Any], text: str, chain: Chain, tensors: Mapping[str, str],
     axes: Mapping[str, str],
-) -> Source:  # fmt: skip
+) -> TensorirSource:  # fmt: skip
     """The function of a text that was generated for `chain`, for one in which tensors and axes have
     other names: it takes its arguments by position.
 
@@ -33,17 +33,17 @@ def from_record(
     if head != [*header(name, parameters(chain, found, {}))]:
         raise ValueError(f"the source of '{name}' declares its parameters in another way")
     packed = tuple((tensors[n], panels) for n, panels in found.items())
-    return Source(text, name, packed, tuple(axes[a] for a in record["scalars"]))
+    return TensorirSource(text, name, packed, tuple(axes[a] for a in record["scalars"]))
 
 
-def with_shapes(source: Source, chain: Chain, name: str, shapes: Shapes) -> Source:
+def with_shapes(source: TensorirSource, chain: Chain, name: str, shapes: Shapes) -> TensorirSource:
     """The function under another name, for parameters of other shapes; `chain` is the one that its
     text was generated for. Its statements are those of the text: only the lines that declare
     parameters are written anew."""
     before, _, body = _split(source.text)
     given = parameters(chain, dict(source.packed), shapes)
     text = "\n".join([*before, *header(name, given), *body])
-    return Source(text, name, source.packed, given.scalars)
+    return TensorirSource(text, name, source.packed, given.scalars)
 
 
 def _split(text: str) -> tuple[list[str], list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Scalar expressions as TVMScript text that LLVM turns into full-width vector code.
+"""Scalar expressions as TVMScript text that LLVM compiles to full-width vector code.
 
 exp, erf and tanh are polynomials: the C library's are called lane by lane, ten times slower.
 """

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from mcfuser.codegen.tensorir.integer import shape
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
-from mcfuser.space.statement import Combine, Compute, Dim, Init, Keep, Load, Share, Statement
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Dim,
+    Init,
+    Load,
+    SaveOld,
+    Statement,
+    StorePartial,
+)
 from mcfuser.space.statement import statements as every
 
 
@@ -17,7 +26,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
     that matters."""
     inside = [s for s, _ in every(body)]
     written = {s.buffer for s in inside if isinstance(s, (Init, Compute, Combine))}
-    written |= {s.old for s in inside if isinstance(s, Keep)}
+    written |= {s.old for s in inside if isinstance(s, SaveOld)}
     loaded = {s.buffer for s in inside if isinstance(s, Load)}
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
@@ -37,11 +46,11 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
     _allocate(w, "once", [SLOTS])
 
 
-def workspace(w: Writer, body: Sequence[Statement], turns: str) -> None:
-    """What every part of a split leaves behind, for each of so many turns of the grid."""
+def workspace(w: Writer, body: Sequence[Statement], iterations: str) -> None:
+    """What every part of a split leaves behind, for each of so many iterations of the grid."""
     for s in body:
-        if isinstance(s, Share):
-            extents: list[int | str] = [turns, w.schedule.parts, *_tile_shape(w, s.buffer)]
+        if isinstance(s, StorePartial):
+            extents: list[int | str] = [iterations, w.schedule.parts, *_tile_shape(w, s.buffer)]
             _allocate(w, f"{s.buffer}_parts", extents, w.held(s.buffer))
 
 

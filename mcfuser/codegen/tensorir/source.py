@@ -25,7 +25,7 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorirSource:
     """A PrimFunc's text.
 
     Parameters are the chain's inputs in order, the extents of the run-time axes `scalars`, which

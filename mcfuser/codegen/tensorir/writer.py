@@ -12,7 +12,7 @@ from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.scalar import Scalar, Typed, computed_in
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
-from mcfuser.lowering.tensorir.knobs import Lowering
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Dim, Illegal, plain_index
 
@@ -33,7 +33,7 @@ class Writer:
     sums that their micro-kernel starts at zero itself."""
 
     schedule: Schedule
-    lowering: Lowering
+    lowering: TensorirKnobs
     products: Products
     direct: Mapping[str, str]
     lines: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Writer:
 
     @contextmanager
     def nest(self, loops: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
-        """Serial loops, their variables; a loop of one turn is left out and stands at 0."""
+        """Serial loops, their variables; a loop of one iteration is left out and stands at 0."""
         names, before = [], self.depth
         for name, trips in loops:
             if trips != "1":

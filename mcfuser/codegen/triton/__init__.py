@@ -6,11 +6,9 @@ powers of two and masked only where padding or a ragged extent needs it.
 
 from mcfuser.codegen.triton.function import generate
 from mcfuser.codegen.triton.record import from_record, to_record
-from mcfuser.codegen.triton.source import Launch, Source, Workspace
+from mcfuser.codegen.triton.source import Launch, TritonSource, Workspace
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
-from mcfuser.lowering.triton.knobs import Lowering
 
 __all__ = [
-    "Launch", "Lowering", "Source", "TensorMap", "Workspace", "from_record", "generate",
-    "to_record",
+    "Launch", "TensorMap", "TritonSource", "Workspace", "from_record", "generate", "to_record",
 ]  # fmt: skip

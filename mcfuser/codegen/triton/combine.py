@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcfuser.chain import lowest
 from mcfuser.codegen.triton.frame import TAB, Frame
 from mcfuser.codegen.triton.memory import fetch, shared
-from mcfuser.codegen.triton.tile import Scope, Value, cast, spread, value
+from mcfuser.codegen.triton.tile import Scope, TileValue, cast, spread, value
 from mcfuser.expr import Read
 from mcfuser.space.statement import Combine
 
@@ -39,21 +39,21 @@ def _identity(frame: Frame, s: Combine) -> float:
     return lowest(frame.schedule.chain.tensor(s.operator.out).dtype)
 
 
-def _repaired(frame: Frame, s: Combine) -> tuple[list[str], Value]:
+def _repaired(frame: Frame, s: Combine) -> tuple[list[str], TileValue]:
     """The lines that fetch a part's value and what it knew, and that value after its repairs."""
     found = frame.named("part", f"{s.buffer}_part")
     lines = fetch(frame, s.buffer, "peer", found)
     space = frame.layout.space(s.buffer)
-    step = Value(found, space, frame.dtype(s.buffer))
+    step = TileValue(found, space, frame.dtype(s.buffer))
     for r in s.repairs:
         old = frame.named("part", f"{r.new}_part")
         lines += fetch(frame, r.new, "peer", old)
         known = {
             s.buffer: step,
-            r.old: Value(old, frame.layout.space(r.new), frame.dtype(r.new)),
+            r.old: TileValue(old, frame.layout.space(r.new), frame.dtype(r.new)),
         }
 
-        def read(e: Read, known: dict[str, Value] = known) -> Value:
+        def read(e: Read, known: dict[str, TileValue] = known) -> TileValue:
             return known[e.tensor] if e.tensor in known else frame.read(e)
 
         def name(words: str, kept: list[str] = lines) -> str:

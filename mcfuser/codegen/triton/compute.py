@@ -1,4 +1,4 @@
-"""What a group of warps computes, turn by turn, in Gluon."""
+"""What a group of warps computes, iteration by iteration, in Gluon."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.hopper.warpgroup import (
-    begin_late,
+    begin_deferred,
     counted,
-    end_late,
+    end_deferred,
     left_name,
     of,
     operand,
@@ -16,7 +16,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import (
 from mcfuser.codegen.triton.loop import block, edge
 from mcfuser.codegen.triton.statement import sides
 from mcfuser.expr import Call, Cast, Expr, conjuncts
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.space.bounds import bounds
 from mcfuser.space.statement import Compute, Loop, Repair, Statement
 
@@ -24,25 +24,25 @@ Body = tuple[Statement, ...]
 
 
 def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
-    """All lines of a group: what stands before the loop, its turns from `start` to `stop`, which
-    mask what is no product only on the edge of a domain, and what stands after it."""
+    """All lines of a group: what stands before the loop, its iterations from `start` to `stop`,
+    which mask what is no product only on the edge of a domain, and what stands after it."""
     groups = of(frame)
     loop = groups.loop
     body = groups.body
-    lines = [*block(frame, before), f"{TAB}turn = 0"]
-    if groups.late:  # the first turn has no late products beside it
+    lines = [*block(frame, before), f"{TAB}iteration = 0"]
+    if groups.deferred:  # the first iteration has no late products beside it
         step, known = frame.schedule.tile(loop.axis), start.isdigit()
         frame.at[loop.axis] = int(start) // step if known else None
         lines += [] if known else [f"{TAB}{frame.start(loop.axis)} = {start}"]
-        lines += _turn(frame, body, first=True)
+        lines += _iteration(frame, body, first=True)
         del frame.at[loop.axis]
         start = str(int(start) + step) if known else f"{start} + {step}"
-    frame.bare, limit = _unmasked(frame, loop, body)
-    if frame.bare:
+    frame.unmasked, limit = _unmasked(frame, loop, body)
+    if frame.unmasked:
         lines.append(f"{TAB}{loop.axis}_inside = {limit}")
-    lines += _turns(frame, loop, start, stop, body)
-    frame.bare = {}
-    lines += _landed(frame, body) if groups.late else []
+    lines += _iterations(frame, loop, start, stop, body)
+    frame.unmasked = {}
+    lines += _landed(frame, body) if groups.deferred else []
     for name in groups.lanes:
         whole = frame.tile(name)
         lines.append(f"{TAB}{whole} = gl.convert_layout(gl.sum({whole}, 1), ROWS)")
@@ -52,59 +52,60 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
     return lines
 
 
-def _turns(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[str]:
+def _iterations(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> list[str]:
     frame.at[loop.axis] = None
     args = [start, stop, str(frame.schedule.tile(loop.axis))]
     head = call(frame.depth, f"for {frame.start(loop.axis)} in range", args, ":")
     frame.depth += 1
-    lines = _turn(frame, body, first=False)
+    lines = _iteration(frame, body, first=False)
     frame.depth -= 1
     del frame.at[loop.axis]
     return [*head, *lines]
 
 
-def _turn(frame: Frame, body: Body, first: bool) -> list[str]:
-    """A turn: its first product, with the late ones of the turn before beside it; what follows;
-    then the late ones have ended, are repaired, and get their next operand."""
+def _iteration(frame: Frame, body: Body, first: bool) -> list[str]:
+    """An iteration: its first product, with the late ones of the iteration before beside it; what
+    follows; then the late ones have ended, are repaired, and get their next operand."""
     groups = of(frame)
-    late = _late(groups, body)
-    mends = tuple(s for s in body if isinstance(s, Repair) and s.buffer in groups.late)
-    rest = tuple(s for s in body if s not in late and s not in mends)
-    frame.arrived, frame.late = set(), () if first else late
+    deferred = _deferred(groups, body)
+    mends = tuple(s for s in body if isinstance(s, Repair) and s.buffer in groups.deferred)
+    rest = tuple(s for s in body if s not in deferred and s not in mends)
+    frame.arrived, frame.deferred = set(), () if first else deferred
     pad = TAB * frame.depth
     lines = block(frame, rest)
     if not first:
-        lines += [*end_late(frame, late), *block(frame, mends)]
-    for s in late:
+        lines += [*end_deferred(frame, deferred), *block(frame, mends)]
+    for s in deferred:
         parts: list[str] = []
         a, b, _ = sides(frame, s, groups.layout.dots[s.buffer], parts)
         operand(frame, s, b, 1)  # as it was loaded, or Illegal
         lines += [*parts, f"{pad}{left_name(frame, s)} = {operand(frame, s, a, 0)}"]
-    before = counted(frame, groups.stages, late=True) if late and not first else []
+    before = counted(frame, groups.stages, deferred=True) if deferred and not first else []
     lines = frame.define(groups.loop.axis, lines)
-    return [*counted(frame, groups.stages), *before, *lines, f"{pad}turn += 1"]
+    return [*counted(frame, groups.stages), *before, *lines, f"{pad}iteration += 1"]
 
 
 def _landed(frame: Frame, body: Body) -> list[str]:
-    """The late products of the last turn."""
+    """The late products of the last iteration."""
     groups = of(frame)
-    lines = counted(frame, groups.stages, late=True)
-    late = _late(groups, body)
+    lines = counted(frame, groups.stages, deferred=True)
+    deferred = _deferred(groups, body)
     frame.arrived = set()
-    return lines + begin_late(frame, late) + end_late(frame, late)
+    return lines + begin_deferred(frame, deferred) + end_deferred(frame, deferred)
 
 
-def _late(groups: Groups, body: Body) -> tuple[Compute, ...]:
-    return tuple(s for s in body if isinstance(s, Compute) and s.buffer in groups.late)
+def _deferred(groups: WarpGroups, body: Body) -> tuple[Compute, ...]:
+    return tuple(s for s in body if isinstance(s, Compute) and s.buffer in groups.deferred)
 
 
-# --- turns inside a domain
+# --- iterations inside a domain
 
 
 def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[dict[Statement, Compute], str]:
-    """What statements are in a turn that lies inside the domain as a whole, where that differs, and
-    the first position that is no more in such a turn; none where the domain is more than upper
-    bounds by the rows. A product is begun and waited for in one place, with its mask."""
+    """What statements are in an iteration that lies inside the domain as a whole, where that
+    differs, and the first position that is no more in such an iteration; none where the domain is
+    more than upper bounds by the rows. A product is begun and waited for in one place, with its
+    mask."""
     domains = {s.operator.domain for s in body if isinstance(s, Compute)} - {None}
     domain = domains.pop() if len(domains) == 1 else None
     if domain is None or loop.lo or not loop.hi:
@@ -118,10 +119,10 @@ def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[dict[Statement, Com
         limit = f"{frame.dialect.word('minimum')}({limit}, {one})" if limit else one
     dots = frame.layout.dots
     maps = (s for s in body if isinstance(s, Compute) and s.buffer not in dots)
-    return {s: bare for s in maps if (bare := _bared(s, domain)) != s}, limit
+    return {s: unmasked for s in maps if (unmasked := _without_mask(s, domain)) != s}, limit
 
 
-def _bared(s: Compute, domain: Expr) -> Compute:
+def _without_mask(s: Compute, domain: Expr) -> Compute:
     """A statement where the domain holds everywhere."""
     return replace(s, body=_chosen(s.body, domain), domain=None)
 

@@ -1,4 +1,5 @@
-"""The place in a kernel that is being written: the turn of every axis, the names that are taken."""
+"""The place in a kernel that is being written: the iteration of every axis, the names that are
+taken."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ from dataclasses import dataclass, field
 from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.dialect import TRITON, Dialect
 from mcfuser.codegen.triton.position import Position
-from mcfuser.codegen.triton.tile import Scope, Value, literal, named, shape_text
+from mcfuser.codegen.triton.tile import Scope, TileValue, literal, named, shape_text
 from mcfuser.expr import Read, index_text
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Statement
 
 GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "lanes", "by_lane",
-         "group", "turn", "slot", "phase", "slot_before", "phase_before", "each",
+         "group", "iteration", "slot", "phase", "slot_before", "phase_before", "each",
          "TILE", "ROWS", "COLUMNS", "LEFT"}  # fmt: skip
 """What kernels of warp groups call by name."""
 LINE = 100
@@ -63,27 +64,27 @@ class Part:
 class Frame:
     """The place that is being written.
 
-    `at` holds the axes whose turn is settled: a number where it is written out, None where it is
-    a variable. `fresh` holds the buffers whose next reduction starts anew; `placed` the names of
+    `at` holds the axes whose iteration is settled: a number where it is written out, None where it
+    is a variable. `fresh` holds the buffers whose next reduction starts anew; `placed` the names of
     where the parts of a split share theirs, for all that follows: no loop stands around a Combine.
     Where warps have work of their own, it is the place of one of the `groups`: `arrived` holds the
-    tiles that a turn has waited for, of this turn or late ones of the one before; `late` what is
-    issued beside the turn's first product; `bare` what statements are in turns inside a domain;
-    `arrangements` names how its tiles are shared among threads.
+    tiles that an iteration has waited for, of this iteration or late ones of the one before;
+    `deferred` what is issued beside the iteration's first product; `unmasked` what statements are
+    in iterations inside a domain; `arrangements` names how its tiles are shared among threads.
     """
 
     schedule: Schedule
-    layout: Layout
+    layout: TileLayout
     split: Part | None = None
     dialect: Dialect = TRITON
     at: dict[str, int | None] = field(default_factory=dict)
     depth: int = 1
     fresh: set[str] = field(default_factory=set)
     placed: set[str] = field(default_factory=set)
-    groups: Groups | None = None
+    groups: WarpGroups | None = None
     arrived: set[tuple[str, bool]] = field(default_factory=set)
-    late: tuple[Compute, ...] = ()
-    bare: Mapping[Statement, Compute] = field(default_factory=dict)
+    deferred: tuple[Compute, ...] = ()
+    unmasked: Mapping[Statement, Compute] = field(default_factory=dict)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     arrangements: set[str] = field(default_factory=set)
 
@@ -91,7 +92,7 @@ class Frame:
         taken = {"tl", "triton", "pid", "part", "peer", "range", "float", "LOWEST"}
         taken |= GLUON if self.groups is not None else set()
         for a in self.schedule.chain.axes:
-            endings = ("", "_start", "_in", "_size", "_turns", "_first", "_span", "_end", "_inside")
+            endings = ("", "_start", "_in", "_size", "_trips", "_first", "_span", "_end", "_inside")
             taken |= {f"{a.name}{ending}" for ending in endings}
         self.names |= {("", t): t for t in taken}  # another frame's names stay, and are shared
 
@@ -114,16 +115,16 @@ class Frame:
 
     def tile(self, name: str) -> str:
         """The variable that holds a buffer's tile, numbered where the buffer keeps several."""
-        turns = [str(self.at[a]) for a in self.layout.kept(name)]
-        return self.named(f"tile of {name}", "_".join([name, *turns]))
+        iterations = [str(self.at[a]) for a in self.layout.kept(name)]
+        return self.named(f"tile of {name}", "_".join([name, *iterations]))
 
     # --- axes
 
     def start(self, a: str) -> str:
-        """The first position of an axis in the turn at hand."""
-        turn = self.at[a]
-        if turn is not None:
-            return str(turn * self.schedule.tile(a))
+        """The first position of an axis in the iteration at hand."""
+        iteration = self.at[a]
+        if iteration is not None:
+            return str(iteration * self.schedule.tile(a))
         return a if self.layout.scalar(a) else f"{a}_start"
 
     def run_time(self, a: str) -> bool:
@@ -135,53 +136,53 @@ class Frame:
         return f"{a}_size" if self.run_time(a) else str(self.schedule.chain.size(a))
 
     def trips(self, a: str) -> str:
-        """Turns along an axis: a number, or a variable that is set where the kernel starts."""
+        """Iterations along an axis: a number, or a variable that is set where the kernel starts."""
         if not self.run_time(a):
             return str(self.schedule.trips(a))
-        return f"{a}_turns" if self.schedule.tile(a) > 1 else self.size(a)
+        return f"{a}_trips" if self.schedule.tile(a) > 1 else self.size(a)
 
     def first(self, a: str) -> Position:
         """The least position of an axis at hand."""
-        turn = self.at.get(a, 0)
-        if turn is not None:
-            return Position(number=turn * self.schedule.tile(a))
+        iteration = self.at.get(a, 0)
+        if iteration is not None:
+            return Position(number=iteration * self.schedule.tile(a))
         return Position(((self.start(a), 1),))
 
     def last(self, a: str) -> Position:
-        """The greatest position of an axis at hand: where it has no turn, of all."""
+        """The greatest position of an axis at hand: where it has no iteration, of all."""
         tile, size = self.schedule.tile(a), self.schedule.chain.size(a)
-        turn = self.at.get(a, self.schedule.trips(a) - 1)
-        if turn is None:
+        iteration = self.at.get(a, self.schedule.trips(a) - 1)
+        if iteration is None:
             return self.first(a).plus(Position(number=tile - 1))
-        return Position(number=min((turn + 1) * tile, size) - 1)
+        return Position(number=min((iteration + 1) * tile, size) - 1)
 
     def limit(self, a: str) -> str:
-        """The first position past the turn at hand."""
-        tile, turn, size = self.schedule.tile(a), self.at[a], self.size(a)
-        if self.layout.width(a) == tile and (turn is None or self.run_time(a)):
+        """The first position past the iteration at hand."""
+        tile, iteration, size = self.schedule.tile(a), self.at[a], self.size(a)
+        if self.layout.width(a) == tile and (iteration is None or self.run_time(a)):
             return size
-        end = f"{a}_start + {tile}" if turn is None else str((turn + 1) * tile)
+        end = f"{a}_start + {tile}" if iteration is None else str((iteration + 1) * tile)
         if self.run_time(a):
             return f"{self.dialect.word('minimum')}({end}, {size})"
-        if turn is not None:
+        if iteration is not None:
             return str(min(int(end), int(size)))
         least = f"{self.dialect.word('minimum')}({end}, {size})"
         return least if self.schedule.ragged(a) else end
 
-    def inside(self, a: str) -> Value | None:
+    def inside(self, a: str) -> TileValue | None:
         """The mask of an axis, None where all its lanes are inside."""
         if self.layout.scalar(a):
             return None
-        turn, tile, width = self.at[a], self.schedule.tile(a), self.layout.width(a)
-        if turn is not None and not self.run_time(a):
-            needed = turn * tile + width > int(self.limit(a))
+        iteration, tile, width = self.at[a], self.schedule.tile(a), self.layout.width(a)
+        if iteration is not None and not self.run_time(a):
+            needed = iteration * tile + width > int(self.limit(a))
         else:
             needed = width > tile or self.schedule.ragged(a)
         if self.groups is not None and a == self.groups.rows:  # a group may have no rows at all
             needed = needed or self.groups.whole.ragged(a)
-        return Value(f"{a}_in", (a,), "bool") if needed else None
+        return TileValue(f"{a}_in", (a,), "bool") if needed else None
 
-    def masks(self, axes: Sequence[str]) -> list[Value]:
+    def masks(self, axes: Sequence[str]) -> list[TileValue]:
         return [mask for a in axes if (mask := self.inside(a)) is not None]
 
     def define(self, a: str, lines: list[str]) -> list[str]:
@@ -200,16 +201,16 @@ class Frame:
 
     # --- values
 
-    def position(self, a: str) -> Value:
-        """The positions of an axis, a number where it takes one a turn."""
+    def position(self, a: str) -> TileValue:
+        """The positions of an axis, a number where it takes one an iteration."""
         if a not in self.at:
             raise Illegal(f"a statement uses axis '{a}' outside its loop")
         if not self.layout.scalar(a):
-            return Value(a, (a,), "int32")
-        turn = self.at[a]
-        return literal(turn) if turn is not None else Value(a, (), "int32")
+            return TileValue(a, (a,), "int32")
+        iteration = self.at[a]
+        return literal(iteration) if iteration is not None else TileValue(a, (), "int32")
 
-    def read(self, r: Read) -> Value:
+    def read(self, r: Read) -> TileValue:
         """A tile that was loaded or computed, in a dtype that is computed in."""
         load = self.layout.loads.get(r.tensor)
         dims = self.schedule.buffer(r.tensor).dims
@@ -217,7 +218,7 @@ class Frame:
         if r.indices != held:
             found = ", ".join(index_text(i) for i in r.indices)
             raise Illegal(f"'{r.tensor}' is read at {found}, where its tile does not lie")
-        return Value(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
+        return TileValue(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
 
     def full(self, name: str, number: float) -> str:
         """A buffer's tile with one number everywhere."""

@@ -1,10 +1,10 @@
 """A schedule as Triton source, statement by statement, as a person would write it.
 
-Every axis takes one of two forms. An axis with one position a turn is a number. Any other is a
-vector of positions, as wide as Triton demands: the next power of two, and 16 at least where a
-matrix product uses it; `n_in` masks what the width or the last turn adds, where it adds anything.
-A loop over an axis of which a buffer keeps every tile is written out turn by turn, so that each
-tile is a variable of its own (`E_0`, `E_1`) and stays in registers.
+Every axis takes one of two forms. An axis with one position an iteration is a number. Any other is
+a vector of positions, as wide as Triton demands: the next power of two, and 16 at least where a
+matrix product uses it; `n_in` masks what the width or the last iteration adds, where it adds
+anything. A loop over an axis of which a buffer keeps every tile is written out iteration by
+iteration, so that each tile is a variable of its own (`E_0`, `E_1`) and stays in registers.
 
 A split becomes two kernels, one that runs every part and one that combines what they shared, or
 one kernel in which the last part to end combines.
@@ -23,22 +23,22 @@ from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import HEAD as GLUON_HEAD
 from mcfuser.codegen.triton.hopper.specialised import specialised
 from mcfuser.codegen.triton.loop import block
-from mcfuser.codegen.triton.source import Launch, Source, Workspace
+from mcfuser.codegen.triton.source import Launch, TritonSource, Workspace
 from mcfuser.lowering.loops import block_body
-from mcfuser.lowering.triton.hopper.groups import Groups
-from mcfuser.lowering.triton.knobs import Lowering
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
+from mcfuser.lowering.triton.knobs import TritonKnobs
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Illegal, Loop, Share, Statement, statements
+from mcfuser.space.statement import Illegal, Loop, Statement, StorePartial, statements
 
-DEFAULT = Lowering()
+DEFAULT = TritonKnobs()
 HEAD = ("import triton", "import triton.language as tl")
 
-Kernel = tuple[list[str], Launch]
+KernelLines = tuple[list[str], Launch]
 """A function's lines, and how to launch it."""
 
 
-def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Source:
+def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> TritonSource:
     """The schedule as Triton source whose first kernel has that name.
 
     Raises Illegal where Triton cannot express it: a tile over Triton's 1,048,576 elements,
@@ -48,7 +48,7 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
     parameters = (*chain.inputs, *chain.outputs)
     workspace = _workspace(schedule, lowering)
     pointers = (*parameters, *(w.name for w in workspace))
-    groups = Groups(schedule, lowering.stages) if lowering.groups else None
+    groups = WarpGroups(schedule, lowering.stages) if lowering.groups else None
     if groups is not None:
         kernels = [specialised(groups, name, pointers)]
     else:
@@ -60,7 +60,7 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
         least = f"LOWEST = {language.word('constexpr')}({LOWEST:.17g})"
         head += [least.replace("e+", "e"), ""]
     lines = [*head, *(line for text in texts for line in ("", *text, ""))]
-    return Source(
+    return TritonSource(
         "\n".join(lines[:-1]) + "\n",
         tuple(launch for _, launch in kernels),
         parameters,
@@ -74,9 +74,9 @@ def generate(schedule: Schedule, name: str, lowering: Lowering = DEFAULT) -> Sou
 
 
 def _kernels(
-    schedule: Schedule, name: str, lowering: Lowering, pointers: Sequence[str]
-) -> list[Kernel]:
-    layout = Layout(schedule, lowering.tma)
+    schedule: Schedule, name: str, lowering: TritonKnobs, pointers: Sequence[str]
+) -> list[KernelLines]:
+    layout = TileLayout(schedule, lowering.tma)
     if schedule.split is None:
         kernels = [_one(layout, name, pointers)]
     elif lowering.combine == "last":
@@ -110,11 +110,11 @@ def _broken(words: str) -> list[str]:
     return lines
 
 
-def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
+def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ...]:
     """What the parts share, and how many of them have."""
-    layout, found = Layout(schedule), []
+    layout, found = TileLayout(schedule), []
     for s, _ in statements(schedule.body):
-        if isinstance(s, Share):
+        if isinstance(s, StorePartial):
             one = layout.workspace(s.buffer)
             size = schedule.parts * math.prod(int(d) for d in one.shape)
             if size >= 1 << 31:
@@ -122,38 +122,38 @@ def _workspace(schedule: Schedule, lowering: Lowering) -> tuple[Workspace, ...]:
             found.append(Workspace(one.name, one.dtype, size))
     if found and lowering.combine == "last":
         blocks = math.prod(trips for _, trips in schedule.grid)
-        found.append(Workspace(layout.beside("ended"), "int32", blocks, zero=True))
+        found.append(Workspace(layout.unused_name("ended"), "int32", blocks, zero=True))
     return tuple(found)
 
 
 # --- kernels
 
 
-def _one(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _one(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     frame = _frame(layout.schedule, layout)
     return _kernel(frame, block(frame, block_body(layout.schedule.body)), name, pointers, pointers)
 
 
-def _local(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _local(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     """The parts, each of which ends with what it shares."""
     parts, _ = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, parts.body), parts)
     return _kernel(frame, block(frame, parts.body), name, pointers)
 
 
-def _global(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _global(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     """What follows the parts, in a kernel of its own."""
     _, rest = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, rest))
     return _kernel(frame, block(frame, rest), name, pointers)
 
 
-def _alone(layout: Layout, body: tuple[Statement, ...]) -> Layout:
+def _alone(layout: TileLayout, body: tuple[Statement, ...]) -> TileLayout:
     """The layout of a kernel in which these statements are all."""
     return replace(layout, schedule=replace(layout.schedule, body=body))
 
 
-def _last(layout: Layout, name: str, pointers: Sequence[str]) -> Kernel:
+def _last(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
     """The parts, and what follows them in the block that ends last.
 
     The barrier puts the stores of all threads before the count, whose order puts them before what
@@ -188,8 +188,8 @@ def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
 # --- what surrounds the statements
 
 
-def _frame(schedule: Schedule, layout: Layout, parts: Loop | None = None) -> Frame:
-    """A block's place: axes with turns of the grid, and axes with one turn."""
+def _frame(schedule: Schedule, layout: TileLayout, parts: Loop | None = None) -> Frame:
+    """A block's place: axes with iterations of the grid, and axes with one iteration."""
     split = parts.axis if parts is not None else None
     frame = Frame(schedule, layout, _part(schedule, split) if split is not None else None)
     frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)
@@ -206,7 +206,7 @@ def _part(schedule: Schedule, a: str) -> Part:
 
 def _kernel(
     frame: Frame, lines: list[str], name: str, pointers: Sequence[str], always: Sequence[str] = ()
-) -> Kernel:
+) -> KernelLines:
     """The function around these lines: it takes the pointers, maps and extents that they mention,
     and those pointers that it always takes, but of tensors that come through maps alone."""
     chain, schedule = frame.schedule.chain, frame.schedule

@@ -1,4 +1,4 @@
-"""From a block's number to its place in the grid: its turn along every axis, and its part."""
+"""From a block's number to its place in the grid: its iteration along every axis, and its part."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ other's in the cache. Half of what the smallest data-center GPU of the catalogue
 
 
 def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
-    """From the block's number to its turn of every grid loop, the innermost one fastest; and to
-    its part. Blocks with more turns start first, for those that start last should end soon; but
-    first of a few heads, where all heads together read more than the cache holds."""
+    """From the block's number to its iteration of every grid loop, the innermost one fastest; and
+    to its part. Blocks with more iterations start first, for those that start last should end soon;
+    but first of a few heads, where all heads together read more than the cache holds."""
     found: list[str] = []
     divisor: list[str] = []
     grid, some = ordered(frame.schedule)
     for i, a in reversed(list(enumerate(grid))):
         count = str(some) if some and i == 1 else frame.trips(a)
-        turn = f"pid // {_product(divisor)}" if divisor else "pid"
-        turn += f" % {count}" if i or some else ""
+        iteration = f"pid // {_product(divisor)}" if divisor else "pid"
+        iteration += f" % {count}" if i or some else ""
         divisor.append(count)
         if some and i == 1:
-            turn = f"pid // {_product([*divisor, frame.trips(grid[0])])} * {some} + {turn}"
-        if more_turns(frame.schedule, a) == "later":
+            iteration = (
+                f"pid // {_product([*divisor, frame.trips(grid[0])])} * {some} + {iteration}"
+            )
+        if more_iterations(frame.schedule, a) == "later":
             last = frame.trips(a)
-            turn = f"({int(last) - 1 if last.isdigit() else f'{last} - 1'} - {turn})"
+            iteration = f"({int(last) - 1 if last.isdigit() else f'{last} - 1'} - {iteration})"
         tile = frame.schedule.tile(a)
         if mentions(lines, frame.start(a)):
-            found.append(f"{frame.start(a)} = {turn}{f' * {tile}' if tile > 1 else ''}")
+            found.append(f"{frame.start(a)} = {iteration}{f' * {tile}' if tile > 1 else ''}")
     number = frame.dialect.word("program_id")
     if mentions([*found, *lines], "pid"):
-        found = [f"pid = {number}(0){frame.wide}", *_turns(frame, found), *found]
+        found = [f"pid = {number}(0){frame.wide}", *_iterations(frame, found), *found]
     if frame.split is not None:
         found += [f"part = {number}(1){frame.wide}", *_first(frame, frame.split)]
     return [f"{TAB}{line}" for line in found]
@@ -48,7 +50,7 @@ def ordered(schedule: Schedule) -> tuple[list[str], int]:
     """The grid's axes, the fastest one last; and how many positions of the second one start before
     any others, 0 for all."""
     grid = [a for a, n in schedule.grid if n > 1]
-    uneven = next((a for a in grid if more_turns(schedule, a)), None)
+    uneven = next((a for a in grid if more_iterations(schedule, a)), None)
     if uneven is None:
         return grid, 0
     others = [a for a in grid if a != uneven]
@@ -56,9 +58,9 @@ def ordered(schedule: Schedule) -> tuple[list[str], int]:
     return ([others[0], uneven, *others[1:]], 0) if some == 1 else ([uneven, *others], some)
 
 
-def more_turns(schedule: Schedule, a: str) -> Literal["earlier", "later", ""]:
-    """Which turns along an axis take more turns of a loop inside: that of a causal mask ends later
-    for later rows, that of a window begins later, too."""
+def more_iterations(schedule: Schedule, a: str) -> Literal["earlier", "later", ""]:
+    """Which iterations along an axis take more iterations of a loop inside: that of a causal mask
+    ends later for later rows, that of a window begins later, too."""
     for loop in loops(schedule.body):
         ends = sum(c for index in loop.hi for axis, c in index.terms if axis == a)
         begins = sum(c for index in loop.lo for axis, c in index.terms if axis == a)
@@ -91,11 +93,11 @@ def _product(counts: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"({' * '.join(words)})"
 
 
-def _turns(frame: Frame, lines: Sequence[str]) -> list[str]:
-    """How many turns the grid takes along axes whose extent is an argument."""
-    counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_turns")]
+def _iterations(frame: Frame, lines: Sequence[str]) -> list[str]:
+    """How many iterations the grid takes along axes whose extent is an argument."""
+    counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_trips")]
     divided = frame.dialect.word("cdiv")
-    return [f"{a}_turns = {divided}({a}_size, {frame.schedule.tile(a)})" for a in counted]
+    return [f"{a}_trips = {divided}({a}_size, {frame.schedule.tile(a)})" for a in counted]
 
 
 def _first(frame: Frame, part: Part) -> list[str]:
@@ -103,6 +105,6 @@ def _first(frame: Frame, part: Part) -> list[str]:
     if not frame.run_time(a):
         return [f"{part.first} = part * {frame.schedule.span(a) * tile}"]
     divided = frame.dialect.word("cdiv")
-    turns = f"{divided}({a}_size, {tile})" if tile > 1 else f"{a}_size"
-    span = f"{divided}({turns}, {frame.schedule.parts}){f' * {tile}' if tile > 1 else ''}"
+    iterations = f"{divided}({a}_size, {tile})" if tile > 1 else f"{a}_size"
+    span = f"{divided}({iterations}, {frame.schedule.parts}){f' * {tile}' if tile > 1 else ''}"
     return [f"{a}_span = {span}", f"{part.first} = part * {a}_span"]

@@ -1,4 +1,4 @@
-"""Loops of a schedule as lines of Triton: blocks of statements, ranges, turns written out."""
+"""Loops of a schedule as lines of Triton: blocks of statements, ranges, iterations written out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mcfuser.expr import Affine
 from mcfuser.lowering.uses import touched
 from mcfuser.space.statement import Compute, Illegal, Init, Loop, Statement, statements
 
-TURNS = 64
-"""The most turns that are written out: more tiles than that fit in no register file."""
+MOST_WRITTEN_OUT = 64
+"""The most iterations that are written out: more tiles than that fit in no register file."""
 
 
 def block(frame: Frame, body: Sequence[Statement]) -> list[str]:
@@ -27,7 +27,7 @@ def block(frame: Frame, body: Sequence[Statement]) -> list[str]:
         elif isinstance(s, Init) and _overwritten(frame, s.buffer, body[i + 1 :]):
             frame.fresh.add(s.buffer)
         else:
-            lines += _turns(frame, _unsettled(frame, s), partial(write, frame, s))
+            lines += _iterations(frame, _unset_axes(frame, s), partial(write, frame, s))
     return lines
 
 
@@ -44,7 +44,7 @@ def _overwritten(frame: Frame, name: str, rest: Sequence[Statement]) -> bool:
     return False
 
 
-def _unsettled(frame: Frame, s: Statement) -> tuple[str, ...]:
+def _unset_axes(frame: Frame, s: Statement) -> tuple[str, ...]:
     """Axes of which a statement covers every tile, with no loop of their own around it."""
     found = [a for name in touched(s) for a in frame.layout.kept(name)]
     if isinstance(s, Compute):
@@ -53,13 +53,13 @@ def _unsettled(frame: Frame, s: Statement) -> tuple[str, ...]:
 
 
 def _loop(frame: Frame, s: Loop) -> list[str]:
-    if s.axis in frame.at:  # one turn
+    if s.axis in frame.at:  # one iteration
         return block(frame, s.body)
     if frame.layout.written_out(s):
         if frame.split is not None and s.axis == frame.split.axis:
             raise Illegal(f"the loop over '{s.axis}' has parts, yet must be written out")
-        return _turns(frame, (s.axis,), partial(_guarded, frame, s), comment=True)
-    ends = turns_of(frame, s)
+        return _iterations(frame, (s.axis,), partial(_guarded, frame, s), comment=True)
+    ends = loop_range(frame, s)
     frame.at[s.axis] = None
     head = call(frame.depth, f"for {frame.start(s.axis)} in range", ends, ":")
     frame.depth += 1
@@ -69,24 +69,26 @@ def _loop(frame: Frame, s: Loop) -> list[str]:
     return [*head, *lines]
 
 
-def _turns(
+def _iterations(
     frame: Frame, names: Sequence[str], make: Callable[[], list[str]], comment: bool = False
 ) -> list[str]:
-    """Every turn of some axes, written out one after the other."""
+    """Every iteration of some axes, written out one after the other."""
     counts = [frame.schedule.trips(a) for a in names]
-    if math.prod(counts) > TURNS:
+    if math.prod(counts) > MOST_WRITTEN_OUT:
         raise Illegal(f"{math.prod(counts)} tiles along {', '.join(names)} fit no register file")
     for a in names:
         if frame.layout.scalar(a) and frame.run_time(a):
             raise Illegal(f"single positions of '{a}', known at run time only, are written out")
     found: list[str] = []
-    for turn in product(*(range(n) for n in counts)):
-        frame.at |= dict(zip(names, turn, strict=True))
+    for iteration in product(*(range(n) for n in counts)):
+        frame.at |= dict(zip(names, iteration, strict=True))
         lines = make()
         for a in reversed(names):
             lines = frame.define(a, lines)
         if comment and lines:
-            found.append(f"{TAB * frame.depth}# {names[0]}: turn {turn[0] + 1} of {counts[0]}")
+            found.append(
+                f"{TAB * frame.depth}# {names[0]}: iteration {iteration[0] + 1} of {counts[0]}"
+            )
         found += lines
     for a in names:
         del frame.at[a]
@@ -96,8 +98,8 @@ def _turns(
 # --- bounds
 
 
-def turns_of(frame: Frame, s: Loop) -> list[str]:
-    """First position, end and step of the turns that a loop takes (`Schedule.turns`)."""
+def loop_range(frame: Frame, s: Loop) -> list[str]:
+    """First position, end and step of the iterations that a loop takes (`Schedule.iterations`)."""
     tile, split = frame.schedule.tile(s.axis), frame.split
     edges = [edge(frame, index, greatest=False) for index in s.lo]
     low = [] if any(e.natural for e in edges) else ["0"]
@@ -111,14 +113,14 @@ def turns_of(frame: Frame, s: Loop) -> list[str]:
         return [first, last]
     if s.lo and first.isdigit():
         first = str(int(first) // tile * tile)
-    elif s.lo:  # a turn starts at a multiple of the tile
+    elif s.lo:  # an iteration starts at a multiple of the tile
         atom = first.isidentifier() or first.startswith(frame.dialect.word(""))
         first = f"{first if atom else f'({first})'} // {tile} * {tile}"
     return [first, last, str(tile)]
 
 
 def _guarded(frame: Frame, s: Loop) -> list[str]:
-    """A turn that is written out, taken only where the loop's bounds admit it."""
+    """An iteration that is written out, taken only where the loop's bounds admit it."""
     first, last = frame.first(s.axis), frame.last(s.axis)
     tests = []
     for index in s.lo:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from mcfuser.chain import Tensor
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
-from mcfuser.codegen.triton.tile import Value, aligned, both, cast, shape_text
+from mcfuser.codegen.triton.tile import TileValue, aligned, both, cast, shape_text
 from mcfuser.expr import Affine
-from mcfuser.lowering.triton.address import Step, address
+from mcfuser.lowering.triton.address import Stride, address
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
-from mcfuser.space.statement import Load, Share, Store
+from mcfuser.space.statement import Load, Store, StorePartial
 
 
 def load(frame: Frame, s: Load) -> list[str]:
@@ -40,7 +40,7 @@ def _through_map(frame: Frame, s: Load) -> list[str]:
         words = f"{frame.dialect.moving('reshape')}({words}, {shape})"
     space = layout.space(s.buffer)
     found = aligned(
-        frame.dialect, Value(words, tuple(lie), frame.schedule.buffer(s.buffer).dtype), space
+        frame.dialect, TileValue(words, tuple(lie), frame.schedule.buffer(s.buffer).dtype), space
     )
     words = cast(frame.dialect, found, frame.dtype(s.buffer)).text
     return [f"{TAB * frame.depth}{frame.tile(s.buffer)} = {words}"]
@@ -64,14 +64,14 @@ def corner(frame: Frame, s: Load) -> tuple[list[str], list[str]]:
 def store(frame: Frame, s: Store) -> list[str]:
     """The tile of an output, where it lies inside it."""
     if frame.groups is not None and s.buffer in frame.groups.stored:
-        value = Value(frame.tile(s.buffer), frame.layout.space(s.buffer), frame.dtype(s.buffer))
+        value = TileValue(frame.tile(s.buffer), frame.layout.space(s.buffer), frame.dtype(s.buffer))
         at, _ = corner(frame, Load(s.buffer, frame.groups.written(s)))
         tensor = frame.schedule.chain.tensor(s.tensor)
         return put(frame, s.buffer, cast(frame.dialect, value, tensor.dtype).text, at)
     return _put(frame, s.buffer, frame.schedule.chain.tensor(s.tensor))
 
 
-def share(frame: Frame, s: Share) -> list[str]:
+def share(frame: Frame, s: StorePartial) -> list[str]:
     """A part's tile of a reduction, into the workspace."""
     return _put(frame, s.buffer, frame.layout.workspace(s.buffer), "part")
 
@@ -112,7 +112,7 @@ def _of_part(tensor: Tensor, part: str) -> str:
 def _put(frame: Frame, name: str, tensor: Tensor, part: str | None = None) -> list[str]:
     space = frame.layout.space(name)
     where, *mask = _access(frame, tensor, _indices(frame, name), space, part)
-    tile = Value(frame.tile(name), space, frame.dtype(name))
+    tile = TileValue(frame.tile(name), space, frame.dtype(name))
     words = cast(frame.dialect, tile, tensor.dtype).text
     return call(frame.depth, frame.dialect.word("store"), [where, words, *mask])
 
@@ -146,7 +146,7 @@ def _access(
             continue
         along = aligned(frame.dialect, position, space).text
         (vectors if position.space else numbers).append(_times(frame, along, moves[a]))
-    offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
+    offset = [_elements(frame, Stride(n, extents)) for extents, n in fixed.items() if n]
     where = " + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])
     return [where, *_mask(frame, space)]
 
@@ -157,7 +157,7 @@ def _mask(frame: Frame, space: tuple[str, ...]) -> list[str]:
     return [f"mask={aligned(frame.dialect, mask, space).text}"] if mask is not None else []
 
 
-def _times(frame: Frame, position: str, steps: Sequence[Step]) -> str:
+def _times(frame: Frame, position: str, steps: Sequence[Stride]) -> str:
     """A position times what it moves an address by."""
     words = " + ".join(_elements(frame, step) for step in steps)
     if words == "1":
@@ -166,7 +166,7 @@ def _times(frame: Frame, position: str, steps: Sequence[Step]) -> str:
     return f"{position} * {words if atom else f'({words})'}"
 
 
-def _elements(frame: Frame, step: Step) -> str:
+def _elements(frame: Frame, step: Stride) -> str:
     factors = [frame.size(a) for a in step.extents]
     if step.number != 1 or not factors:
         factors.insert(0, str(step.number))

@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mcfuser.codegen.triton.source import Launch, Source, Workspace
+from mcfuser.codegen.triton.source import Launch, TritonSource, Workspace
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
 
 
-def to_record(source: Source) -> dict[str, Any]:
+def to_record(source: TritonSource) -> dict[str, Any]:
     """Everything of a source but its text, as JSON: launches with their arguments, grids and
     tensor maps, workspaces, threads. Names are those of the source's chain."""
     document = dataclasses.asdict(source)
@@ -22,7 +22,7 @@ def to_record(source: Source) -> dict[str, Any]:
 
 def from_record(
     record: Mapping[str, Any], text: str, tensors: Mapping[str, str], axes: Mapping[str, str]
-) -> Source:
+) -> TritonSource:
     """The source for a chain in which tensors and axes have other names: a binary takes its
     arguments by position, and its text keeps the names that it was compiled with.
 
@@ -34,7 +34,7 @@ def from_record(
     launches = tuple(_launch(one, names, axes) for one in record["launches"])
     if not launches:
         raise ValueError("the record of a kernel has no launch")
-    return Source(
+    return TritonSource(
         text,
         launches,
         tuple(names[p] for p in record["parameters"]),

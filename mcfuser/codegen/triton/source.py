@@ -26,11 +26,10 @@ class Workspace:
 class Launch:
     """A kernel of a source, and the blocks that it runs in.
 
-    It takes pointers to its `arguments`, tensors and workspaces; then `maps`, each of them by
-    value and followed by its shape (int32) and strides (int64); then an int32 for each of
-    `extents`, the axes whose extent is known at run time only. `grid` holds extents, such an axis
-    by its name, with the tile that one block covers; their turns are counted along x, and `parts`
-    along y.
+    It takes pointers to its `arguments`, tensors and workspaces; then `maps`, each of them by value
+    and followed by its shape (int32) and strides (int64); then an int32 for each of `extents`, the
+    axes whose extent is known at run time only. `grid` holds extents, such an axis by its name,
+    with the tile that one block covers; their iterations are counted along x, and `parts` along y.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TritonSource:
     """The text of one kernel, or of two that run one after the other, and how to launch them.
 
     `parameters` are the tensors that they take, the chain's inputs and then its outputs, `dtypes`

@@ -12,7 +12,7 @@ from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
 from mcfuser.codegen.triton.memory import load, share, store
 from mcfuser.codegen.triton.tile import (
     TERM,
-    Value,
+    TileValue,
     aligned,
     apply,
     both,
@@ -25,30 +25,40 @@ from mcfuser.codegen.triton.tile import (
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.space.statement import Combine, Compute, Fill, Init, Keep, Load, Repair, Share, Store
+from mcfuser.space.statement import (
+    Combine,
+    Compute,
+    Fill,
+    Init,
+    Load,
+    Repair,
+    SaveOld,
+    Store,
+    StorePartial,
+)
 
 LONG = 24
 
-Line = Load | Init | Compute | Keep | Repair | Share | Combine | Store
+SimpleStatement = Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
 
 
-def write(frame: Frame, s: Line) -> list[str]:
-    """The lines of a statement in the turn at hand. Raises Illegal where Triton has none."""
+def write(frame: Frame, s: SimpleStatement) -> list[str]:
+    """The lines of a statement in the iteration at hand. Raises Illegal where Triton has none."""
     match s:
         case Load():
             return load(frame, s)
         case Store():
             return store(frame, s)
-        case Share():
+        case StorePartial():
             return share(frame, s)
         case Combine():
             return combine(frame, s)
         case Init():
             return _assign(frame, s.buffer, frame.full(s.buffer, s.value))
-        case Keep():
+        case SaveOld():
             return _assign(frame, s.old, frame.tile(s.buffer))
-        case Compute() if s in frame.bare:
-            return _either(frame, s, frame.bare[s])
+        case Compute() if s in frame.unmasked:
+            return _either(frame, s, frame.unmasked[s])
         case Compute():
             return _compute(frame, s)
         case Repair():
@@ -59,11 +69,11 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
     return assign(frame.depth, frame.tile(buffer), words)
 
 
-def _either(frame: Frame, s: Compute, bare: Compute) -> list[str]:
-    """A statement as it is in a turn inside its domain, or on the edge."""
+def _either(frame: Frame, s: Compute, unmasked: Compute) -> list[str]:
+    """A statement as it is in an iteration inside its domain, or on the edge."""
     a, pad = of(frame).loop.axis, TAB * frame.depth
     frame.depth += 1
-    inside, outside = _compute(frame, bare), _compute(frame, s)
+    inside, outside = _compute(frame, unmasked), _compute(frame, s)
     frame.depth -= 1
     return [f"{pad}if {frame.start(a)} < {a}_inside:", *inside, f"{pad}else:", *outside]
 
@@ -116,7 +126,7 @@ def _compute(frame: Frame, s: Compute) -> list[str]:
 
 def _filled(frame: Frame, fill: Fill) -> list[str]:
     """The buffer with the fill's number past the ends of its axes, at which groups, that wait for
-    nothing in a turn, look only in turns that reach them."""
+    nothing in an iteration, look only in turns that reach them."""
     layout, chain, tile = frame.layout, frame.schedule.chain, frame.schedule.tile
     whole = {a for a in fill.axes if layout.width(a) == tile(a)}  # no lanes of the next tile
     reached = [a for a in fill.axes if a not in whole or a not in fill.ended]
@@ -145,17 +155,19 @@ def _factor(s: Compute) -> tuple[Expr, str]:
     return e, ""
 
 
-def _reduce(frame: Frame, s: Compute, body: Value, kept: tuple[str, ...], times: str) -> list[str]:
+def _reduce(
+    frame: Frame, s: Compute, body: TileValue, kept: tuple[str, ...], times: str
+) -> list[str]:
     kind = s.operator.reduce
     words = body.text
     for i in reversed(range(len(kept), len(body.space))):
         whole = f"{frame.dialect.word(kind)}({words}, {i})"
         words = whole if s.buffer not in frame.lanes else f"lanes({words})"
     words = f"{words}{times}" if words != body.text else f"{body.within(TERM)}{times}"
-    return _accumulate(frame, s, Value(words, kept, body.dtype))
+    return _accumulate(frame, s, TileValue(words, kept, body.dtype))
 
 
-def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
+def _accumulate(frame: Frame, s: Compute, step: TileValue) -> list[str]:
     name, larger = frame.tile(s.buffer), frame.dialect.word("maximum")
     if s.buffer in frame.fresh:
         least = repr(int(lowest(step.dtype))) if step.dtype in DISCRETE else "LOWEST"
@@ -167,9 +179,13 @@ def _accumulate(frame: Frame, s: Compute, step: Value) -> list[str]:
 
 
 def _masked(
-    frame: Frame, s: Compute, body: Value, conditions: Sequence[Value], order: Sequence[str],
+    frame: Frame,
+    s: Compute,
+    body: TileValue,
+    conditions: Sequence[TileValue],
+    order: Sequence[str],
     lines: list[str],
-) -> Value:  # fmt: skip
+) -> TileValue:
     """The value where all conditions hold, the identity of the reduction elsewhere."""
     to = frame.dialect
     mask = both(to, conditions, order)
@@ -184,7 +200,7 @@ def _masked(
         number = f"_{len(lines)}" if lines else ""
         inside = frame.part(f"{s.buffer}_mask{number}", inside, lines)
     words = f"{to.word('where')}({inside}, {aligned(to, body, space).text}, {identity})"
-    return Value(words, space, body.dtype)
+    return TileValue(words, space, body.dtype)
 
 
 # --- matrix products
@@ -209,7 +225,7 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     step = frame.named("part", f"{s.buffer}_step")
     lines += call(frame.depth, f"{step} = {to.moving('dot')}", [a, b, *precision])
     words = f"{to.moving('reshape')}({step}, {shape})"
-    return lines + _accumulate(frame, s, aligned(to, Value(words, flat, "float32"), kept))
+    return lines + _accumulate(frame, s, aligned(to, TileValue(words, flat, "float32"), kept))
 
 
 def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[str, str, str]:
@@ -218,7 +234,7 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
     first, second = s.body.args
     ends = s.masked_factors
     left, right = first, second
-    if _bare(first) != roles.left:
+    if _uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
     dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
@@ -258,5 +274,5 @@ def _operand(
     return f"{to.moving('reshape')}({text}, {shape_text(sizes)})"
 
 
-def _bare(e: Expr) -> Expr:
-    return _bare(e.arg) if isinstance(e, Cast) else e
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) else e

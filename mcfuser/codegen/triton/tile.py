@@ -35,7 +35,7 @@ _POWERS: Mapping[float, str] = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TileValue:
     """Text with the axes along which it extends, in the order of its dimensions."""
 
     text: str
@@ -57,8 +57,8 @@ class Scope:
     """
 
     dialect: Dialect
-    read: Callable[[Read], Value]
-    index: Callable[[str], Value]
+    read: Callable[[Read], TileValue]
+    index: Callable[[str], TileValue]
     order: tuple[str, ...]
     name: Callable[[str], str]
 
@@ -66,20 +66,22 @@ class Scope:
 _LONG = 64
 
 
-def literal(value: float | int | bool) -> Value:
+def literal(value: float | int | bool) -> TileValue:
     if isinstance(value, bool):
-        return Value(repr(value), (), "bool", constant=True)
+        return TileValue(repr(value), (), "bool", constant=True)
     if isinstance(value, int):
-        return Value(repr(value), (), "int32", UNARY if value < 0 else ATOM, True)
+        return TileValue(repr(value), (), "int32", UNARY if value < 0 else ATOM, True)
     if math.isinf(value) or math.isnan(value):
         sign = "-" if value < 0 else ""
-        return Value(f'{sign}float("{abs(value)}")', (), "float32", UNARY if sign else ATOM, True)
+        return TileValue(
+            f'{sign}float("{abs(value)}")', (), "float32", UNARY if sign else ATOM, True
+        )
     if value == LOWEST:
-        return Value("LOWEST", (), "float32", ATOM, True)
-    return Value(repr(value), (), "float32", UNARY if value < 0 else ATOM, True)
+        return TileValue("LOWEST", (), "float32", ATOM, True)
+    return TileValue(repr(value), (), "float32", UNARY if value < 0 else ATOM, True)
 
 
-def value(e: Expr, scope: Scope) -> Value:
+def value(e: Expr, scope: Scope) -> TileValue:
     """The text of an expression; raises Illegal for what Triton has no words for."""
     if isinstance(e, Const):
         return literal(e.value)
@@ -99,9 +101,9 @@ def value(e: Expr, scope: Scope) -> Value:
     return _folded(e.op, args) or apply(e.op, args, scope)
 
 
-def _folded(op: str, args: Sequence[Value]) -> Value | None:
-    """The operator applied to numbers that are known here: positions of a turn that is written
-    out, and constants."""
+def _folded(op: str, args: Sequence[TileValue]) -> TileValue | None:
+    """The operator applied to numbers that are known here: positions of an iteration that is
+    written out, and constants."""
     numbers = [_number(v) for v in args]
     if any(n is None for n in numbers):
         return None
@@ -110,7 +112,7 @@ def _folded(op: str, args: Sequence[Value]) -> Value | None:
     return literal(found.item())
 
 
-def _number(v: Value) -> float | int | bool | None:
+def _number(v: TileValue) -> float | int | bool | None:
     """The number that a constant's text is."""
     if not v.constant:
         return None
@@ -124,7 +126,7 @@ def _number(v: Value) -> float | int | bool | None:
         return None
 
 
-def _short(v: Value, scope: Scope) -> Value:
+def _short(v: TileValue, scope: Scope) -> TileValue:
     if len(v.text) < _LONG or v.constant:
         return v
     return replace(v, text=scope.name(v.text), strength=ATOM)
@@ -150,25 +152,25 @@ def _negated(e: Expr) -> Expr | None:
     return None
 
 
-def cast(to: Dialect, v: Value, dtype: str) -> Value:
+def cast(to: Dialect, v: TileValue, dtype: str) -> TileValue:
     """The value in another dtype, in the language `to`."""
     if v.dtype == dtype:
         return v
     if v.constant:
         return _constant(to, v, dtype)
     if dtype == "bool":
-        return Value(f"{v.within(SUM)} != 0", v.space, "bool", COMPARE)
-    return Value(f"{v.within(ATOM)}.to({to.word(dtype)})", v.space, dtype)
+        return TileValue(f"{v.within(SUM)} != 0", v.space, "bool", COMPARE)
+    return TileValue(f"{v.within(ATOM)}.to({to.word(dtype)})", v.space, dtype)
 
 
-def _constant(to: Dialect, v: Value, dtype: str) -> Value:
+def _constant(to: Dialect, v: TileValue, dtype: str) -> TileValue:
     """A constant of another dtype; what is no plain number becomes one where the kernel runs."""
     try:
         number = float(v.text)
     except ValueError:
         if dtype in DISCRETE:
             whole = to.full("()", v.text, named(v.dtype))
-            return Value(f"{whole}.to({to.word(dtype)})", (), dtype)
+            return TileValue(f"{whole}.to({to.word(dtype)})", (), dtype)
         return replace(v, dtype=dtype)
     if dtype == "bool":
         return literal(bool(number))
@@ -182,21 +184,21 @@ def named(dtype: str) -> str:
     return "int1" if dtype == "bool" else dtype
 
 
-def widen(to: Dialect, v: Value) -> Value:
+def widen(to: Dialect, v: TileValue) -> TileValue:
     """The value in a dtype that is computed in."""
     return cast(to, v, "float32") if v.dtype in HALF else v
 
 
-def _counted(to: Dialect, v: Value) -> Value:
+def _counted(to: Dialect, v: TileValue) -> TileValue:
     """The value as a number: a condition counts as 0 or 1."""
     if v.dtype != "bool":
         return v
     if v.constant:
         return literal(int(v.text == "True"))
-    return Value(f"{v.within(ATOM)}.to({to.word('int32')})", v.space, "int32")
+    return TileValue(f"{v.within(ATOM)}.to({to.word('int32')})", v.space, "int32")
 
 
-def aligned(to: Dialect, v: Value, space: Sequence[str]) -> Value:
+def aligned(to: Dialect, v: TileValue, space: Sequence[str]) -> TileValue:
     """The value with its dimensions in the order of `space`, and 1 for those that it lacks."""
     if not v.space or v.space == tuple(space):
         return v
@@ -210,14 +212,16 @@ def aligned(to: Dialect, v: Value, space: Sequence[str]) -> Value:
             text = f"{to.moving('permute')}({text}, ({order}))"
         strength = ATOM
     if kept == tuple(space):
-        return Value(text, kept, v.dtype, strength)
+        return TileValue(text, kept, v.dtype, strength)
     if strength < ATOM:
         text = f"({text})"
     places = ", ".join(":" if a in kept else "None" for a in space)
-    return Value(f"{text}[{places}]", tuple(space), v.dtype)
+    return TileValue(f"{text}[{places}]", tuple(space), v.dtype)
 
 
-def spread(to: Dialect, v: Value, space: Sequence[str], width: Callable[[str], int]) -> Value:
+def spread(
+    to: Dialect, v: TileValue, space: Sequence[str], width: Callable[[str], int]
+) -> TileValue:
     """The value with every dimension of `space` at its full width."""
     if v.space == tuple(space) and not v.constant:
         return v
@@ -228,14 +232,14 @@ def spread(to: Dialect, v: Value, space: Sequence[str], width: Callable[[str], i
         return aligned(to, v, space)
     else:
         words = f"{to.moving('broadcast_to')}({aligned(to, v, space).text}, {shape})"
-    return Value(words, tuple(space), v.dtype)
+    return TileValue(words, tuple(space), v.dtype)
 
 
 def shape_text(extents: Sequence[int]) -> str:
     return f"({', '.join(map(str, extents))}{',' if len(extents) == 1 else ''})"
 
 
-def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
+def apply(op: str, args: Sequence[TileValue], scope: Scope) -> TileValue:
     """An operator applied to tiles."""
     if op == "pow":
         return _power(args[0], args[1], scope)
@@ -251,56 +255,58 @@ def apply(op: str, args: Sequence[Value], scope: Scope) -> Value:
     if op in _INFIX:
         return _infix(op, parts[0], parts[1], space, dtype)
     if op == "not":
-        return Value(f"~{parts[0].within(ATOM)}", space, "bool", UNARY)
+        return TileValue(f"~{parts[0].within(ATOM)}", space, "bool", UNARY)
     if op == "neg":
-        return Value(f"-{parts[0].within(UNARY)}", space, dtype, UNARY)
+        return TileValue(f"-{parts[0].within(UNARY)}", space, dtype, UNARY)
     if op in ("max", "min", "abs"):
         words = ", ".join(cast(to, v, dtype).text for v in parts)
         function = to.word("abs" if op == "abs" else f"{op}imum")
-        return Value(f"{function}({words})", space, dtype)
+        return TileValue(f"{function}({words})", space, dtype)
     if op == "floor" and dtype in ("bool", "int32", "int64"):
         return parts[0]
     dtype = dtype if dtype == "float64" else "float32"
     x = cast(to, parts[0], dtype)
     if op == "floor":
-        return Value(f"{to.word('floor')}({x.text})", space, dtype)
+        return TileValue(f"{to.word('floor')}({x.text})", space, dtype)
     if op not in _FUNCTIONS:
         raise Illegal(f"operator '{op}' has no counterpart in Triton")
-    return Value(f"{to.word(op)}({x.text})", space, dtype)
+    return TileValue(f"{to.word(op)}({x.text})", space, dtype)
 
 
-def _infix(op: str, a: Value, b: Value, space: tuple[str, ...], dtype: str) -> Value:
+def _infix(op: str, a: TileValue, b: TileValue, space: tuple[str, ...], dtype: str) -> TileValue:
     strength, sign = _INFIX[op]
     if op == "div" and dtype in ("bool", "int32", "int64"):
         dtype = "float32"
     left = a.within(strength + (strength == COMPARE))
     result = "bool" if strength <= AND else dtype
     constant = a.constant and b.constant
-    return Value(f"{left} {sign} {b.within(strength + 1)}", space, result, strength, constant)
+    return TileValue(f"{left} {sign} {b.within(strength + 1)}", space, result, strength, constant)
 
 
-def _select(to: Dialect, condition: Value, a: Value, b: Value, space: tuple[str, ...]) -> Value:
+def _select(
+    to: Dialect, condition: TileValue, a: TileValue, b: TileValue, space: tuple[str, ...]
+) -> TileValue:
     dtype = max(a.dtype, b.dtype, key=_RANK.index)
     parts = (condition, cast(to, a, dtype), cast(to, b, dtype))
     words = ", ".join(aligned(to, v, space).text for v in parts)
-    return Value(f"{to.word('where')}({words})", space, dtype)
+    return TileValue(f"{to.word('where')}({words})", space, dtype)
 
 
-def _power(base: Value, exponent: Value, scope: Scope) -> Value:
+def _power(base: TileValue, exponent: TileValue, scope: Scope) -> TileValue:
     """One of the powers that need no more than a product, a root or a quotient (power.py)."""
     to, number = scope.dialect, float(exponent.text)
     base = cast(to, widen(to, base), "float32")
     if number in _POWERS:
         name = base.text if base.text.isidentifier() else scope.name(base.text)
-        return Value(_POWERS[number].format(name), base.space, base.dtype, TERM)
+        return TileValue(_POWERS[number].format(name), base.space, base.dtype, TERM)
     if number == 0.5:
-        return Value(f"{to.word('sqrt')}({base.text})", base.space, "float32")
+        return TileValue(f"{to.word('sqrt')}({base.text})", base.space, "float32")
     if number == -0.5:
-        return Value(f"{to.word('rsqrt')}({base.text})", base.space, "float32")
-    return Value(f"1.0 / {base.within(UNARY)}", base.space, "float32", TERM)
+        return TileValue(f"{to.word('rsqrt')}({base.text})", base.space, "float32")
+    return TileValue(f"1.0 / {base.within(UNARY)}", base.space, "float32", TERM)
 
 
-def both(to: Dialect, conditions: Sequence[Value], order: Sequence[str]) -> Value | None:
+def both(to: Dialect, conditions: Sequence[TileValue], order: Sequence[str]) -> TileValue | None:
     """All conditions at once, None where there is none."""
     if not conditions:
         return None
@@ -308,4 +314,4 @@ def both(to: Dialect, conditions: Sequence[Value], order: Sequence[str]) -> Valu
     parts = [aligned(to, c, space) for c in conditions]
     if len(parts) == 1:
         return parts[0]
-    return Value(" & ".join(p.within(AND + 1) for p in parts), space, "bool", AND)
+    return TileValue(" & ".join(p.within(AND + 1) for p in parts), space, "bool", AND)

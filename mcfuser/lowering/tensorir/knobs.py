@@ -12,7 +12,7 @@ LANE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Lowering:
+class TensorirKnobs:
     """The register micro-tile of products: rows, and vectors of columns; lanes of a vector."""
 
     rows: int = knob(8, (8, 6, 4))

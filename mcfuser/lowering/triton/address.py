@@ -10,31 +10,31 @@ from mcfuser.expr import Affine
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Stride:
     """Elements from one position to the next: a number times the extents of some axes."""
 
     number: int
     extents: tuple[str, ...] = ()
 
-    def times(self, number: int) -> Step:
-        return Step(self.number * number, self.extents)
+    def times(self, number: int) -> Stride:
+        return Stride(self.number * number, self.extents)
 
 
-Moves = Mapping[str, tuple[Step, ...]]
+Moves = Mapping[str, tuple[Stride, ...]]
 """For each axis that moves an address, the steps that add up when it moves by one position."""
 
 
-def steps(chain: Chain, tensor: Tensor) -> tuple[Step, ...]:
+def steps(chain: Chain, tensor: Tensor) -> tuple[Stride, ...]:
     """The step along each dimension: as the tensor's strides say, else dense and row-major."""
     if tensor.strides is not None:
-        return tuple(Step(n) for n in tensor.strides)
-    found: list[Step] = []
-    step = Step(1)
+        return tuple(Stride(n) for n in tensor.strides)
+    found: list[Stride] = []
+    step = Stride(1)
     for d in reversed(tensor.shape):
         found.insert(0, step)
         extent = d if isinstance(d, int) else chain.extent(d)
         if isinstance(extent, Bounds):
-            step = Step(step.number, (*step.extents, str(d)))
+            step = Stride(step.number, (*step.extents, str(d)))
         else:
             step = step.times(extent)
     return tuple(found)
@@ -42,7 +42,7 @@ def steps(chain: Chain, tensor: Tensor) -> tuple[Step, ...]:
 
 def address(
     chain: Chain, tensor: Tensor, indices: Sequence[Affine]
-) -> tuple[Moves, tuple[Step, ...]]:
+) -> tuple[Moves, tuple[Stride, ...]]:
     """What moves the address of an element with each axis, and where it starts."""
     moves: dict[str, dict[tuple[str, ...], int]] = {}
     start: dict[tuple[str, ...], int] = {(): tensor.offset}
@@ -55,8 +55,8 @@ def address(
     return {a: some for a, some in found.items() if some}, _some(start)
 
 
-def _some(numbers: Mapping[tuple[str, ...], int]) -> tuple[Step, ...]:
-    return tuple(Step(n, extents) for extents, n in numbers.items() if n)
+def _some(numbers: Mapping[tuple[str, ...], int]) -> tuple[Stride, ...]:
+    return tuple(Stride(n, extents) for extents, n in numbers.items() if n)
 
 
 def reach(chain: Chain, tensor: Tensor) -> int:

@@ -31,7 +31,7 @@ def _divisible(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowering:
+class TritonKnobs:
     """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; who
     combines the parts of a split: a kernel of its own, or the last block that ends a part; and
     whether operands of products come through tensor maps, where they can. `groups` gives warps

@@ -31,7 +31,7 @@ MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
+class TileLayout:
     """Facts about a schedule in Triton's terms. Raises Illegal where there are none."""
 
     schedule: Schedule
@@ -69,7 +69,7 @@ class Layout:
         return self.widths[a]
 
     def scalar(self, a: str) -> bool:
-        """The axis takes one position a turn: a number, no dimension of any tile."""
+        """The axis takes one position an iteration: a number, no dimension of any tile."""
         return self.widths[a] == 1
 
     def extending(self, axes: Iterable[str]) -> tuple[str, ...]:
@@ -130,9 +130,9 @@ class Layout:
         time only stand at their upper bounds."""
         chain, buffer = self.schedule.chain, self.schedule.buffer(name)
         shape = tuple(chain.size(a) for d in buffer.dims for a in d.index.axes)
-        return Tensor(self.beside(f"{name}_parts"), shape, buffer.dtype)
+        return Tensor(self.unused_name(f"{name}_parts"), shape, buffer.dtype)
 
-    def beside(self, wish: str) -> str:
+    def unused_name(self, wish: str) -> str:
         """A name that no tensor of the chain has."""
         while any(t.name == wish for t in self.schedule.chain.tensors):
             wish += "_"
@@ -145,7 +145,7 @@ class Layout:
         return kept(self.schedule.buffer(name), self._several)
 
     def written_out(self, loop: Loop) -> bool:
-        """The loop's turns are written one after the other."""
+        """The loop's iterations are written one after the other."""
         return written_out(loop, self._buffers, self._several)
 
     def _several(self, a: str) -> bool:

@@ -31,7 +31,7 @@ BASE = 36.0
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class TritonCandidates:
     """A plan's candidates under Triton: `tiles` [candidates, axes], `warps` and `stages` each;
     `last` where the last block to end combines the parts of a split, and not a second kernel;
     `tma` where operands of products come through tensor maps."""
@@ -103,10 +103,10 @@ class Lowered:
             return np.zeros(len(self.tiles), bool)
         return self.tma
 
-    def ahead(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
-        """The load is in flight while the turns before it compute: it must be in a pipelined loop,
-        and have four bytes for each thread to copy, the least that the hardware copies unasked. (A
-        vector is spread as the tile is that it meets.)"""
+    def asynchronous(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
+        """The load is in flight while the iterations before it compute: it must be in a pipelined
+        loop, and have four bytes for each thread to copy, the least that the hardware copies
+        unasked. (A vector is spread as the tile is that it meets.)"""
         flat = sum(d.index.plain is not None for d in self.buffer(load.buffer).dims) < 2
         enough = self.held(load.buffer) >= COPIED * 32 * self.warps
         enough = flat | self.mapped(load) | enough
@@ -123,7 +123,7 @@ class Lowered:
         for i, (s, _) in enumerate(self.facts.points):
             alive = sum((size for first, last, size in spans if first <= i <= last), 0.0)
             if isinstance(s, Compute) and s.operator.out in self.dots:
-                alive = alive + self._turned(s)
+                alive = alive + self._exchanged(s)
             most = np.maximum(most, alive)
         return most
 
@@ -139,7 +139,7 @@ class Lowered:
             inside = [j for j, (_, o) in enumerate(self.facts.points) if loop in o]
             first, last = min(first, *inside), max(last, *inside)
             for x in outer:
-                size = size * (self.sizes.turns(x) if x.kind == "unrolled" else 1)
+                size = size * (self.sizes.iterations(x) if x.kind == "unrolled" else 1)
         return first, last, size
 
     def buffer(self, name: str) -> Buffer:
@@ -173,7 +173,7 @@ class Lowered:
     def _asked(self) -> dict[str, Floats]:
         return {}
 
-    def _turned(self, s: Compute) -> Floats:
+    def _exchanged(self, s: Compute) -> Floats:
         """Bytes through which a computed left operand goes from one warp to others."""
         dot, roles = self.dots[s.operator.out], self.facts.products[s.operator.out]
         if self.loaded(roles.left.tensor):
@@ -202,7 +202,7 @@ class Lowered:
             found += ~dot.grouped * dot.depth / 64 * fragments
         for s, outer in self.facts.points:
             if isinstance(s, Load):
-                held = ~(self.ahead(s, outer) | self.mapped(s))
+                held = ~(self.asynchronous(s, outer) | self.mapped(s))
                 found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
                 size = _times(self.asked(a) for a in s.operator.related) / threads

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from mcfuser.chain import Chain, Product
 from mcfuser.lowering.triton.instructions import LEAST
 
-Count = int | NDArray[np.int64]
+IntOrInts = int | NDArray[np.int64]
 """A number, or one for each of many candidates."""
 
 
 def widths(
-    chain: Chain, products: Iterable[Product], tile: Callable[[str], Count]
+    chain: Chain, products: Iterable[Product], tile: Callable[[str], IntOrInts]
 ) -> dict[str, NDArray[np.int64]]:
     """Lanes by axis: a power of two, and enough of them for every product."""
     found: dict[str, Any] = {a.name: power(np.asarray(tile(a.name))) for a in chain.axes}

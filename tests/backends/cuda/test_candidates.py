@@ -83,7 +83,7 @@ def test_elsewhere_it_may() -> None:
     assert any(depths.get(3, 1.0) < depths.get(2, 0.0) for depths in made.values())
 
 
-def test_groups_are_expected_to_gain_where_turns_are_many(heads) -> None:
+def test_groups_are_expected_to_gain_where_iterations_are_many(heads) -> None:
     best = heads.rows[int(np.argmin(times(heads)))]
     assert heads.settings(best).groups
 

@@ -14,8 +14,9 @@ from mcfuser.backends.cuda.backend import CUDA, CudaBackend
 from mcfuser.backends.cuda.builder import compiled
 from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.triton import Lowering, from_record, generate
+from mcfuser.codegen.triton import from_record, generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.measure.case import Case
 from mcfuser.measure.request import Inputs, Measured, MeasureRequest
 from mcfuser.measure.worker import Worker
@@ -27,10 +28,10 @@ H200 = CATALOGUE["nvidia/h200"]
 CHAIN = gemm(1, 64, 64, 32, 32, "float16")
 
 
-PLAIN = Lowering(4, 2)
+PLAIN = TritonKnobs(4, 2)
 
 
-def kernel(lowering: Lowering = PLAIN) -> Kernel:
+def kernel(lowering: TritonKnobs = PLAIN) -> Kernel:
     found = distinct(prune(space(CHAIN), H200)[0])
     plan, tiles = found.tables[0]
     schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
@@ -211,7 +212,7 @@ def test_a_gpu_that_there_was_no_time_for_is_not_given_up(monkeypatch) -> None:
 
 
 def test_tensor_maps_travel_with_a_kernel() -> None:
-    one = kernel(Lowering(tma=True))
+    one = kernel(TritonKnobs(tma=True))
     again = Kernel.from_json(json.loads(json.dumps(one.to_json())))
     names = {t.name: t.name for t in CHAIN.tensors}, {a.name: a.name for a in CHAIN.axes}
     (launch,) = from_record(again.launch, again.source, *names).launches

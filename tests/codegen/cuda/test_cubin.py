@@ -12,7 +12,8 @@ import pytest
 
 from mcfuser.chain import attention
 from mcfuser.codegen.cuda.cubin import compile_source
-from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton import TritonSource, generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, tilings
 from mcfuser.space.statement import Illegal
 from tests.support.triton_cases import LINES, chain_named, scheduled
@@ -20,10 +21,10 @@ from tests.support.triton_cases import LINES, chain_named, scheduled
 ELF = b"\x7fELF"
 
 
-def small(dtype: str = "float16", name: str = "kernel", **lowering: int) -> Source:
+def small(dtype: str = "float16", name: str = "kernel", **lowering: int) -> TritonSource:
     tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
     schedule = scheduled(attention(2, 64, 64, 32, 32, dtype), "mh.nk", tiles)
-    return generate(schedule, name, Lowering(**lowering))
+    return generate(schedule, name, TritonKnobs(**lowering))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
@@ -63,7 +64,7 @@ def test_rows_one_at_a_time_compile() -> None:
 def test_spills_are_seen() -> None:
     tiles = {"m": 128, "n": 128, "k": 64, "h": 256}
     chain = attention(1, 128, 256, 64, 256, "float16")
-    source = generate(scheduled(chain, "mh.nk", tiles), "kernel", Lowering(warps=4))
+    source = generate(scheduled(chain, "mh.nk", tiles), "kernel", TritonKnobs(warps=4))
     binary = compile_source(source, "sm_80")
     assert binary.spills > 0
 

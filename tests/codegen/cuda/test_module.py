@@ -12,9 +12,10 @@ from tvm import relax
 from mcfuser.chain import attention
 from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.codegen.cuda.cubin import Binary, compile_source
-from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton import TritonSource, generate
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DeviceError
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.statement import Illegal
 from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split, tvm
 from tests.support.triton_cases import run_time, scheduled
@@ -25,18 +26,18 @@ gpu = pytest.mark.skipif(bool(MISSING), reason=f"the gpu extra is not installed:
 
 
 @pytest.fixture(scope="module")
-def mapped() -> tuple[Source, Binary]:
+def mapped() -> tuple[TritonSource, Binary]:
     tiles = {"m": 32, "n": 32, "k": 32, "h": 32}
     chain = attention(2, 64, 64, 32, 32, "float16")
     tensors = [replace(t, offset=32, strides=(2048, 32, 1)) if t.name == "K" else t
                for t in chain.tensors]  # fmt: skip
     schedule = scheduled(replace(chain, tensors=tuple(tensors)), "mh.nk", tiles)
-    source = generate(schedule, "mapped_attention", Lowering(tma=True))
+    source = generate(schedule, "mapped_attention", TritonKnobs(tma=True))
     return source, compile_source(source, "sm_90")
 
 
 @gpu
-def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[Source, Binary]) -> None:
+def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[TritonSource, Binary]) -> None:
     source, binary = compiled
     module = module_with(source, binary)
     library = cuda_module.build(
@@ -50,7 +51,9 @@ def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[Source, Binar
 
 
 @gpu
-def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(split: tuple[Source, Binary]) -> None:
+def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(
+    split: tuple[TritonSource, Binary],
+) -> None:
     source, binary = split
     library = cuda_module.build(
         module_with(source, binary), device_named("h200"), [cuda_module.kernel(source, binary)]
@@ -62,7 +65,7 @@ def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(split: tuple[Sourc
     assert b"__global__" not in library
 
 
-def test_a_split_launches_its_kernels_in_order(split: tuple[Source, Binary]) -> None:
+def test_a_split_launches_its_kernels_in_order(split: tuple[TritonSource, Binary]) -> None:
     source, binary = split
     words = cuda_module.launcher(source, binary, PHYSICAL).script()
     calls = [line for line in words.splitlines() if "call_packed" in line]
@@ -83,7 +86,7 @@ ENCODE = "runtime.cuTensorMapEncodeTiled"
 @pytest.mark.skipif(
     tvm.get_global_func(ENCODE, allow_missing=True) is not None, reason="TVM's CUDA runtime is here"
 )
-def test_a_launcher_hands_tensor_maps_over(mapped: tuple[Source, Binary]) -> None:
+def test_a_launcher_hands_tensor_maps_over(mapped: tuple[TritonSource, Binary]) -> None:
     """Run on this CPU, with stand-ins for the driver's function and the kernel."""
     source, binary = mapped
     shapes = {n: (2, 65, 32) if n == "K" else shape for n, shape in PHYSICAL.items()}
@@ -113,7 +116,7 @@ def test_a_launcher_hands_tensor_maps_over(mapped: tuple[Source, Binary]) -> Non
 
 
 @gpu
-def test_a_module_is_built_with_tensor_maps(mapped: tuple[Source, Binary]) -> None:
+def test_a_module_is_built_with_tensor_maps(mapped: tuple[TritonSource, Binary]) -> None:
     source, binary = mapped
     kernel = cuda_module.kernel(source, binary)
     ((_, types),) = kernel.functions
@@ -128,7 +131,7 @@ def test_a_module_is_built_with_tensor_maps(mapped: tuple[Source, Binary]) -> No
     assert b"__global__" not in library
 
 
-def test_extents_known_at_run_time_only_are_refused(compiled: tuple[Source, Binary]) -> None:
+def test_extents_known_at_run_time_only_are_refused(compiled: tuple[TritonSource, Binary]) -> None:
     chain = run_time(attention(2, 64, 64, 32, 32, "float16"), "n")
     source = generate(scheduled(chain, "mh.nk", dict.fromkeys("mnkh", 32)), "f")
     with pytest.raises(Illegal, match="axis 'n' has an extent that is known at run time only"):
@@ -136,7 +139,7 @@ def test_extents_known_at_run_time_only_are_refused(compiled: tuple[Source, Bina
 
 
 @gpu
-def test_what_the_compiler_refuses_is_one_sentence(compiled: tuple[Source, Binary]) -> None:
+def test_what_the_compiler_refuses_is_one_sentence(compiled: tuple[TritonSource, Binary]) -> None:
     source, binary = compiled
     device = replace(device_named("nvidia/h200"), arch="sm_12")
     with pytest.raises(DeviceError, match=r"device 'nvidia/h200' cannot be built: .+") as caught:
@@ -144,7 +147,7 @@ def test_what_the_compiler_refuses_is_one_sentence(compiled: tuple[Source, Binar
     assert "\n" not in str(caught.value)
 
 
-def test_two_kernels_of_one_name_are_refused(compiled: tuple[Source, Binary]) -> None:
+def test_two_kernels_of_one_name_are_refused(compiled: tuple[TritonSource, Binary]) -> None:
     one = cuda_module.kernel(*compiled)
     with pytest.raises(ValueError, match="two kernels of one name"):
         cuda_module.build(
@@ -153,14 +156,14 @@ def test_two_kernels_of_one_name_are_refused(compiled: tuple[Source, Binary]) ->
 
 
 def test_missing_packages_are_named(
-    compiled: tuple[Source, Binary], monkeypatch: pytest.MonkeyPatch
+    compiled: tuple[TritonSource, Binary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_module, "NEEDED", ("no_such.package",))
     with pytest.raises(DeviceError, match=r"needs the package no_such\.package.*mcfuser\[gpu\]"):
         cuda_module.build(module_with(*compiled), device_named("nvidia/h200"), [])
 
 
-def test_large_constants_travel_apart_and_come_back(compiled: tuple[Source, Binary]) -> None:
+def test_large_constants_travel_apart_and_come_back(compiled: tuple[TritonSource, Binary]) -> None:
     module = module_with(*compiled)
     light, constants = cuda_module.lift_constants(module)
     assert [a.shape for a in constants.values()] == [(2, 256, 128)]
@@ -172,7 +175,7 @@ def test_large_constants_travel_apart_and_come_back(compiled: tuple[Source, Bina
     tvm.ir.assert_structural_equal(bound["main"], module["main"])
 
 
-def test_the_launcher_takes_physical_shapes(compiled: tuple[Source, Binary]) -> None:
+def test_the_launcher_takes_physical_shapes(compiled: tuple[TritonSource, Binary]) -> None:
     source, binary = compiled
     function = cuda_module.launcher(source, binary, PHYSICAL)
     words = function.script()

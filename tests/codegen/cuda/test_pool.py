@@ -15,8 +15,9 @@ import pytest
 from mcfuser.chain import gemm
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import TRIES, Compilers
-from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton import TritonSource, generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.prune import distinct, prune, space
 from tests.support.compiled import compile_all
 from tests.support.processes import alive, eventually
@@ -26,7 +27,7 @@ def source():
     chain = gemm(1, 64, 64, 32, 32, "float16")
     plan, tiles = distinct(prune(space(chain), CATALOGUE["nvidia/h200"])[0]).tables[0]
     schedule = plan.schedule(dict(zip(plan.axes, (int(n) for n in tiles[0]), strict=True)))
-    return generate(schedule, "kernel", Lowering(4, 2))
+    return generate(schedule, "kernel", TritonKnobs(4, 2))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_sources_are_compiled_side_by_side_and_may_crash() -> None:
     ]
 
 
-def held(right: Source, gate: Path, then: str = "pass") -> Source:
+def held(right: TritonSource, gate: Path, then: str = "pass") -> TritonSource:
     """A source that compiles only once the gate is there."""
     words = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)\n{then}"
     return replace(right, text=right.text.replace("@triton.jit", f"{words}\n@triton.jit", 1))

@@ -13,8 +13,9 @@ import tvm
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
 from mcfuser.chain import Bounds, Chain, attention, fixed, from_json, gemm
-from mcfuser.codegen.tensorir import Lowering, Source, flat_size, generate
+from mcfuser.codegen.tensorir import TensorirSource, flat_size, generate
 from mcfuser.codegen.tensorir.build import compile_function
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import Expression, bind, loop_axes, parse, tilings
 from mcfuser.space.place import place
 from mcfuser.space.program import Program
@@ -26,7 +27,7 @@ from tests.support.schedules import LINES, build, random_inputs, schedules
 from tests.support.tensorir_agree import WIDE, call, compiled, error, run
 
 GOLDEN = GOLDEN / "tensorir"
-NARROW = Lowering(4, 3, 8)
+NARROW = TensorirKnobs(4, 3, 8)
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
 SEEDS, DRAWN = 8, 80
@@ -119,7 +120,7 @@ def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.Fixtur
     """A fifth of each kind: every chain, bound or not, ragged, packed."""
     rng = random.Random(seed)
     count = (request.config.getoption("--cases") or DRAWN) // SEEDS
-    drawn: list[tuple[str, Schedule, Chain, Source]] = []
+    drawn: list[tuple[str, Schedule, Chain, TensorirSource]] = []
     while len(drawn) < count:
         kind = KINDS[len(drawn) % len(KINDS)]
         try:
@@ -143,7 +144,7 @@ def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.Fixtur
 @pytest.mark.parametrize("parts", [2, 3, 4, 6])
 @pytest.mark.parametrize("name", ["attention", "gemm"])
 def test_parts_that_are_empty_add_nothing(name: str, parts: int) -> None:
-    """Of four turns, three parts take two, two and none, and six leave two without any."""
+    """Of four iterations, three parts take two, two and none, and six leave two without any."""
     chain = build(name, {"b": 2, "m": 20, "n": 60, "k": 8, "h": 20})
     tiles = {"b": 1, "m": 16, "n": 16, "k": 8, "h": 32}
     schedule = parted(chain, parse("mh.nk"), tiles, "n", parts)

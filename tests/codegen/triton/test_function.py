@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import Chain, attention, from_json, gemm
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, bindable, tilings
 from mcfuser.space.statement import Illegal
 from tests.support.chains import renamed
@@ -134,7 +135,7 @@ def test_affine_indices() -> None:
     agree(scheduled(chain, "mn.k", {"m": 16, "n": 16, "k": 3}), chain)
 
 
-def test_loops_take_the_turns_that_the_domain_admits() -> None:
+def test_loops_take_the_iterations_that_the_domain_admits() -> None:
     chain = chain_named("causal", {**SMALL, "m": 64})
     schedule = scheduled(chain, "mh.nk", {"m": 16, "n": 16, "k": 32, "h": 32})
     source = agree(schedule, chain)
@@ -149,7 +150,7 @@ def test_a_window_starts_where_a_tile_does() -> None:
     assert f"for n_start in range({first}, tl.minimum(m_start + 16, 90), 24):" in source.text
 
 
-def test_turns_that_are_written_out_are_guarded() -> None:
+def test_iterations_that_are_written_out_are_guarded() -> None:
     """With n whole, the scores of every tile stay in registers; those above the diagonal go."""
     chain = chain_named("causal", {**SMALL, "m": 64})
     schedule = scheduled(chain, "mh.kn", {"m": 16, "n": 16, "k": 16, "h": 32})
@@ -269,7 +270,7 @@ def test_the_source_says_how_to_launch_it() -> None:
     schedule = scheduled(
         attention(3, 64, 64, 32, 32, "float16"), "mh.nk", sizes("m=16 n=16 k=32 h=16")
     )
-    source = generate(schedule, "kernel", Lowering(warps=8, stages=3))
+    source = generate(schedule, "kernel", TritonKnobs(warps=8, stages=3))
     assert source.grid == (3 * 4 * 2, 1, 1)
     assert source.parameters == ("Q", "K", "V", "O")
     assert source.dtypes == ("float16",) * 4

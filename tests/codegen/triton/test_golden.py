@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from mcfuser.codegen.cuda.cubin import Binary
-from mcfuser.codegen.triton import Lowering, Source, generate
+from mcfuser.codegen.triton import TritonSource, generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from tests.support.compiled import compile_all
 from tests.support.hopper_chains import chain_of
 from tests.support.paths import GOLDEN
@@ -28,10 +29,10 @@ class Golden:
     split: str | None = None
     parts: int = 1
     run_time: str = ""
-    lowering: Lowering = Lowering()  # noqa: RUF009 - frozen
+    lowering: TritonKnobs = TritonKnobs()  # noqa: RUF009 - frozen
 
 
-GROUPS = Lowering(tma=True, groups=True)
+GROUPS = TritonKnobs(tma=True, groups=True)
 GOLDENS = {
     "attention_deep": Golden("attention", "mh.nk", "m=64 n=64 k=64 h=64"),
     "attention_whole_scores": Golden("attention", "mh.kn", "m=64 n=128 k=32 h=64"),
@@ -42,7 +43,7 @@ GOLDENS = {
     "attention_causal": Golden("causal", "mh.nk", "m=64 n=32 k=64 h=64", "float32"),
     "attention_causal_whole": Golden("causal", "mh.kn", "m=64 n=128 k=32 h=64"),
     "attention_causal_tma": Golden(
-        "causal", "mh.nk", "m=64 n=64 k=64 h=64", lowering=Lowering(stages=3, tma=True)
+        "causal", "mh.nk", "m=64 n=64 k=64 h=64", lowering=TritonKnobs(stages=3, tma=True)
     ),
     "attention_local": Golden("local", "mh.nk", "m=64 n=32 k=64 h=64", extents={"n": 512}),
     "attention_masked": Golden("masked", "mh.nk", "m=32 n=32 k=64 h=64", "float32", {"n": 200}),
@@ -51,7 +52,7 @@ GOLDENS = {
     ),
     "attention_split_last": Golden(
         "attention", "mh.nk", "m=1 n=64 k=64 h=64", extents={"m": 1, "n": 2048}, split="n", parts=8,
-        lowering=Lowering(combine="last"),
+        lowering=TritonKnobs(combine="last"),
     ),
     "attention_run_time": Golden("causal", "mh.nk", "m=64 n=64 k=64 h=64", run_time="bmn"),
     "gemm_deep": Golden("gemm", "mh.nk", "m=64 n=64 k=32 h=64"),
@@ -61,7 +62,7 @@ GOLDENS = {
     "linear": Golden("linear", "mn.k", "m=64 n=64 k=32", "float32"),
     "linear_tma": Golden(
         "linear", "mn.k", "m=64 n=128 k=64", extents={"m": 500, "k": 512},
-        lowering=Lowering(stages=4, tma=True),
+        lowering=TritonKnobs(stages=4, tma=True),
     ),
     "linear_split": Golden(
         "linear", "mn.k", "m=64 n=64 k=32", extents={"m": 60, "k": 1024}, split="k", parts=5
@@ -83,7 +84,7 @@ GOLDENS = {
 }  # fmt: skip
 
 
-def source_of(name: str) -> Source:
+def source_of(name: str) -> TritonSource:
     golden = GOLDENS[name]
     tiles = {a: int(n) for a, n in (w.split("=") for w in golden.tiles.split())}
     form = chain_of if golden.lowering.groups else chain_named

@@ -9,7 +9,8 @@ from itertools import product
 import pytest
 
 from mcfuser.chain import Chain
-from mcfuser.codegen.triton import Lowering, generate, grid
+from mcfuser.codegen.triton import generate, grid
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -33,7 +34,7 @@ def places(c: Chain, m: int = 16) -> list[Mapping[str, int]]:
     """Where each block works, in the order in which they start."""
     plan = Plan(program(c), parse("gmh.nk"), frozenset("hk"))
     schedule = plan.schedule({"g": 1, "m": m, "n": 16, "k": 16, "h": 16})
-    text = generate(schedule, "kernel", Lowering()).text
+    text = generate(schedule, "kernel", TritonKnobs()).text
     lines = re.findall(r"^    (\w+) = (.*\bpid\b.*)$", text, re.MULTILINE)
     count = c.size("b") * c.size("g") * (c.size("m") // m)
     found = []

@@ -13,7 +13,8 @@ from random import Random
 import pytest
 
 from mcfuser.chain import fixed
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.statement import Illegal, loops
 from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
 from tests.support.triton_cases import Drawn, drawn
@@ -22,7 +23,7 @@ from tests.support.triton_interpreted import Case, interpreted
 CASES, MAPPED = 100, 40
 
 
-def cases(seed: int, count: int, lowering: Lowering, step: int = 1) -> list[tuple[Drawn, Case]]:
+def cases(seed: int, count: int, lowering: TritonKnobs, step: int = 1) -> list[tuple[Drawn, Case]]:
     rng, found = Random(seed), []
     while len(found) < count:
         case = drawn(rng, step)
@@ -56,7 +57,7 @@ def test_random_chains_agree_with_the_oracle(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     count = request.config.getoption("--cases") or CASES
-    drawn_cases = cases(0, count, Lowering())
+    drawn_cases = cases(0, count, TritonKnobs())
     kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
     assert all(kinds[f"split, {c}"] >= count // 10 for c in ("kernel", "last")), kinds
     assert kinds["bounded"] >= count // 10, kinds
@@ -66,7 +67,7 @@ def test_random_chains_agree_with_the_oracle(
 
 
 def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
-    drawn_cases = cases(1, MAPPED, Lowering(tma=True), step=8)
+    drawn_cases = cases(1, MAPPED, TritonKnobs(tma=True), step=8)
     kinds = Counter(kind for case, _ in drawn_cases for kind in _kinds(case))
     assert all(kinds[f"split, {c}"] >= MAPPED // 20 for c in ("kernel", "last")), kinds
     assert kinds["bounded"] >= MAPPED // 10, kinds

@@ -6,7 +6,8 @@ import pytest
 
 from mcfuser.chain import attention, from_json
 from mcfuser.codegen.cuda.cubin import compile_source
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import generate
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.statement import Illegal
 from tests.support.triton_agree import agree
 from tests.support.triton_cases import chain_named, deep, run_time, scheduled
@@ -35,7 +36,7 @@ def test_parts_follow_the_extent(combine: str, extent: int) -> None:
     chain = run_time(attention(2, 20, 70, 16, 16), "n")
     tiles = {"m": 16, "n": 16, "k": 16, "h": 16}
     schedule = scheduled(chain, "mh.nk", tiles, "n", 3)
-    agree(schedule, chain, lowering=Lowering(combine=combine), extents={"n": extent})
+    agree(schedule, chain, lowering=TritonKnobs(combine=combine), extents={"n": extent})
 
 
 @pytest.mark.parametrize("extent", [1, 31, 32])
@@ -56,7 +57,7 @@ def test_the_launcher_counts_blocks_by_extents() -> None:
     chain = run_time(attention(4, 100, 64, 16, 32), "bm")
     source = generate(scheduled(chain, "mh.nk", {"m": 32, "n": 32, "k": 16, "h": 16}), "f")
     (launch,) = source.launches
-    assert launch.extents == ("m",), "the outermost turn needs no count"
+    assert launch.extents == ("m",), "the outermost iteration needs no count"
     assert launch.grid == (("b", 1), ("m", 32), (32, 16))
     assert launch.blocks({"b": 3, "m": 65}) == (3 * 3 * 2, 1, 1)
     with pytest.raises(KeyError):

@@ -12,8 +12,9 @@ import pytest
 
 from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.cuda.cubin import compile_source
-from mcfuser.codegen.triton import Launch, Lowering, Workspace, generate
+from mcfuser.codegen.triton import Launch, Workspace, generate
 from mcfuser.expr import rename
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Combine, Illegal, Init, Loop, statements
 from tests.support.triton_agree import agree
@@ -46,7 +47,7 @@ def test_parts_are_combined(
 ) -> None:
     chain = chain_named(name, SIZES)
     schedule = placed(chain, expression, split, parts)
-    agree(schedule, chain, lowering=Lowering(combine=combine))
+    agree(schedule, chain, lowering=TritonKnobs(combine=combine))
 
 
 @pytest.mark.parametrize("combine", VARIANTS)
@@ -68,17 +69,17 @@ def test_what_is_combined_enters_a_product_without_a_mask(weight: str, combine: 
     tiles = {"m": 16, "n": 16, "k": 16, "h": 24, "i": 16}
     schedule = scheduled(chain, "mi.nkh", tiles, "n", 3)
     assert any(isinstance(s, Combine) and s.repairs for s, _ in statements(schedule.body))
-    text = agree(schedule, chain, lowering=Lowering(combine=combine)).text
+    text = agree(schedule, chain, lowering=TritonKnobs(combine=combine)).text
     assert "tl.where(h_in" not in text
 
 
 @pytest.mark.parametrize("combine", VARIANTS)
-def test_parts_without_turns_change_nothing(combine: str) -> None:
-    """Five parts of two turns each, of six turns: the last two have none."""
+def test_parts_without_iterations_change_nothing(combine: str) -> None:
+    """Five parts of two iterations each, of six iterations: the last two have none."""
     chain = chain_named("causal", {**SIZES, "n": 90})
     schedule = placed(chain, "mh.nk", "n", 5)
     assert (schedule.trips("n"), schedule.span("n")) == (6, 2)
-    agree(schedule, chain, lowering=Lowering(combine=combine))
+    agree(schedule, chain, lowering=TritonKnobs(combine=combine))
 
 
 def test_many_parts_are_combined_in_a_loop() -> None:
@@ -115,7 +116,7 @@ def test_two_kernels_take_what_they_use() -> None:
 
 def test_one_kernel_counts_the_parts_that_have_ended() -> None:
     chain = attention(3, 40, 96, 16, 32, "float16")
-    source = generate(placed(chain, "mh.nk", "n", 3), "f", Lowering(combine="last"))
+    source = generate(placed(chain, "mh.nk", "n", 3), "f", TritonKnobs(combine="last"))
     (launch,) = source.launches
     assert launch.arguments == ("Q", "K", "V", "O", "R_parts", "Z_parts", "U_parts", "ended")
     assert source.workspace[-1] == Workspace("ended", "int32", 18, zero=True)
@@ -131,7 +132,7 @@ def test_workspaces_are_named_apart_from_tensors() -> None:
         chain.outputs,
     )  # fmt: skip
     schedule = placed(renamed, "n.k", "k", 2)
-    source = agree(schedule, renamed, lowering=Lowering(combine="last"))
+    source = agree(schedule, renamed, lowering=TritonKnobs(combine="last"))
     assert [w.name for w in source.workspace] == ["C_parts_", "ended_"]
 
 
@@ -141,7 +142,7 @@ def test_what_stands_before_the_parts_is_refused() -> None:
     schedule = replace(schedule, body=_with_init(schedule.body))
     for combine in VARIANTS:
         with pytest.raises(Illegal, match="a statement stands before the loop over parts"):
-            generate(schedule, "f", Lowering(combine=combine))
+            generate(schedule, "f", TritonKnobs(combine=combine))
 
 
 def _with_init(body):
@@ -158,7 +159,7 @@ def test_the_last_block_loads_what_the_others_have_stored(arch: str, tmp_path: P
     """In the machine's code: every thread's stores, a barrier, the fence and the count of one
     thread, a barrier, and loads that pass by the first level of cache."""
     chain = attention(2, 16, 256, 32, 32, "float16")
-    source = generate(placed(chain, "mh.nk", "n", 4), "f", Lowering(combine="last"))
+    source = generate(placed(chain, "mh.nk", "n", 4), "f", TritonKnobs(combine="last"))
     code = " ".join(_instructions(compile_source(source, arch).cubin, tmp_path))
     before, count, after = code.partition("ATOM")
     assert count

@@ -28,18 +28,18 @@ def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
     for k_start in range(0, 64, 32):
         k = k_start + tl.arange(0, 32)
         Q = tl.load(Q_ptr + b * 32768 + m[:, None] * 64 + k[None, :])
-        # n: turn 1 of 2
+        # n: iteration 1 of 2
         n = tl.arange(0, 128)
         K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
         S_0 = tl.dot(Q, K, S_0)
-        # n: turn 2 of 2
+        # n: iteration 2 of 2
         n = 128 + tl.arange(0, 128)
         K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
         S_1 = tl.dot(Q, K, S_1)
     R = tl.full((64,), LOWEST, tl.float32)
     Z = tl.zeros((64,), tl.float32)
     U = tl.zeros((64, 64), tl.float32)
-    # n: turn 1 of 2
+    # n: iteration 1 of 2
     n = tl.arange(0, 128)
     X = 5.0 * (1.0 - 2.0 / (tl.exp2(S_0 * 0.5770780163555853) + 1.0)) - (0.1 * n)[None, :]
     X_inside = tl.where(n[None, :] <= m[:, None], X, LOWEST)
@@ -54,7 +54,7 @@ def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
     Z += tl.sum(P, 1)
     V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
     U = tl.dot(P, V.to(tl.float32), U, input_precision="ieee")
-    # n: turn 2 of 2
+    # n: iteration 2 of 2
     n = 128 + tl.arange(0, 128)
     if 128 <= m_start + 63:
         X = 5.0 * (1.0 - 2.0 / (tl.exp2(S_1 * 0.5770780163555853) + 1.0)) - (0.1 * n)[None, :]

@@ -38,19 +38,19 @@ def attention_flat(Q_ptr, K_ptr, V_ptr, O_ptr):
         U_1 = tl.exp2(R_old - R)[:, None] * U_1
         P = tl.exp2(S * 0.18033688011112042 - R[:, None])
         Z += tl.sum(P, 1)
-        # h: turn 1 of 2
+        # h: iteration 1 of 2
         h = tl.arange(0, 32)
         V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
         U_0 = tl.dot(P.to(tl.float16), V, U_0)
-        # h: turn 2 of 2
+        # h: iteration 2 of 2
         h = 32 + tl.arange(0, 32)
         V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
         U_1 = tl.dot(P.to(tl.float16), V, U_1)
-    # h: turn 1 of 2
+    # h: iteration 1 of 2
     h = tl.arange(0, 32)
     O = tl.where(U_0 == 0.0, 0.0, U_0 / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))
-    # h: turn 2 of 2
+    # h: iteration 2 of 2
     h = 32 + tl.arange(0, 32)
     O = tl.where(U_1 == 0.0, 0.0, U_1 / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))

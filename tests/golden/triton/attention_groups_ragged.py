@@ -55,17 +55,17 @@ def attention_groups_ragged_loads(
     for group in gl.static_range(2):
         mbarrier.expect(Q_full.index(group), 16384)
         fetch(Q_map, [b, m_start + group * 64, 0], Q_full.index(group), Q_tile.index(group))
-    turn = 0
+    iteration = 0
     for n_start in range(0, 577, 64):
-        slot = turn % 2
-        phase = turn // 2 % 2
+        slot = iteration % 2
+        phase = iteration // 2 % 2
         mbarrier.wait(K_empty.index(slot), 1 - phase)
         mbarrier.expect(K_full.index(slot), 16384)
         fetch(K_map, [b, n_start, 0], K_full.index(slot), K_tile.index(slot))
         mbarrier.wait(V_empty.index(slot), 1 - phase)
         mbarrier.expect(V_full.index(slot), 16384)
         fetch(V_map, [b, n_start, 0], V_full.index(slot), V_tile.index(slot))
-        turn += 1
+        iteration += 1
 
 
 @gluon.jit
@@ -88,9 +88,9 @@ def attention_groups_ragged_rows(
     R = gl.full((64,), LOWEST, gl.float32, ROWS)
     Z = lanes(gl.zeros((64, 64), gl.float32, TILE))
     U = gl.zeros((64, 128), gl.float32, TILE)
-    turn = 0
-    slot = turn % 2
-    phase = turn // 2 % 2
+    iteration = 0
+    slot = iteration % 2
+    phase = iteration // 2 % 2
     mbarrier.wait(K_full.index(slot), phase)
     S = hopper.warpgroup_mma(
         Q_tile.index(group).reshape([64, 128]),
@@ -107,12 +107,12 @@ def attention_groups_ragged_rows(
     P = gl.exp2(S * 0.16129820911147805 - R[:, None])
     Z += lanes(P)
     U_left = gl.convert_layout(P.to(gl.float16), LEFT)
-    turn += 1
+    iteration += 1
     for n_start in range(64, 577, 64):
-        slot = turn % 2
-        phase = turn // 2 % 2
-        slot_before = (turn - 1) % 2
-        phase_before = (turn - 1) // 2 % 2
+        slot = iteration % 2
+        phase = iteration // 2 % 2
+        slot_before = (iteration - 1) % 2
+        phase_before = (iteration - 1) // 2 % 2
         n = n_start + gl.arange(0, 64, COLUMNS)
         n_in = n < 577
         mbarrier.wait(K_full.index(slot), phase)
@@ -140,9 +140,9 @@ def attention_groups_ragged_rows(
         mbarrier.arrive(V_empty.index(slot_before), count=1)
         U = gl.exp2(R_old - R)[:, None] * U
         U_left = gl.convert_layout(P.to(gl.float16), LEFT)
-        turn += 1
-    slot_before = (turn - 1) % 2
-    phase_before = (turn - 1) // 2 % 2
+        iteration += 1
+    slot_before = (iteration - 1) % 2
+    phase_before = (iteration - 1) // 2 % 2
     mbarrier.wait(V_full.index(slot_before), phase_before)
     U = hopper.warpgroup_mma(U_left, V_tile.index(slot_before).reshape([64, 128]), U, is_async=True)
     U, U_left = hopper.warpgroup_mma_wait(0, deps=(U, U_left))

@@ -19,9 +19,9 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)
 @triton.jit
 def attention_run_time(Q_ptr, K_ptr, V_ptr, O_ptr, b_size, m_size, n_size):
     pid = tl.program_id(0)
-    m_turns = tl.cdiv(m_size, 64)
+    m_trips = tl.cdiv(m_size, 64)
     b = pid % b_size
-    m_start = (m_turns - 1 - pid // b_size) * 64
+    m_start = (m_trips - 1 - pid // b_size) * 64
     m = m_start + tl.arange(0, 64)
     m_in = m < m_size
     k = tl.arange(0, 64)

@@ -36,10 +36,10 @@ def gated_groups_loads(
     V_full,
     V_empty,
 ):
-    turn = 0
+    iteration = 0
     for k_start in range(0, 512, 64):
-        slot = turn % 2
-        phase = turn // 2 % 2
+        slot = iteration % 2
+        phase = iteration // 2 % 2
         for group in gl.static_range(3):
             mbarrier.wait(X_empty.index(slot * 3 + group), 1 - phase)
             mbarrier.expect(X_full.index(slot * 3 + group), 8192)
@@ -55,7 +55,7 @@ def gated_groups_loads(
         mbarrier.wait(V_empty.index(slot), 1 - phase)
         mbarrier.expect(V_full.index(slot), 8192)
         fetch(V_map, [k_start, n_start], V_full.index(slot), V_tile.index(slot))
-        turn += 1
+        iteration += 1
 
 
 @gluon.jit
@@ -80,10 +80,10 @@ def gated_groups_rows(
     n = n_start + gl.arange(0, 64, COLUMNS)
     G = gl.zeros((64, 64), gl.float32, TILE)
     U = gl.zeros((64, 64), gl.float32, TILE)
-    turn = 0
+    iteration = 0
     for k_start in range(0, 512, 64):
-        slot = turn % 2
-        phase = turn // 2 % 2
+        slot = iteration % 2
+        phase = iteration // 2 % 2
         mbarrier.wait(X_full.index(slot * 3 + group), phase)
         mbarrier.wait(W_full.index(slot), phase)
         G = hopper.warpgroup_mma(
@@ -98,7 +98,7 @@ def gated_groups_rows(
         U = hopper.warpgroup_mma_wait(0, deps=(U,))
         mbarrier.arrive(X_empty.index(slot * 3 + group), count=1)
         mbarrier.arrive(V_empty.index(slot), count=1)
-        turn += 1
+        iteration += 1
     Y = G / (1.0 + gl.exp(-G)) * U
     gl.store(Y_ptr + m[:, None] * 256 + n[None, :], Y.to(gl.bfloat16), mask=m_in[:, None])
 

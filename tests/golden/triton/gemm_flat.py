@@ -21,11 +21,11 @@ def gemm_flat(A_ptr, B_ptr, D_ptr, E_ptr):
         n = n_start + tl.arange(0, 64)
         B = tl.load(B_ptr + b * 16384 + k[:, None] * 256 + n[None, :])
         C = tl.dot(A, B)
-        # h: turn 1 of 2
+        # h: iteration 1 of 2
         h = tl.arange(0, 32)
         D = tl.load(D_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
         E_0 = tl.dot(C.to(tl.float16), D, E_0)
-        # h: turn 2 of 2
+        # h: iteration 2 of 2
         h = 32 + tl.arange(0, 32)
         D = tl.load(D_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
         E_1 = tl.dot(C.to(tl.float16), D, E_1)

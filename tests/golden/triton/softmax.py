@@ -22,21 +22,21 @@ def softmax(X_ptr, W_ptr):
         X = tl.load(X_ptr + b * 131072 + m * 256 + n).to(tl.float32)
         R = tl.maximum(R, tl.max(X, 0))
     Z = tl.zeros((), tl.float32)
-    # n: turn 1 of 2
+    # n: iteration 1 of 2
     n = tl.arange(0, 128)
     X__2 = tl.load(X_ptr + b * 131072 + m * 256 + n).to(tl.float32)
     P_0 = tl.exp(X__2 - R)
     Z += tl.sum(P_0, 0)
-    # n: turn 2 of 2
+    # n: iteration 2 of 2
     n = 128 + tl.arange(0, 128)
     X__2 = tl.load(X_ptr + b * 131072 + m * 256 + n).to(tl.float32)
     P_1 = tl.exp(X__2 - R)
     Z += tl.sum(P_1, 0)
-    # n: turn 1 of 2
+    # n: iteration 1 of 2
     n = tl.arange(0, 128)
     W = tl.where(P_0 == 0.0, 0.0, P_0 / Z)
     tl.store(W_ptr + b * 131072 + m * 256 + n, W.to(tl.float16))
-    # n: turn 2 of 2
+    # n: iteration 2 of 2
     n = 128 + tl.arange(0, 128)
     W = tl.where(P_1 == 0.0, 0.0, P_1 / Z)
     tl.store(W_ptr + b * 131072 + m * 256 + n, W.to(tl.float16))

@@ -12,8 +12,8 @@ from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Index
 from mcfuser.lowering.triton.instructions import LEAST
-from mcfuser.lowering.triton.layout import Layout
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.layout import TileLayout
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Compute, loops
@@ -31,19 +31,19 @@ CHAINS = {
 }
 
 
-def lowered(plan: Plan, row: np.ndarray) -> Lowered:
+def lowered(plan: Plan, row: np.ndarray) -> TritonCandidates:
     one = np.ones(1, np.int64)
-    return Lowered(plan, row[None], 4 * one, 2 * one, one < 0)
+    return TritonCandidates(plan, row[None], 4 * one, 2 * one, one < 0)
 
 
-def both(chain: Chain) -> Iterator[tuple[Layout, Lowered]]:
+def both(chain: Chain) -> Iterator[tuple[TileLayout, TritonCandidates]]:
     """Some candidates of a chain's space, each as the code generator and as the model see it."""
     tables = parted(distinct(prune(space(chain), H200)[0]), H200).tables or ()
     rng = np.random.default_rng(0)
     for plan, tiles in tables:
         row = tiles[rng.integers(len(tiles))]
         schedule = plan.schedule(dict(zip(plan.axes, row.tolist(), strict=True)))
-        yield Layout(schedule), lowered(plan, row)
+        yield TileLayout(schedule), lowered(plan, row)
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -86,12 +86,12 @@ def test_a_domain_that_one_side_cannot_hold_is_no_product() -> None:
     """`T` is computed, and may be infinite where its mask would hide it."""
     sizes = {"m": 64, "n": 64, "k": 32, "h": 32}
     schedule = scheduled(chain_of("lower", sizes, "float16"), "mh.nk", {**sizes, "n": 32})
-    assert {*Layout(schedule).dots} == {"T", "E"}
+    assert {*TileLayout(schedule).dots} == {"T", "E"}
     product = next(s for s in _computes(schedule.body) if s.buffer == "E")
     assert product.domain is not None
     outside = replace(product, domain=replace(product.domain, args=_columns(product)))
     moved = replace(schedule, body=_exchanged(schedule.body, product, outside))
-    assert {*Layout(moved).dots} == {"T"}
+    assert {*TileLayout(moved).dots} == {"T"}
 
 
 def _computes(body):

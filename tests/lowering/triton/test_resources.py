@@ -10,8 +10,8 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.model.feasible import GATHERED, HELD, feasible
 from mcfuser.model.fitted import lowered
-from mcfuser.model.worth import GATHERED, HELD, worth
 from mcfuser.space.prune import distinct, parted, prune, space
 from tests.support.gpu_candidates import every
 
@@ -76,7 +76,7 @@ def test_certain_spilling_and_idle_warps_are_left_out() -> None:
     chain = gemm(1, 512, 512, 64, 128, "float16")
     for plan, tiles in distinct(prune(space(chain), H200)[0]).tables:
         warps, stages = np.full(len(tiles), 8), np.full(len(tiles), 2)
-        kept = worth(plan, tiles, warps, stages, H200)
+        kept = feasible(plan, tiles, warps, stages, H200)
         one = lowered(plan, tiles[kept], warps[kept], stages[kept], warps[kept] < 0, H200)
         assert (one.registers <= HELD).all() and (one.shared <= H200.fast).all()
 
@@ -100,7 +100,7 @@ def test_a_combining_thread_can_hold_all_parts() -> None:
     for plan, tiles in split:
         warps, stages = np.full(len(tiles), 1), np.full(len(tiles), 2)
         one = lowered(plan, tiles, warps, stages, warps < 0, H200)
-        kept = worth(plan, tiles, warps, stages, H200)
+        kept = feasible(plan, tiles, warps, stages, H200)
         assert not (kept & (one.gathered > GATHERED)).any()
         dropped += int((one.gathered > GATHERED).sum())
     assert dropped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.space.statement import Repair, statements
 
 HEAD = (
@@ -38,7 +38,7 @@ LAYOUTS = {
 """How a group's threads share a tile: as its products leave it."""
 
 
-def prelude(groups: Groups, arrangements: Collection[str]) -> list[str]:
+def prelude(groups: WarpGroups, arrangements: Collection[str]) -> list[str]:
     """What stands before the kernel: the layouts of its tiles, those of its `arrangements` and of
     its products, and the functions that it calls."""
     named = {"TILE", *arrangements} | ({"ROWS"} if groups.lanes else set())

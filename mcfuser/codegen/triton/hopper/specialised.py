@@ -15,18 +15,18 @@ from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
 from mcfuser.codegen.triton.grid import identify
 from mcfuser.codegen.triton.hopper.gluon import prelude
 from mcfuser.codegen.triton.hopper.warpgroup import counted, empty, full, names, place, tile
-from mcfuser.codegen.triton.loop import edge, turns_of
+from mcfuser.codegen.triton.loop import edge, loop_range
 from mcfuser.codegen.triton.memory import corner
 from mcfuser.codegen.triton.source import Launch
 from mcfuser.lowering.triton.hopper.feasible import check
-from mcfuser.lowering.triton.hopper.groups import LOADER, REGISTERS, Groups
+from mcfuser.lowering.triton.hopper.groups import LOADER, REGISTERS, WarpGroups
 from mcfuser.lowering.triton.hopper.rings import Ring
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 
 BARRIERS = "mbarrier.MBarrierLayout()"
 
 
-def specialised(groups: Groups, name: str, pointers: Sequence[str]) -> tuple[list[str], Launch]:
+def specialised(groups: WarpGroups, name: str, pointers: Sequence[str]) -> tuple[list[str], Launch]:
     """The functions' lines, all of them, and how to launch the kernel.
 
     Raises Illegal where warps cannot divide the work so.
@@ -47,12 +47,12 @@ def specialised(groups: Groups, name: str, pointers: Sequence[str]) -> tuple[lis
     return [*prelude(groups, own.arrangements), "", "", *text], launch
 
 
-def _dead(groups: Groups) -> bool:
+def _dead(groups: WarpGroups) -> bool:
     """One block has all rows."""
     return groups.whole.trips(groups.rows) == 1
 
 
-def _placed(frame: Frame, groups: Groups) -> Frame:
+def _placed(frame: Frame, groups: WarpGroups) -> Frame:
     """A block's place, or a group's."""
     schedule = frame.schedule
     frame.at |= {a.name: 0 for a in schedule.chain.axes if schedule.trips(a.name) == 1}
@@ -61,18 +61,19 @@ def _placed(frame: Frame, groups: Groups) -> Frame:
     return frame
 
 
-def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
+def _ends(frame: Frame, groups: WarpGroups) -> tuple[str, str, list[str]]:
     """Where the loop begins and ends, the same for all warps of a block, after these lines."""
     loop, a, lines = groups.loop, groups.loop.axis, list[str]()
-    first, last, *_ = turns_of(frame, loop)
-    if groups.late and loop.lo:  # a group always walks one turn, which lies inside the tensors
+    first, last, *_ = loop_range(frame, loop)
+    if groups.deferred and loop.lo:
+        # a group always runs one iteration, which lies inside the tensors
         size, tile = groups.whole.chain.size(a), groups.whole.tile(a)
         first = f"{frame.dialect.word('minimum')}({first}, {(size - 1) // tile * tile})"
     if not first.isdigit():
         lines.append(f"{TAB}{a}_first = {first}")
         first = f"{a}_first"
     some = all(edge(frame, index, greatest=True).natural for index in loop.hi)
-    if groups.late and (loop.lo or not some):
+    if groups.deferred and (loop.lo or not some):
         last = f"{frame.dialect.word('maximum')}({last}, {first} + 1)"
     if not last.isdigit():
         lines.append(f"{TAB}{a}_end = {last}")
@@ -83,25 +84,25 @@ def _ends(frame: Frame, groups: Groups) -> tuple[str, str, list[str]]:
 # --- the loader
 
 
-def _loading(frame: Frame, groups: Groups, start: str, stop: str) -> list[str]:
+def _loading(frame: Frame, groups: WarpGroups, start: str, stop: str) -> list[str]:
     a, n = groups.loop.axis, groups.stages
     lines = [x for r in groups.rings.values() if not r.looped for x in _filled(frame, groups, r)]
     step = str(frame.schedule.tile(a))
     frame.at[a] = None
     lines += [
-        f"{TAB}turn = 0",
+        f"{TAB}iteration = 0",
         *call(1, f"for {frame.start(a)} in range", [start, stop, step], ":"),
     ]
     frame.depth += 1
     lines += counted(frame, n)
     lines += [x for r in groups.rings.values() if r.looped for x in _filled(frame, groups, r)]
-    lines.append(f"{TAB * frame.depth}turn += 1")
+    lines.append(f"{TAB * frame.depth}iteration += 1")
     frame.depth -= 1
     del frame.at[a]
     return lines
 
 
-def _filled(frame: Frame, groups: Groups, ring: Ring) -> list[str]:
+def _filled(frame: Frame, groups: WarpGroups, ring: Ring) -> list[str]:
     """A tile for every group that has one of its own, or one for all."""
     depth, lines = frame.depth, list[str]()
     if ring.own:
@@ -118,7 +119,7 @@ def _filled(frame: Frame, groups: Groups, ring: Ring) -> list[str]:
     return lines + call(depth, "fetch", args)
 
 
-def _corner(frame: Frame, groups: Groups, ring: Ring) -> Iterator[str]:
+def _corner(frame: Frame, groups: WarpGroups, ring: Ring) -> Iterator[str]:
     load = groups.layout.loads[ring.buffer]
     at, _ = corner(frame, load)
     own = f"group * {groups.layout.schedule.tile(groups.rows)}"
@@ -134,7 +135,7 @@ def _corner(frame: Frame, groups: Groups, ring: Ring) -> Iterator[str]:
 
 
 def _assembled(
-    frame: Frame, groups: Groups, setting: list[str], computes: list[str], loads: list[str],
+    frame: Frame, groups: WarpGroups, setting: list[str], computes: list[str], loads: list[str],
     name: str, pointers: Sequence[str],
 ) -> tuple[list[str], Launch]:  # fmt: skip
     chain = groups.whole.chain
@@ -143,10 +144,10 @@ def _assembled(
     mapped |= {n: through for n, (_, through) in groups.stored.items()}
     maps = [frame.map(n) for n in mapped]
     taken = tuple(p for p in pointers if mentions(computes, frame.pointer(p)))
-    turning = [frame.start(a) for a, t in frame.at.items() if t is None]
-    turning += [line.split()[0] for line in setting]
+    iterating = [frame.start(a) for a, t in frame.at.items() if t is None]
+    iterating += [line.split()[0] for line in setting]
     tail = [*map(frame.pointer, taken), *maps, *shared]
-    scalars = [n for n in dict.fromkeys(turning) if mentions([*computes, *loads], n)]
+    scalars = [n for n in dict.fromkeys(iterating) if mentions([*computes, *loads], n)]
     given = [[n for n in (*scalars, *tail) if mentions(body, n)] for body in (computes, loads)]
     arguments = [*map(frame.pointer, taken), *maps]
     inside = [*setting, *_set_up(frame, groups)]
@@ -163,7 +164,7 @@ def _assembled(
     return lines, launch
 
 
-def _set_up(frame: Frame, groups: Groups) -> list[str]:
+def _set_up(frame: Frame, groups: WarpGroups) -> list[str]:
     """Tiles and barriers of every ring."""
     lines: list[str] = []
     inits: dict[int, list[str]] = {}
@@ -184,7 +185,9 @@ def _set_up(frame: Frame, groups: Groups) -> list[str]:
     return [*lines, f"{TAB}hopper.fence_async_shared()"]
 
 
-def _divided(groups: Groups, name: str, computes: Sequence[str], loads: Sequence[str]) -> list[str]:
+def _divided(
+    groups: WarpGroups, name: str, computes: Sequence[str], loads: Sequence[str]
+) -> list[str]:
     lines = [f"{TAB}gl.warp_specialize(", f"{TAB * 2}["]
     for i in range(groups.count):
         lines += _wrapped(f"({name}_rows, (", f"{i}, {', '.join(computes)})),")

@@ -6,48 +6,49 @@ from collections.abc import Sequence
 
 from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.tile import shape_text
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.hopper.rings import Ring
 from mcfuser.space.statement import Compute, Illegal
 
 NOW = ("slot", "phase")
 BEFORE = ("slot_before", "phase_before")
-"""Of this turn's tiles, and of those of the turn before, whose products are issued late."""
+"""Of this iteration's tiles, and of those of the iteration before, whose products are issued
+late."""
 
 
 def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
     """A product from what Triton would take, begun and waited for. Late ones begin beside it and
     are still under way after it."""
     lines = _begin(frame, s, operand(frame, s, a, 0), operand(frame, s, b, 1))
-    late, frame.late = frame.late, ()
-    return lines + begin_late(frame, late) + _end(frame, s, len(late))
+    deferred, frame.deferred = frame.deferred, ()
+    return lines + begin_deferred(frame, deferred) + _end(frame, s, len(deferred))
 
 
-def begin_late(frame: Frame, late: Sequence[Compute]) -> list[str]:
-    """Products of the turn before begin, with the left operands that it has left."""
+def begin_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
+    """Products of the iteration before begin, with the left operands that it has left."""
     lines: list[str] = []
-    for s in late:
+    for s in deferred:
         words = frame.tile(of(frame).layout.dots[s.buffer].right.tensor)
-        right = operand(frame, s, words, 1, late=True)
-        lines += _begin(frame, s, left_name(frame, s), right, late=True)
+        right = operand(frame, s, words, 1, deferred=True)
+        lines += _begin(frame, s, left_name(frame, s), right, deferred=True)
     return lines
 
 
-def end_late(frame: Frame, late: Sequence[Compute]) -> list[str]:
+def end_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
     """They have ended, the first of them first."""
     lines: list[str] = []
-    for i, s in enumerate(late):
-        lines += _end(frame, s, len(late) - 1 - i, late=True)
+    for i, s in enumerate(deferred):
+        lines += _end(frame, s, len(deferred) - 1 - i, deferred=True)
     return lines
 
 
-def _begin(frame: Frame, s: Compute, a: str, b: str, late: bool = False) -> list[str]:
+def _begin(frame: Frame, s: Compute, a: str, b: str, deferred: bool = False) -> list[str]:
     """The product begins, once its operands are there."""
     lines, name = list[str](), frame.tile(s.buffer)
     for ring in _rings(frame, s):
-        if ring.looped and (ring.buffer, late) not in frame.arrived:
-            frame.arrived.add((ring.buffer, late))
-            lines += arrived(frame, ring, late)
+        if ring.looped and (ring.buffer, deferred) not in frame.arrived:
+            frame.arrived.add((ring.buffer, deferred))
+            lines += arrived(frame, ring, deferred)
     args = [a, b, name]
     if s.buffer in frame.fresh:
         shape = shape_text([frame.layout.width(x) for x in frame.layout.space(s.buffer)])
@@ -56,23 +57,23 @@ def _begin(frame: Frame, s: Compute, a: str, b: str, late: bool = False) -> list
     return lines + call(frame.depth, head, [*args, "is_async=True"])
 
 
-def _end(frame: Frame, s: Compute, flying: int, late: bool = False) -> list[str]:
-    """The product has ended, so many later ones have perhaps not; tiles that the turn does not
+def _end(frame: Frame, s: Compute, flying: int, deferred: bool = False) -> list[str]:
+    """The product has ended, so many later ones have perhaps not; tiles that the iteration does not
     need any more may be filled again."""
     pad, names = TAB * frame.depth, [frame.tile(s.buffer)]
-    if late:
+    if deferred:
         names.append(left_name(frame, s))
     taken = ", ".join(names) + ("," if len(names) == 1 else "")
     lines = [f"{pad}{', '.join(names)} = hopper.warpgroup_mma_wait({flying}, deps=({taken}))"]
     groups = of(frame)
     for ring in _rings(frame, s):
         if ring.looped and groups.readers(ring.buffer)[-1] == s.buffer:
-            at = place(groups, ring, (BEFORE if late else NOW)[0])
+            at = place(groups, ring, (BEFORE if deferred else NOW)[0])
             lines.append(f"{pad}mbarrier.arrive({empty(frame, ring)}.index({at}), count=1)")
     return lines
 
 
-def operand(frame: Frame, s: Compute, words: str, side: int, late: bool = False) -> str:
+def operand(frame: Frame, s: Compute, words: str, side: int, deferred: bool = False) -> str:
     """A side of a product: a tile that was loaded lies in a ring, one that was computed is in
     registers, and moves among them."""
     roles = of(frame).layout.dots[s.buffer]
@@ -82,7 +83,7 @@ def operand(frame: Frame, s: Compute, words: str, side: int, late: bool = False)
         return f"gl.convert_layout({words}, LEFT)"
     if words != frame.tile(name):
         raise Illegal(f"'{name}' is changed before it enters a product")
-    at = place(of(frame), ring, (BEFORE if late else NOW)[0])
+    at = place(of(frame), ring, (BEFORE if deferred else NOW)[0])
     return flat(frame, ring, at) + (".permute((1, 0))" if ring.flipped else "")
 
 
@@ -108,16 +109,16 @@ def put(frame: Frame, buffer: str, value: str, at: Sequence[str]) -> list[str]:
 # --- rings
 
 
-def arrived(frame: Frame, ring: Ring, late: bool = False) -> list[str]:
+def arrived(frame: Frame, ring: Ring, deferred: bool = False) -> list[str]:
     """Waits until a tile is there."""
-    slot, phase = BEFORE if late else NOW
+    slot, phase = BEFORE if deferred else NOW
     at = place(of(frame), ring, slot)
     words = f"{full(frame, ring)}.index({at}), {phase if ring.looped else 0}"
     return [f"{TAB * frame.depth}mbarrier.wait({words})"]
 
 
-def place(groups: Groups, ring: Ring, slot: str = NOW[0]) -> str:
-    """Which tile of a ring a group has in a turn."""
+def place(groups: WarpGroups, ring: Ring, slot: str = NOW[0]) -> str:
+    """Which tile of a ring a group has in an iteration."""
     if not ring.looped:
         return "group" if ring.own else "0"
     return f"{slot} * {groups.count} + group" if ring.own else slot
@@ -129,11 +130,11 @@ def flat(frame: Frame, ring: Ring, at: str) -> str:
     return f"{found}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else found
 
 
-def counted(frame: Frame, stages: int, late: bool = False) -> list[str]:
-    """Which tiles of the rings a turn has, or the one before, and in which round of them."""
-    pad, turn = TAB * frame.depth, "(turn - 1)" if late else "turn"
-    slot, phase = BEFORE if late else NOW
-    return [f"{pad}{slot} = {turn} % {stages}", f"{pad}{phase} = {turn} // {stages} % 2"]
+def counted(frame: Frame, stages: int, deferred: bool = False) -> list[str]:
+    """Which tiles of the rings an iteration has, or the one before, and in which round of them."""
+    pad, iteration = TAB * frame.depth, "(iteration - 1)" if deferred else "iteration"
+    slot, phase = BEFORE if deferred else NOW
+    return [f"{pad}{slot} = {iteration} % {stages}", f"{pad}{phase} = {iteration} // {stages} % 2"]
 
 
 def tile(frame: Frame, ring: Ring) -> str:
@@ -161,7 +162,7 @@ def _rings(frame: Frame, s: Compute) -> list[Ring]:
     return [groups.rings[n] for n in both if n in groups.rings]
 
 
-def of(frame: Frame) -> Groups:
+def of(frame: Frame) -> WarpGroups:
     """The groups of which the frame is one's place."""
     assert frame.groups is not None
     return frame.groups

@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.lowering.loops import around_loop
-from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, Groups
+from mcfuser.lowering.triton.hopper.groups import COUNTS, REGISTERS, WarpGroups
 from mcfuser.lowering.triton.hopper.movement import check_movement
 from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import ROWS
 from mcfuser.lowering.triton.layout import MOST
 from mcfuser.lowering.triton.planned import Planned, planned
 from mcfuser.lowering.triton.products import row_axes
-from mcfuser.lowering.triton.width import Count, widths
+from mcfuser.lowering.triton.width import IntOrInts, widths
 from mcfuser.space.plan import Ints, Plan, Sizes, sizes_of
 from mcfuser.space.statement import Illegal
 
 Bools = NDArray[np.bool_]
 
 
-def check(groups: Groups) -> None:
+def check(groups: WarpGroups) -> None:
     """Raises Illegal, with the reason, where warp groups cannot compute a schedule."""
     check_structure(groups)
-    _ = groups.late
+    _ = groups.deferred
 
 
-def check_structure(groups: Groups) -> None:
+def check_structure(groups: WarpGroups) -> None:
     """The same but for registers: all that schedules have in common whose tiles are of the same
     kind (`Tiled.kinds`)."""
     _ = groups.around
@@ -87,8 +87,8 @@ class Tiled:
 
     def kinds(self) -> Iterator[Ints]:
         """Candidates that may have warp groups, by number, those together that differ in sizes
-        alone: along each axis all of them have or have not one lane, one turn, lanes to mask, and
-        as many rows as warp groups have."""
+        alone: along each axis all of them have or have not one lane, one iteration, lanes to mask,
+        and as many rows as warp groups have."""
         rows = {a for p in self.facts.products.values() for a in p.rows}
         code, some = np.zeros(len(self.tiles), np.int64), np.zeros(len(self.tiles), bool)
         for a in self.plan.axes:
@@ -124,16 +124,18 @@ class Tiled:
             fits &= np.asarray(lanes) <= MOST
         return fits
 
-    def _of(self, which: Ints, rows: str, count: Callable[[str], Count]) -> Callable[[str], Count]:
+    def _of(
+        self, which: Ints, rows: str, count: Callable[[str], IntOrInts]
+    ) -> Callable[[str], IntOrInts]:
         """Counts along the axes of one group's tiles."""
         return lambda a: ROWS if a == rows else np.asarray(count(a))[which]
 
-    def _example(self, which: Ints) -> Groups | None:
+    def _example(self, which: Ints) -> WarpGroups | None:
         """The groups of the first of these candidates whose tiles are not too large, which stands
         for the others; None where they do not divide so."""
         for i in which:
             tiles = dict(zip(self.plan.axes, self.tiles[i].tolist(), strict=True))
-            groups = Groups(self.plan.schedule(tiles), 2)
+            groups = WarpGroups(self.plan.schedule(tiles), 2)
             try:
                 _ = groups.layout
             except Illegal:

@@ -17,14 +17,14 @@ from functools import cached_property
 
 from mcfuser.chain import Bounds, Product
 from mcfuser.expr import Read
-from mcfuser.lowering.deferred import deferred, steady
+from mcfuser.lowering.deferred import deferred, only_scaled
 from mcfuser.lowering.loops import around_loop
 from mcfuser.lowering.triton.hopper.rings import Ring, ring
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, mappable, tensor_map
 from mcfuser.lowering.triton.instructions import ROWS, THREADS, WIDEST
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.lowering.triton.products import row_axes
-from mcfuser.lowering.triton.width import Count
+from mcfuser.lowering.triton.width import IntOrInts
 from mcfuser.lowering.uses import reads_of
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Load, Loop, Statement, Store, statements
@@ -33,14 +33,14 @@ COUNTS = (2, 3, 4)
 """Groups in a block."""
 REGISTERS = {2: 240, 3: 160, 4: 112}
 """Registers of a thread that computes: what the multiprocessor has, less those of the loader."""
-BESIDE = 30
+OVERHEAD = 30
 """Registers of a thread for rows, addresses and what is under way; more tiles than fit spill."""
 LOADER = 24
 """Registers of a thread that loads, the least that may be asked for."""
 
 
 @dataclass(frozen=True)
-class Groups:
+class WarpGroups:
     """A block's schedule, and the same with the rows of one group.
 
     Raises Illegal where a schedule does not divide so.
@@ -52,7 +52,7 @@ class Groups:
     @cached_property
     def rows(self) -> str:
         """The axis along which groups divide the block."""
-        layout = Layout(self.whole)
+        layout = TileLayout(self.whole)
         found = row_axes(layout.dots.values(), lambda a: not layout.scalar(a))
         if len(found) != 1:
             raise Illegal("warp groups divide the rows of products, and these are not one axis")
@@ -76,25 +76,25 @@ class Groups:
         return THREADS * (self.count + 1)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> TileLayout:
         """That of one group."""
         _ = self.count
         tiles = tuple((a, ROWS if a == self.rows else t) for a, t in self.whole.tiles)
-        return Layout(replace(self.whole, tiles=tiles), tma=True)
+        return TileLayout(replace(self.whole, tiles=tiles), tma=True)
 
     # --- the loop
 
     @cached_property
     def loop(self) -> Loop:
-        """The loop whose turns the rings hold."""
+        """The loop whose iterations the rings hold."""
         around = [outer for s, outer in statements(self.whole.body) if isinstance(s, Compute)]
         serial = {loop for outer in around for loop in outer if loop.kind == "serial"}
-        turning = [x for x in serial if self.whole.trips(x.axis) > 1]
-        if len(turning) != 1:
-            raise Illegal(f"warp groups want one loop, and there are {len(turning)}")
-        if turning[0].axis == self.rows or self.layout.written_out(turning[0]):
-            raise Illegal(f"the loop over '{turning[0].axis}' must be written out")
-        return turning[0]
+        iterating = [x for x in serial if self.whole.trips(x.axis) > 1]
+        if len(iterating) != 1:
+            raise Illegal(f"warp groups want one loop, and there are {len(iterating)}")
+        if iterating[0].axis == self.rows or self.layout.written_out(iterating[0]):
+            raise Illegal(f"the loop over '{iterating[0].axis}' must be written out")
+        return iterating[0]
 
     @cached_property
     def around(self) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
@@ -108,7 +108,7 @@ class Groups:
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
-        """What a turn does."""
+        """What an iteration does."""
         return tuple(s for s, _ in statements(self.loop.body))
 
     # --- shared memory
@@ -182,9 +182,9 @@ class Groups:
         return tuple(s for s in every if s.buffer in self.layout.dots)
 
     @cached_property
-    def late(self) -> frozenset[str]:
-        """Products of the loop that are issued one turn late: the deferred ones, where they are all
-        of its products but one and a thread has the registers for that; else none.
+    def deferred(self) -> frozenset[str]:
+        """Products of the loop that are issued one iteration late: the deferred ones, where they
+        are all of its products but one and a thread has the registers for that; else none.
 
         Raises Illegal where a thread has too few registers for the products alone."""
         if (held := self.registers()) > REGISTERS[self.count]:
@@ -196,29 +196,31 @@ class Groups:
             return frozenset()  # a loader would wait for its tile before it fetches the other's
         return frozenset(s.buffer for s in found)
 
-    def registers(self, late: Sequence[Compute] = ()) -> int:
+    def registers(self, deferred: Sequence[Compute] = ()) -> int:
         """Of a thread that holds all products of the loop, and what enters the late ones, at
         once."""
-        return int(self.held(self.layout.width, late))
+        return int(self.held(self.layout.width, deferred))
 
-    def held(self, width: Callable[[str], Count], late: Sequence[Compute] = ()) -> Count:
+    def held(
+        self, width: Callable[[str], IntOrInts], deferred: Sequence[Compute] = ()
+    ) -> IntOrInts:
         """The same where tiles are so wide, for one candidate or for many at once."""
-        lefts = [self.layout.dots[s.buffer].left.tensor for s in late]
+        lefts = [self.layout.dots[s.buffer].left.tensor for s in deferred]
         tiles = [(s.buffer, 4) for s in self.dots] + [(n, 2) for n in lefts]
-        total: Count = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
-        return total // (4 * THREADS) + BESIDE
+        total: IntOrInts = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
+        return total // (4 * THREADS) + OVERHEAD
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
         """Sums over the loop's axis of which each thread keeps a part until the loop has ended, for
-        nothing in a turn needs them; their buffers."""
+        nothing in an iteration needs them; their buffers."""
         found = []
         for s in self.body:
             if not isinstance(s, Compute) or s.buffer in self.layout.dots:
                 continue
             over = self.layout.extending(s.operator.over)
             alone = self.layout.space(s.buffer) == (self.rows,) and over == (self.loop.axis,)
-            if s.operator.reduce == "sum" and alone and steady(self.body, s):
+            if s.operator.reduce == "sum" and alone and only_scaled(self.body, s):
                 found.append(s.buffer)
         return tuple(found)
 
@@ -229,7 +231,7 @@ class Groups:
             s.buffer for s in self.dots
             if name in (roles[s.buffer].left.tensor, roles[s.buffer].right.tensor)
         ]  # fmt: skip
-        return sorted(found, key=self.late.__contains__)
+        return sorted(found, key=self.deferred.__contains__)
 
     # --- how tiles are shared among threads
 

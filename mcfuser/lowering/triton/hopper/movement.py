@@ -11,14 +11,14 @@ from collections.abc import Collection, Sequence
 from mcfuser.chain import Product
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
 from mcfuser.lowering.deferred import factor
-from mcfuser.lowering.triton.hopper.groups import Groups
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.statement import Compute, Illegal, Repair, statements
 
 MOVED = "a group would move values among its threads"
 
 
-def check_movement(groups: Groups) -> None:
+def check_movement(groups: WarpGroups) -> None:
     """Raises Illegal where some statement of a group would move values among threads, or compute
     with a loaded operand of a product before the product takes it."""
     layout = groups.layout
@@ -27,23 +27,25 @@ def check_movement(groups: Groups) -> None:
             roles = layout.dots.get(s.operator.out)
             if roles is not None:
                 _check_product(groups, s, roles)
-            elif not _lies(layout, s.body, _mask(groups, s), _order(layout, s)):
+            elif not _stays_in_place(layout, s.body, _mask(groups, s), _order(layout, s)):
                 raise Illegal(MOVED)
         elif isinstance(s, Repair):
             by = factor(s) if s.buffer in groups.lanes else None
-            if not _lies(layout, by if by is not None else s.h, (), layout.space(s.buffer)):
+            if not _stays_in_place(
+                layout, by if by is not None else s.h, (), layout.space(s.buffer)
+            ):
                 raise Illegal(MOVED)
 
 
 # --- operands of products
 
 
-def _check_product(groups: Groups, s: Compute, roles: Product) -> None:
+def _check_product(groups: WarpGroups, s: Compute, roles: Product) -> None:
     layout = groups.layout
     assert isinstance(s.body, Call)
     first, second = s.body.args
     left, right, ends = first, second, s.masked_factors
-    if _bare(first) != roles.left:
+    if _uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
     dtypes = {layout.operand_dtype(e) for e in (left, right)}
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
@@ -55,14 +57,14 @@ def _check_product(groups: Groups, s: Compute, roles: Product) -> None:
         if s.domain is not None and (inside := {*layout.extending(axes(s.domain))}) <= {*space}:
             mask |= inside
         if read.tensor not in groups.rings:
-            if not _lies(layout, e, mask, space):
+            if not _stays_in_place(layout, e, mask, space):
                 raise Illegal(MOVED)
         elif mask or {dtype, *_casts(e)} != {layout.schedule.buffer(read.tensor).dtype}:
             raise Illegal(f"'{read.tensor}' is changed before it enters a product")
 
 
-def _bare(e: Expr) -> Expr:
-    return _bare(e.arg) if isinstance(e, Cast) else e
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) else e
 
 
 def _casts(e: Expr) -> set[str]:
@@ -72,12 +74,12 @@ def _casts(e: Expr) -> set[str]:
 # --- other statements
 
 
-def _order(layout: Layout, s: Compute) -> tuple[str, ...]:
+def _order(layout: TileLayout, s: Compute) -> tuple[str, ...]:
     """The axes of what a statement computes before it reduces it."""
     return layout.space(s.buffer) + layout.extending(s.operator.over)
 
 
-def _mask(groups: Groups, s: Compute) -> set[str]:
+def _mask(groups: WarpGroups, s: Compute) -> set[str]:
     """The axes along which a statement's values are chosen by a mask."""
     layout = groups.layout
     over = layout.extending(s.masked)
@@ -85,7 +87,7 @@ def _mask(groups: Groups, s: Compute) -> set[str]:
     return {a for a in over if needed(groups, a)} | {*domain}
 
 
-def needed(groups: Groups, a: str) -> bool:
+def needed(groups: WarpGroups, a: str) -> bool:
     """Some lanes along an axis lie outside it, so that a mask must hide them."""
     layout, schedule = groups.layout, groups.layout.schedule
     if layout.scalar(a):
@@ -94,7 +96,9 @@ def needed(groups: Groups, a: str) -> bool:
     return layout.width(a) > schedule.tile(a) or ragged
 
 
-def _lies(layout: Layout, e: Expr, mask: Collection[str], order: Sequence[str]) -> bool:
+def _stays_in_place(
+    layout: TileLayout, e: Expr, mask: Collection[str], order: Sequence[str]
+) -> bool:
     """The values of an expression, chosen by a mask along some axes, extend along all axes of a
     tile in their order as they are."""
     found = _space(layout, e, order)
@@ -104,7 +108,7 @@ def _lies(layout: Layout, e: Expr, mask: Collection[str], order: Sequence[str]) 
     return space == tuple(order) and (bool(space) or not _constant(layout, e))
 
 
-def _space(layout: Layout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | None:
+def _space(layout: TileLayout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | None:
     """The axes along which an expression's values extend; None where parts of it meet in another
     order than that of the tile, or along axes that it lacks."""
     if isinstance(e, Const):
@@ -123,7 +127,7 @@ def _space(layout: Layout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | N
     return tuple(a for a in order if a in along) if along <= {*order} else None
 
 
-def _constant(layout: Layout, e: Expr) -> bool:
+def _constant(layout: TileLayout, e: Expr) -> bool:
     """The expression is a number that is known as the kernel is written."""
     if isinstance(e, Index):
         return layout.scalar(e.axis) and layout.schedule.trips(e.axis) == 1

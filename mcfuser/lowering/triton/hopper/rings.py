@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mcfuser.chain import BYTES
 from mcfuser.lowering.triton.hopper.tensor_map import TensorMap, dimensions
 from mcfuser.lowering.triton.instructions import HALF
-from mcfuser.lowering.triton.layout import Layout
+from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.statement import Illegal, Load
 
 
@@ -32,16 +32,16 @@ class Ring:
         return self.shape[0] * self.shape[1] * BYTES[self.map.dtype]
 
 
-def ring(layout: Layout, s: Load, rows: str, looped: bool) -> Ring:
+def ring(layout: TileLayout, s: Load, rows: str, looped: bool) -> Ring:
     """The ring of a loaded operand under the layout of one group, which divides `rows`. Raises
     Illegal where the operand has none."""
     if s.buffer not in layout.maps:
         raise Illegal(f"'{s.buffer}' cannot be loaded through a tensor map")
     every = dimensions(layout.schedule.chain, s.read)
-    lie = layout.extending(a for *_, i in every if (a := i.plain))
+    tile_axes = layout.extending(a for *_, i in every if (a := i.plain))
     one = layout.maps[s.buffer]
-    flipped = lie != layout.space(s.buffer)
-    if len(lie) != 2 or {*lie} != {*layout.space(s.buffer)} or one.dtype not in HALF:
+    flipped = tile_axes != layout.space(s.buffer)
+    if len(tile_axes) != 2 or {*tile_axes} != {*layout.space(s.buffer)} or one.dtype not in HALF:
         raise Illegal(f"'{s.buffer}' is no matrix in half precision")
-    shape = (layout.width(lie[0]), layout.width(lie[1]))
-    return Ring(s.buffer, one, shape, flipped, rows in lie, looped)
+    shape = (layout.width(tile_axes[0]), layout.width(tile_axes[1]))
+    return Ring(s.buffer, one, shape, flipped, rows in tile_axes, looped)

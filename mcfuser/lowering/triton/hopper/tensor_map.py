@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mcfuser.chain import BYTES, Chain
 from mcfuser.expr import Affine, Read
 from mcfuser.lowering.triton.address import steps, wide
-from mcfuser.lowering.triton.width import Count
+from mcfuser.lowering.triton.width import IntOrInts
 
 DTYPES = ("float16", "bfloat16", "float32")
 MOST_DIMENSIONS = 5
@@ -92,14 +92,14 @@ def tensor_map(chain: Chain, read: Read, width: Callable[[str], int]) -> TensorM
 
 
 def mappable(
-    chain: Chain, read: Read, tile: Callable[[str], Count], width: Callable[[str], Count]
+    chain: Chain, read: Read, tile: Callable[[str], IntOrInts], width: Callable[[str], IntOrInts]
 ) -> NDArray[np.bool_]:
     """Whether tiles of a read, `tile` positions and `width` lanes along each axis, are matrices
     that can come through a tensor map, with no lane that a mask would hide inside the tensor.
 
     A tile of three dimensions that a product takes as a matrix is none: on an H200, 8 of 104 such
     kernels of Triton 3.6 were wrong (heads of a group packed into rows), and 1 of 1,570 others,
-    which had no loop (model.worth).
+    which had no loop (model.feasible).
     """
     found = dimensions(chain, read)
     if not _regular(chain, read, found) or wide(chain):

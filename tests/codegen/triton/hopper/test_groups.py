@@ -9,8 +9,9 @@ import pytest
 
 from mcfuser.chain import Chain
 from mcfuser.codegen.cuda.cubin import compile_source
-from mcfuser.codegen.triton import Lowering, Source, generate, grid
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.codegen.triton import TritonSource, generate, grid
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
@@ -22,7 +23,8 @@ from tests.support.triton_cases import run_time, scheduled
 
 @dataclass(frozen=True)
 class Case:
-    """A chain as an expression, sizes as words; `late` where products are issued a turn late."""
+    """A chain as an expression, sizes as words; `deferred` where products are issued an iteration
+    late."""
 
     chain: str
     expression: str
@@ -30,7 +32,7 @@ class Case:
     tiles: str
     stages: int = 2
     dtype: str = "float16"
-    late: bool = True
+    deferred: bool = True
 
     @property
     def plain(self) -> Chain:
@@ -41,7 +43,7 @@ class Case:
         return scheduled(self.plain, self.expression, {**TILES, **sizes(self.tiles)})
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TritonSource:
         return written(self.schedule, self.stages)
 
 
@@ -54,11 +56,11 @@ def sizes(words: str) -> dict[str, int]:
     return {a: int(n) for a, n in (w.split("=") for w in words.split())}
 
 
-def written(schedule: Schedule, stages: int = 2) -> Source:
-    return generate(schedule, "kernel", Lowering(stages=stages, tma=True, groups=True))
+def written(schedule: Schedule, stages: int = 2) -> TritonSource:
+    return generate(schedule, "kernel", TritonKnobs(stages=stages, tma=True, groups=True))
 
 
-def wrong(chain: Chain, source: Source, seed: int) -> float:
+def wrong(chain: Chain, source: TritonSource, seed: int) -> float:
     """How far the worst output is from what the chain means in float64, in tolerances."""
     memory = memory_of(chain, source, seed)
     expected = evaluate(chain, {n: logical(chain, n, memory[n]) for n in chain.inputs})
@@ -67,7 +69,7 @@ def wrong(chain: Chain, source: Source, seed: int) -> float:
     return max(error(chain, n, memory, expected) / tolerance for n, tolerance in every)
 
 
-def agree(case: Case) -> Source:
+def agree(case: Case) -> TritonSource:
     source = case.source
     assert source.gluon
     for seed in range(SEEDS):
@@ -110,33 +112,33 @@ def agree(case: Case) -> Source:
         Case("lower", "mh.nk", "m=256 n=256 h=64", "m=128 n=64 h=64"),
         Case("again", "mh.nk", "m=200 n=128", "m=128 n=32"),
         Case("outer", "mh.nk", "m=200 n=128", "m=128 n=32", 3),
-        Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", late=False),
-        Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", late=False),
-        Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, late=False),
-        Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, late=False),
-        Case("linear", "mn.k", "m=130 n=40 k=200", "m=128 n=16", late=False),
-        Case("linear", "mn.k", "m=300 n=136 k=256", "m=192 n=128", 4, "bfloat16", late=False),
-        Case("linear_flipped", "mn.k", "m=200 n=128 k=200", "m=128 n=64 k=64", late=False),
-        Case("gated", "mn.k", "m=300 n=136 k=256", "m=192 n=64", 3, late=False),
-        Case("gated", "mn.k", "m=200 n=64 k=128", "m=128 n=32", 2, "bfloat16", late=False),
+        Case("weighted", "mh.nk", "m=200 n=128", "m=128 n=32", deferred=False),
+        Case("lower", "mh.nk", "m=512 n=512 h=128", "m=192 n=128 h=128", deferred=False),
+        Case("gemm", "mh.kn", "m=200 n=64 k=128", "m=128 n=64 k=32", 3, deferred=False),
+        Case("linear", "mn.k", "m=200 n=128 k=128", "m=128 n=64", 3, deferred=False),
+        Case("linear", "mn.k", "m=130 n=40 k=200", "m=128 n=16", deferred=False),
+        Case("linear", "mn.k", "m=300 n=136 k=256", "m=192 n=128", 4, "bfloat16", deferred=False),
+        Case("linear_flipped", "mn.k", "m=200 n=128 k=200", "m=128 n=64 k=64", deferred=False),
+        Case("gated", "mn.k", "m=300 n=136 k=256", "m=192 n=64", 3, deferred=False),
+        Case("gated", "mn.k", "m=200 n=64 k=128", "m=128 n=32", 2, "bfloat16", deferred=False),
     ],
     ids=lambda case: f"{case.chain} {case.extents}",
 )
 def test_chains_agree(case: Case) -> None:
-    assert bool(Groups(case.schedule, case.stages).late) == case.late
+    assert bool(WarpGroups(case.schedule, case.stages).deferred) == case.deferred
     agree(case)
 
 
 CAUSAL = Case("causal", "mh.nk", "m=256 n=256 b=1", "m=128 n=32")
-GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", late=False)
+GATED = Case("gated", "mn.k", "m=200 n=64 k=256", "m=128 n=64", deferred=False)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("chain", ["causal", "window", "gemm", "mlp"])
-def test_products_that_are_issued_in_their_own_turn_agree(
+def test_products_that_are_issued_in_their_own_iteration_agree(
     monkeypatch: pytest.MonkeyPatch, chain: str, stages: int
 ) -> None:
-    monkeypatch.setattr(Groups, "late", frozenset())
+    monkeypatch.setattr(WarpGroups, "deferred", frozenset())
     source = agree(replace(CAUSAL, chain=chain, extents="m=200 n=256", stages=stages))
     assert "slot_before" not in source.text
 
@@ -144,25 +146,25 @@ def test_products_that_are_issued_in_their_own_turn_agree(
 def test_a_deferred_product_may_stand_before_the_other() -> None:
     """With one tile a ring, its loader would wait for a tile that the late product still has."""
     case = Case("outer", "mh.nk", "m=200 n=128", "m=128 n=32")
-    assert [s.buffer for s in Groups(case.schedule, 2).dots] == ["U", "S"]
-    assert Groups(case.schedule, 2).late == {"U"}
+    assert [s.buffer for s in WarpGroups(case.schedule, 2).dots] == ["U", "S"]
+    assert WarpGroups(case.schedule, 2).deferred == {"U"}
     assert "slot_before" in agree(case).text
     single = replace(case, stages=1)
-    assert not Groups(single.schedule, 1).late
+    assert not WarpGroups(single.schedule, 1).deferred
     assert "slot_before" not in agree(single).text
 
 
 def test_products_that_do_not_fit_in_registers_are_not_late() -> None:
     case = Case("attention", "mh.nk", "m=192 n=256 k=16 h=128 b=1", "m=192 n=128 h=128")
-    assert not Groups(case.schedule, 2).late
-    assert Groups(replace(case, tiles="m=128 n=128 h=128").schedule, 2).late
+    assert not WarpGroups(case.schedule, 2).deferred
+    assert WarpGroups(replace(case, tiles="m=128 n=128 h=128").schedule, 2).deferred
     agree(case)
 
 
-def test_a_product_whose_sum_its_own_turn_reads_is_not_late() -> None:
+def test_a_product_whose_sum_its_own_iteration_reads_is_not_late() -> None:
     """Triton has no layout for the maximum's tile of m, n and h, but that is not why."""
     case = Case("below", "mh.nk", "m=128 n=128 b=1", "m=128 n=32")
-    assert not Groups(case.schedule, 2).late
+    assert not WarpGroups(case.schedule, 2).deferred
     for seed in range(SEEDS):
         assert wrong(case.plain, case.source, seed) < 1
 
@@ -177,9 +179,9 @@ def test_heads_in_groups_that_share_the_cache_agree(monkeypatch: pytest.MonkeyPa
         assert re.search(r"\n    b = pid // \d+ \* 2 \+ ", source.text)
 
 
-def test_turns_inside_a_domain_have_no_mask() -> None:
-    """The first turn, which stands before the loop, always compares positions; later ones do past
-    those that lie inside."""
+def test_iterations_inside_a_domain_have_no_mask() -> None:
+    """The first iteration, which stands before the loop, always compares positions; later ones do
+    past those that lie inside."""
     text = CAUSAL.source.text
     bare, masked = "S_inside = S", "S_inside = gl.where(n[None, :] <= m[:, None], S, LOWEST)"
     assert text.count(masked) == 2
@@ -188,7 +190,7 @@ def test_turns_inside_a_domain_have_no_mask() -> None:
     assert text.count("    for n_start in") == 2  # one of them loads
 
 
-def test_scores_past_the_end_are_masked_in_the_last_turn_and_nothing_else_is() -> None:
+def test_scores_past_the_end_are_masked_in_the_last_iteration_and_nothing_else_is() -> None:
     text = replace(CAUSAL, chain="attention", extents="m=197 n=197", tiles="m=128 n=64").source.text
     assert "if n_start > 133:\n            S = gl.where(n_in[None, :], S, LOWEST)\n" in text
     assert text.count("n_in[None, :]") == 1
@@ -217,14 +219,18 @@ BAD = {
     "nobody waits for W": (GATED, r" +mbarrier\.wait\(W_full.*\n", ""),
     "K is filled at once": (CAUSAL, r" +mbarrier\.wait\(K_empty.*\n", ""),
     "V is filled at once": (CAUSAL, r" +mbarrier\.wait\(V_empty.*\n", ""),
-    "V is of this turn": (CAUSAL, r"V_tile\.index\(slot_before", "V_tile.index(slot"),
+    "V is of this iteration": (CAUSAL, r"V_tile\.index\(slot_before", "V_tile.index(slot"),
     "another V is waited for": (CAUSAL, r"V_full\.index\(slot_before", "V_full.index(slot"),
-    "V is waited for by this turn's phase": (CAUSAL, r"phase_before\)", "phase)"),
+    "V is waited for by this iteration's phase": (CAUSAL, r"phase_before\)", "phase)"),
     "another V is given back": (CAUSAL, r"V_empty\.index\(slot_before", "V_empty.index(slot"),
     "V is not given back": (CAUSAL, r" +mbarrier\.arrive\(V_empty.*\n", ""),
     "one group is enough": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>1"),
     "three groups are awaited": (CAUSAL, r"(K_empty\.index\(each\), count=)2", r"\g<1>3"),
-    "phases change each turn": (CAUSAL, r"phase = turn // 2 % 2", "phase = turn % 2"),
+    "phases change each iteration": (
+        CAUSAL,
+        r"phase = iteration // 2 % 2",
+        "phase = iteration % 2",
+    ),
     "more bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>4096"),
     "fewer bytes are expected": (CAUSAL, r"(K_full\.index\(slot\), )2048", r"\g<1>1024"),
     "S is used early": (CAUSAL, r"mma_wait\(1", "mma_wait(2"),
@@ -246,7 +252,7 @@ def test_a_race_or_a_deadlock_is_found(name: str) -> None:
     assert any(broken(plain, replace(source, text=text), seed) for seed in range(10))
 
 
-def broken(chain: Chain, source: Source, seed: int) -> bool:
+def broken(chain: Chain, source: TritonSource, seed: int) -> bool:
     try:
         return wrong(chain, source, seed) > 1
     except Broken:
@@ -289,7 +295,7 @@ def test_kernels_compile(case: Case) -> None:
         (replace(CAUSAL, chain="wide"), "'V' is changed before it enters a product"),
         (replace(GATED, chain="norm"), "'X' is loaded in a loop, and not as an operand"),
         (
-            Case("rows", "b.k", "m=128 n=64 k=256", "m=128 n=64", late=False),
+            Case("rows", "b.k", "m=128 n=64 k=256", "m=128 n=64", deferred=False),
             "something is reduced over 'm'",
         ),
         (replace(GATED, chain="lengths"), "'A' is read by a product and by something else"),

@@ -10,16 +10,17 @@ import pytest
 
 from mcfuser.chain import Chain, Tensor
 from mcfuser.codegen.cuda.cubin import compile_source
-from mcfuser.codegen.triton import Lowering, Source, TensorMap, generate
+from mcfuser.codegen.triton import TensorMap, TritonSource, generate
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.hopper.feasible import mapped
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from tests.support.gpu_candidates import every, settings
 from tests.support.triton_agree import agree
 from tests.support.triton_cases import chain_named, run_time, scheduled
 
-MAPS = Lowering(tma=True)
+MAPS = TritonKnobs(tma=True)
 SMALL = {"b": 2, "g": 2, "m": 64, "n": 96, "k": 32, "h": 32}
 TILES = {"b": 1, "g": 2, "m": 32, "n": 16, "k": 32, "h": 16}
 
@@ -33,11 +34,11 @@ def lying(chain: Chain, **places: tuple[tuple[int, ...], int]) -> Chain:
     return replace(chain, tensors=tuple(tensors))
 
 
-def written(chain: Chain, expression: str, tiles: Mapping[str, int]) -> Source:
+def written(chain: Chain, expression: str, tiles: Mapping[str, int]) -> TritonSource:
     return generate(scheduled(chain, expression, tiles), "kernel", MAPS)
 
 
-def maps_of(source: Source) -> dict[str, TensorMap]:
+def maps_of(source: TritonSource) -> dict[str, TensorMap]:
     return {m.tensor: m for launch in source.launches for m in launch.maps}
 
 
@@ -83,7 +84,7 @@ def test_parts_agree(combine: str) -> None:
     assert all(set(one.arguments).isdisjoint({"Q", "K", "V"}) for one in source.launches)
 
 
-def test_turns_that_are_written_out_agree() -> None:
+def test_iterations_that_are_written_out_agree() -> None:
     chain = chain_named("attention", SMALL, "float16")
     source = agree(scheduled(chain, "m.n(k,h)", {**TILES, "k": 16}), chain, lowering=MAPS)
     assert "V_map.load([b, n_start, 16])" in source.text

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import Chain, from_json
-from mcfuser.codegen.triton import Lowering, generate
+from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import ChainError
 from mcfuser.lowering.triton.hopper.feasible import Tiled, divisible
 from mcfuser.lowering.triton.hopper.groups import COUNTS
 from mcfuser.lowering.triton.instructions import ROWS
+from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.plan import Ints, Plan
 from mcfuser.space.prune import distinct, prune, space
 from mcfuser.space.statement import Illegal
@@ -24,7 +25,7 @@ from workloads import LANDSCAPES
 
 H200 = CATALOGUE["nvidia/h200"]
 LARGE = {"b": 16, "g": 4, "i": 16, "m": 2048, "n": 2048, "k": 64, "h": 64}
-GROUPS = Lowering(tma=True, groups=True)
+GROUPS = TritonKnobs(tma=True, groups=True)
 DRAWN = 4
 """Candidates of a plan that are generated."""
 

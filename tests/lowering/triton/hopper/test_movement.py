@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcfuser.expr import Call, Cast, Const, Expr, Read
-from mcfuser.lowering.triton.hopper.groups import Groups
+from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.hopper.movement import MOVED, check_movement
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Loop, Statement
@@ -22,7 +22,7 @@ def of(name: str, expression: str = "mh.nk", **tiles: int) -> Schedule:
     return scheduled(chain_of(name, EXTENTS, "float16"), expression, {**TILES, **tiles})
 
 
-def with_body(schedule: Schedule, buffer: str, body: Expr) -> Groups:
+def with_body(schedule: Schedule, buffer: str, body: Expr) -> WarpGroups:
     """The groups of a schedule in which a buffer is computed in another way."""
 
     def changed(s: Statement) -> Statement:
@@ -30,7 +30,7 @@ def with_body(schedule: Schedule, buffer: str, body: Expr) -> Groups:
             return replace(s, body=tuple(map(changed, s.body)))
         return replace(s, body=body) if isinstance(s, Compute) and s.buffer == buffer else s
 
-    return Groups(replace(schedule, body=tuple(map(changed, schedule.body))), 2)
+    return WarpGroups(replace(schedule, body=tuple(map(changed, schedule.body))), 2)
 
 
 def body_of(schedule: Schedule, buffer: str) -> Expr:
@@ -46,7 +46,7 @@ def body_of(schedule: Schedule, buffer: str) -> Expr:
 
 @pytest.mark.parametrize("name", ["attention", "causal", "cap", "masked", "outer", "mlp", "two"])
 def test_tiles_and_vectors_that_lie_alike_do_not_move(name: str) -> None:
-    check_movement(Groups(of(name), 2))
+    check_movement(WarpGroups(of(name), 2))
 
 
 def test_a_tile_of_one_number_or_of_rows_alone_has_no_layout() -> None:

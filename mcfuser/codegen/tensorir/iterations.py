@@ -1,4 +1,5 @@
-"""Which turns a loop takes, as text: `Schedule.turns`, for extents that the kernel learns."""
+"""Which iterations a loop takes, as text: `Schedule.iterations`, for extents that the kernel
+learns."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from mcfuser.expr import Affine
 from mcfuser.space.statement import Loop
 
 
-def turns(w: Writer, loop: Loop) -> str:
+def iterations(w: Writer, loop: Loop) -> str:
     """The arguments of the range that a serial loop runs over, where the loops of `w` stand."""
     tile, first, last = w.schedule.tile(loop.axis), "0", w.trips(loop.axis)
     if loop.axis == w.parted:
@@ -30,7 +31,7 @@ def _reach(w: Writer, index: Affine, least: bool) -> str:
     for a, c in index.terms:
         position = w.start(a) if a in w.loops else "0"
         if (c > 0) != least:
-            turn = str(w.schedule.tile(a) - 1)
-            position = plus(position, turn) if a in w.loops else minus(w.size(a), "1")
+            iteration = str(w.schedule.tile(a) - 1)
+            position = plus(position, iteration) if a in w.loops else minus(w.size(a), "1")
         total = plus(total, times(position, c))
     return total

@@ -6,9 +6,9 @@ import pytest
 import sympy as sp
 
 from mcfuser.algebra.dependence import through_maps
-from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.quotient import unguarded
 from mcfuser.algebra.roll import Refusal, rolls
-from mcfuser.algebra.steady import Step, step_of, unsteady
+from mcfuser.algebra.stability import RepairStep, instability, step_of
 from tests.support.chains import chain
 
 T, R, S = (sp.Symbol(n, real=True) for n in "trs")
@@ -18,19 +18,19 @@ AXES = {"m": 4, "n": 6}
 @pytest.mark.parametrize(
     ("h", "step"),
     [
-        (T + R - S, Step("shift", 1.0)),
-        (T - 2 * R + 2 * S, Step("shift", -2.0)),
-        (T * sp.exp(R - S), Step("exponential", 1.0)),
-        (T * sp.exp(-3 * (R - S)), Step("exponential", -3.0)),
-        (T * R / S, Step("ratio", 1.0)),
-        (T * S**2 / R**2, Step("ratio", -2.0)),
-        (T + sp.log(R) - sp.log(S), Step("logarithm", 1.0)),
+        (T + R - S, RepairStep("shift", 1.0)),
+        (T - 2 * R + 2 * S, RepairStep("shift", -2.0)),
+        (T * sp.exp(R - S), RepairStep("exponential", 1.0)),
+        (T * sp.exp(-3 * (R - S)), RepairStep("exponential", -3.0)),
+        (T * R / S, RepairStep("ratio", 1.0)),
+        (T * S**2 / R**2, RepairStep("ratio", -2.0)),
+        (T + sp.log(R) - sp.log(S), RepairStep("logarithm", 1.0)),
         (T * (R + S), None),
         (T + R * S, None),
         (T**2, None),
     ],
 )
-def test_the_step_of_a_repair(h: sp.Expr, step: Step | None) -> None:
+def test_the_step_of_a_repair(h: sp.Expr, step: RepairStep | None) -> None:
     assert step_of(h, T, R, S) == step
 
 
@@ -38,8 +38,8 @@ def why(*lines: str, kind: str = "exponential", rate: float = 1.0) -> str | None
     """Of the last line's operator, that the first line's moves: why it may be lost, or nothing."""
     c = chain(AXES, {"X": "mn", "W": "mn"}, lines)
     target, moving = c.operators[-1], c.operators[0]
-    body = bare(through_maps(c, target.body))
-    return unsteady(c, target, body, moving, Step(kind, rate))  # type: ignore[arg-type]
+    body = unguarded(through_maps(c, target.body))
+    return instability(c, target, body, moving, RepairStep(kind, rate))  # type: ignore[arg-type]
 
 
 MAXIMUM = "R[m] = max[n] X[m, n]"
@@ -82,10 +82,10 @@ def test_a_shift_by_the_maximum_of_something_else_has_no_bound() -> None:
 def test_a_quotient_by_a_sum_of_weights_is_bounded_and_by_another_sum_is_not() -> None:
     c = chain(AXES, {"X": "mn"}, [MAXIMUM, "Z[m] = sum[n] exp(X[m, n] - R[m])",
                                   "O[m] = sum[n] X[m, n] / Z[m]"])  # fmt: skip
-    step = Step("ratio", 1.0)
-    assert unsteady(c, c.operator("O"), c.operator("O").body, c.operator("Z"), step) is None
+    step = RepairStep("ratio", 1.0)
+    assert instability(c, c.operator("O"), c.operator("O").body, c.operator("Z"), step) is None
     other = chain(AXES, {"X": "mn"}, ["Z[m] = sum[n] X[m, n]", "O[m] = sum[n] X[m, n] / Z[m]"])
-    reason = unsteady(other, other.operator("O"), other.operator("O").body,
+    reason = instability(other, other.operator("O"), other.operator("O").body,
                       other.operator("Z"), step)  # fmt: skip
     assert reason is not None and "near zero" in reason
 
@@ -94,13 +94,15 @@ def test_weights_within_another_domain_than_their_maximum_may_be_near_zero() -> 
     lines = ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] exp(X[m, n] - R[m]) where n < 3",
              "O[m] = sum[n] X[m, n] / Z[m] where n < 3"]  # fmt: skip
     c = chain(AXES, {"X": "mn"}, lines)
-    found = unsteady(c, c.operator("O"), c.operator("O").body, c.operator("Z"), Step("ratio", 1.0))
+    found = instability(
+        c, c.operator("O"), c.operator("O").body, c.operator("Z"), RepairStep("ratio", 1.0)
+    )
     assert found is not None
 
 
 def test_what_is_no_step_has_no_bound_and_the_refusal_says_so() -> None:
     c = chain(AXES, {"X": "mn"}, [MAXIMUM, "Z[m] = sum[n] exp(X[m, n] - 2.0 * R[m])"])
-    assert unsteady(c, c.operator("Z"), c.operator("Z").body, c.operator("R"), None) is not None
+    assert instability(c, c.operator("Z"), c.operator("Z").body, c.operator("R"), None) is not None
     (refused,) = rolls(c)
     assert isinstance(refused, Refusal) and "has no bound while 'R' moves" in refused.reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcfuser.algebra.elsewhere import made_in_place
+from mcfuser.algebra.inline import inline_maps
 from mcfuser.errors import ChainError
 from mcfuser.space.program import program
 from tests.support.chains import chain, inputs
@@ -22,7 +22,7 @@ MAPS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_a_map_is_computed_again_where_it_is_read(name: str) -> None:
     c = chain({"m": 6, "k": 4}, {"X": "m"}, MAPS[name])
-    moved = made_in_place(c)
+    moved = inline_maps(c)
     assert [o.out for o in moved.operators if o.out != "T"] != []
     assert right(c, inputs(c)) > 0
 
@@ -35,7 +35,7 @@ def test_a_map_of_whole_numbers_is_whole_there_too() -> None:
         "tensors": {"X": {"shape": ["m"]}, "T": {"shape": ["m"], "dtype": "int32"}},
         "operators": ["T[m] = X[m] * 3.0", "Y[k] = T[k + 1] * 0.5"],
     })  # fmt: skip
-    assert str(made_in_place(c)) == "Y[k] = int32(X[k + 1] * 3.0) * 0.5"
+    assert str(inline_maps(c)) == "Y[k] = int32(X[k + 1] * 3.0) * 0.5"
     right(c, inputs(c))
 
 
@@ -47,4 +47,4 @@ def test_a_reduction_that_is_read_elsewhere_needs_a_kernel_of_its_own() -> None:
 
 def test_a_chain_read_in_place_stays() -> None:
     c = chain({"m": 6, "n": 5}, {"X": "mn"}, ["S[m] = sum[n] X[m, n]", "Y[m] = X[m, 0] - S[m]"])
-    assert made_in_place(c) is c
+    assert inline_maps(c) is c

@@ -19,23 +19,23 @@ from typing import Any, Literal
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import ONE, Linear, added, linear, scaled
-from mcfuser.algebra.quotient import bare
+from mcfuser.algebra.quotient import unguarded
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, axes, conjuncts, reads
 
-Kind = Literal["exponential", "shift", "ratio", "logarithm"]
+RepairKind = Literal["exponential", "shift", "ratio", "logarithm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RepairStep:
     """What a repair does when r becomes s: the target times `exp(rate * (r - s))`, plus
     `rate * (r - s)`, times `(r / s) ** rate`, or plus `rate * log(r / s)`."""
 
-    kind: Kind
+    kind: RepairKind
     rate: float
 
 
-def step_of(h: Any, t: Any, r: Any, s: Any) -> Step | None:
+def step_of(h: Any, t: Any, r: Any, s: Any) -> RepairStep | None:
     """The step that a repair h(t, r, s) is, a SymPy expression; None where it is no such step."""
     import sympy as sp
 
@@ -49,8 +49,8 @@ def step_of(h: Any, t: Any, r: Any, s: Any) -> Step | None:
 
 
 def _moves(
-    by: Any, r: Any, s: Any, by_rate: Kind, by_logarithm: Kind
-) -> Step | None:  # fmt: skip
+    by: Any, r: Any, s: Any, by_rate: RepairKind, by_logarithm: RepairKind
+) -> RepairStep | None:  # fmt: skip
     """The step whose shift, or factor's logarithm, is `rate * (r - s)` or `rate * log(r / s)`."""
     import sympy as sp
 
@@ -58,12 +58,12 @@ def _moves(
     for kind, power in ((by_rate, 0), (by_logarithm, 1)):
         found = {sp.simplify(sign * rate * x**power) for rate, x, sign in rates}
         if len(found) == 1 and (rate := found.pop()).is_number:
-            return Step(kind, float(rate))
+            return RepairStep(kind, float(rate))
     return None
 
 
-def unsteady(
-    chain: Chain, target: Operator, body: Expr, moving: Operator, step: Step | None
+def instability(
+    chain: Chain, target: Operator, body: Expr, moving: Operator, step: RepairStep | None
 ) -> str | None:
     """Why what `target` accumulates of `body` while `moving` moves may be lost, in words; None
     where it is bounded. `body` is written out down to reductions."""
@@ -103,7 +103,7 @@ def _anchored(chain: Chain, form: Linear, moving: Operator, over: Sequence[str])
 
 def _maxima(chain: Chain, moving: Operator) -> list[Linear]:
     """What a maximum is at least, as linear forms."""
-    body = bare(through_maps(chain, moving.body))
+    body = unguarded(through_maps(chain, moving.body))
     whole = [body, *(body.args if isinstance(body, Call) and body.op == "max" else ())]
     return [linear(e) for e in whole]
 
@@ -141,7 +141,7 @@ def _exponent(e: Expr) -> Linear | None:
 def _at_least_one(chain: Chain, o: Operator) -> bool:
     """A sum of a positive number times `exp(k * (x - r))`, r the maximum of the same x over the
     same positions: the first step that it takes has that number in it, where its maximum is."""
-    body = bare(through_maps(chain, o.body))
+    body = unguarded(through_maps(chain, o.body))
     form = _exponent(body) if _exponential(body) else None
     for r in reads(body) if form else ():
         top = chain.operator(r.tensor) if r.tensor not in chain.inputs else None

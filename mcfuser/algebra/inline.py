@@ -14,7 +14,7 @@ from mcfuser.errors import ChainError
 from mcfuser.expr import Expr, Index, Read, index_text, read, rewrite
 
 
-def made_in_place(chain: Chain) -> Chain:
+def inline_maps(chain: Chain) -> Chain:
     """The chain in which every result is read at its own axes alone.
 
     A map that is read elsewhere is written into the operator that reads it. Raises ChainError where

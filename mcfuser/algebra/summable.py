@@ -11,7 +11,7 @@ from mcfuser.chain import Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, reads
 
 
-def settled(at: Summand, found: Sequence[Term]) -> bool:
+def summable(at: Summand, found: Sequence[Term]) -> bool:
     """No term waits any more, and none takes an offset from what is read off-centre elsewhere."""
     at = _with_maps(at, found)
     if any(at.waits(t.inner) for t in found):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import Chain, gemm
-from mcfuser.lowering.triton.resources import Lowered
-from mcfuser.model.reach import apart, run_of
+from mcfuser.lowering.triton.resources import TritonCandidates
+from mcfuser.model.locality import contiguous_bytes, distinct_tiles
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -19,14 +19,14 @@ TILES = {"m": 16, "n": 32, "k": 8, "h": 64}
 GEMM = gemm(1, 64, 64, 64, 128, "float16")
 
 
-def made(c: Chain = GEMM) -> Lowered:
+def made(c: Chain = GEMM) -> TritonCandidates:
     plan = Plan(program(c), parse("mh.nk"), frozenset())
     rows = np.asarray([[TILES[a] for a in plan.axes]])
     one = np.asarray([1])
-    return Lowered(plan, rows, 4 * one, one, one < 0)
+    return TritonCandidates(plan, rows, 4 * one, one, one < 0)
 
 
-def load(found: Lowered, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
+def load(found: TritonCandidates, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
     return next(
         (s, outer)
         for s, outer in statements(found.facts.body)
@@ -37,22 +37,24 @@ def load(found: Lowered, tensor: str) -> tuple[Load, tuple[Loop, ...]]:
 @pytest.mark.parametrize(("tensor", "elements"), [("A", 8), ("B", 32), ("D", 64)])
 def test_a_tile_lies_side_by_side_along_its_last_dimension(tensor: str, elements: int) -> None:
     found = made()
-    assert run_of(found, load(found, tensor)[0]).tolist() == [2.0 * elements]
+    assert contiguous_bytes(found, load(found, tensor)[0]).tolist() == [2.0 * elements]
 
 
 def test_strides_say_along_which_dimension_it_lies() -> None:
     turned = tuple(replace(t, strides=(0, 1, 64)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=turned))
-    assert run_of(found, load(found, "B")[0]).tolist() == [2.0 * TILES["k"]]
+    assert contiguous_bytes(found, load(found, "B")[0]).tolist() == [2.0 * TILES["k"]]
     gaps = tuple(replace(t, strides=(0, 128, 2)) if t.name == "B" else t for t in GEMM.tensors)
     found = made(replace(GEMM, tensors=gaps))
-    assert run_of(found, load(found, "B")[0]).tolist() == [2.0], "no two elements lie side by side"
+    assert contiguous_bytes(found, load(found, "B")[0]).tolist() == [2.0], (
+        "no two elements lie side by side"
+    )
 
 
 @pytest.mark.parametrize(
     ("tensor", "together", "tiles"),
     [
-        ("A", 8.0, 4.0),  # h turns fastest: eight blocks are two of h by four of m
+        ("A", 8.0, 4.0),  # h iterations fastest: eight blocks are two of h by four of m
         ("A", 2.0, 1.0),
         ("D", 8.0, 2.0),
         ("D", 1.0, 1.0),
@@ -62,4 +64,4 @@ def test_strides_say_along_which_dimension_it_lies() -> None:
 def test_blocks_that_run_together_share_tiles(tensor: str, together: float, tiles: float) -> None:
     found = made()
     s, outer = load(found, tensor)
-    assert apart(found, s, outer, np.asarray([together])).tolist() == [tiles]
+    assert distinct_tiles(found, s, outer, np.asarray([together])).tolist() == [tiles]

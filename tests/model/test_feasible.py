@@ -7,7 +7,7 @@ import pytest
 
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.model.worth import SPILLED, hopeless, worth
+from mcfuser.model.feasible import SPILLED, feasible, spills_too_much
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -21,7 +21,7 @@ GOOD = {"m": 64, "n": 64, "k": 64, "h": 64}
 def looked_at(warps: int = 4, stages: int = 2, device=H200, c=GEMM, **tiles: int) -> bool:
     plan = Plan(program(c), parse("mh.nk"), frozenset())
     rows = np.asarray([[(GOOD | tiles)[a] for a in plan.axes]])
-    found = worth(plan, rows, np.asarray([warps]), np.asarray([stages]), device)
+    found = feasible(plan, rows, np.asarray([warps]), np.asarray([stages]), device)
     assert found.dtype == bool and found.shape == (1,)
     return bool(found[0])
 
@@ -43,8 +43,8 @@ def test_warps_without_work_are_not() -> None:
     assert not looked_at(m=16, n=16, k=16, h=16, warps=8, device=A100)
 
 
-def test_more_stages_than_turns_are_not() -> None:
-    assert looked_at(stages=4)  # four turns of k
+def test_more_stages_than_iterations_are_not() -> None:
+    assert looked_at(stages=4)  # four iterations of k
     assert not looked_at(stages=5)
 
 
@@ -53,14 +53,14 @@ def test_group_instructions_need_two_stages() -> None:
     assert looked_at(stages=1, warps=4, device=A100)
 
 
-def test_without_a_product_more_stages_than_turns_are_not() -> None:
+def test_without_a_product_more_stages_than_iterations_are_not() -> None:
     plan = Plan(program(chain({"m": 64, "n": 64}, {"X": "mn"}, ["R[m] = max[n] X[m, n]"])),
                 parse("m.n"), frozenset())  # fmt: skip
     rows, stages = np.asarray([[16, 16]] * 3), np.asarray([1, 4, 5])
-    found = worth(plan, rows, np.asarray([4] * 3), stages, H200)
+    found = feasible(plan, rows, np.asarray([4] * 3), stages, H200)
     assert found.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(("spills", "gone"), [(0, False), (SPILLED, False), (SPILLED + 1, True)])
 def test_what_spills_far_too_much_is_hopeless(spills: int, gone: bool) -> None:
-    assert hopeless(spills) is gone
+    assert spills_too_much(spills) is gone

@@ -8,30 +8,32 @@ import numpy as np
 
 from mcfuser.chain import BYTES
 from mcfuser.lowering.loops import OUTER
-from mcfuser.lowering.triton.resources import Lowered
+from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Floats
 from mcfuser.space.statement import Load, Loop
 
 
-def apart(made: Lowered, s: Load, outer: tuple[Loop, ...], together: Floats) -> Floats:
-    """Different tiles that blocks running together load: the grid's last loop turns fastest."""
+def distinct_tiles(
+    made: TritonCandidates, s: Load, outer: tuple[Loop, ...], together: Floats
+) -> Floats:
+    """Different tiles that blocks running together load: the grid's last loop is the fastest."""
     axes = {a for index in s.read.indices for a in index.axes}
     found, left = np.ones(len(made.tiles)), together
     for loop in reversed([x for x in outer if x.kind in OUTER]):
-        turns = made.sizes.turns(loop)
+        iterations = made.sizes.iterations(loop)
         if loop.axis in axes:
-            found = found * np.minimum(turns, np.maximum(1.0, left))
-        left = left / turns
+            found = found * np.minimum(iterations, np.maximum(1.0, left))
+        left = left / iterations
     return found
 
 
-def run_of(made: Lowered, s: Load) -> Floats:
+def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:
     """Bytes of a tile that lie side by side in memory."""
     tensor = made.plan.program.chain.tensor(s.read.tensor)
     width = float(BYTES[tensor.dtype])
     strides: Mapping[int, int] = dict(enumerate(tensor.strides or ()))
     for i, index in enumerate(s.read.indices):
-        beside = strides[i] == 1 if strides else i == len(s.read.indices) - 1
-        if beside and (a := index.plain) is not None:
+        contiguous = strides[i] == 1 if strides else i == len(s.read.indices) - 1
+        if contiguous and (a := index.plain) is not None:
             return width * made.sizes.of(a).astype(np.float64)
     return np.full(len(made.tiles), width)
