@@ -124,7 +124,9 @@ def facts(walk: Walk) -> Shown:
         lines.append(row(f"product {out}", words))
     for s in found.loads:
         outer = next(o for x, o in found.points if x is s)
-        words = [_moves(a, m) for a, m in zip(made.asynchronous(s, outer), made.mapped(s), strict=True)]
+        words = [
+            _moves(a, m) for a, m in zip(made.asynchronous(s, outer), made.mapped(s), strict=True)
+        ]
         lines.append(row(f"load {s.buffer}", words))
     lines += [
         row("shared memory", [f"{int(x):,} bytes" for x in made.shared]),

@@ -16,7 +16,7 @@ from mcfuser.measure.agreement import disagreement
 from mcfuser.measure.inputs import (
     DrawStyle,
     InputKind,
-    ValueRange,
+    DrawRange,
     draw_style,
     draw_values,
     input_kinds,
@@ -30,7 +30,7 @@ PIECE = 1 << 20
 """Random values that are drawn from one generator."""
 CACHED = 1 << 17
 """Values that are checked together: they and a copy fit a core's cache."""
-RANGES: tuple[ValueRange, ...] = ("positive", "share")
+RANGES: tuple[DrawRange, ...] = ("positive", "share")
 """The ranges that inputs which must not be negative are drawn from: the first that suits the
 chain."""
 
@@ -88,7 +88,7 @@ class Case:
         assert best is not None
         return best
 
-    def _made(self, positive: ValueRange) -> CaseData:
+    def _made(self, positive: DrawRange) -> CaseData:
         wanted = input_kinds(self.chain, self.offsets, positive)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             data = {n: self._random(pool, i, wanted[n]) for i, n in enumerate(self.chain.inputs)}

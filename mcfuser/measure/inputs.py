@@ -26,7 +26,7 @@ ZEROS = 32
 LARGEST_SCALE = 2
 """The exponent of the largest scale, a power of two; that of the smallest one is its negative."""
 
-ValueRange = Literal["any", "positive", "share"]
+DrawRange = Literal["any", "positive", "share"]
 """Where floating-point inputs lie: around zero, above 1, or between 0.1 and 0.9."""
 
 
@@ -39,13 +39,13 @@ class InputKind:
     """
 
     dtype: str
-    range: ValueRange = "any"
+    range: DrawRange = "any"
     most: int | None = None
     offset: float = 0.0
 
 
 def input_kinds(
-    chain: Chain, offsets: Mapping[str, float], positive: ValueRange = "positive"
+    chain: Chain, offsets: Mapping[str, float], positive: DrawRange = "positive"
 ) -> dict[str, InputKind]:
     """The kind of every input, by name.
 
@@ -56,7 +56,7 @@ def input_kinds(
     extents = _compared_positions(chain)
     kinds = {}
     for n in chain.inputs:
-        span: ValueRange = positive if n in must_be_positive else "any"
+        span: DrawRange = positive if n in must_be_positive else "any"
         kinds[n] = InputKind(chain.tensor(n).dtype, span, extents.get(n), offsets.get(n, 0.0))
     return kinds
 

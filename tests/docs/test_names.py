@@ -159,7 +159,7 @@ def test_every_name_in_a_document_exists(document: Path) -> None:
         ("`space.prune.RULES`, `mcfuser.space.prune`, `Groups.late`, `tvm.ir.save_json`", []),
         ("`space.prune.LAWS`", ["space.prune.LAWS"]),
         ("`model.loops` and `bench.workloads`", ["model.loops"]),
-        ("`Groups.early` and `knobs.knot`", ["Groups.early", "knobs.knot"]),
+        ("`WarpGroups.early` and `knobs.knot`", ["WarpGroups.early", "knobs.knot"]),
         ("a span `over two\nlines` and then `mcfuser/tune.py`", ["mcfuser/tune.py"]),
         ("`tests/test_expr.py::test_no_such`", ["tests/test_expr.py::test_no_such"]),
         ("run `python benchmarks/cpu.py` or `python -m service.worker`", []),

@@ -11,7 +11,7 @@ from triton.compiler import make_backend
 from triton.experimental.gluon import _runtime  # noqa: F401
 from triton.runtime.cache import triton_key
 
-from mcfuser.codegen.cuda.cubin import Binary, CompileRequest, attempt
+from mcfuser.codegen.cuda.cubin import Binary, KernelRequest, attempt
 from mcfuser.space.statement import Illegal
 
 with contextlib.suppress(Exception):  # what is wrong with Triton a compilation says in a sentence
@@ -19,6 +19,6 @@ with contextlib.suppress(Exception):  # what is wrong with Triton a compilation 
     triton_key()
 
 
-def answer(request: CompileRequest) -> Binary | Illegal:
+def answer(request: KernelRequest) -> Binary | Illegal:
     """The source compiled, or why not."""
     return attempt(request.source, request.arch)

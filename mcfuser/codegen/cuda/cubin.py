@@ -36,7 +36,7 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class CompileRequest:
+class KernelRequest:
     """What a compiling process is asked: a source, and an architecture such as `sm_90`. It answers
     with a Binary or an Illegal."""
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from mcfuser.codegen.cuda.cubin import Binary, CompileRequest
+from mcfuser.codegen.cuda.cubin import Binary, KernelRequest
 from mcfuser.codegen.triton import TritonSource
 from mcfuser.process.forkserver import GONE, Fork, ForkServer, Post
 from mcfuser.space.statement import Illegal
@@ -80,7 +80,7 @@ class Compilers:
     def begin(self, source: TritonSource, arch: str) -> Pending:
         """Compiles a source while the caller goes on."""
         self._crew = self._crew or _Crew(self.workers)
-        pending = self._crew.begin(CompileRequest(source, arch), self.longest)
+        pending = self._crew.begin(KernelRequest(source, arch), self.longest)
         self._under_way.add(pending)
         pending.add_done_callback(self._under_way.discard)
         return pending
@@ -134,7 +134,7 @@ class _Crew:
         with self._changed:
             return frozenset(f.pid for f in (*self._busy, *self._idle) if f.pid is not None)
 
-    def begin(self, request: CompileRequest, longest: float) -> Pending:
+    def begin(self, request: KernelRequest, longest: float) -> Pending:
         return self._threads.submit(self._compile, request, longest)
 
     def end(self) -> None:
@@ -153,7 +153,7 @@ class _Crew:
                 fork.cut_off()
         self._folder.cleanup()
 
-    def _compile(self, request: CompileRequest, longest: float) -> Binary | Illegal:
+    def _compile(self, request: KernelRequest, longest: float) -> Binary | Illegal:
         for _ in range(TRIES):
             fork = self._taken()
             try:
