@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 
 from db import Blobs, Storage
-from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from service import jobs, kernels
 from service.http import Gate, add_handlers
@@ -97,7 +97,7 @@ def _rest(
             )
             for d in CATALOGUE.values()
         ]  # fmt: skip
-        return [DeviceOut(name="cpu", kind="cpu"), *known]
+        return [DeviceOut(name=HOST, kind=HOST), *known]
 
     return router
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from db import Job
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
 from mcfuser.arguments.shapes import shapes as parse_shapes
-from mcfuser.devices.catalogue import device_named
+from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.tune import tuned
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -21,7 +21,7 @@ JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 def _device(name: str) -> str:
     # `cpu` is the worker's to probe: that takes seconds and imports tvm.
-    return name if name == "cpu" else device_named(name).name
+    return name if name == HOST else device_named(name).name
 
 
 def _shapes(words: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ class JobOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    device: Annotated[str, Field(max_length=100), AfterValidator(_device)] = "cpu"
+    device: Annotated[str, Field(max_length=100), AfterValidator(_device)] = HOST
     shape: Annotated[list[str], AfterValidator(_shapes)] = Field(
         default=[], description="input=1x128, once for each input with a dynamic dimension"
     )

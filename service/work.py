@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
+from mcfuser.devices.catalogue import HOST
 from mcfuser.revision import revision
 from service.schemas import JobOptions
 
@@ -20,7 +21,7 @@ def work_key(model: str, options: JobOptions) -> str:
         "model": model,
         "options": options.model_dump(mode="json"),
         "code": revision(),
-        "processor": processor() if options.device == "cpu" else None,
+        "processor": processor() if options.device == HOST else None,
     }
     if options.retune:
         parts["once"] = uuid4().hex

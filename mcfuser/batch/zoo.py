@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcfuser.arguments.duration import seconds
-from mcfuser.devices.catalogue import device_named
+from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
 
 LARGEST = 1 << 20
@@ -125,7 +125,7 @@ def _duration(value: object) -> object:
 
 def _device(name: str) -> str:
     # Asking for the CPU would measure it.
-    return name if name == "cpu" else device_named(name).name
+    return name if name == HOST else device_named(name).name
 
 
 def _plain(name: str) -> str:
@@ -153,7 +153,7 @@ class _Defaults(_Form):
     devices: Annotated[
         list[Annotated[str, AfterValidator(_device)]],
         BeforeValidator(_listed), Field(min_length=1, max_length=64),
-    ] = ["cpu"]  # fmt: skip
+    ] = [HOST]  # fmt: skip
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     timeout: _Duration | None = None

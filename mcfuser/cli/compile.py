@@ -25,14 +25,14 @@ from mcfuser.cli.options import (
     tuning,
 )
 from mcfuser.cli.results import check_writable, make_results, write_whole
-from mcfuser.devices.catalogue import device_named
+from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import LimitError
 
 
 def compile_(
     model: Annotated[Path, typer.Argument(help="an ONNX model")],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
-    device: DeviceOption = "cpu",
+    device: DeviceOption = HOST,
     shape: ShapeOption = None,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
@@ -44,7 +44,7 @@ def compile_(
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
     shapes = parse_shapes(shape or ())
-    if device != "cpu":
+    if device != HOST:
         device_named(device)  # says so now where it is not known
     check_readable(model, f"model '{model}'")
     check_writable(output)

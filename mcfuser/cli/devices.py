@@ -10,7 +10,7 @@ import typer
 from mcfuser.cli.console import err, out
 from mcfuser.cli.kept import opened_store
 from mcfuser.cli.options import JsonOption
-from mcfuser.devices.catalogue import CATALOGUE, device_named
+from mcfuser.devices.catalogue import CATALOGUE, HOST, device_named
 from mcfuser.errors import InputError
 
 
@@ -18,7 +18,7 @@ def devices() -> None:
     """List the devices that kernels can be tuned for."""
     from mcfuser.report import show_devices
 
-    show_devices([device_named("cpu"), *CATALOGUE.values()], out)
+    show_devices([device_named(HOST), *CATALOGUE.values()], out)
 
 
 def device(
@@ -32,7 +32,7 @@ def device(
     from mcfuser.report import show_readings
 
     target = device_named(name)
-    if target.kind != "cuda":
+    if target.name == HOST:
         raise InputError(f"device '{name}' is no GPU; the CPU is measured whenever it is used")
     with opened_store() as store:
         if probe:

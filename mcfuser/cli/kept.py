@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,4 +60,4 @@ def kernel_cache(wanted: bool, device: Device) -> Iterator[tuple[Cache, Device]]
         yield MemoryCache(), device
         return
     with opened_store() as store:
-        yield store, device if device.kind == "cpu" else store.probed(device)
+        yield store, device if device.kind == HOST else store.probed(device)

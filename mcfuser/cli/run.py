@@ -13,6 +13,7 @@ from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out
 from mcfuser.cli.options import JsonOption, SeedOption, ShapeOption
 from mcfuser.cli.results import read_report
+from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ def run(
     from service.settings import read_settings
 
     report = read_report(folder)
-    place: RunMode = "cpu" if report.get("device", "cpu") == "cpu" else "graph" if graph else "cuda"
+    on_host = report.get("device", HOST) == HOST
+    mode: RunMode = "host" if on_host else "graph" if graph else "kernels"
     compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
     shapes = parse_shapes(shape or ()) or compiled_for
-    result = compare(folder, _read(check), shapes, seed, place, read_settings().model_limits)
+    result = compare(folder, _read(check), shapes, seed, mode, read_settings().model_limits)
     document = {
         "error": result.error,
         "mcfuser_seconds": result.seconds,

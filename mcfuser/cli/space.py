@@ -9,13 +9,13 @@ import typer
 
 from mcfuser.cli.console import out
 from mcfuser.cli.options import ChainArgument, DeviceOption, DtypeOption, JsonOption, read_chain
-from mcfuser.devices.catalogue import device_named
+from mcfuser.devices.catalogue import EXAMPLE, device_named
 from mcfuser.errors import InputError
 
 
 def space(
     chain: ChainArgument,
-    device: DeviceOption = "nvidia/a100",
+    device: DeviceOption = EXAMPLE,
     dtype: DtypeOption = "float16",
     kind: Annotated[str, typer.Option("--space", help="mcfuser or chimera")] = "mcfuser",
     as_json: JsonOption = False,
@@ -49,7 +49,7 @@ def space(
 
 def explain(
     chain: ChainArgument,
-    device: DeviceOption = "nvidia/a100",
+    device: DeviceOption = EXAMPLE,
     dtype: DtypeOption = "float16",
 ) -> None:
     """Show how a chain's reductions depend on each other, and the loop nest they are fused into."""

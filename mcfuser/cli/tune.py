@@ -23,12 +23,12 @@ from mcfuser.cli.options import (
     read_chain,
     tuning,
 )
-from mcfuser.devices.catalogue import device_named
+from mcfuser.devices.catalogue import HOST, device_named
 
 
 def tune(
     chain: ChainArgument,
-    device: DeviceOption = "cpu",
+    device: DeviceOption = HOST,
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     trials: TrialsOption = None,

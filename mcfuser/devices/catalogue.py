@@ -15,6 +15,12 @@ from mcfuser.device import Constants, Device
 from mcfuser.errors import DeviceError
 
 FOLDER = Path(__file__).parent
+HOST = "cpu"
+"""The name and the kind of the CPU at hand, which is no file: it is probed."""
+REFERENCE = "nvidia/h200"
+"""The device whose fitted constants stand in, scaled, for those of one that was not probed."""
+EXAMPLE = "nvidia/a100"
+"""The device of the papers' examples, for which spaces are printed unless another one is named."""
 VENDOR = "nvidia"
 """The vendor that is meant where a name has none: `h200` is `nvidia/h200`."""
 
@@ -57,7 +63,7 @@ CATALOGUE: Mapping[str, Device] = {
 
 def names() -> tuple[str, ...]:
     """The names that `device_named` knows."""
-    return ("cpu", *CATALOGUE)
+    return (HOST, *CATALOGUE)
 
 
 def device_named(name: str) -> Device:
@@ -66,7 +72,7 @@ def device_named(name: str) -> Device:
 
     Raises DeviceError that lists the names where the name is none of them.
     """
-    if name == "cpu":
+    if name == HOST:
         from mcfuser.devices.cpu import probe_cpu
 
         return probe_cpu()

@@ -18,6 +18,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound
@@ -47,13 +48,13 @@ class Checked:
     reference_seconds: float
 
 
-RunMode = Literal["cpu", "cuda", "graph"]
+RunMode = Literal["host", "kernels", "graph"]
 """On all cores; on the GPU, kernel by kernel; there, captured into a CUDA graph."""
 
 
 def check(
     module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0,
-    place: RunMode = "cpu", limits: ModelLimits = DEFAULTS,
+    mode: RunMode = "host", limits: ModelLimits = DEFAULTS,
 ) -> Checked:  # fmt: skip
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
@@ -76,15 +77,22 @@ def check(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", *feeds.values())
-        with _running(library, folder, str(threads) if place == "cpu" else place) as child:
+        with _running(library, folder, _how(mode, threads)) as child:
             with np.load(folder / "outputs.npz") as stored:
                 found = [stored[n] for n in stored.files]
             error = max(difference(a, b) for a, b in zip(found, expected, strict=True))
-            with lease("cpu", exclusive=True):
+            with lease(HOST, exclusive=True):
                 ours, theirs = _timed(
                     child.again, lambda: _seconds(lambda: session.run(None, feeds))
                 )
     return Checked(error, ours, theirs)
+
+
+def _how(mode: RunMode, threads: int) -> str:
+    """The runner's argument for a way to run."""
+    if mode == "host":
+        return str(threads)
+    return runner.KERNELS if mode == "kernels" else runner.GRAPH
 
 
 def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:

@@ -14,9 +14,9 @@ from mcfuser.chain import WHOLE, Chain
 from mcfuser.codegen.tensorir import flat_size
 from mcfuser.measure.agreement import disagreement
 from mcfuser.measure.inputs import (
+    DrawRange,
     DrawStyle,
     InputKind,
-    DrawRange,
     draw_style,
     draw_values,
     input_kinds,

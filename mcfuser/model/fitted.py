@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.device import Device
-from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.devices.catalogue import CATALOGUE, REFERENCE
 from mcfuser.lowering.triton.instructions import HOPPER
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.groups import PACED
@@ -31,8 +31,6 @@ POWER = 5.0
 """Norm in which the multiprocessors' time and that of memory add up: both overlap."""
 ALONE = 1 + len(ONCE)
 """The first of NAMES, which overlap with nothing."""
-MODEL = "nvidia/h200"
-"""The device whose constants stand in, scaled, for those of one that was not probed."""
 NEAR = 3.0
 """Candidates within this factor of the best count twice in a fit: they are the ones to rank."""
 ROUNDS, TRIES, ENOUGH = 40, 6, 1e-5
@@ -98,7 +96,7 @@ def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tup
 def costs(device: Device) -> Mapping[str, float]:
     """The device's constants: those of the one that they were fitted on, each by how much slower
     the device is at such things: by their probes' readings, or else by published rates."""
-    known = CATALOGUE[MODEL]
+    known = CATALOGUE[REFERENCE]
     slower = _slower(device, known)
     return {n: c * slower.get(GROUP.get(n, ""), 1.0) for n, c in known.costs}
 

@@ -27,6 +27,9 @@ from tvm.runtime.vm import VirtualMachine
 
 Run = Callable[[], object]
 
+KERNELS, GRAPH = "cuda", "graph"
+"""How a module for a GPU runs: kernel by kernel, or captured."""
+
 RELAXED = 2
 """The mode of capture in which memory may be allocated meanwhile."""
 
@@ -197,8 +200,8 @@ def main() -> None:
     how = rest[0] if rest else "0"
     with np.load(source) as stored:
         inputs = [stored[name] for name in stored.files]
-    if how in ("cuda", "graph"):
-        run = ready_on_gpu(Path(module), inputs, how == "graph")
+    if how in (KERNELS, GRAPH):
+        run = ready_on_gpu(Path(module), inputs, how == GRAPH)
     else:
         run = ready(Path(module), inputs, int(how))
     np.savez(target, *arrays(run()))
