@@ -1,4 +1,4 @@
-"""The errors that are the user's to mend: one sentence, no traceback."""
+"""The errors that a user can mend; they are shown as one sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Literal
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used.
+    """The user's input cannot be used.
 
-    The message is one sentence that names the thing, what was found and what to do.
-    The command prints it and exits with 2; the service answers with a 4xx. What it quotes is the
-    user's, so characters that are none to be seen (new lines, escapes of a terminal) are written
-    out, and a very long sentence is cut.
+    The message is one sentence: the thing, what is wrong with it, and what to do. The command
+    prints it and exits with 2; the service answers with a 4xx. It may quote the input, so control
+    characters (line ends, terminal escapes) are escaped, and a very long message is cut.
     """
 
     def __init__(self, message: str) -> None:
@@ -37,11 +36,11 @@ class DeviceError(InputError):
 
 
 class ModelError(InputError):
-    """A model that cannot be imported."""
+    """A model that cannot be read or imported."""
 
 
 class LimitError(InputError):
-    """What was asked for takes more time or memory (`what`) than it may."""
+    """The work takes more time or memory (`what`) than it may."""
 
     def __init__(self, sentence: str, what: Literal["time", "memory"] = "time") -> None:
         super().__init__(sentence)

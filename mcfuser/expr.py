@@ -1,8 +1,8 @@
-"""Scalar expressions: what one element of an operator's body computes.
+"""Scalar expressions: the computation of one element of an operator.
 
-An expression is a frozen tree. It reads tensors at affine indices, reads the value of an axis,
-and applies the operators of `ARITY`. Its text is Python's infix notation, so `parse(text(e)) == e`,
-and the text of a renamed expression is its canonical form.
+An expression is a frozen tree of constants, positions along axes, reads of tensors at affine
+indices, casts, and calls of the functions in `ARITY`. Its text is in Python's notation:
+`parse(text(e)) == e`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from mcfuser.errors import ChainError
 
@@ -22,12 +23,12 @@ ARITY: Mapping[str, int] = {
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 DISCRETE = ("int32", "int64", "bool")
-"""A cast to one of these is a step: it changes the value, not its precision alone."""
+"""A cast to one of these is a step function: it changes the value, not only its precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """An index: the sum of axis times coefficient, and an offset."""
+    """An affine index: the sum of (axis, coefficient) products in `terms`, plus `offset`."""
 
     terms: tuple[tuple[str, int], ...]
     offset: int = 0
@@ -38,7 +39,7 @@ class Affine:
 
     @property
     def plain(self) -> str | None:
-        """The axis, where the index is one axis and nothing else."""
+        """The axis, if the index is just one axis; else None."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0:
             return self.terms[0][0]
         return None
@@ -46,6 +47,8 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Const:
+    """A constant."""
+
     value: float | int | bool
 
 
@@ -58,18 +61,24 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Read:
+    """An element of a tensor, at one affine index per dimension."""
+
     tensor: str
     indices: tuple[Affine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
+    """A value converted to a dtype."""
+
     arg: Expr
     dtype: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """A function of `ARITY` applied to arguments; raises ChainError where there is none such."""
+
     op: str
     args: tuple[Expr, ...]
 
@@ -90,73 +99,90 @@ def axis(name: str) -> Affine:
 
 
 def read(tensor: str, *axes: str) -> Read:
-    """A read whose every index is one axis."""
+    """A read of a tensor at the given axes."""
     return Read(tensor, tuple(axis(a) for a in axes))
 
 
 def call(op: str, *args: Expr | float) -> Call:
-    """An operator applied; numbers become constants."""
+    """A function applied to arguments; numbers become constants."""
     return Call(op, tuple(Const(a) if isinstance(a, (int, float)) else a for a in args))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Call):
-        return e.args
-    return (e.arg,) if isinstance(e, Cast) else ()
+    """The direct subexpressions of an expression."""
+    match e:
+        case Call():
+            return e.args
+        case Cast():
+            return (e.arg,)
+        case Const() | Index() | Read():
+            return ()
+        case _:
+            assert_never(e)
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """Every node, parents before children."""
+    """All nodes of an expression, parents before children."""
     yield e
     for child in children(e):
         yield from walk(child)
 
 
 def reads(e: Expr) -> tuple[Read, ...]:
-    """Every distinct read, in the order of the text."""
+    """The distinct reads of an expression, in the order of its text."""
     return tuple(dict.fromkeys(node for node in walk(e) if isinstance(node, Read)))
 
 
 def conjuncts(e: Expr | None) -> tuple[Expr, ...]:
-    """The conditions that must all hold where this one does; none where there is none."""
+    """The conditions whose conjunction a condition is; none for None."""
     if isinstance(e, Call) and e.op == "and":
         return tuple(c for a in e.args for c in conjuncts(a))
     return (e,) if e is not None else ()
 
 
 def axes(e: Expr) -> tuple[str, ...]:
-    """Every axis that the value depends on by index or position, in the order of the text."""
-    found: dict[str, None] = {}
+    """The axes in an expression, as positions or in indices, in the order of its text."""
+    used: dict[str, None] = {}
     for node in walk(e):
         if isinstance(node, Index):
-            found[node.axis] = None
+            used[node.axis] = None
         elif isinstance(node, Read):
-            found.update((a, None) for index in node.indices for a in index.axes)
-    return tuple(found)
+            used.update((a, None) for index in node.indices for a in index.axes)
+    return tuple(used)
 
 
 def rewrite(e: Expr, leaf: Callable[[Read | Index], Expr]) -> Expr:
-    """The same tree with every read and axis symbol replaced by `leaf` of it."""
-    if isinstance(e, (Read, Index)):
-        return leaf(e)
-    if isinstance(e, Cast):
-        return Cast(rewrite(e.arg, leaf), e.dtype)
-    if isinstance(e, Call):
-        return Call(e.op, tuple(rewrite(a, leaf) for a in e.args))
-    return e
+    """The expression with `leaf(node)` in place of every read and position."""
+    match e:
+        case Read() | Index():
+            return leaf(e)
+        case Cast():
+            return Cast(rewrite(e.arg, leaf), e.dtype)
+        case Call():
+            return Call(e.op, tuple(rewrite(a, leaf) for a in e.args))
+        case Const():
+            return e
+        case _:
+            assert_never(e)
 
 
 def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
-    """The expression with every subterm `old` replaced."""
+    """The expression with `new` in place of every subexpression `old`."""
     if e == old:
         return new
-    if isinstance(e, Cast):
-        return Cast(replaced(e.arg, old, new), e.dtype)
-    return Call(e.op, tuple(replaced(a, old, new) for a in e.args)) if isinstance(e, Call) else e
+    match e:
+        case Cast():
+            return Cast(replaced(e.arg, old, new), e.dtype)
+        case Call():
+            return Call(e.op, tuple(replaced(a, old, new) for a in e.args))
+        case Const() | Index() | Read():
+            return e
+        case _:
+            assert_never(e)
 
 
 def substitute(index: Affine, axes: Mapping[str, Affine]) -> Affine:
-    """The index with every axis in `axes` replaced by another index."""
+    """An index with the indices in `axes` in place of these axes."""
     total: dict[str, int] = {}
     offset = index.offset
     for name, factor in index.terms:
@@ -168,7 +194,7 @@ def substitute(index: Affine, axes: Mapping[str, Affine]) -> Affine:
 
 
 def rename(e: Expr, tensors: Mapping[str, str], axes: Mapping[str, str]) -> Expr:
-    """The same expression under other names; names that are not given stay."""
+    """The expression with tensors and axes renamed; names that are not given stay."""
     indices = {old: axis(new) for old, new in axes.items()}
 
     def leaf(node: Read | Index) -> Expr:
@@ -181,7 +207,7 @@ def rename(e: Expr, tensors: Mapping[str, str], axes: Mapping[str, str]) -> Expr
 
 
 def at(e: Expr, indices: Mapping[str, Affine]) -> Expr:
-    """The value elsewhere: every axis in `indices` replaced by an index."""
+    """The expression at other positions: the indices in `indices` in place of these axes."""
 
     def leaf(node: Read | Index) -> Expr:
         if isinstance(node, Index):
@@ -209,12 +235,18 @@ _INFIX = {
     "or": (1, "or"), "and": (2, "and"), "lt": (4, "<"), "le": (4, "<="), "eq": (4, "=="),
     "ne": (4, "!="), "add": (5, "+"), "sub": (5, "-"), "mul": (6, "*"), "div": (6, "/"),
 }  # fmt: skip
-_BINARY: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul",
-                                     ast.Div: "div", ast.Pow: "pow"}  # fmt: skip
+_BINARY: dict[type[ast.AST], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+}
 _COMPARE: dict[type[ast.AST], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
 
 
 def index_text(index: Affine) -> str:
+    """An affine index as text: `2*m + k - 1`."""
     parts = [a if c == 1 else f"{c}*{a}" for a, c in index.terms]
     if index.offset or not parts:
         parts.append(str(index.offset))
@@ -222,7 +254,7 @@ def index_text(index: Affine) -> str:
 
 
 def text(e: Expr, outer: int = 0) -> str:
-    """The expression as Python writes it; `outer` is the binding strength around it."""
+    """The expression as Python text; `outer` is the binding strength of the operator around it."""
     if isinstance(e, Const):
         if isinstance(e.value, bool) or e.value >= 0:
             return repr(e.value)
@@ -241,15 +273,13 @@ def text(e: Expr, outer: int = 0) -> str:
     if e.op == "neg" and not isinstance(e.args[0], Const):
         words = f"-{text(e.args[0], 7)}"
         return f"({words})" if outer > 6 else words
-    return (
-        f"{e.op}_({text(e.args[0])})"
-        if e.op == "not"
-        else (f"{e.op}({', '.join(text(a) for a in e.args)})")
-    )
+    if e.op == "not":
+        return f"not_({text(e.args[0])})"
+    return f"{e.op}({', '.join(text(a) for a in e.args)})"
 
 
 def parse(source: str) -> Expr:
-    """The expression that a text says; raises ChainError naming the part that it cannot read."""
+    """The expression of a text; raises ChainError, naming the part that is not understood."""
     try:
         tree = ast.parse(source.strip(), mode="eval").body
     except SyntaxError as error:

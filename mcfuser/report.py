@@ -1,4 +1,4 @@
-"""Reports as tables for people."""
+"""Prints reports, kernels, spaces and devices as tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from mcfuser.tune.tuned import Tuned
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:
-    """A compilation's report: its chains, then the products that stand alone and why."""
+    """Prints the report of a compilation: its chains, then the products that share no kernel, and
+    why."""
     table = _table("chain", "operators", "kernel", "time", "unfused", "error", "result")
     for number, chain in enumerate(report["chains"], 1):
         kernels = chain["kernels"]
@@ -56,9 +57,9 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
-    cut = {k["key"]: k["search"] for c in report["chains"] for k in c["kernels"]
-           if k["ended"] != "settled"}  # fmt: skip
-    for words, count in Counter(cut.values()).items():
+    kernels = [k for c in report["chains"] for k in c["kernels"]]
+    cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
+    for words, count in Counter(cut_short.values()).items():
         out.print(f"the search of {count} kernel{'s' * (count > 1)} was {words}", highlight=False)
     seconds = report["seconds"]
     out.print(
@@ -68,7 +69,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     )
 
 
-def _was(budget: Budget) -> str:
+def _how_it_ended(budget: Budget) -> str:
     return str(budget) if budget.ended == "settled" else f"was {budget}"
 
 
@@ -82,6 +83,7 @@ def _error(chain: Mapping[str, Any]) -> str:
 
 
 def show_kernel(tuned: Tuned, out: Console) -> None:
+    """Prints a tuned kernel without its source."""
     table = _table("kernel", "")
     table.row("chain", str(tuned.chain))
     table.row("device", tuned.device)
@@ -100,7 +102,7 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
         table.row("machine", "busy while the kernel was timed")
     table.row("error", f"{tuned.error:.1e}" if tuned.error is not None else "not measured")
     table.row("candidates", ", ".join(f"{k} {v:,}" for k, v in tuned.stages.items()))
-    table.row("trials", f"{tuned.trials}, the search {_was(tuned.budget)}")
+    table.row("trials", f"{tuned.trials}, the search {_how_it_ended(tuned.budget)}")
     if tuned.missed:
         table.row("searched, for", tuned.missed)
     for reason, count in tuned.failed.items():
@@ -111,6 +113,7 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
 
 
 def show_space(document: Mapping[str, Any], steps: Sequence[PruneStep], out: Console) -> None:
+    """Prints the sizes of a chain's space, before and after each pruning step."""
     table = _table("step", "expressions", "candidates", "")
     table.row("space", str(document["expressions"]), f"{document['candidates']:,}", "")
     for step in steps:
@@ -123,7 +126,8 @@ def show_space(document: Mapping[str, Any], steps: Sequence[PruneStep], out: Con
 
 
 def show_algebra(chain: Chain, device: Device, out: Console) -> None:
-    """What happens to every dependence between reductions, and the fused loop nests."""
+    """Prints how each dependence between the reductions of a chain is resolved, and the loop
+    nests."""
     out.print("[bold]chain[/bold]")
     _plain(str(chain), out)
     ready = program(chain)
@@ -131,30 +135,30 @@ def show_algebra(chain: Chain, device: Device, out: Console) -> None:
         words = "empty rows guarded, exponentials to base two, masks taken once"
         out.print(f"\n[bold]made ready[/bold]: {words}, what does not vary hoisted")
         _plain(str(ready.chain), out)
-    ways = list(_ways(chain, ready))
-    if not ways:
+    resolved = list(_resolved(chain, ready))
+    if not resolved:
         out.print("\nno reduction needs another one over the same axis")
-    for d, found in ways:
+    for d, rolls in resolved:
         _plain(f"\n{d.target} needs {d.moving} over {d.axis}", out)
-        if not found:
+        if not rolls:
             _plain(f"  hoist: what waits for {d.moving} leaves the sum", out)
-        for r in found:
-            _plain(_way(r), out)
+        for r in rolls:
+            _plain(_roll_text(r), out)
     pruned, _ = prune(space(chain), device)
     out.print("\n[bold]loop nests[/bold] (loops of one trip dropped)")
     for notation in dict.fromkeys(plan.notation for plan, _ in pruned.tables or ()):
         _plain(f"  {notation}", out)
 
 
-def _ways(
+def _resolved(
     chain: Chain, ready: Program
 ) -> Iterator[tuple[Dependence, tuple[Roll | Refusal, ...]]]:  # fmt: skip
-    """Every dependence of a chain, and what is known of those that hoisting left of it."""
+    """Each dependence of a chain, with the rolls or refusals for what hoisting left of it."""
     known = {o.out for o in chain.operators if o.reduce != "none"}
     kept = {o.out for o in ready.chain.operators}
 
     def sums(name: str) -> set[str]:
-        """The reductions that a reduction of the chain has become."""
+        """The reductions that a reduction of the chain was rewritten to."""
         if name not in kept or ready.chain.operator(name).reduce != "none":
             return {name}
         written = through_maps(ready.chain, ready.chain.operator(name).body)
@@ -166,7 +170,7 @@ def _ways(
         yield d, tuple(r for r in left if r.axis == d.axis)
 
 
-def _way(r: Roll | Refusal) -> str:
+def _roll_text(r: Roll | Refusal) -> str:
     if isinstance(r, Refusal):
         return f"  refused: {r.reason}\n  twice: {r.target} walks axis {r.axis} again"
     return (
@@ -179,6 +183,7 @@ def _way(r: Roll | Refusal) -> str:
 
 
 def show_devices(devices: Sequence[Device], out: Console) -> None:
+    """Prints the devices with their rates."""
     table = _table("device", "arch", "units", "float16", "float32", "bandwidth", "fast memory")
     for d in devices:
         table.row(
@@ -190,7 +195,7 @@ def show_devices(devices: Sequence[Device], out: Console) -> None:
 
 
 def show_readings(device: Device, out: Console) -> None:
-    """What a probe has found; seconds, of one multiprocessor where it is not of the device."""
+    """Prints the readings of a device's last probe, in seconds; some are of one multiprocessor."""
     if not device.readings:
         _plain(f"{device.name} was not probed: its constants are scaled by published rates", out)
         return
@@ -205,7 +210,7 @@ def _plain(words: str, out: Console) -> None:
 
 
 class _Table(Table):
-    """A table of plain words: what a chain writes in brackets is no markup."""
+    """A table whose cells are plain text: brackets in them are no markup."""
 
     def row(self, *cells: str) -> None:
         self.add_row(*(Text(c) for c in cells))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import assert_never
 
 from mcfuser.chain.part import fresh, subchain
 from mcfuser.chain.roles import product
 from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
-from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, read, reads
 
 Cut = tuple[int, ...]
 """How many operators each piece has, in the chain's order."""
@@ -126,15 +127,20 @@ def _dtypes(o: Operator, tensor: str) -> Iterator[str]:
 
 
 def _casts(e: Expr, tensor: str) -> Iterator[str]:
-    if isinstance(e, Cast) and isinstance(e.arg, Read):
-        yield from (e.dtype,) if e.arg.tensor == tensor else ()
-    elif isinstance(e, Read):
-        yield from (WIDE,) if e.tensor == tensor else ()
-    elif isinstance(e, Cast):
-        yield from _casts(e.arg, tensor)
-    elif isinstance(e, Call):
-        for arg in e.args:
-            yield from _casts(arg, tensor)
+    match e:
+        case Cast(Read(name), dtype):
+            yield from (dtype,) if name == tensor else ()
+        case Read():
+            yield from (WIDE,) if e.tensor == tensor else ()
+        case Cast():
+            yield from _casts(e.arg, tensor)
+        case Call():
+            for arg in e.args:
+                yield from _casts(arg, tensor)
+        case Const() | Index():
+            pass
+        case _:
+            assert_never(e)
 
 
 def _reading(o: Operator, tensor: str, narrow: str) -> Operator:

@@ -1,4 +1,4 @@
-"""Chains as JSON documents, whose operators are lines of text."""
+"""Reads and writes chains as JSON documents, in which operators are lines of text."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ _LINE = re.compile(
 
 
 def parse_operator(line: str) -> Operator:
-    """`out[m, h] = sum[n] P[m, n] * V[n, h] where n <= m`, as Operator prints it."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    """The operator that a line of text describes, in the form in which Operator prints itself:
+    `out[m, h] = sum[n] P[m, n] * V[n, h] where n <= m`.
+
+    Raises ChainError where the line has another form.
+    """
+    match = _LINE.fullmatch(line)
+    if match is None:
         raise ChainError(
             f"{_brief(line)} is not an operator: write out[m, n] = sum[k] A[m, k] * B[k, n]"
         )
-    if found["reduce"] == "min":
+    if match["reduce"] == "min":
         raise ChainError(
             f"{_brief(line)} reduces by min; write the maximum of what is negated, and negate "
             f"that: min[n] X[m, n] is -T[m] of T[m] = max[n] -X[m, n]"
         )
     reducer: Reducer = "none"
-    if found["reduce"]:
-        reducer = "sum" if found["reduce"] == "sum" else "max"
-    domain = parse(found["domain"]) if found["domain"] else None
+    if match["reduce"]:
+        reducer = "sum" if match["reduce"] == "sum" else "max"
+    domain = parse(match["domain"]) if match["domain"] else None
     return Operator(
-        found["out"], _names(found["axes"]), parse(found["body"]), reducer,
-        _names(found["over"] or ""), domain,
+        match["out"], _names(match["axes"]), parse(match["body"]), reducer,
+        _names(match["over"] or ""), domain,
     )  # fmt: skip
 
 
@@ -43,7 +47,7 @@ def _names(words: str) -> tuple[str, ...]:
 
 
 def to_json(chain: Chain) -> dict[str, object]:
-    """A JSON document that `from_json` reads back; docs/chains.md describes it."""
+    """The chain as a JSON document (docs/chains.md), which `from_json` reads."""
     return {
         "name": chain.name,
         "axes": {
@@ -68,9 +72,9 @@ def _tensor_json(t: Tensor) -> dict[str, object]:
 
 
 def from_json(document: Mapping[str, object]) -> Chain:
-    """A chain from its JSON document; tensors that operators write may be left out (float32).
+    """The chain of a JSON document. Tensors that operators write may be left out: they are float32.
 
-    Raises ChainError where the document is not of that form.
+    Raises ChainError where the document has another form, or the operators do not fit together.
     """
     try:
         operators = tuple(parse_operator(_word(line)) for line in _list(document["operators"]))
@@ -119,7 +123,7 @@ def _whole(value: object) -> int:
 
 
 def _brief(value: object) -> str:
-    """The value for an error's sentence, however long or deep it is."""
+    """A value as a message shows it, shortened if it is long or deep."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxother = 3, 100, 100
     return short.repr(value)

@@ -1,4 +1,4 @@
-"""The short forms of chains, by the letters of the paper's Tables II and III."""
+"""The short forms of chains, with the letters of MCFuser's Tables II and III."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXTENT = re.compile(r"\s*[0-9]{1,12}\s*")
 
 
 def gemm(batch: int, m: int, n: int, k: int, h: int, dtype: str = "float32") -> Chain:
-    """The paper's GEMM chain: C = A x B, E = C x D (Table II's letters)."""
+    """The paper's GEMM chain C = A x B, E = C x D, with Table II's letters; tensors are `dtype`."""
     extents = {"b": batch, "m": m, "n": n, "k": k, "h": h}
     c = f"{dtype}(C[b, m, n])" if dtype != "float32" else "C[b, m, n]"
     return _build(
@@ -26,7 +26,7 @@ def gemm(batch: int, m: int, n: int, k: int, h: int, dtype: str = "float32") -> 
 
 
 def attention(heads: int, m: int, n: int, k: int, h: int, dtype: str = "float32") -> Chain:
-    """softmax(Q K^T / sqrt(k)) V (Table III's letters), from its plain definition."""
+    """Attention, softmax(Q K^T / sqrt(k)) V, with Table III's letters; tensors are `dtype`."""
     extents = {"b": heads, "m": m, "n": n, "k": k, "h": h}
     p = f"{dtype}(P[b, m, n])" if dtype != "float32" else "P[b, m, n]"
     return _build(
@@ -57,9 +57,9 @@ def _build(
 
 
 def from_text(words: str, dtype: str = "float32") -> Chain:
-    """A chain from its short form: `gemm:batch,M,N,K,H` or `attention:heads,M,N,K,H`.
+    """The chain of a short form: `gemm:batch,M,N,K,H` or `attention:heads,M,N,K,H`.
 
-    Raises ChainError naming what was found and the forms that are known.
+    Raises ChainError, naming the known forms, for any other text or dtype.
     """
     kind, _, numbers = words.partition(":")
     forms = {"gemm": gemm, "attention": attention}

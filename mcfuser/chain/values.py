@@ -1,7 +1,7 @@
-"""The tensor program: axes, tensors, operators and the chain they form.
+"""The values of a chain: its axes, tensors and operators, and the chain itself.
 
-Nothing here knows of loops, devices, or what an operator is called: attention is five operators
-like any others. A chain checks itself when it is built.
+Nothing here knows loops, devices, or names of operators: attention is a few operators like any
+others. A chain is checked when it is built.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Reducer = Literal["none", "sum", "max"]
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
                             "int32": 4, "int64": 8, "bool": 1}  # fmt: skip
 LOWEST = -3.4028234663852886e38
-"""Where a maximum starts, its identity: finite, so that differences of maxima are never NaN."""
+"""The identity of the maximum; finite, so that differences of maxima are never NaN."""
 WHOLE = ("int32", "int64")
-"""The dtypes of whole numbers."""
+"""The integer dtypes."""
 LONGEST = 2**31 - 1
-"""The largest extent: kernels count positions in 32 bits."""
+"""The largest extent. Kernels count positions in 32 bits."""
 DEEPEST = 150
-"""The most operations inside one another, maps written into what reads them."""
+"""The largest depth of an operator's expression, with the maps that it reads inlined."""
 LONGEST_BODY = 20_000
-"""The most operations of an operator, maps written into what reads them."""
+"""The largest number of an operator's operations, with the maps that it reads inlined."""
 LONGEST_NAME = 500
-"""The most characters of the name of a chain, an axis or a tensor."""
+"""The largest number of characters of the name of a chain, an axis or a tensor."""
 _AXIS = re.compile(r"[a-z][0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """An extent known only at run time, at least `low` and at most `high`."""
+    """An extent that is known only at run time, from `low` to `high`."""
 
     low: int
     high: int
@@ -49,17 +49,18 @@ Extent = int | Bounds
 
 
 def lowest(dtype: str) -> float:
-    """Where a maximum of that dtype starts."""
+    """The identity of the maximum in a dtype."""
     return {"int32": -(2**31), "int64": -(2**63)}.get(dtype, LOWEST)
 
 
 def largest(extent: Extent) -> int:
+    """An extent; the upper bound of one that is known only at run time."""
     return extent.high if isinstance(extent, Bounds) else extent
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named range of positions; the name is a letter, then digits if need be."""
+    """An axis: a name (a letter, perhaps with digits after it) and an extent."""
 
     name: str
     extent: Extent
@@ -67,10 +68,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array. A dimension is a number or the name of the axis whose extent it has.
+    """A named tensor. Each dimension is a number, or the name of the axis whose extent it has.
 
-    `strides` and `offset` count elements and describe inputs and outputs as they lie in the
-    surrounding graph; without strides the tensor is dense and row-major.
+    `strides` and `offset`, in elements, are those that an input or output has in the surrounding
+    graph; without strides the tensor is dense and row-major. `constant` says that its values are
+    known when the chain is compiled.
     """
 
     name: str
@@ -83,7 +85,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`out[axes] = reduce over `over`, within `domain`, of body`."""
+    """`out[axes] = reduce[over] body where domain`.
+
+    `body` is computed for all positions of `axes` and `over` where the condition `domain` holds;
+    elsewhere it counts as the reducer's identity, or 0 in a map.
+    """
 
     out: str
     axes: tuple[str, ...]
@@ -94,7 +100,7 @@ class Operator:
 
     @property
     def related(self) -> tuple[str, ...]:
-        """The axes it iterates over: the paper's related loops."""
+        """The axes that the operator iterates over: the paper's related loops."""
         return self.axes + self.over
 
     def __str__(self) -> str:
@@ -106,7 +112,7 @@ class Operator:
 
 
 def sources(o: Operator) -> Iterator[Read]:
-    """What an operator reads, in its body and in its domain."""
+    """The reads of an operator, in its body and in its domain."""
     yield from reads(o.body)
     if o.domain is not None:
         yield from reads(o.domain)
@@ -114,9 +120,10 @@ def sources(o: Operator) -> Iterator[Read]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operators in the order in which they can run, over named axes and tensors.
+    """Operators in an order in which they can run, over named axes and tensors.
 
-    Raises ChainError, naming the operator and the axis or tensor, where they do not fit.
+    `outputs` are the tensors that are read outside; the last operator's result if none are given.
+    Raises ChainError, naming the operator and the axis or tensor, where they do not fit together.
     """
 
     name: str
@@ -131,10 +138,11 @@ class Chain:
         _check(self)
 
     def extent(self, name: str) -> Extent:
+        """The extent of an axis."""
         return self._axes[name].extent
 
     def size(self, name: str) -> int:
-        """The extent of an axis; where it is known at run time only, its upper bound."""
+        """The extent of an axis as a number: its upper bound if it is known only at run time."""
         return largest(self._axes[name].extent)
 
     def tensor(self, name: str) -> Tensor:
@@ -145,10 +153,11 @@ class Chain:
         return self._readers.get(tensor, ())
 
     def operator(self, out: str) -> Operator:
+        """The operator that writes a tensor."""
         return self._writers[out]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's extents, run-time ones at their upper bound."""
+        """The shape of a tensor, with run-time extents at their upper bounds."""
         return tuple(d if isinstance(d, int) else self.size(d) for d in self._tensors[name].shape)
 
     @property
@@ -170,15 +179,16 @@ class Chain:
 
     @cached_property
     def _readers(self) -> dict[str, tuple[Operator, ...]]:
-        found: dict[str, list[Operator]] = {}
+        readers: dict[str, list[Operator]] = {}
         for o in self.operators:
             for tensor in dict.fromkeys(r.tensor for r in sources(o)):
-                found.setdefault(tensor, []).append(o)
-        return {tensor: tuple(those) for tensor, those in found.items()}
+                readers.setdefault(tensor, []).append(o)
+        return {tensor: tuple(operators) for tensor, operators in readers.items()}
 
     @cached_property
     def key(self) -> str:
-        """The same for chains that differ only in names: a hash of the canonical text."""
+        """A hash of the canonical text (`canonical`): equal for chains that differ only in
+        names."""
         return hashlib.sha256(canonical(self).encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -218,7 +228,7 @@ def _check(chain: Chain) -> None:
     for out in chain.outputs:
         if out not in chain._writers:
             raise ChainError(f"output '{out}' is written by no operator")
-        _check_apart(chain, chain.tensor(out))
+        _check_no_overlap(chain, chain.tensor(out))
 
 
 def _unique(chain: Chain, kind: str, names: list[str]) -> None:
@@ -255,8 +265,8 @@ def _first(chain: Chain, t: Tensor) -> int:
     return chain.shape(t.name)[0] if t.shape else 1
 
 
-def _check_apart(chain: Chain, t: Tensor) -> None:
-    """Each element of an output has a place of its own."""
+def _check_no_overlap(chain: Chain, t: Tensor) -> None:
+    """Raises ChainError where two elements of an output have one address."""
     reach = 0
     for stride, n in sorted(zip(t.strides or (), chain.shape(t.name), strict=bool(t.strides))):
         if n > 1 and stride <= reach:
@@ -268,12 +278,12 @@ def _check_apart(chain: Chain, t: Tensor) -> None:
 
 
 def _check_sizes(chain: Chain) -> None:
-    """No expression, maps written into their readers, is deeper or longer than what walks it may
-    follow."""
+    """Raises ChainError where an expression, with the maps that it reads inlined, is too deep or
+    too long: functions that walk it are recursive."""
     deep, long = dict[str, int](), dict[str, int]()
     for o in chain.operators:
-        found = [_size(e, deep, long) for e in (o.body, o.domain) if e is not None]
-        depth, count = max(d for d, _ in found), sum(n for _, n in found)
+        sizes = [_size(e, deep, long) for e in (o.body, o.domain) if e is not None]
+        depth, count = max(d for d, _ in sizes), sum(n for _, n in sizes)
         if depth > DEEPEST or count > LONGEST_BODY:
             raise ChainError(
                 f"operator '{o.out}' has {count} operations, {depth} inside one another, with the "
@@ -284,8 +294,10 @@ def _check_sizes(chain: Chain) -> None:
 
 
 def _size(e: Expr, deep: Mapping[str, int], long: Mapping[str, int]) -> tuple[int, int]:
-    """How many operations stand inside one another, and how many there are; without recursion, for
-    the expression may be very deep."""
+    """The depth and the number of operations of an expression with the maps that it reads inlined.
+
+    It does not recurse, since the expression may be very deep.
+    """
     depth, count, left = 0, 0, [(e, 0)]
     while left:
         node, above = left.pop()
@@ -353,8 +365,8 @@ def _check_read(chain: Chain, where: str, r: Read, known: set[str]) -> None:
 
 
 def identifier(name: str) -> str:
-    """A chain's name as generated sources quote it: letters, digits and '_' alone, at most 60 of
-    them, so that no comment can end or declare an encoding."""
+    """A chain's name as generated sources have it: at most 60 letters, digits and '_', so that it
+    can neither end a comment nor declare an encoding."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", name)[:60].strip("_") or "chain"
 
 
@@ -362,7 +374,8 @@ def identifier(name: str) -> str:
 
 
 def canonical(chain: Chain) -> str:
-    """The chain's text with axes and tensors named by their order: the same for equal chains."""
+    """The chain as text, with axes and tensors named by their order: equal for chains that differ
+    only in names."""
     letters = {a.name: f"a{i}" for i, a in enumerate(chain.axes)}
     names = {t.name: f"t{i}" for i, t in enumerate(chain.tensors)}
     lines = [f"{letters[a.name]}={a.extent}" for a in chain.axes]

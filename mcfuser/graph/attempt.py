@@ -1,4 +1,4 @@
-"""One attempt at lifting: the axes so far, the values inside the chain, and what it reads."""
+"""The state of one attempt to lift Relax bindings to a chain (mcfuser.graph.lift)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcfuser.graph.views import AxisStrides, LaidOutValue, Straddle, Unliftable,
 
 @dataclass(frozen=True, slots=True)
 class ChainValue:
-    """A value inside the chain: what it is, its axes, and how they lie in it."""
+    """A value that the chain computes: its expression, its axes, and their strides in the value."""
 
     expr: Expr
     axes: tuple[int, ...]
@@ -24,7 +24,13 @@ class ChainValue:
 
 @dataclass
 class Attempt:
-    """One attempt; `factors` says how dimensions are cut into axes."""
+    """One attempt to lift the bindings of a chain.
+
+    `flow` is the function and `closed` are the values inside other chains. `factors` has the
+    extents of the axes into which a dimension is split, by the dimension's number; others are one
+    axis each. `names` has tensor names by role (lift.NAMES). `values` are those that the chain
+    computes, `dimensions` the axes of each dimension so far, and `batch` the batch axes.
+    """
 
     flow: Dataflow
     closed: frozenset[relax.Var]
@@ -36,7 +42,10 @@ class Attempt:
     batch: set[int] = field(default_factory=set)
 
     def dimension(self, extent: int) -> list[tuple[int, int]]:
-        """New axes, each with its stride along the dimension; none where the extent is 1."""
+        """Makes the axes of a new dimension, outermost first, with their strides along it.
+
+        There are none where the extent is 1.
+        """
         ordinal = len(self.dimensions)
         factors = self.factors.get(ordinal, (extent,) if extent > 1 else ())
         start = len(self.draft.sizes)
@@ -46,11 +55,14 @@ class Attempt:
         return list(zip(axes, dense(factors), strict=True))
 
 
-def followed(s: Attempt, place: LaidOutValue) -> LaidOutValue:
-    """The place of the same elements in the value that the views before it start from."""
-    while place.value not in s.closed:
+def followed_views(s: Attempt, view: LaidOutValue) -> LaidOutValue:
+    """The same elements in the value that is stored, past all views that compute nothing.
+
+    Raises Straddle where such a view splits a batch axis.
+    """
+    while view.value not in s.closed:
         try:
-            before = step(s.flow, place, s.draft.sizes)
+            before = step(s.flow, view, s.draft.sizes)
         except Straddle as cut:
             if cut.axis in s.batch:
                 raise
@@ -59,40 +71,51 @@ def followed(s: Attempt, place: LaidOutValue) -> LaidOutValue:
             break
         if before is None:
             break
-        place = before
-    return place
+        view = before
+    return view
 
 
-def source(s: Attempt, place: LaidOutValue, order: tuple[int, ...], names: Sequence[str]) -> str:
+def input_tensor(
+    s: Attempt, view: LaidOutValue, order: tuple[int, ...], names: Sequence[str]
+) -> str:
+    """The name of the chain's input with these elements; a new input if there is none yet.
+
+    A new one has the first of `names` that is free, and `order` as the order of its axes if it is
+    constant.
+    """
     for name, known in s.draft.sources.items():
-        same = known.value.same_as(place.value) and known.layout == place.layout
-        if same and known.offset == place.offset:
+        same = known.value.same_as(view.value) and known.layout == view.layout
+        if same and known.offset == view.offset:
             return name
     name = s.draft.fresh(names)
     s.draft.sources[name] = DraftInput(
-        place.value, place.layout, place.offset, order, dtype(place.value), array(place.value)
+        view.value, view.layout, view.offset, order, dtype(view.value), array(view.value)
     )
     return name
 
 
-def number(value: relax.Expr) -> float | bool | None:
-    """The number that fills a constant."""
-    found = array(value)
-    if found is None or not found.size or (found != found.flat[0]).any():
+def filled_number(value: relax.Expr) -> float | bool | None:
+    """The number that all elements of a constant have; None where there is no such number."""
+    constant = array(value)
+    if constant is None or not constant.size or (constant != constant.flat[0]).any():
         return None
-    first = found.flat[0].item()
+    first = constant.flat[0].item()
     return first if isinstance(first, bool) else float(first)
 
 
-def written(s: Attempt) -> set[str]:
-    return {line.out for line in s.draft.lines}
+def written_tensors(s: Attempt) -> set[str]:
+    """The tensors that the operators so far write."""
+    return {operator.out for operator in s.draft.operators}
 
 
-def stored(s: Attempt, value: ChainValue, *names: str) -> str:
-    """The tensor that holds a value, written by an operator of its own where none does yet, under
-    the first of these names that is free."""
-    if isinstance(value.expr, Read) and value.expr.tensor in written(s):
+def stored_tensor(s: Attempt, value: ChainValue, *names: str) -> str:
+    """The tensor that holds a value of the chain.
+
+    Where no operator writes it yet, one is added, whose result has the first of `names` that is
+    free.
+    """
+    if isinstance(value.expr, Read) and value.expr.tensor in written_tensors(s):
         return value.expr.tensor
     out = s.draft.fresh(names)
-    s.draft.lines.append(DraftOperator(out, value.axes, value.expr))
+    s.draft.operators.append(DraftOperator(out, value.axes, value.expr))
     return out

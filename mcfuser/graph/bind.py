@@ -1,4 +1,4 @@
-"""The shapes of a model's inputs are fixed, from what the model says and what the user gives."""
+"""Fixes the shapes of a model's inputs, as the model and the user give them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DTYPES = frozenset({
 
 
 def open_dimensions(proto: onnx.ModelProto) -> None:
-    """Makes dimensions of extent -1, and those whose name is empty, dynamic ones without a name.
+    """Makes dimensions of extent -1 or with an empty name dynamic ones without a name.
 
-    Some exporters write them so.
+    Some exporters write dynamic dimensions in these forms.
     """
     for d in inside(proto.graph, onnx.TensorShapeProto.Dimension):
         kind = d.WhichOneof("value")
@@ -36,10 +36,10 @@ def bind(
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,
 ) -> None:
-    """Writes the shapes into the model's inputs, and forgets what was said of other values.
+    """Writes `shapes` (by input) into the model's inputs, and drops the shapes of other values.
 
-    A dimension that is named in several inputs need be given once. Raises ModelError, naming the
-    input and the dimension, where one stays open or cannot be what is asked.
+    A dimension that several inputs name needs to be given once. Raises ModelError, naming the
+    input and the dimension, where one stays dynamic or contradicts the model.
     """
     inputs = {i.name: i for i in proto.graph.input}
     for name, shape in shapes.items():
@@ -66,9 +66,9 @@ def _check_type(value: onnx.ValueInfoProto) -> None:
     dtype = value.type.tensor_type.elem_type
     if dtype not in DTYPES:
         known = dtype in TensorProto.DataType.values()
-        found = TensorProto.DataType.Name(dtype).lower() if known else f"number {dtype}"
+        name = TensorProto.DataType.Name(dtype).lower() if known else f"number {dtype}"
         raise ModelError(
-            f"input '{value.name}' has element type {found}, which is not supported; "
+            f"input '{value.name}' has element type {name}, which is not supported; "
             "use a float, integer or bool type"
         )
 

@@ -1,4 +1,4 @@
-"""How large a model is once each call of its own functions is written out."""
+"""The size of a model after each call of its functions is replaced by the function's body."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class _Size:
 
 
 def check_calls(proto: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Raises ModelError where functions call themselves, or too many or too deep.
+    """Raises ModelError where functions call themselves, or their calls exceed the limits.
 
-    Nothing is written out: each function is counted once, and the numbers of those that it calls
-    are added.
+    Nothing is expanded: each function is counted once, and the sizes of those that it calls are
+    added.
     """
     functions: dict[_Key, onnx.FunctionProto] = {}
     for f in proto.functions:
@@ -51,17 +51,18 @@ class _Counted:
     def size(
         self, nodes: Iterable[onnx.NodeProto], own: int, callers: tuple[_Key, ...]
     ) -> _Size:  # fmt: skip
-        """What these nodes, of `own` bytes, become; `callers` are the functions they are in."""
-        found, size, depth = 0, own, 0
+        """The size of these nodes, of `own` bytes, once expanded; `callers` are the functions that
+        they are in."""
+        count, size, depth = 0, own, 0
         for node in nodes:
             key = (_domain(node.domain), node.op_type, node.overload)
             if key not in self.functions:
-                found += 1
+                count += 1
                 continue
             called = self._called(key, callers)
-            found, size = found + called.nodes, size + called.bytes
+            count, size = count + called.nodes, size + called.bytes
             depth = max(depth, called.depth + 1)
-        return _Size(found, size, depth)
+        return _Size(count, size, depth)
 
     def _called(self, key: _Key, callers: tuple[_Key, ...]) -> _Size:
         if key in callers:

@@ -1,4 +1,4 @@
-"""A compiled module beside onnxruntime: do they agree, and how long does each take?"""
+"""Compares a compiled module with onnxruntime: their outputs, and their times."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mcfuser.process.supervised import Supervised
 from mcfuser.runtime import runner
 
 _ROUNDS = 5
-_REST = 0.3  # seconds in which the other's waiting threads, which spin, fall asleep
-_WARM = 0.05  # seconds of runs in each round that are not counted: threads wake, clocks rise
-_COUNTED = 0.1  # seconds of runs that are, and a few of them at least
+_REST = 0.3  # seconds after which the other's spinning threads are asleep
+_WARM = 0.05  # seconds of uncounted runs in each round: threads wake, clocks rise
+_COUNTED = 0.1  # seconds of counted runs in each round, at least _FEW of them
 _FEW = 3
 _LIMIT = 300.0  # seconds that a child may take in all
-# Through these an input's numbers reach a table unchanged.
+# The values of an input pass through these operators unchanged.
 _CARRIES = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Slice"})
 
 Feeds = dict[str, NDArray[np.generic]]
@@ -41,7 +41,8 @@ Feeds = dict[str, NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The worst norm-wise relative error of the outputs, and both times, in seconds a run."""
+    """The largest norm-wise relative error of the outputs, and the median times of the module and
+    of onnxruntime, in seconds a run."""
 
     error: float
     seconds: float
@@ -49,7 +50,7 @@ class Checked:
 
 
 RunMode = Literal["host", "kernels", "graph"]
-"""On all cores; on the GPU, kernel by kernel; there, captured into a CUDA graph."""
+"""How a module runs: on all cores; on the GPU, kernel by kernel; on the GPU, as a CUDA graph."""
 
 
 def check(
@@ -58,9 +59,9 @@ def check(
 ) -> Checked:  # fmt: skip
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
-    `module` is the library or the folder that holds it as module.so. The two are timed in turn,
-    onnxruntime on all cores; on a GPU a run ends when the GPU is done, and its inputs lie there.
-    Raises InputError where there is no module or it does not run.
+    `module` is the library, or a folder with module.so. The two are timed alternately, onnxruntime
+    on all cores. On a GPU the inputs are in its memory, and a run ends when the GPU is done. Raises
+    InputError where there is no module or it does not run.
     """
     library = module / "module.so" if module.is_dir() else module
     if not library.is_file():
@@ -79,8 +80,8 @@ def check(
         np.savez(folder / "inputs.npz", *feeds.values())
         with _running(library, folder, _how(mode, threads)) as child:
             with np.load(folder / "outputs.npz") as stored:
-                found = [stored[n] for n in stored.files]
-            error = max(difference(a, b) for a, b in zip(found, expected, strict=True))
+                outputs = [stored[n] for n in stored.files]
+            error = max(difference(a, b) for a, b in zip(outputs, expected, strict=True))
             with lease(HOST, exclusive=True):
                 ours, theirs = _timed(
                     child.again, lambda: _seconds(lambda: session.run(None, feeds))
@@ -96,25 +97,26 @@ def _how(mode: RunMode, threads: int) -> str:
 
 
 def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
-    """The norm of the difference over the norm of what is expected; infinite where shapes differ.
+    """The norm of the difference divided by the norm of `expected`; infinite if shapes differ.
 
-    Numbers that are not, or infinite, in both count as equal; so does zero where none is expected:
-    a softmax of nothing is nothing here (docs/chains.md), and 0 / 0 to others.
+    NaN in both, or the same infinity, counts as equal. So does zero where NaN is expected: the
+    softmax of an empty row is 0 here (docs/chains.md) and 0 / 0 in onnxruntime.
     """
     if found.shape != expected.shape:
         return float("inf")
     a, b = found.astype(np.float64), expected.astype(np.float64)
     same = (a == b) | (np.isnan(b) & (np.isnan(a) | (a == 0)))
-    apart = a[~same] - b[~same]
-    if not np.isfinite(apart).all():
+    differences = a[~same] - b[~same]
+    if not np.isfinite(differences).all():
         return float("inf")
-    return float(np.linalg.norm(apart) / (np.linalg.norm(b[np.isfinite(b)]) or 1.0))
+    return float(np.linalg.norm(differences) / (np.linalg.norm(b[np.isfinite(b)]) or 1.0))
 
 
 def inputs(proto: onnx.ModelProto, random: np.random.Generator) -> Feeds:
-    """Random inputs: floats normal, indices within their tables, other integers and bools 0 or 1.
+    """Random inputs by name: normally distributed floats, indices within their tables, and 0 or 1
+    for other integers and bools.
 
-    The first of each row of zeros and ones is 1, so that a mask never hides everything.
+    The first element of each row of zeros and ones is 1, so that no mask hides a whole row.
     """
     bounds = dict(_tables(proto))
     feeds: Feeds = {}
@@ -135,22 +137,22 @@ def inputs(proto: onnx.ModelProto, random: np.random.Generator) -> Feeds:
 
 
 def _tables(proto: onnx.ModelProto) -> Iterator[tuple[str, int]]:
-    """For each input that picks rows of constant tables, the extent of the smallest."""
+    """The inputs that index constant tables, each with the smallest extent of these tables."""
     extents = {w.name: tuple(w.dims) for w in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.attribute[0].HasField("t"):
             extents[node.output[0]] = numpy_helper.to_array(node.attribute[0].t).shape
     for value in proto.graph.input:
-        carried, found = {value.name}, []
+        carried, sizes = {value.name}, []
         for node in proto.graph.node:
             if node.op_type in _CARRIES and node.input[0] in carried:
                 carried |= set(node.output)
             table = extents.get(node.input[0]) if node.input else None
             if node.op_type == "Gather" and node.input[1] in carried and table:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-                found.append(table[axis])
-        if found:
-            yield value.name, min(found)
+                sizes.append(table[axis])
+        if sizes:
+            yield value.name, min(sizes)
 
 
 # --- the child ------------------------------------------------------------------------------
@@ -158,20 +160,21 @@ def _tables(proto: onnx.ModelProto) -> Iterator[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """The runner (`mcfuser.runtime.runner`) in a process that ends at an instant."""
+    """The runner (mcfuser.runtime.runner) in a process; `until` (time.monotonic) it may take."""
 
     process: Supervised
     until: float
 
     def answers(self, word: str) -> Death | None:
-        """Waits for a line that is this word; lines before it are the libraries'."""
+        """Waits for a line that is `word`, and skips lines that libraries print before it. Gives
+        the process's death where there is no such line."""
         line = self.process.line(self.until)
         while not isinstance(line, Death) and line.strip() != word.encode():
             line = self.process.line(self.until)
         return line if isinstance(line, Death) else None
 
     def again(self) -> float:
-        """Seconds of one more run, as the child measured them."""
+        """Has the process run the module again; the seconds that this took, as it measured them."""
         line: Death | bytes | None = self.process.write(b"again\n", self.until)
         if line is None:
             line = self.process.line(self.until)
@@ -182,7 +185,7 @@ class _Runner:
 
 @contextmanager
 def _running(library: Path, folder: Path, how: str) -> Iterator[_Runner]:
-    """The runner in a process of its own, its first run done."""
+    """A process that has run the module once; it is ended with the block."""
     files = [library, folder / "inputs.npz", folder / "outputs.npz"]
     child = _Runner(Supervised(runner.__name__, [*map(str, files), how]), time.monotonic() + _LIMIT)
     try:
@@ -196,7 +199,7 @@ def _running(library: Path, folder: Path, how: str) -> Iterator[_Runner]:
 
 
 def _timed(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float, float]:
-    """Medians of both, in turn, so that a busy moment of the machine strikes both."""
+    """The median seconds of both, timed alternately, so that other load affects both."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(_ROUNDS):
         for one, kept in zip((ours, theirs), times, strict=True):

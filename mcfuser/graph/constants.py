@@ -1,4 +1,4 @@
-"""The tensors that a model's file holds: all data is in the file, and is as long as declared."""
+"""Checks the tensors of a model file: their data is in the file and as long as declared."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BITS = {
     TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4,
     TensorProto.INT2: 2, TensorProto.UINT2: 2,
 }  # fmt: skip
-"""Bits of an element; those of text lie elsewhere."""
+"""Bits of an element. Text has none here: it is stored in a field of its own."""
 _COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 
 def check_constants(proto: onnx.ModelProto, limits: ModelLimits) -> None:
     """Raises ModelError for a tensor whose data is in another file, missing, or too long.
 
-    It looks at every tensor wherever the format allows one.
+    All tensors are checked, wherever the format allows one.
     """
     for tensor in inside(proto, onnx.TensorProto):
         _check_inside(tensor)
@@ -40,7 +40,7 @@ def check_constants(proto: onnx.ModelProto, limits: ModelLimits) -> None:
 
 
 def check_extents(dims: list[int], what: str, limits: ModelLimits) -> int:
-    """How many elements a tensor of these dimensions has.
+    """The number of elements of a tensor with these dimensions.
 
     Raises ModelError where that is more than allowed or a dimension is negative.
     """
@@ -53,7 +53,7 @@ def check_extents(dims: list[int], what: str, limits: ModelLimits) -> int:
 
 
 def element_bytes(data_type: int, elements: int) -> int:
-    """Bytes that elements of a type take in memory; of an unknown type, as if one byte each."""
+    """The bytes that `elements` of a type take in memory; one byte each for an unknown type."""
     return -(-elements * _BITS.get(data_type, 8) // 8)
 
 
@@ -75,15 +75,15 @@ def _check_length(tensor: TensorProto, limits: ModelLimits) -> None:
         )
     elements = check_extents(list(tensor.dims), what, limits)
     if tensor.HasField("raw_data") and bits:
-        wanted, found, unit = -(-elements * bits // 8), len(tensor.raw_data), "bytes"
+        wanted, held, unit = -(-elements * bits // 8), len(tensor.raw_data), "bytes"
     elif bits >= 8 or not bits:
         wanted = elements * (2 if tensor.data_type in _COMPLEX else 1)
-        found = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+        held = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
         unit = "numbers" if bits else "texts"
     else:
         return  # the packing of such narrow types differs between versions
-    if found != wanted:
+    if held != wanted:
         raise ModelError(
-            f"{what} holds {found} {unit} where its shape asks for {wanted}; the model is "
+            f"{what} holds {held} {unit} where its shape asks for {wanted}; the model is "
             "damaged: export or download it again"
         )

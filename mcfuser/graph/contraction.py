@@ -1,4 +1,4 @@
-"""Matrix products under other names: einsum of two operands, and a convolution over patches."""
+"""Rewrites operators that are matrix products: einsums of two operands, patch convolutions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Matches = Mapping[DFPattern, relax.Expr]
 
 
 def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every einsum of two operands as a product of matrices, batched.
+    """The model with every einsum of two operands replaced by a batched matrix product.
 
-    One whose shapes are not known, or that is no product, stays as it is.
+    An einsum whose shapes are not known, or that is no such product, stays as it is.
     """
     if not any(node.op_type == "Einsum" for node in proto.graph.node):
         return proto
@@ -43,18 +43,18 @@ def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     graph = proto.graph
-    found = {t.name: tuple(t.dims) for t in graph.initializer}
+    shapes = {t.name: tuple(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
-            found[value.name] = tuple(d.dim_value for d in dims)
-    return found
+            shapes[value.name] = tuple(d.dim_value for d in dims)
+    return shapes
 
 
 def _plan(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
-    """The nodes and constants that replace an einsum, or None where it is no product."""
+    """The nodes and constants that replace an einsum; None where it is no matrix product."""
     words = node.attribute[0].s.decode().replace(" ", "")
     inputs, arrow, out = words.partition("->")
     a, _, b = inputs.partition(",")
@@ -85,11 +85,12 @@ def _plan(
         return step("Reshape", [source, constants[-1].name], target)
 
     def matrix(at: int, letters: str, one: Sequence[str], two: Sequence[str]) -> str:
-        """Batch first, then one dimension for each of two groups of letters."""
+        """An operand as matrices: the batch dimensions, then one for each of two groups of
+        letters."""
         order = [letters.index(x) for x in (*batch, *one, *two)]
-        turned = step("Transpose", [node.input[at]], f"{name}_turned{at}", perm=order)
+        transposed = step("Transpose", [node.input[at]], f"{name}_turned{at}", perm=order)
         groups = [math.prod(sizes[x] for x in g) for g in (one, two)]
-        return reshaped(turned, [*(sizes[x] for x in batch), *groups], f"{name}_matrix{at}")
+        return reshaped(transposed, [*(sizes[x] for x in batch), *groups], f"{name}_matrix{at}")
 
     operands = [matrix(0, a, rows, depth), matrix(1, b, depth, columns)]
     result = step("MatMul", operands, f"{name}_product")
@@ -100,7 +101,8 @@ def _plan(
 
 
 def patches(function: relax.Function) -> relax.Function:
-    """A convolution whose kernel is its stride, without padding, as a product over patches."""
+    """The function with each convolution over patches (its stride is its kernel's size, and there
+    is no padding) replaced by a matrix product."""
     x, weight = wildcard(), wildcard()
     pattern = is_op("relax.nn.conv2d")(x, weight)
 

@@ -1,4 +1,4 @@
-"""The bindings of a Relax function as a graph: who computes a value, and who reads it."""
+"""The dataflow graph of a Relax function: the expression and the readers of each value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm import ir, relax, tirx
 from mcfuser.graph.scalar import ELEMENTWISE
 
 ValueKind = Literal["product", "view", "softmax", "elementwise", "other"]
-# The same elements in another order or shape: a position in one is a position in the other.
+# Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
@@ -23,7 +23,11 @@ BIJECTIVE = frozenset(
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Every binding of a function in order; `outputs` are the values that leave it."""
+    """The values of a function in the order of their bindings.
+
+    `values` has the expression of each one, `readers` the values that read it, in order, and
+    `outputs` are the results of the function.
+    """
 
     order: tuple[relax.Var, ...]
     values: Mapping[relax.Var, relax.Expr]
@@ -43,7 +47,7 @@ class Dataflow:
         return tuple(v for v in self.order if self.kinds[v] == "product")
 
     def operator(self, v: relax.Var) -> str:
-        """What computes a value, for people."""
+        """The name of the operator that computes a value, for messages."""
         value = self.values.get(v)
         if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
             return str(value.op.name).removeprefix("relax.")
@@ -62,8 +66,9 @@ def dataflow(function: relax.Function) -> Dataflow:
             for v in sources(binding.value):
                 readers.setdefault(v, []).append(binding.var)
     outputs = set(sources(function.body.body))
-    outputs |= {v for o in outputs if isinstance(values.get(o), relax.Tuple)
-                for v in sources(values[o])}  # fmt: skip
+    for out in tuple(outputs):
+        if isinstance(values.get(out), relax.Tuple):
+            outputs.update(sources(values[out]))
     readings = {v: tuple(rs) for v, rs in readers.items()}
     return Dataflow(tuple(order), values, readings, frozenset(outputs))
 
@@ -78,6 +83,7 @@ def sources(value: relax.Expr) -> tuple[relax.Var, ...]:
 
 
 def kind(v: relax.Var, value: relax.Expr) -> ValueKind:
+    """The kind of a value; "other" where its shape is not fixed or its operator is not known."""
     if extents(v) is None or not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
         return "other"
     name = value.op.name
@@ -91,7 +97,7 @@ def kind(v: relax.Var, value: relax.Expr) -> ValueKind:
 
 
 def extents(value: relax.Expr) -> tuple[int, ...] | None:
-    """A tensor's shape where every extent is a number."""
+    """A tensor's shape; None where some extent is not a number."""
     ty = value.ty
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return None
@@ -101,49 +107,53 @@ def extents(value: relax.Expr) -> tuple[int, ...] | None:
 
 
 def shape(value: relax.Expr) -> tuple[int, ...]:
-    """A tensor's shape, known to be fixed."""
-    found = extents(value)
-    assert found is not None
-    return found
+    """The shape of a tensor whose shape is known to be fixed."""
+    fixed = extents(value)
+    assert fixed is not None
+    return fixed
 
 
 def dtype(value: relax.Expr) -> str:
+    """The name of a tensor's element type."""
     return str(value.ty.dtype)
 
 
 def size(value: relax.Expr) -> int:
+    """The number of elements of a tensor."""
     return math.prod(shape(value))
 
 
 def array(value: relax.Expr) -> NDArray[np.generic] | None:
-    """The array of a constant tensor."""
+    """The array of a constant tensor; None for any other expression."""
     if isinstance(value, ir.GenericConst) and isinstance(value.ty, relax.TensorType):
         return np.asarray(value.value.numpy())
     return None
 
 
-def reach(flow: Dataflow, start: relax.Var, through: Iterable[ValueKind]) -> tuple[relax.Var, ...]:
-    """The values of as many elements computed from `start` by operators of these kinds alone.
-
-    In the order of the bindings; `start` comes first.
-    """
-    allowed, found = set(through), {start}
+def reachable(
+    flow: Dataflow, start: relax.Var, through: Iterable[ValueKind]
+) -> tuple[relax.Var, ...]:
+    """`start` and the values computed from it by operators of the kinds `through` alone, in the
+    order of the bindings; only those with as many elements as `start`."""
+    allowed, reached = set(through), {start}
     frontier = [start]
     while frontier:
         for v in flow.readers.get(frontier.pop(), ()):
-            if v not in found and flow.kinds[v] in allowed and size(v) == size(start):
-                found.add(v)
+            if v not in reached and flow.kinds[v] in allowed and size(v) == size(start):
+                reached.add(v)
                 frontier.append(v)
-    return tuple(sorted(found, key=flow.position.__getitem__))
+    return tuple(sorted(reached, key=flow.position.__getitem__))
 
 
-def between(flow: Dataflow, last: relax.Var, reached: Iterable[relax.Var]) -> tuple[relax.Var, ...]:
-    """`last` and every value of `reached` that it is computed from, in order."""
-    inside, found = set(reached), {last}
+def computed_from(
+    flow: Dataflow, last: relax.Var, reached: Iterable[relax.Var]
+) -> tuple[relax.Var, ...]:
+    """`last` and the values of `reached` that it is computed from, in the order of the bindings."""
+    allowed, members = set(reached), {last}
     frontier = [last]
     while frontier:
         for v in sources(flow.values[frontier.pop()]):
-            if v in inside and v not in found:
-                found.add(v)
+            if v in allowed and v not in members:
+                members.add(v)
                 frontier.append(v)
-    return tuple(sorted(found, key=flow.position.__getitem__))
+    return tuple(sorted(members, key=flow.position.__getitem__))

@@ -1,7 +1,7 @@
-"""A chain while it is being lifted: axes are numbers, reads name no indices yet.
+"""A chain while it is being lifted: its axes are numbers, and its reads have no indices yet.
 
-`finish` merges the axes that need not be told apart, gives the rest the paper's letters by their
-role in the products, and builds the chain.
+`finish` merges neighbouring axes wherever one axis would do, names the axes after the paper's
+letters by their roles in the products, and builds the chain.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _MORE = {"b": "acdefg", "m": "ijl", "n": "pqr", "k": "stu", "h": "vwxyz"}
 
 @dataclass(frozen=True, slots=True)
 class DraftInput:
-    """A tensor that the chain reads, and how the axes lie in its value.
+    """An input of the chain: a value of the module, with the strides of the chain's axes in it.
 
-    `order` are its axes in the order in which a constant is laid out for the chain.
+    `offset` is that of its first element. A constant has its `array`; `order` is the order of the
+    axes in which it is stored for the chain.
     """
 
     value: relax.Expr
@@ -39,7 +40,7 @@ class DraftInput:
 
 @dataclass(frozen=True, slots=True)
 class DraftOperator:
-    """An operator; `factors` are the two tensors that a product reads."""
+    """An operator of the chain; `factors` are the two tensors that a matrix product reads."""
 
     out: str
     axes: tuple[int, ...]
@@ -51,45 +52,46 @@ class DraftOperator:
 
 @dataclass
 class Draft:
-    """The operators so far, in order, and the extents of their axes."""
+    """The operators so far, in order, the inputs by name, and the axes' extents."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     sources: dict[str, DraftInput] = field(default_factory=dict)
-    lines: list[DraftOperator] = field(default_factory=list)
+    operators: list[DraftOperator] = field(default_factory=list)
 
     def fresh(self, wanted: Sequence[str]) -> str:
-        """The first of these names that is free, or the last with a number."""
-        taken = self.sources.keys() | {line.out for line in self.lines}
+        """The first of the `wanted` names that is free; if none is, the last one with a number."""
+        taken = self.sources.keys() | {operator.out for operator in self.operators}
         numbered = (f"{wanted[-1]}{i}" for i in range(1, len(taken) + 2))
         return next(name for name in (*wanted, *numbered) if name not in taken)
 
     def axes(self, tensor: str) -> tuple[int, ...]:
+        """The axes along which a tensor varies."""
         if tensor in self.sources:
             return tuple(self.sources[tensor].layout)
-        return next(line.axes for line in self.lines if line.out == tensor)
+        return next(operator.axes for operator in self.operators if operator.out == tensor)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The chain, and the draft with the axes that it has in the end."""
+    """The chain, and the arrays of its constants in the shapes that it gives them."""
 
     chain: Chain
     constants: Mapping[str, NDArray[np.generic]]
 
 
 def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
-    """The chain whose last operator is the draft's last line.
+    """The chain of a draft; its output is the result of the last operator.
 
-    `out` says how its axes lie in the value that it is to be.
+    `out` are the strides of the axes in the value that this result is, `dtype` its element type.
     """
     draft, out = _merged(draft, out)
     letters = _letters(draft)
     dims = {t: _dims(draft, t) for t in draft.sources}
-    dims |= {line.out: line.axes for line in draft.lines}
+    dims |= {operator.out: operator.axes for operator in draft.operators}
     tensors = [_input(draft, t, dims[t], letters) for t in draft.sources]
-    for line in draft.lines[:-1]:
-        tensors.append(Tensor(line.out, tuple(letters[a] for a in line.axes)))
-    last = draft.lines[-1]
+    for operator in draft.operators[:-1]:
+        tensors.append(Tensor(operator.out, tuple(letters[a] for a in operator.axes)))
+    last = draft.operators[-1]
     shape = tuple(letters[a] for a in last.axes)
     strides = tuple(out[a] for a in last.axes)
     plain = strides == dense([draft.sizes[a] for a in last.axes])
@@ -99,7 +101,7 @@ def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
         name,
         tuple(Axis(letters[a], draft.sizes[a]) for a in order),
         tuple(tensors),
-        tuple(_operator(line, dims, letters) for line in draft.lines),
+        tuple(_operator(operator, dims, letters) for operator in draft.operators),
     )
     constants = {
         t: _laid_out(s, dims[t], draft.sizes)
@@ -110,7 +112,7 @@ def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
 
 
 def _operator(
-    line: DraftOperator, dims: Mapping[str, tuple[int, ...]], letters: Mapping[int, str]
+    operator: DraftOperator, dims: Mapping[str, tuple[int, ...]], letters: Mapping[int, str]
 ) -> Operator:
     def leaf(node: Read | Index) -> Expr:
         assert isinstance(node, Read)
@@ -118,11 +120,11 @@ def _operator(
         return Read(node.tensor, indices or (Affine((), 0),))
 
     return Operator(
-        line.out,
-        tuple(letters[a] for a in line.axes),
-        rewrite(line.body, leaf),
-        line.reduce,
-        tuple(letters[a] for a in line.over),
+        operator.out,
+        tuple(letters[a] for a in operator.axes),
+        rewrite(operator.body, leaf),
+        operator.reduce,
+        tuple(letters[a] for a in operator.over),
     )
 
 
@@ -142,7 +144,7 @@ def _input(draft: Draft, name: str, dims: tuple[int, ...], letters: Mapping[int,
 def _laid_out(
     source: DraftInput, dims: tuple[int, ...], sizes: Mapping[int, int]
 ) -> NDArray[np.generic]:
-    """The constant's array in the chain's own order, dense."""
+    """The array of a constant, dense, with the dimensions `dims`."""
     assert source.array is not None
     flat = np.ascontiguousarray(source.array).reshape(-1)[source.offset :]
     strides = tuple(source.layout[a] * flat.itemsize for a in dims)
@@ -154,10 +156,10 @@ def _laid_out(
 
 
 def _merged(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
+    """The draft with neighbouring axes merged until no two of them can be."""
     while True:
-        pairs = (
-            pair for line in draft.lines for row in (line.axes, line.over) for pair in pairwise(row)
-        )
+        rows = [row for operator in draft.operators for row in (operator.axes, operator.over)]
+        pairs = (pair for row in rows for pair in pairwise(row))
         pair = next((p for p in pairs if _mergeable(draft, out, *p)), None)
         if pair is None:
             return draft, out
@@ -165,14 +167,16 @@ def _merged(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
 
 
 def _mergeable(draft: Draft, out: AxisStrides, one: int, two: int) -> bool:
+    """Whether axis `two` directly follows axis `one` in every operator, and in the memory of every
+    value (constants can be stored anew)."""
     layouts = [(s.layout, s.array is not None) for s in draft.sources.values()]
     for layout, constant in [*layouts, (out, False)]:
         if (one in layout) != (two in layout):
             return False
         if one in layout and not constant and layout[one] != layout[two] * draft.sizes[two]:
             return False
-    return all(_adjacent(line.axes, one, two) and _adjacent(line.over, one, two)
-               for line in draft.lines)  # fmt: skip
+    return all(_adjacent(operator.axes, one, two) and _adjacent(operator.over, one, two)
+               for operator in draft.operators)  # fmt: skip
 
 
 def _adjacent(row: tuple[int, ...], one: int, two: int) -> bool:
@@ -190,8 +194,8 @@ def _merge(draft: Draft, out: AxisStrides, one: int, two: int) -> tuple[Draft, A
 
     sizes = {a: n * draft.sizes[two] if a == one else n for a, n in draft.sizes.items()}
     sources = {t: _fused(s, one, two, draft.sizes) for t, s in draft.sources.items()}
-    lines = [replace(x, axes=kept(x.axes), over=kept(x.over)) for x in draft.lines]
-    return Draft({a: n for a, n in sizes.items() if a != two}, sources, lines), layout(out)
+    operators = [replace(x, axes=kept(x.axes), over=kept(x.over)) for x in draft.operators]
+    return Draft({a: n for a, n in sizes.items() if a != two}, sources, operators), layout(out)
 
 
 def _fused(source: DraftInput, one: int, two: int, sizes: Mapping[int, int]) -> DraftInput:
@@ -212,22 +216,24 @@ def _fused(source: DraftInput, one: int, two: int, sizes: Mapping[int, int]) -> 
 
 
 def _products(draft: Draft) -> Iterator[tuple[DraftOperator, set[int], set[int]]]:
-    for line in draft.lines:
-        if line.factors is not None:
-            left, right = (set(draft.axes(t)) for t in line.factors)
-            yield line, left, right
+    for operator in draft.operators:
+        if operator.factors is not None:
+            left, right = (set(draft.axes(t)) for t in operator.factors)
+            yield operator, left, right
 
 
 def _roles(draft: Draft) -> dict[int, str]:
-    """For each axis b, m, n, k or h: the part it plays in the products (the paper's letters)."""
+    """The role of each axis in the products, by the paper's letters: b, m, n, k or h."""
     (first, left, right), *more = _products(draft)
-    seen = dict.fromkeys(a for line in draft.lines for a in (*line.axes, *line.over))
+    seen = dict.fromkeys(
+        a for operator in draft.operators for a in (*operator.axes, *operator.over)
+    )
     roles = {}
     for a in seen:
         shared = a in left and a in right and all(a in x and a in y for _, x, y in more)
         if a in first.over:
             roles[a] = "k"
-        elif any(a in line.over for line, _, _ in more):
+        elif any(a in operator.over for operator, _, _ in more):
             roles[a] = "n"
         elif a not in first.axes:
             roles[a] = "h"
@@ -250,11 +256,11 @@ def _letters(draft: Draft) -> dict[int, str]:
 
 
 def _dims(draft: Draft, tensor: str) -> tuple[int, ...]:
-    """The order of an input's dimensions: what is shared, then as they lie in memory."""
+    """The order of an input's dimensions: batch axes first, then by falling stride."""
     source = draft.sources[tensor]
     pair = next((p for p in _products(draft) if tensor in (p[0].factors or ())), None)
     if source.array is not None or pair is None:
         return tuple(a for a in source.order if a in source.layout)
-    line, left, right = pair
-    shared = left & right & set(line.axes)
+    operator, left, right = pair
+    shared = left & right & set(operator.axes)
     return tuple(sorted(source.layout, key=lambda a: (a not in shared, -source.layout[a], a)))

@@ -1,4 +1,4 @@
-"""One constant ONNX node, computed by onnxruntime as it stands: nothing fused, nothing widened."""
+"""Computes one constant ONNX node with onnxruntime, without any of its optimizations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mcfuser.graph.refusal import sentence
 OnnxArray = NDArray[np.generic]
 
 _SHOWN = 4096
-"""Inputs of so many elements at most tell shape inference their values."""
+"""The values of inputs with at most so many elements are shown to shape inference."""
 _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
-"""Operators whose results' shapes depend on values, and are bounded by their inputs' shapes."""
+"""Operators whose results' shapes depend on values, but are bounded by their inputs' shapes."""
 
 
 class Unfolded(Exception):
-    """A node that is left in the model; the message says why."""
+    """A node cannot be computed here and stays in the model; the message says why."""
 
 
 def evaluate(
@@ -34,11 +34,11 @@ def evaluate(
     opsets: Sequence[onnx.OperatorSetIdProto],
     most: int,
 ) -> dict[str, OnnxArray]:  # fmt: skip
-    """A node's results by name.
+    """The results of a node, by name, given its inputs.
 
-    Raises Unfolded where they would have more than `most` bytes, where their sizes cannot be told
-    before they are computed, and where onnxruntime has no such operator. Raises ModelError naming
-    the node where it has, and the inputs do not fit it.
+    Raises Unfolded where they would have more than `most` bytes, where their sizes are not known in
+    advance, or where onnxruntime does not have the operator. Raises ModelError, naming the node,
+    where the inputs do not fit the operator.
     """
     types = _types(node, inputs, opsets)
     size = 0
@@ -54,20 +54,18 @@ def evaluate(
         [helper.make_empty_tensor_value_info(o) for o in node.output if o],
     )  # fmt: skip
     try:
-        found = _run(helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds)
+        results = _run(helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds)
     except (ort_errors.NotImplemented, ort_errors.NoSuchFile) as error:
         raise Unfolded(f"onnxruntime does not compute it: {sentence(error)}") from None
-    except Exception as error:  # onnxruntime's errors have no ancestor of their own
+    except Exception as error:  # onnxruntime's errors have no common base class
         reason = sentence(error).rpartition(" : ")[2]
         raise ModelError(
             f"operator '{node.op_type}' (node '{node.name}') cannot be computed: {reason}"
         ) from None
-    return {
-        name: array.astype(ml_dtypes.bfloat16)
-        if types[name].elem_type == TensorProto.BFLOAT16
-        else array
-        for name, array in found.items()
-    }
+    for name, array in results.items():
+        if types[name].elem_type == TensorProto.BFLOAT16:
+            results[name] = array.astype(ml_dtypes.bfloat16)
+    return results
 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, OnnxArray]) -> dict[str, OnnxArray]:
@@ -86,7 +84,7 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, OnnxArray]) -> dict[str, On
 def _types(
     node: onnx.NodeProto, inputs: Mapping[str, OnnxArray], opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> dict[str, onnx.TypeProto.Tensor]:
-    """The element types and shapes of the results, as far as onnx infers them."""
+    """The element types and shapes of the results that onnx infers, by name."""
     shown = [numpy_helper.from_array(a, n) for n, a in inputs.items() if a.size <= _SHOWN]
     graph = helper.make_graph(
         [node], "constant",
@@ -104,7 +102,7 @@ def _types(
 def _bytes(
     node: onnx.NodeProto, kind: onnx.TypeProto.Tensor | None, inputs: Mapping[str, OnnxArray]
 ) -> int:
-    """The most bytes that a result can have."""
+    """The largest number of bytes that a result may have. Raises Unfolded where it is unknown."""
     if kind is None or not kind.elem_type:
         raise Unfolded(f"node '{node.name}' has a result of unknown type")
     dims = kind.shape.dim
@@ -121,13 +119,15 @@ def _element(array: OnnxArray) -> int:
 
 
 def _narrow(array: OnnxArray) -> bool:
-    """onnxruntime has no kernels for bfloat16 on a CPU: they are computed in float32 and rounded,
-    which is what a kernel would do."""
+    """Whether an array is bfloat16, for which onnxruntime has no CPU kernels.
+
+    Such nodes are computed in float32 and rounded, as a kernel would do.
+    """
     return bool(array.dtype == ml_dtypes.bfloat16)
 
 
 def _widened(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node in float32 where it says bfloat16."""
+    """The node with float32 in place of bfloat16 in its attributes."""
     wide = onnx.NodeProto()
     wide.CopyFrom(node)
     for attribute in wide.attribute:

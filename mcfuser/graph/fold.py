@@ -1,4 +1,4 @@
-"""Computes the constant parts of an ONNX model, its shape arithmetic above all."""
+"""Computes the constant parts of an ONNX model, above all its shape arithmetic."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _RANDOM = frozenset({
     "Multinomial", "Dropout",
 })  # fmt: skip
 _LARGEST = 64 << 20
-"""Bytes that a folded value may have, however small the model is."""
+"""Bytes that a folded value may have in a model of any size."""
 _MOST_BYTES = "optimization.constant_folding_max_output_size_in_bytes"
 _GROWTH = 4
-"""What is folded may have so many times the bytes of the constants it is made from."""
+"""Folded values may have this multiple of the bytes of the constants that they are made from."""
 
 
 def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model with what depends on no input computed; input shapes must be bound.
+    """The model with every value that depends on no input computed; input shapes must be fixed.
 
-    Raises ModelError where onnxruntime finds the model wrong.
+    Raises ModelError where onnxruntime refuses the model.
     """
     types = [v.type.tensor_type.elem_type for v in proto.graph.input]
     types += [w.data_type for w in proto.graph.initializer]
@@ -69,7 +69,7 @@ def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOp
 
 
 def _accepted(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> bool:
-    """Whether onnxruntime has all the operators; raises ModelError where it finds them wrong."""
+    """Whether onnxruntime has all operators of the model; raises ModelError where it refuses it."""
     try:
         onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
@@ -77,16 +77,16 @@ def _accepted(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> bo
         )  # fmt: skip
     except ort_errors.NotImplemented:
         return False
-    except Exception as error:  # onnxruntime's errors have no ancestor of their own
+    except Exception as error:  # onnxruntime's errors have no common base class
         reason = sentence(error).rpartition(" : ")[2]
         raise ModelError(f"the model cannot be loaded: {reason}") from None
     return True
 
 
 def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Node by node, each as it stands, until nothing more is constant.
+    """Computes constant nodes one by one, until no more nodes are constant.
 
-    A node that onnxruntime cannot compute, or whose result would be too large, stays.
+    A node stays that onnxruntime cannot compute, or whose result would be too large.
     """
     left = _LARGEST + _GROWTH * sum(w.ByteSize() for w in proto.graph.initializer)
     while True:
@@ -116,7 +116,7 @@ def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto]]:
-    """The nodes, and those of their branches: a branch reads what lies around it."""
+    """The node lists of a graph and of its nodes' branches, which read the graph's values, too."""
     yield nodes
     for node in nodes:
         for attribute in node.attribute:
@@ -125,14 +125,14 @@ def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """The shapes that are known to be fixed."""
-    found = {}
+    """The shapes of the values whose extents are all numbers, by name."""
+    shapes = {}
     for value in (*graph.input, *graph.value_info):
         tensor = value.type.tensor_type
         dims = tensor.shape.dim
         if tensor.HasField("shape") and all(d.HasField("dim_value") for d in dims):
-            found[value.name] = tuple(d.dim_value for d in dims)
-    return found
+            shapes[value.name] = tuple(d.dim_value for d in dims)
+    return shapes
 
 
 def _evaluated(
@@ -142,7 +142,8 @@ def _evaluated(
     opsets: Sequence[onnx.OperatorSetIdProto],
     most: int,
 ) -> dict[str, OnnxArray] | None:
-    """A node's results, where they depend on no input; raises Unfolded as `evaluate` does."""
+    """The results of a node, None where they are not constant; raises Unfolded as `evaluate`
+    does."""
     if node.op_type in _RANDOM or any(a.HasField("g") or a.graphs for a in node.attribute):
         return None
     if node.op_type == "Shape" and node.input[0] in shapes:

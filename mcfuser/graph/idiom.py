@@ -1,4 +1,4 @@
-"""Operators that exporters spell out, put back into one: softmax, layer normalization, squares."""
+"""Rewrites what exporters spell out to one operator: softmax, layer normalization, squares."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mcfuser.graph.contraction import Matches, patches
 from mcfuser.graph.dataflow import array, extents
 
 
-def recognise(module: tvm.IRModule) -> tvm.IRModule:
+def rewrite_idioms(module: tvm.IRModule) -> tvm.IRModule:
     """The module with the idioms of its functions rewritten."""
-    found = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    rewritten = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     for name, function in module.functions.items():
         if isinstance(function, relax.Function):
             for rewrite in (_powers, _softmax, _layer_norm, patches):
                 function = rewrite(function)
-            found.update_func(name, function)
-    return found
+            rewritten.update_func(name, function)
+    return rewritten
 
 
 def _powers(function: relax.Function) -> relax.Function:
-    """x ** 2 and x ** 0.5, for which a library's general power is far too slow."""
+    """Writes x ** 2 as a product and x ** 0.5 as a root: the general power is much slower."""
     x, exponent = wildcard(), wildcard()
     pattern = is_op("relax.power")(x, exponent)
 
@@ -55,10 +55,10 @@ def _softmax(function: relax.Function) -> relax.Function:
 def _layer_norm(function: relax.Function) -> relax.Function:
     x, small, scale, shift = (wildcard() for _ in range(4))
     mean = is_op("relax.mean")(x)
-    apart = is_op("relax.subtract")(x, mean)
-    variance = is_op("relax.mean")(is_op("relax.multiply")(apart, apart))
+    centred = is_op("relax.subtract")(x, mean)
+    variance = is_op("relax.mean")(is_op("relax.multiply")(centred, centred))
     deviation = is_op("relax.sqrt")(_sum(variance, small))
-    normal = is_op("relax.divide")(apart, deviation)
+    normal = is_op("relax.divide")(centred, deviation)
     scaled = is_op("relax.multiply")(normal, scale) | is_op("relax.multiply")(scale, normal)
     pattern = is_op("relax.add")(scaled, shift) | is_op("relax.add")(shift, scaled)
 
@@ -83,7 +83,7 @@ def _sum(one: DFPattern, other: DFPattern) -> DFPattern:
 
 
 def _kept_axis(call: relax.Expr) -> int | None:
-    """The one axis that a reduction reduces and keeps with extent 1."""
+    """The axis of a reduction over one axis that stays with extent 1; None for any other call."""
     axes = call.attrs.axis
     if axes is None or len(axes) != 1 or not call.attrs.keepdims:
         return None
@@ -91,17 +91,18 @@ def _kept_axis(call: relax.Expr) -> int | None:
 
 
 def _number(value: relax.Expr) -> float | None:
-    found = array(value)
-    return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+    constant = array(value)
+    return float(constant.reshape(-1)[0]) if constant is not None and constant.size == 1 else None
 
 
 def _row(value: relax.Expr, extent: int) -> relax.Expr | None:
-    """A constant as a vector along the last axis."""
-    found = array(value)
+    """A constant as a vector of `extent` elements along the last axis; None if it is no such
+    constant."""
+    constant = array(value)
     if (
-        found is None
-        or found.size not in (1, extent)
-        or found.shape[-1:] not in ((), (1,), (extent,))
+        constant is None
+        or constant.size not in (1, extent)
+        or constant.shape[-1:] not in ((), (1,), (extent,))
     ):
         return None
-    return relax.const(np.ascontiguousarray(np.broadcast_to(found.reshape(-1), (extent,))))
+    return relax.const(np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (extent,))))

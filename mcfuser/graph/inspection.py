@@ -1,4 +1,4 @@
-"""What can be found wrong with a model without TVM. Only onnx is needed here."""
+"""Checks a model as far as this is possible without TVM: only onnx is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 from mcfuser.graph.bind import bind
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
-from mcfuser.graph.read import parse, settle
+from mcfuser.graph.read import normalized, parse
 from mcfuser.graph.sizes import check_sizes
 
 
@@ -18,17 +18,17 @@ def inspect(
 ) -> None:
     """Raises ModelError where the bytes are no valid ONNX model with these input shapes.
 
-    Whether TVM's importer knows each of ONNX's own operators is left to the compilation, which
-    has the importer's table.
+    Whether TVM's importer has each of ONNX's operators is not checked: the importer's table is
+    known only where TVM is loaded.
     """
     proto = parse(model, limits)
-    proto = settle(proto, _operators(proto), limits)
+    proto = normalized(proto, _operators(proto), limits)
     bind(proto, shapes, limits)
     check_sizes(proto, limits)
 
 
 def _operators(proto: onnx.ModelProto) -> frozenset[str]:
-    """ONNX's operators, and those of the other known domain that the model uses."""
+    """The names of ONNX's operators, and of those of com.microsoft that the model uses."""
     standard = {schema.name for schema in onnx.defs.get_all_schemas()}
     nodes = inside(proto, onnx.NodeProto)
     return frozenset(standard | {n.op_type for n in nodes if n.domain == "com.microsoft"})

@@ -1,15 +1,16 @@
-"""Relax bindings -> the operators of a chain.
+"""Lifts bindings of a Relax function to the operators of a chain.
 
-Every dimension of a product starts as an axis of its own. Views only change an axis's stride;
-where one cuts an axis in two, the lifting starts again with two axes. At the end neighbours that
-lie one within the other in every tensor are merged, so equal chains are equal however their
-models spell them.
+Every dimension of a matrix product starts as an axis of its own. A view (reshape, transpose, slice)
+computes nothing: it only changes the strides of axes. Where a view splits an axis, lifting starts
+again with two axes in its place. In the end, neighbouring axes are merged where one axis would do
+in every tensor. So equal chains get equal axes, however a model writes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,14 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.expr import Cast, Const, Expr, Read, call
-from mcfuser.graph.attempt import Attempt, ChainValue, followed, number, source, stored
+from mcfuser.graph.attempt import (
+    Attempt,
+    ChainValue,
+    filled_number,
+    followed_views,
+    input_tensor,
+    stored_tensor,
+)
 from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
 from mcfuser.graph.draft import DraftOperator, finish
 from mcfuser.graph.scalar import ELEMENTWISE, nodes, simplify
@@ -33,16 +41,21 @@ from mcfuser.graph.views import (
 
 FLOATS = ("float32", "float16")
 NAMES = {"left": "A", "right": "B", "first": "C", "outer": "D", "last": "E"}
-"""Tensors by the part that they play: the operands of the first product and its result, what that
-result is multiplied with, and the result of the chain. All are the paper's letters."""
+"""The names of tensors by role, after the paper: the operands of the first product, its result, the
+other operand of the second product, and the result of the chain."""
 _MORE = "FGHL"  # other operands
-_LARGEST = 60  # nodes of a body before its operands become tensors of their own
+_LARGEST = 60  # nodes of a body, beyond which an operand becomes a tensor of its own
 _REFINEMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A chain, and what its tensors are in the graph."""
+    """A chain, and the values of the module that its tensors stand for.
+
+    `arguments` are the values of its inputs, `constants` the arrays of the constant ones, in the
+    shapes of the chain, `outputs` the values that it computes, all by tensor name. `shapes` are the
+    physical shapes of inputs and outputs.
+    """
 
     chain: Chain
     arguments: Mapping[str, relax.Expr]
@@ -54,9 +67,10 @@ class Lifted:
 def lift(
     flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var], name: str
 ) -> Lifted:
-    """The chain that computes the last of `members`, bindings in order, from what they read.
+    """The chain, called `name`, that computes the last of `members` (values in binding order).
 
-    `closed` are values inside other chains: a view of one is read as it is. Raises Unliftable.
+    `closed` are the values inside other chains: views of these are not followed, but read. Raises
+    Unliftable with the reason where the members cannot be written as a chain.
     """
     last = max(i for i, v in enumerate(members) if flow.kinds[v] == "product")
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
@@ -83,8 +97,8 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
         raise Unliftable(f"its result has dtype {dtype(last)}")
     if not value.axes:
         raise Unliftable("its result is a single number")
-    out = stored(s, value, s.names["last"])
-    if s.draft.lines[-1].out != out:
+    out = stored_tensor(s, value, s.names["last"])
+    if s.draft.operators[-1].out != out:
         raise Unliftable("its last value is not its result")
     done = finish(s.draft, value.layout, dtype(last), name)
     sources = s.draft.sources
@@ -97,13 +111,21 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:
     kind, value = s.flow.kinds[v], s.flow.values[v]
-    if kind == "product":
-        inner = [a for a in value.args if a in s.values]
-        return _next_product(s, v, value) if inner else _first_product(s, v, value)
-    if kind == "view":
-        seen = s.values[value.args[0]]
-        return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
-    return _softmax(s, value) if kind == "softmax" else _map(s, v, value)
+    match kind:
+        case "product":
+            inner = [a for a in value.args if a in s.values]
+            return _next_product(s, v, value) if inner else _first_product(s, v, value)
+        case "view":
+            seen = s.values[value.args[0]]
+            return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
+        case "softmax":
+            return _softmax(s, value)
+        case "elementwise":
+            return _map(s, v, value)
+        case "other":
+            raise Unliftable(f"'{v.name}' ({s.flow.operator(v)}) is no operator of a chain")
+        case _:
+            assert_never(kind)
 
 
 # --- products -------------------------------------------------------------------------------
@@ -139,7 +161,7 @@ def _next_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     own = s.dimension(extents[-1] if on_left else extents[-2])
     operand = [*batch, depth, own] if on_left else [*batch, own, depth]
     name, scale = _factor(s, outer, operand, s.names["outer"])
-    mine: Expr = Read(stored(s, s.values[inner], "P", "W"), ())
+    mine: Expr = Read(stored_tensor(s, s.values[inner], "P", "W"), ())
     if dtype(outer) != "float32":
         mine = Cast(mine, dtype(outer))
     pair = (mine, Read(name, ())) if on_left else (Read(name, ()), mine)
@@ -167,47 +189,50 @@ def _product(
     layout = broadcast(along, shape(v))
     axes = tuple(a for dimension in along for a, _ in dimension)
     out = s.draft.fresh([s.names[role]])
-    one, two = (_bare(e) for e in pair)
+    one, two = (_tensor_read(e) for e in pair)
     over = tuple(a for a, _ in depth)
-    s.draft.lines.append(DraftOperator(out, axes, call("mul", *pair), "sum", over, (one, two)))
+    s.draft.operators.append(DraftOperator(out, axes, call("mul", *pair), "sum", over, (one, two)))
     return ChainValue(Read(out, ()), axes, layout)
 
 
-def _bare(e: Expr) -> str:
+def _tensor_read(e: Expr) -> str:
     inner = e.arg if isinstance(e, Cast) else e
     assert isinstance(inner, Read)
     return inner.tensor
 
 
 def _factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str, float]:
-    """A product's operand, and the constant factors found on the way to where it is kept."""
+    """The input that a product's operand is read from, and the product of the constant factors
+    between the two."""
     scale = 1.0
     extents = shape(value)
-    place = LaidOutValue(value, broadcast(along[-len(extents) :], extents))
+    view = LaidOutValue(value, broadcast(along[-len(extents) :], extents))
     while True:
-        place = followed(s, place)
-        if (found := _scaled(s, place)) is None:
+        view = followed_views(s, view)
+        if (unscaled := _unscaled(s, view)) is None:
             break
-        place, scale = found[0], scale * found[1]
-    order = tuple(a for axes in along for a, _ in axes if a in place.layout)
-    return source(s, place, order, [name, _MORE[0]]), scale
+        view, factor = unscaled
+        scale *= factor
+    order = tuple(a for axes in along for a, _ in axes if a in view.layout)
+    return input_tensor(s, view, order, [name, _MORE[0]]), scale
 
 
-def _scaled(s: Attempt, place: LaidOutValue) -> tuple[LaidOutValue, float] | None:
-    v = place.value
+def _unscaled(s: Attempt, view: LaidOutValue) -> tuple[LaidOutValue, float] | None:
+    """The value that an operand is a constant multiple of, and the factor; None if it is none."""
+    v = view.value
     value = s.flow.values.get(v) if isinstance(v, relax.Var) else None
     if value is None or s.flow.kinds[v] != "elementwise" or v in s.closed:
         return None
     if value.op.name not in ("relax.multiply", "relax.divide") or len(s.flow.readers[v]) > 1:
         return None
     one, two = value.args
-    factor = number(two)
+    factor = filled_number(two)
     if factor is None and value.op.name == "relax.multiply":
-        one, two, factor = two, one, number(one)
+        one, two, factor = two, one, filled_number(one)
     if not factor or size(two) != 1 or shape(one) != shape(v) or v in s.flow.outputs:
         return None
     scale = float(factor) if value.op.name == "relax.multiply" else 1 / float(factor)
-    return replace(place, value=one), scale
+    return replace(view, value=one), scale
 
 
 # --- operators between the products ---------------------------------------------------------
@@ -234,17 +259,19 @@ def _operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     if a in s.values:
         seen = s.values[a]
         if nodes(seen.expr) > _LARGEST and dtype(a) != "bool":
-            s.values[a] = seen = replace(seen, expr=Read(stored(s, seen, "Y"), ()))
+            s.values[a] = seen = replace(seen, expr=Read(stored_tensor(s, seen, "Y"), ()))
         return seen.expr
-    filled = number(a)
+    filled = filled_number(a)
     if filled is not None:
         return Const(filled)
     if dtype(a) not in (*FLOATS, "bool"):
         raise Unliftable(f"an operand between its products has dtype {dtype(a)}")
     extents = shape(a)
-    place = followed(s, LaidOutValue(a, broadcast(along[len(along) - len(extents) :], extents)))
-    order = tuple(x for axes in along for x, _ in axes if x in place.layout)
-    operand = Read(source(s, place, order, _MORE), ())
+    view = followed_views(
+        s, LaidOutValue(a, broadcast(along[len(along) - len(extents) :], extents))
+    )
+    order = tuple(x for axes in along for x, _ in axes if x in view.layout)
+    operand = Read(input_tensor(s, view, order, _MORE), ())
     return Cast(operand, "float32") if dtype(a) == "float16" else operand
 
 
@@ -257,10 +284,10 @@ def _softmax(s: Attempt, value: relax.Call) -> ChainValue:
     over = tuple(a for a, _ in along[-1])
     if not over:
         raise Unliftable("its softmax is over a single element")
-    scores = Read(stored(s, x, "X"), ())
+    scores = Read(stored_tensor(s, x, "X"), ())
     kept = tuple(a for a in x.axes if a not in over)
     r, p, z = (s.draft.fresh([letter]) for letter in "RPZ")
-    s.draft.lines += [
+    s.draft.operators += [
         DraftOperator(r, kept, scores, "max", over),
         DraftOperator(p, x.axes, call("exp", call("sub", scores, Read(r, ())))),
         DraftOperator(z, kept, Read(p, ()), "sum", over),

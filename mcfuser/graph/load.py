@@ -1,4 +1,4 @@
-"""ONNX bytes -> a Relax module with fixed shapes and folded constants."""
+"""Loads an ONNX model as a Relax module with fixed shapes and folded constants."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.fold import fold
-from mcfuser.graph.idiom import recognise
+from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.read import expand, name_nodes, read
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.sizes import check_sizes
 
-# What the importer handles outside its table of converters.
+# Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
 # The importer reads opset 23's Attention as com.microsoft's operator of the same name.
 _MISREAD = frozenset({"Attention"})
@@ -35,7 +35,7 @@ _TAKE = tvm.ir.Op.get("relax.take")
 
 @dataclass(frozen=True, slots=True)
 class ModelPort:
-    """An input or output of a model; an extent known only at run time is -1."""
+    """An input or output of a model; an extent that is known only at run time is -1."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,10 +54,10 @@ class Loaded:
 def load(
     model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
 ) -> Loaded:
-    """The Relax module of an ONNX model; `shapes` fixes the inputs' dynamic dimensions.
+    """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
-    Raises ModelError in one sentence naming the input, operator or node that cannot be used, or
-    what exceeds the limits.
+    Raises ModelError, naming the input, operator or node that cannot be used, or the limit that is
+    exceeded.
     """
     known = onnx_frontend._get_convert_map().keys() | _DIRECT
     proto = bound(model, shapes, limits)
@@ -77,7 +77,7 @@ def load(
 def bound(
     model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
 ) -> onnx.ModelProto:
-    """The checked ONNX model with its input shapes written in; raises as `load` does."""
+    """The checked ONNX model with fixed input shapes; raises as `load` does."""
     proto = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT, limits)
     bind(proto, shapes, limits)
     check_sizes(proto, limits)
@@ -85,7 +85,7 @@ def bound(
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, which remembers the node that it is at and names values after nodes."""
+    """TVM's importer; it keeps the node that it converts, and names values after nodes."""
 
     node: onnx.NodeProto | None = None
 
@@ -118,7 +118,7 @@ def _import(folded: onnx.ModelProto) -> tvm.IRModule:
 
 @relax.expr_functor.mutator
 class _Clipped(relax.PyExprMutator):  # type: ignore[misc]
-    """Lets an index outside of its table read the table's end, not other memory."""
+    """Makes an index outside of its table read the table's first or last row, not other memory."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -137,7 +137,7 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     ]
     with refused("TVM cannot simplify the model"):
         module = tvm.transform.Sequential(passes)(module)
-    module = recognise(module)
+    module = rewrite_idioms(module)
     return relax.transform.DeadCodeElimination(["main"])(module)
 
 

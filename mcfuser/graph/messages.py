@@ -1,7 +1,8 @@
-"""Every part of one kind in an ONNX model, wherever the format allows one.
+"""Finds all parts of one type in an ONNX model, wherever the format allows them.
 
-The format's own description says where that is, so that no place is forgotten: tensors are in
-initializers, attributes, sparse tensors, function bodies, training graphs and nested graphs.
+The places are derived from the format's own description (protobuf's descriptors), so that none is
+forgotten: tensors, for example, are in initializers, attributes, sparse tensors, function bodies,
+training graphs and nested graphs.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 
 
 def inside(message: Any, kind: Any) -> Iterator[Any]:
-    """Each message of that kind in `message`, itself included, in the order of the file."""
+    """All messages of type `kind` in `message`, itself included, in the order of the file."""
     left: list[Any] = [message]
     while left:
         at = left.pop()
         if isinstance(at, kind):
             yield at
         below: list[Any] = []
-        for name, repeated in _ways(at.DESCRIPTOR, kind.DESCRIPTOR):
+        for name, repeated in _leading_fields(at.DESCRIPTOR, kind.DESCRIPTOR):
             if repeated:
                 below.extend(getattr(at, name))
             elif at.HasField(name):
@@ -28,8 +29,9 @@ def inside(message: Any, kind: Any) -> Iterator[Any]:
 
 
 @cache
-def _ways(start: Any, kind: Any) -> tuple[tuple[str, bool], ...]:
-    """The fields of a message, and whether each is repeated, through which a kind is reached."""
+def _leading_fields(start: Any, kind: Any) -> tuple[tuple[str, bool], ...]:
+    """The fields of a message type that may hold a message of type `kind`, and whether each is
+    repeated."""
     return tuple(
         (f.name, bool(f.is_repeated))
         for f in start.fields
@@ -38,12 +40,12 @@ def _ways(start: Any, kind: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def _reached(descriptor: Any) -> frozenset[str]:
-    """The names of all types that a message of this type can hold, its own included."""
-    found: set[str] = set()
+    """The names of all message types that a type may hold at any depth, its own included."""
+    reached: set[str] = set()
     left = [descriptor]
     while left:
         at = left.pop()
-        if at.full_name not in found:
-            found.add(at.full_name)
+        if at.full_name not in reached:
+            reached.add(at.full_name)
             left += [f.message_type for f in at.fields if f.message_type is not None]
-    return frozenset(found)
+    return frozenset(reached)

@@ -16,11 +16,11 @@ from mcfuser.chain import BYTES, Chain
 from mcfuser.graph.dataflow import (
     Dataflow,
     ValueKind,
-    between,
+    computed_from,
     dataflow,
     dtype,
     extents,
-    reach,
+    reachable,
     shape,
     size,
 )
@@ -167,12 +167,12 @@ def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
 def _pairs(cut: _Cut) -> Iterator[_Pair]:
     flow = cut.flow
     for first in flow.products:
-        reached = reach(flow, first, _BETWEEN)
+        reached = reachable(flow, first, _BETWEEN)
         for v in reached:
             for second in flow.readers.get(v, ()):
                 if flow.kinds[second] != "product":
                     continue
-                inner = between(flow, v, reached)
+                inner = computed_from(flow, v, reached)
                 if why := cut.escapes(inner, {*inner, second}):
                     cut.reasons.setdefault(first, why)
                     continue
@@ -221,9 +221,9 @@ def _cut_out(cut: _Cut, members: tuple[relax.Var, ...], saved: int, name: str) -
 def _epilogues(cut: _Cut, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
     """The sequences of values that may follow a chain's last product in its kernel, longest
     first."""
-    reached = [v for v in reach(cut.flow, last, _EPILOGUE) if v not in cut.closed]
+    reached = [v for v in reachable(cut.flow, last, _EPILOGUE) if v not in cut.closed]
     for v in reversed(reached):
-        inner = between(cut.flow, v, reached)
+        inner = computed_from(cut.flow, v, reached)
         if inner[0].same_as(last) and cut.escapes(inner[:-1], set(inner)) is None:
             yield inner
 
@@ -253,7 +253,7 @@ def _count(flow: Dataflow, match: ChainMatch) -> int:
 def _obstacle(cut: _Cut, v: relax.Var) -> str:
     """Why a product shares a chain with no product after it: what follows it in the module."""
     flow = cut.flow
-    for x in reach(flow, v, _BETWEEN):
+    for x in reachable(flow, v, _BETWEEN):
         if x in flow.outputs:
             return "no product follows: its result is an output of the model"
         for reader in flow.readers.get(x, ()):

@@ -1,4 +1,4 @@
-"""ONNX bytes -> a checked model whose functions are written out. Only onnx is needed here."""
+"""Reads and checks an ONNX model and expands its functions; only onnx is imported."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ _IR_VERSION_TAG = b"\x08"  # the first byte of every ONNX file: field 1, a varin
 
 
 def read(model: bytes, known: Collection[str], limits: ModelLimits = DEFAULTS) -> onnx.ModelProto:
-    """The model that the bytes hold, every node named, its functions written out.
+    """The model that the bytes hold, with every node named and its functions expanded.
 
-    `known` are the operators that can be imported. Raises ModelError, naming the thing at fault,
-    where the bytes are no ONNX model, the model is not valid, is larger than the limits allow,
-    keeps data in other files or uses an operator that is neither known nor defined by a function
-    body.
+    `known` are the operators that can be imported. Raises ModelError, naming what is wrong, where
+    the bytes are no ONNX model, or the model is not valid, exceeds the limits, keeps data in other
+    files, or uses an operator that is neither known nor defined by a function body.
     """
-    return settle(parse(model, limits), known, limits)
+    return normalized(parse(model, limits), known, limits)
 
 
 def parse(model: bytes, limits: ModelLimits) -> onnx.ModelProto:
@@ -57,15 +56,15 @@ def parse(model: bytes, limits: ModelLimits) -> onnx.ModelProto:
         lacks = "operator set" if not proto.opset_import else "output"
         raise ModelError(f"the ONNX model names no {lacks}: it is truncated; export it again")
     check_constants(proto, limits)
-    proto.DiscardUnknownFields()  # another reader of newer models might see data there
+    proto.DiscardUnknownFields()  # a reader of newer models might find data in them
     proto.ClearField("training_info")
     return proto
 
 
-def settle(
+def normalized(
     proto: onnx.ModelProto, known: Collection[str], limits: ModelLimits
 ) -> onnx.ModelProto:  # fmt: skip
-    """A parsed model as `read` gives it."""
+    """A parsed model, checked and with its functions expanded; raises as `read` does."""
     _check_opsets(proto)
     check_calls(proto, limits)
     open_dimensions(proto)
@@ -85,10 +84,10 @@ def settle(
 def expand(
     proto: onnx.ModelProto, known: Collection[str], limits: ModelLimits = DEFAULTS
 ) -> onnx.ModelProto:
-    """The model with every operator that is not known written out by its function body.
+    """The model with every operator that is not in `known` replaced by its function body.
 
-    The shapes must be bound: some bodies depend on them. Raises ModelError naming an operator of
-    a body that is not known either.
+    Input shapes must be fixed: some bodies depend on them. Raises ModelError, naming the operator,
+    where one in a body is not known either.
     """
     foreign = [
         ("", node.op_type)
@@ -113,19 +112,19 @@ def expand(
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
-    """Gives every node without a name that of its first output."""
+    """Names every node without a name after its first output."""
     for node in inside(graph, onnx.NodeProto):
         if not node.name:
             node.name = next(iter(node.output), node.op_type)
 
 
 def opset(proto: onnx.ModelProto) -> int:
-    """The version of ONNX's operators that the model uses."""
+    """The version of ONNX's operator set that the model uses."""
     return next((o.version for o in proto.opset_import if _standard(o.domain)), 1)
 
 
 def _check_opsets(proto: onnx.ModelProto) -> None:
-    """Raises ModelError for a version of the operators that this installation does not know."""
+    """Raises ModelError where an operator set's version is not known to the installed onnx."""
     newest = onnx.defs.onnx_opset_version()
     for used in (*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)):
         if not (1 <= used.version <= newest if _standard(used.domain) else 0 <= used.version < 999):
@@ -136,18 +135,18 @@ def _check_opsets(proto: onnx.ModelProto) -> None:
 
 
 def _check_valid(proto: onnx.ModelProto) -> None:
-    """Asks onnx's checker, which wants a shape even where the rank is not known."""
+    """Raises ModelError where onnx's checker refuses the model."""
     light = outline(proto)
     for value in (*light.graph.input, *light.graph.output):
         tensor = value.type.tensor_type
-        if tensor.elem_type and not tensor.HasField("shape"):
+        if tensor.elem_type and not tensor.HasField("shape"):  # the checker wants one
             tensor.shape.SetInParent()
     with refused("the model is not valid ONNX"):
         onnx.checker.check_model(light)
 
 
 def _drop_overridable(graph: onnx.GraphProto) -> None:
-    """Old models list weights among their inputs; here they are constants."""
+    """Removes inputs that are initializers, as old models list them: they are constants here."""
     weights = {w.name for w in graph.initializer}
     kept = [i for i in graph.input if i.name not in weights]
     del graph.input[:]

@@ -1,4 +1,4 @@
-"""What libraries raise over a model becomes the one error that its user is shown."""
+"""Turns the errors that libraries raise for a model into ModelError, which its user sees."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Turns whatever is raised inside into a ModelError that begins with `what`.
+    """Turns every error that the block raises into a ModelError whose message begins with `what`.
 
-    For calls of onnx, TVM and their like alone: what they raise over a wrong model differs with
-    their version, and is seldom one of the types that they document. A lack of memory or of space
-    on a disk is left as it is.
+    It is for calls of onnx, TVM and similar libraries: the errors that they raise for a wrong model
+    change with their versions and are seldom documented. A lack of memory or disk space passes
+    unchanged.
     """
     try:
         yield
@@ -29,12 +29,12 @@ def refused(what: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """The first line of an error's text, and the next where that ends in a colon, without the
-    full stop."""
+    """The first line of an error's message without its full stop, and the second one if the first
+    ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    if isinstance(error, LookupError):  # of its own it says no more than what was looked up
+    if isinstance(error, LookupError):  # its message is only the key
         return f"{lines[0]} is missing"
     more = lines[1:2] if lines[0].endswith(":") else []
     return " ".join([lines[0], *more]).rstrip(".:")

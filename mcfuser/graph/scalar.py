@@ -1,4 +1,4 @@
-"""Relax's elementwise operators as scalar expressions."""
+"""The scalar expressions of Relax's elementwise operators."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Build = Callable[..., Expr]
 
 
 def simplify(op: str, *args: Expr) -> Expr:
-    """`op` applied, after the rewrites that change no value by more than a rounding.
+    """The application of `op`, simplified so that its value changes by one rounding at most.
 
-    A division by a constant is a product with its reciprocal, and factors next to each other
-    become one.
+    A division by a constant becomes a product with the reciprocal, two constant factors become one,
+    and factors of 1 and terms of 0 are left out.
     """
     if op == "div" and isinstance(args[1], Const) and args[1].value not in (0, math.inf, -math.inf):
         return simplify("mul", args[0], Const(1 / args[1].value))
@@ -32,33 +32,39 @@ def simplify(op: str, *args: Expr) -> Expr:
 
 
 def gelu(x: Expr) -> Expr:
+    """The Gaussian error linear unit, with erf."""
     return call("mul", call("mul", x, 0.5), call("add", call("erf", call("mul", x, 0.5**0.5)), 1.0))
 
 
 def gelu_tanh(x: Expr) -> Expr:
+    """The Gaussian error linear unit, approximated with tanh."""
     cube = call("mul", call("mul", x, x), x)
     inner = call("mul", call("add", x, call("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
     return call("mul", call("mul", x, 0.5), call("add", call("tanh", inner), 1.0))
 
 
 def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x))."""
     return call("div", Const(1.0), call("add", call("exp", call("neg", x)), 1.0))
 
 
 def silu(x: Expr) -> Expr:
+    """x * sigmoid(x)."""
     return call("div", x, call("add", call("exp", call("neg", x)), 1.0))
 
 
 def leaky(x: Expr, alpha: float) -> Expr:
+    """x, multiplied by `alpha` where it is negative."""
     return call("select", call("lt", x, 0.0), call("mul", x, alpha), x)
 
 
 def where(condition: Expr, one: Expr, other: Expr) -> Expr:
-    """A choice; one that replaces the rows of a softmax that are not numbers asks for their sum.
+    """`one` where the condition holds, else `other`.
 
-    The sum of exponentials is at least 1 unless every score of the row is -inf; it is then about
-    0, or not a number. So `0.5 < sum` says what `isnan` denies, without forming the quotient and
-    even where an exponential stops a little above 0.
+    Where `one` replaces the NaN of a quotient q = p / sum, as exporters write it after a softmax,
+    the condition becomes a test of the sum. The sum of a row's exponentials is at least 1, unless
+    all scores are -inf: then it is about 0, or NaN. So `0.5 < sum` holds exactly where q is not
+    NaN; it needs no division, and is right even where exp(-inf) is slightly above 0.
     """
     if isinstance(condition, Const):
         return one if condition.value else other
@@ -76,6 +82,7 @@ def where(condition: Expr, one: Expr, other: Expr) -> Expr:
 
 
 def power(x: Expr, exponent: Expr) -> Expr:
+    """x ** exponent; exponents 2, 3 and 0.5 as products and a root."""
     whole = exponent.value if isinstance(exponent, Const) else None
     if whole == 2:
         return call("mul", x, x)
@@ -123,5 +130,5 @@ ELEMENTWISE: Mapping[str, Build] = {
 
 
 def nodes(e: Expr) -> int:
-    """How many nodes the tree has."""
+    """The number of nodes of an expression."""
     return 1 + sum(nodes(child) for child in children(e))

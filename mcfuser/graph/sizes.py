@@ -1,4 +1,4 @@
-"""How many bytes the values of a model take, from their shapes alone."""
+"""The bytes that the values of a model take, computed from their shapes alone."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from mcfuser.graph.messages import inside
 from mcfuser.graph.refusal import refused
 
 _SMALL = 1 << 16  # bytes of a constant that may be a shape
-_PASSED_ON = 1_000_000  # numbers in all that shape inference may pass from node to node
-_DIMENSIONS = 64  # of a tensor, and so numbers of its shape, at most
+_PASSED_ON = 1_000_000  # numbers that shape inference may propagate in all
+_DIMENSIONS = 64  # the largest rank, and so the largest length of a shape
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "Bernoulli", "Multinomial"})
 
 
 def outline(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model with each large constant of its graph as one more input.
+    """The model with each large constant of its graph replaced by an input of the same shape.
 
-    What only looks at names, types and shapes finds the same in it, in a fraction of the time.
+    Names, types and shapes are the same, so checks of these give the same results much faster.
     """
     made = onnx.ModelProto()
     made.ir_version = proto.ir_version
     made.opset_import.extend(proto.opset_import)
-    graph, found = proto.graph, made.graph
-    found.name = graph.name
-    found.input.extend(graph.input)
-    found.output.extend(graph.output)
-    found.value_info.extend(graph.value_info)
-    found.sparse_initializer.extend(graph.sparse_initializer)
+    graph, light = proto.graph, made.graph
+    light.name = graph.name
+    light.input.extend(graph.input)
+    light.output.extend(graph.output)
+    light.value_info.extend(graph.value_info)
+    light.sparse_initializer.extend(graph.sparse_initializer)
     for weight in graph.initializer:
         if _is_large(weight):
-            _as_input(found, weight, weight.name)
+            _as_input(light, weight, weight.name)
         else:
-            found.initializer.add().CopyFrom(weight)
+            light.initializer.add().CopyFrom(weight)
     for node in graph.node:
         values = [a.t for a in node.attribute if a.HasField("t") and _is_large(a.t)]
         if node.op_type == "Constant" and len(node.output) == len(values) == 1:
-            _as_input(found, values[0], node.output[0])
+            _as_input(light, values[0], node.output[0])
         else:
-            found.node.add().CopyFrom(node)
+            light.node.add().CopyFrom(node)
     return made
 
 
 def check_sizes(proto: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Raises ModelError where a value, or all of them together, are larger than is allowed.
+    """Raises ModelError where a value, or all values together, exceed the limits.
 
-    The shapes of the inputs must be bound. Nothing is computed but shapes; of a value whose shape
-    is not known before the model runs, the extents that are known count.
+    Input shapes must be fixed. Only shapes are computed; where one is known only at run time, its
+    known extents count.
     """
     for value in proto.graph.input:
         _size(value, limits)
@@ -72,8 +72,8 @@ def check_sizes(proto: onnx.ModelProto, limits: ModelLimits) -> None:
 def inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the shapes that onnx infers; raises ModelError where that fails.
 
-    Rows of numbers are passed on from node to node, for they may be shapes, where these rows are
-    short in all: onnx keeps a message for each number, also of a row that is no shape.
+    One-dimensional constants, which may be shapes, are propagated from node to node, unless there
+    are very many elements: onnx needs a message for each of them.
     """
     with refused("the shapes in the model are not valid"):
         inferred = onnx.shape_inference.infer_shapes(proto)
@@ -89,21 +89,21 @@ class _Size:
 
 
 def _size(value: onnx.ValueInfoProto, limits: ModelLimits) -> _Size:
-    """The size of a value; that of the largest where it is a sequence or the like."""
-    found = _Size()
+    """The size of a value; of a sequence or optional value, that of its largest tensor."""
+    largest = _Size()
     for tensor in inside(value.type, onnx.TypeProto.Tensor):
         extents = [d.dim_value for d in tensor.shape.dim if d.HasField("dim_value")]
         limits.check("rank", len(tensor.shape.dim), f"value '{value.name}' has {{}} dimensions")
         elements = check_extents(extents, f"value '{value.name}'", limits)
-        found = _Size(elements, max(found.bytes, element_bytes(tensor.elem_type, elements)))
-    return found
+        largest = _Size(elements, max(largest.bytes, element_bytes(tensor.elem_type, elements)))
+    return largest
 
 
 def _computed(graph: onnx.GraphProto, sizes: Mapping[str, _Size]) -> int:
-    """Bytes of the constants that folding computes, less those of as many elements as they read.
+    """The bytes by which the constants that folding computes exceed the constants that they read.
 
-    A weight that is transposed or widened has as many; a mask made from a shape does not. None
-    has more elements than all weights together without having grown.
+    A transposed or converted weight has as many elements as it reads; a mask made from a shape has
+    more. No node is taken to read more elements than all weights have together.
     """
     constants = {w.name for g in inside(graph, onnx.GraphProto) for w in g.initializer}
     weights = sum(math.prod(t.dims) for t in inside(graph, onnx.TensorProto))
@@ -124,13 +124,13 @@ def _computed(graph: onnx.GraphProto, sizes: Mapping[str, _Size]) -> int:
 
 
 def _rows(graph: onnx.GraphProto) -> int:
-    """Numbers in all values of one dimension, as far as that is known."""
+    """The number of elements of all one-dimensional values of known length."""
     shapes = (v.type.tensor_type.shape.dim for v in inside(graph, onnx.ValueInfoProto))
     return sum(max(0, dims[0].dim_value) for dims in shapes if len(dims) == 1)
 
 
 def _joined(graph: onnx.GraphProto) -> int:
-    """A bound on the numbers in the rows that Concat joins, where their shapes are not known."""
+    """A bound on the number of elements that Concat nodes join, where shapes are not known."""
     lengths = {w.name: math.prod(w.dims) for w in graph.initializer}
     tables = {v.name for v in inside(graph, onnx.ValueInfoProto) if _rank(v) > 1}
     total = 0

@@ -1,4 +1,4 @@
-"""How the axes of a chain lie in a value: strides, carried through reshapes and transposes.
+"""The strides of a chain's axes in a value, and how views (reshapes, transposes) change them.
 
 `AxisStrides` give each axis its stride, in elements, in the dense row-major order of a value. Axes
 along which the value does not vary are left out.
@@ -16,11 +16,14 @@ from mcfuser.graph.dataflow import Dataflow, array, shape
 
 AxisStrides = dict[int, int]
 Along = list[list[tuple[int, int]]]
-"""For each dimension the axes along it, outermost first, and their strides within it."""
+"""For each dimension of a value, the axes along it, outermost first, with their strides in it."""
 
 
 class Straddle(Exception):
-    """An axis that runs across a dimension's end; two axes, `inner` steps inside, would not."""
+    """An axis crosses the end of a dimension: a view splits it.
+
+    Two axes in its place, the inner one with extent `inner`, would each stay in one dimension.
+    """
 
     def __init__(self, axis: int, inner: int) -> None:
         super().__init__(axis, inner)
@@ -28,12 +31,12 @@ class Straddle(Exception):
 
 
 class Unliftable(Exception):
-    """Why some bindings cannot be written as a chain, for people."""
+    """Some bindings cannot be written as a chain; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOutValue:
-    """A value, and how the axes lie in it."""
+    """A value, with the strides of the axes in it and the offset of their first element."""
 
     value: relax.Expr
     layout: AxisStrides
@@ -41,16 +44,16 @@ class LaidOutValue:
 
 
 def dense(extents: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """The row-major strides of a dense array, in elements."""
     return tuple(math.prod(extents[i + 1 :]) for i in range(len(extents)))
 
 
 def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]) -> Along:
-    """For each dimension the (axis, stride within it) that run along it, outermost first.
+    """The axes along each dimension of a value with these `extents`.
 
-    Raises Straddle where an axis runs along two dimensions.
+    Raises Straddle where an axis runs along two dimensions, Unliftable where it runs along none.
     """
-    found: list[list[tuple[int, int]]] = [[] for _ in extents]
+    axes_along: list[list[tuple[int, int]]] = [[] for _ in extents]
     strides = dense(extents)
     for axis, stride in sorted(layout.items(), key=lambda item: -item[1]):
         for d, (unit, extent) in enumerate(zip(strides, extents, strict=True)):
@@ -58,11 +61,11 @@ def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]
                 continue
             if stride * sizes[axis] > unit * extent:
                 raise Straddle(axis, _inner(stride, sizes[axis], unit * extent))
-            found[d].append((axis, stride // unit))
+            axes_along[d].append((axis, stride // unit))
             break
         else:
             raise Unliftable("an axis does not lie along a dimension of a reshaped value")
-    return found
+    return axes_along
 
 
 def _inner(stride: int, extent: int, boundary: int) -> int:
@@ -73,23 +76,27 @@ def _inner(stride: int, extent: int, boundary: int) -> int:
 
 
 def forward(call: relax.Call, layout: AxisStrides, sizes: Mapping[int, int]) -> AxisStrides:
-    """The layout in the value of a view, from the layout in what it views."""
+    """The strides in the result of a view, given those in its argument."""
     if call.op.name != "relax.permute_dims":
         return dict(layout)
     before, order = shape(call.args[0]), permutation(call)
     after = dense([before[d] for d in order])
-    found = within(layout, sizes, before)
-    return {axis: inner * after[i] for i, d in enumerate(order) for axis, inner in found[d]}
+    axes_along = within(layout, sizes, before)
+    return {axis: inner * after[i] for i, d in enumerate(order) for axis, inner in axes_along[d]}
 
 
 def permutation(call: relax.Call) -> tuple[int, ...]:
+    """For each dimension of a transpose's result, that of its argument."""
     rank = len(shape(call.args[0]))
     axes = call.attrs.axes
     return tuple(int(a) % rank for a in axes) if axes is not None else tuple(range(rank))[::-1]
 
 
 def broadcast(along: Along, extents: Sequence[int]) -> AxisStrides:
-    """The layout in a tensor of these extents, aligned to the right; extent 1 is broadcast."""
+    """The strides of the axes in a dense tensor that is broadcast along them.
+
+    Its dimensions are the last ones of `along`; the tensor does not vary along those of extent 1.
+    """
     layout: AxisStrides = {}
     skip = len(along) - len(extents)
     for axes, unit, extent in zip(along[skip:], dense(extents), extents, strict=True):
@@ -98,52 +105,52 @@ def broadcast(along: Along, extents: Sequence[int]) -> AxisStrides:
     return layout
 
 
-def step(flow: Dataflow, place: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue | None:
-    """The same elements in the value that a view reads, or None where it is no strided view.
+def step(flow: Dataflow, view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue | None:
+    """The same elements in the argument of a view; None where the value is no strided view.
 
-    Raises Straddle where it is one for two axes in an axis's stead.
+    Raises Straddle where the view splits an axis.
     """
-    value = flow.values.get(place.value) if isinstance(place.value, relax.Var) else None
+    value = flow.values.get(view.value) if isinstance(view.value, relax.Var) else None
     if isinstance(value, relax.TupleGetItem):
         call = flow.values.get(value.tuple_value)
         if not isinstance(call, relax.Call) or call.op.name != "relax.split":
             return None
-        return _strided(place, call.args[0], sizes, lambda: _part(call, value.index))
+        return _strided(view, call.args[0], sizes, lambda: _part(call, value.index))
     if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
         return None
     source = value.args[0]
     match value.op.name:
         case "relax.reshape" | "relax.flatten" | "relax.expand_dims" | "relax.squeeze":
-            return LaidOutValue(source, place.layout, place.offset)
+            return LaidOutValue(source, view.layout, view.offset)
         case "relax.permute_dims":
-            return _strided(place, source, sizes, lambda: _permuted(value))
+            return _strided(view, source, sizes, lambda: _permuted(value))
         case "relax.broadcast_to":
-            return _strided(place, source, sizes, lambda: _broadcast(value))
+            return _strided(view, source, sizes, lambda: _broadcast(value))
         case "relax.strided_slice":
-            return _strided(place, source, sizes, lambda: _sliced(value))
+            return _strided(view, source, sizes, lambda: _sliced(value))
         case "relax.take":
-            return _strided(place, source, sizes, lambda: _taken(value))
+            return _strided(view, source, sizes, lambda: _taken(value))
     return None
 
 
 Steps = tuple[list[int], int]
-"""For each dimension of a view the stride of a step in what it views, and where it begins."""
+"""For each dimension of a view its stride in the view's argument; and the view's offset there."""
 
 
 def _strided(
-    place: LaidOutValue,
+    view: LaidOutValue,
     source: relax.Expr,
     sizes: Mapping[int, int],
     steps: Callable[[], Steps | None],
 ) -> LaidOutValue | None:
-    found = steps()
-    if found is None:
+    view_steps = steps()
+    if view_steps is None:
         return None
-    units, offset = found
-    extents = shape(place.value)
-    along = within(place.layout, sizes, extents)
+    units, offset = view_steps
+    extents = shape(view.value)
+    along = within(view.layout, sizes, extents)
     layout = {a: i * units[d] for d, axes in enumerate(along) for a, i in axes if units[d]}
-    start = (place.offset // u % e for u, e in zip(dense(extents), extents, strict=True))
+    start = (view.offset // u % e for u, e in zip(dense(extents), extents, strict=True))
     return LaidOutValue(
         source, layout, offset + sum(c * u for c, u in zip(start, units, strict=True))
     )

@@ -1,8 +1,8 @@
-"""A look at an ONNX file's bytes before protobuf reads them.
+"""Counts the parts of an ONNX file before protobuf reads it.
 
-An empty node takes two bytes in the file and some hundred in memory, so what is in a file is
-counted while it is still bytes: messages, names, nodes, and how deep they are nested. Names are
-checked to be text here too, because protobuf takes any bytes for them.
+An empty node takes two bytes in the file and some hundred in memory. So messages, names, nodes and
+their nesting are counted in the file's bytes. Names are checked to be UTF-8 here as well, because
+protobuf accepts any bytes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from mcfuser.graph.limits import ModelLimits
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _DEEPEST = 96  # messages inside messages; protobuf itself refuses more than 100
-_PATIENCE = 20  # times the limit of nodes that are still counted, so that the refusal names them
+_PATIENCE = 20  # counting stops at this multiple of the nodes' limit; the message has the count
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A type of message, and those of its fields that are counted, by number.
+    """A message type, and those of its fields that are counted, by number.
 
-    A field is a message of another type, or text with its name, or bytes (None) where a message
-    can hold many.
+    A field is a message (its table), text (the field's name), or repeated bytes (None).
     """
 
     name: str
@@ -40,7 +39,7 @@ class _Count:
     nodes: int = 0
 
     def check(self) -> None:
-        """Raises ModelError where there is more than is allowed already."""
+        """Raises ModelError where the counts exceed the limits already."""
         most, patient = self.limits.fields, self.limits.nodes * _PATIENCE
         if self.fields > most or self.nodes > patient:
             self.limits.check("nodes", self.nodes, "the model has {} nodes", more=True)
@@ -48,13 +47,13 @@ class _Count:
 
 
 class _DamagedError(Exception):
-    """The bytes are not what protobuf writes."""
+    """The bytes are no protobuf message."""
 
 
 def scan(model: bytes, limits: ModelLimits) -> bool:
-    """Counts what the bytes of a model hold; whether they are a protobuf message to their end.
+    """Counts the parts of a model; tells whether its bytes are a protobuf message to their end.
 
-    Raises ModelError where there is more than the limits allow, or a name is not UTF-8.
+    Raises ModelError where the model exceeds the limits, or a name is not UTF-8.
     """
     count = _Count(limits)
     try:
@@ -69,11 +68,11 @@ def scan(model: bytes, limits: ModelLimits) -> bool:
 def _message(
     data: bytes, at: int, end: int, table: _Table, count: _Count, depth: int, graphs: int
 ) -> None:
-    """Walks the fields of one message, which lies in data[at:end]."""
+    """Counts the fields of the message in data[at:end]."""
     if table.name == "NodeProto":
         count.nodes += 1
         if count.nodes > count.limits.nodes:
-            return  # it is too many already: what is inside need not be known
+            return  # there are too many already
     elif table.name == "GraphProto":
         count.limits.check("nesting", graphs, "the model has graphs nested {} deep")
         graphs += 1
@@ -106,7 +105,7 @@ def _message(
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """The number of variable length at a position, and the position of its end."""
     value = data[at]
     if value < 0x80:
         return value, at + 1
@@ -120,22 +119,22 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise _DamagedError
 
 
-def _check_text(found: bytes, message: str, name: str) -> None:
-    if found.isascii():
+def _check_text(text: bytes, message: str, name: str) -> None:
+    if text.isascii():
         return
     try:
-        found.decode()
+        text.decode()
     except UnicodeDecodeError:
         what = message.removesuffix("Proto")
         raise ModelError(
-            f"the field {name} of a {what} in the model is no UTF-8 text: {found[:24]!r}; "
+            f"the field {name} of a {what} in the model is no UTF-8 text: {text[:24]!r}; "
             "export or download the model again"
         ) from None
 
 
 @cache
 def _model() -> _Table:
-    """ModelProto's table, and through it those of every message that a model can hold."""
+    """The table of ModelProto, with those of all messages that a model may hold."""
     tables: dict[str, _Table] = {}
 
     def made(descriptor: Any) -> _Table:

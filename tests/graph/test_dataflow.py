@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from mcfuser.graph.dataflow import Dataflow, array, between, dataflow, extents, reach, sources
+from mcfuser.graph.dataflow import (
+    Dataflow,
+    array,
+    computed_from,
+    dataflow,
+    extents,
+    reachable,
+    sources,
+)
 
 
 def made() -> tuple[Dataflow, dict[str, relax.Var]]:
@@ -69,16 +77,16 @@ def test_sources_are_named_once(given) -> None:
 
 def test_what_is_reached_by_operators_of_some_kinds_has_as_many_elements(given) -> None:
     flow, v = given
-    assert reach(flow, v["product"], ("elementwise",)) == (v["product"], v["relu"])
-    every = reach(flow, v["product"], ("elementwise", "product", "softmax", "view"))
+    assert reachable(flow, v["product"], ("elementwise",)) == (v["product"], v["relu"])
+    every = reachable(flow, v["product"], ("elementwise", "product", "softmax", "view"))
     assert v["turned"] in every and v["total"] not in every
     assert [flow.position[x] for x in every] == sorted(flow.position[x] for x in every)
 
 
 def test_between_is_what_a_value_is_computed_from(given) -> None:
     flow, v = given
-    some = reach(flow, v["product"], ("elementwise", "product", "softmax", "view"))
-    assert between(flow, v["second"], some) == (v["product"], v["relu"], v["second"])
+    some = reachable(flow, v["product"], ("elementwise", "product", "softmax", "view"))
+    assert computed_from(flow, v["second"], some) == (v["product"], v["relu"], v["second"])
 
 
 def test_extents_are_numbers_or_nothing() -> None:
