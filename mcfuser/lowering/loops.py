@@ -105,6 +105,8 @@ def peak(body: Sequence[Statement], sizes: Sizes) -> Floats:
     unequal."""
     found = np.ones(len(sizes.one))
     for loop, _ in serial(body):
-        shares = sizes.shares(loop)
-        found = np.maximum(found, shares.max(axis=1) / np.maximum(shares.mean(axis=1), 1e-9))
+        taken_shares = sizes.taken_shares(loop)
+        found = np.maximum(
+            found, taken_shares.max(axis=1) / np.maximum(taken_shares.mean(axis=1), 1e-9)
+        )
     return found

@@ -7,6 +7,7 @@ or columns meet without a move. Nothing else may happen to them: Gluon inserts n
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import assert_never
 
 from mcfuser.chain import Product
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
@@ -120,6 +121,8 @@ def _space(layout: TileLayout, e: Expr, order: Sequence[str]) -> tuple[str, ...]
         return space if space == tuple(a for a in order if a in space) else None
     if isinstance(e, Cast):
         return _space(layout, e.arg, order)
+    if not isinstance(e, Call):
+        assert_never(e)
     parts = [_space(layout, x, order) for x in e.args]
     if any(p is None for p in parts):
         return None
