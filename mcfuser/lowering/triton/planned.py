@@ -24,7 +24,7 @@ from mcfuser.space.statement import (
 )
 
 PLANS = 256
-"""Plans whose facts are kept: those of one chain, which are asked for again and again."""
+"""Plans whose facts are kept: about as many as one chain has, whose facts are asked for often."""
 
 
 @dataclass(frozen=True, eq=False)
