@@ -1,8 +1,8 @@
-"""Absorbing: what joins a maximum after it was taken joins it while it is taken.
+"""Merging into a maximum: `max(max[n] x[n], s)` becomes `max[n] max(x[n], s)`.
 
-`max(max[n] x[n], s)` is `max[n] max(x[n], s)`, for an s that does not vary along n. No inverse
-undoes the first while its maximum moves; what reads the second is repaired as any other softmax is.
-This is how a learned sink joins an attention's maximum.
+Here s does not vary along n. While the maximum of the first form moves, no repair of its readers
+exists, since `max(r, s)` has no inverse in r; readers of the second form are repaired as those of
+any softmax are. A learned sink joins the maximum of an attention in this way.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads, replaced
 
 
 def merge_into_maxima(chain: Chain) -> Chain:
-    """The chain whose maxima take in what later joins them.
+    """The chain in which a map `max(R, s)` of a maximum R is merged into the computation of R.
 
-    Only for maxima that another reduction needs over the same axis. Where the maximum has a domain,
-    the reductions that read it must have the same: outside of it, and in rows where it is empty,
-    the joined value still is the later one's.
+    A maximum is rewritten only where another reduction over the same axis reads it. Where the
+    maximum has a domain, the reductions that read it must have the same domain: outside of it, and
+    in rows where it is empty, `max(R, s)` is the map's value and not that of R.
     """
     for o in chain.operators:
         found = _joined(chain, o)
@@ -29,7 +29,8 @@ def merge_into_maxima(chain: Chain) -> Chain:
 
 
 def _joined(chain: Chain, o: Operator) -> tuple[Operator, Expr] | None:
-    """The maximum that a map joins with something of the chain's inputs, and that."""
+    """Where an operator is a map `max(R, s)`: the operator of the maximum R, and s, which reads
+    inputs of the chain alone; None for any other operator."""
     body = _uncast(o.body)
     if o.reduce != "none" or o.domain is not None or not isinstance(body, Call) or body.op != "max":
         return None
@@ -57,7 +58,8 @@ def _uncast(e: Expr) -> Expr:
 
 
 def _merged(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
-    """The chain in which those that need the map while the maximum runs read the maximum."""
+    """The chain in which s (`other`) is part of the maximum, and the reductions that share its loop
+    read the maximum where they read the map."""
     if not any(d.moving == source.out for d in dependences(chain)):
         return None
     within = {r.out for r in chain.operators if _within(chain, r, source)}
@@ -76,7 +78,8 @@ def _merged(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain |
 
 
 def _within(chain: Chain, o: Operator, source: Operator) -> bool:
-    """It is a reduction over the maximum's axes and domain, or a map that only such ones read."""
+    """The operator is a reduction over the maximum's axes and domain, or a map that only such
+    reductions read."""
     if o.reduce != "none":
         return set(source.over) <= set(o.over) and o.domain == source.domain
     read_by = chain.readers(o.out)

@@ -39,7 +39,7 @@ def base_two(chain: Chain) -> Chain:
 
 
 def _joined(o: Operator) -> tuple[Expr, ...]:
-    """What a maximum is taken of; it may join something that does not vary (absorb)."""
+    """What a maximum is taken of; it may join something that does not vary (merge_into_maxima)."""
     return o.body.args if isinstance(o.body, Call) and o.body.op == "max" else (o.body,)
 
 
@@ -107,7 +107,7 @@ def unbiased(chain: Chain, x: Expr, over: Sequence[str]) -> bool:
     """No x can be the lowest number or near it, below which there is no room: it is not written
     there, no input is added, nor the maximum of a row that may be empty, and no input that varies
     along these axes is in it at all. A mask may hold that number, and a row of nothing else is not
-    empty: its weights are all alike."""
+    empty: its weights are all equal."""
     whole = through_maps(chain, x)
     if any(isinstance(e, Const) and NEAR_LOWEST < abs(e.value) < math.inf for e in walk(whole)):
         return False

@@ -1,7 +1,7 @@
-"""Results that are read elsewhere than where they are made: a map is computed again there.
+"""Maps that are read off-centre are inlined into their readers, which compute them again.
 
-A tile of a result holds the positions of its own axes. What an operator reads of it at `m + 1`, at
-`0`, or along another axis may lie in another tile, or in another block.
+A tile of a result holds the positions of its own axes. An element that an operator reads at `m +
+1`, at `0`, or along another axis may belong to another tile, or to another block.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mcfuser.expr import Expr, Index, Read, index_text, read, rewrite
 def inline_maps(chain: Chain) -> Chain:
     """The chain in which every result is read at its own axes alone.
 
-    A map that is read elsewhere is written into the operator that reads it. Raises ChainError where
-    that is a reduction: as a kernel of its own it leaves its result in memory, where it can be read
-    anywhere.
+    A map that is read at other indices is written into the operator that reads it. Raises
+    ChainError where a reduction is read so: only a reduction that is a kernel of its own leaves its
+    result in memory, where any element can be read.
     """
     operators: list[Operator] = []
     for o in chain.operators:

@@ -1,13 +1,14 @@
-"""Masks taken once: a domain that several reductions share is put into what they all read.
+"""Masks taken once: a domain that several reductions share is applied to the tensor they all read.
 
-Outside its domain a reduction takes its identity. Where one source, set to the lowest number or to
-zero outside the domain, gives each of them its identity there (`algebra.ranges` says so), one
-selection at the source does for all: the maximum of the scores, and the sums of their exponentials;
-or a sum, and the sum of the squares.
+Outside its domain a reduction takes its identity. Where setting one source to the lowest number or
+to zero outside the domain gives each of these reductions its identity there (`algebra.ranges` says
+so), one selection at the source replaces the masks of all: of the maximum of the scores and the
+sums of their exponentials, or of a sum and the sum of the squares.
 
-A maximum is the lowest number where it has met no position of the domain, of which the difference
-with the lowest number is zero, and its exponential is not. What reads the maximum beside the source
-therefore reads 0 instead in such a row (`nothing_met`).
+A maximum over a row without any position of the domain is the lowest number. The difference of the
+masked source and that maximum would be zero there, and its exponential one. Operators that read
+both the maximum and the source therefore read 0 in place of the maximum in such a row
+(`nothing_met`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Domain = frozenset[Expr]
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """One number at a source outside a domain, the bodies of the operators that read the masked
-    source, and the reductions that need no mask any more."""
+    """The source takes `number` outside a domain; `bodies` are the bodies of the operators that
+    read the masked source, and `unmasked` the reductions that need no mask any more."""
 
     source: Operator
     number: float
@@ -51,8 +52,8 @@ class _Mask:
 
 
 def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
-    """The chain whose sources hold such a number, and the reductions whose domain is in what they
-    read. A source is masked where two reductions or more need no mask for it."""
+    """The chain in which sources are masked, and the names of the reductions that then need no mask
+    of their own. A source is masked where that spares the masks of two reductions or more."""
     unmasked: frozenset[str] = frozenset()
     domains = dict.fromkeys(frozenset(conjuncts(o.domain)) for o in chain.operators)
     for domain in domains:
@@ -63,8 +64,9 @@ def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
 
 
 def _best(chain: Chain, domain: Domain, unmasked: frozenset[str]) -> _Mask | None:
-    """The mask that serves the most reductions, at the latest source; none at what is computed from
-    a reduction that keeps a mask of this domain, for then it would not be the only one."""
+    """The mask that spares the most reductions theirs, at the latest source; None where there is
+    none. A source that is computed from a reduction which keeps a mask of this domain is left out,
+    since the domain would be evaluated twice."""
     best: _Mask | None = None
     masked = {
         o.out for o in chain.operators

@@ -23,8 +23,8 @@ the extent that was rounded to float32 leaves 1e-7."""
 
 
 REPEATED = 4
-"""Differences of one mean that an operator may have: what is taken apart must not be taken apart
-again, however it looks then."""
+"""Differences from one mean that are rewritten in an operator, at most: a difference that was
+rewritten is not to be rewritten again, whatever form it then has."""
 
 
 @dataclass(frozen=True, slots=True)

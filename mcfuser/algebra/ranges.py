@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from mcfuser.chain import LOWEST
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
@@ -64,6 +64,8 @@ def value(e: Expr, facts: Facts) -> ValueRange:
         return facts.read(e)
     if isinstance(e, Cast):
         return _cast(value(e.arg, facts), e.dtype)
+    if not isinstance(e, Call):
+        assert_never(e)
     if e.op == "select":
         return _select(e, facts)
     if facts.false(e):

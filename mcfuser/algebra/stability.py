@@ -1,8 +1,8 @@
 """Which repairs are right in floating point, not over the reals alone.
 
-Between the first tile and the last, a target holds `g(r, c)` for an r that is not the last one.
-Where that overflows, or rounds to zero, no repair brings the value back. So a target is rolled only
-where what it holds on the way is bounded by what it holds in the end:
+Between the first tile and the last, a target holds `g(r, c)` for a value of r that is not the final
+one. Where that overflows, or rounds to zero, no repair restores the value. A target is therefore
+rolled only where its intermediate values are bounded by its final one:
 
 * `exp(k * (x - r) + rest)` for r the running maximum of that very x: the exponent of a step that is
   added is at most `rest` (at least, for k < 0), whatever was seen before;
@@ -36,7 +36,8 @@ class RepairStep:
 
 
 def step_of(h: Any, t: Any, r: Any, s: Any) -> RepairStep | None:
-    """The step that a repair h(t, r, s) is, a SymPy expression; None where it is no such step."""
+    """The kind and rate of a repair h(t, r, s), a SymPy expression; None where h has none of the
+    forms of `RepairStep`."""
     import sympy as sp
 
     shift = sp.simplify(h - t)
@@ -51,7 +52,9 @@ def step_of(h: Any, t: Any, r: Any, s: Any) -> RepairStep | None:
 def _moves(
     by: Any, r: Any, s: Any, by_rate: RepairKind, by_logarithm: RepairKind
 ) -> RepairStep | None:  # fmt: skip
-    """The step whose shift, or factor's logarithm, is `rate * (r - s)` or `rate * log(r / s)`."""
+    """The step of a repair whose shift, or whose factor's logarithm, is `by`: of kind `by_rate`
+    where that is `rate * (r - s)`, of kind `by_logarithm` where it is `rate * log(r / s)`, else
+    None."""
     import sympy as sp
 
     rates = [(sp.simplify(sp.diff(by, x)), x, sign) for x, sign in ((r, 1), (s, -1))]
@@ -65,8 +68,12 @@ def _moves(
 def instability(
     chain: Chain, target: Operator, body: Expr, moving: Operator, step: RepairStep | None
 ) -> str | None:
-    """Why what `target` accumulates of `body` while `moving` moves may be lost, in words; None
-    where it is bounded. `body` is written out down to reductions."""
+    """Why `target` may overflow or lose its value while the reduction `moving` changes, in words;
+    None where its intermediate values are bounded.
+
+    `body` is the body of `target` in which maps are written out, so that it reads inputs and
+    reductions alone. `step` is its repair, None where the repair has none of the known forms.
+    """
     if step is None:
         return f"what it accumulates has no bound while '{moving.out}' moves"
     if step.kind == "shift" and moving.reduce == "sum":
@@ -102,14 +109,15 @@ def _anchored(chain: Chain, form: Linear, moving: Operator, over: Sequence[str])
 
 
 def _maxima(chain: Chain, moving: Operator) -> list[Linear]:
-    """What a maximum is at least, as linear forms."""
+    """Linear forms of values that a maximum is never less than."""
     body = unguarded(through_maps(chain, moving.body))
     whole = [body, *(body.args if isinstance(body, Call) and body.op == "max" else ())]
     return [linear(e) for e in whole]
 
 
 def _exponent(e: Expr) -> Linear | None:
-    """The sum of the exponents of all exponentials that a product has as factors."""
+    """The sum of the exponents of the exponentials among the factors of a product, as a linear
+    form; None where it is no linear form."""
     if isinstance(e, Cast):
         return _exponent(e.arg)
     if not isinstance(e, Call):
@@ -139,8 +147,8 @@ def _exponent(e: Expr) -> Linear | None:
 
 
 def _at_least_one(chain: Chain, o: Operator) -> bool:
-    """A sum of a positive number times `exp(k * (x - r))`, r the maximum of the same x over the
-    same positions: the first step that it takes has that number in it, where its maximum is."""
+    """The operator sums a positive number times `exp(k * (x - r))`, where r is the maximum of the
+    same x over the same positions: the position of the maximum adds that number itself."""
     body = unguarded(through_maps(chain, o.body))
     form = _exponent(body) if _exponential(body) else None
     for r in reads(body) if form else ():

@@ -1,4 +1,4 @@
-"""Whether a summand that was multiplied out is one that can be summed at once, and well."""
+"""Whether a summand that was multiplied out can be summed in one loop without losing digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from mcfuser.expr import Call, Cast, Const, Expr, Read, reads
 
 
 def summable(at: Summand, found: Sequence[Term]) -> bool:
-    """No term waits any more, and none takes an offset from what is read off-centre elsewhere."""
+    """No term needs another reduction over the summed axes, and no term subtracts a sum of an input
+    that another term reads without a pivot, whose offset would cost digits."""
     at = _with_maps(at, found)
     if any(at.waits(t.inner) for t in found):
         return False
@@ -23,7 +24,7 @@ def summable(at: Summand, found: Sequence[Term]) -> bool:
 
 
 def _with_maps(at: Summand, found: Sequence[Term]) -> Summand:
-    """The same sum in the chain that has the terms' maps."""
+    """The same sum in the chain to which the maps of the terms are added."""
     new = dict.fromkeys(m for t in found for m in t.maps)
     operators = (*(o for o, _ in new), *at.chain.operators[len(at.known) :])
     tensors = (*at.chain.tensors, *(t for _, t in new))
@@ -31,14 +32,15 @@ def _with_maps(at: Summand, found: Sequence[Term]) -> Summand:
 
 
 def _raw(at: Summand, e: Expr) -> set[str]:
-    """Inputs that the expression reads along the summed axes and not at a pivot as well."""
+    """Inputs that an expression reads along the summed axes without reading a pivot of them too."""
     found = reads(through_maps(at.chain, e))
     varying = {r.tensor for r in found if at.varies(r)}
     return varying - {r.tensor for r in found if any(not i.terms for i in r.indices)}
 
 
 def _offsets(at: Summand, t: Term) -> set[str]:
-    """Inputs whose offset is in what is applied afterwards: those it has a plain sum of."""
+    """Inputs whose offset is part of the factors that are applied after the sum: inputs of which
+    these factors contain a plain sum."""
     applied: Expr = ONE
     for wrap in t.outer:
         applied = wrap(applied)

@@ -1,5 +1,6 @@
-"""A summand multiplied out into terms, each split at the sum: what stays under it, and what does
-not vary along the summed axes, waits for another reduction over them, and is applied afterwards."""
+"""A summand multiplied out into terms, each divided in two: a factor that stays under the sum, and
+operations that are applied to the sum because they need another reduction over the same axes and
+do not vary along them."""
 
 from __future__ import annotations
 
@@ -20,8 +21,12 @@ ZERO = Const(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`inner` stays under the sum (`ONE` where nothing does); `outer` is applied to the sum. Of a
-    map that is taken apart, what stays is a map again, so products stay products: those are new."""
+    """One term: `inner` stays under the sum (`ONE` where nothing does), and the operations `outer`
+    are applied to the sum, in order.
+
+    Where a term divides the body of a map, its part under the sum becomes a map again, so that a
+    matrix product keeps plain operands; `maps` are the operators and tensors that this adds.
+    """
 
     inner: Expr
     outer: tuple[Wrap, ...] = ()
@@ -30,10 +35,10 @@ class Term:
 
 @dataclass(frozen=True)
 class Summand:
-    """Where terms are looked for: the chain, the sum, and whether sums are multiplied out.
+    """A sum whose body is divided into terms: the chain, and the operator that sums.
 
-    Without `shifts` a sum that waits is one term, as is whatever else cannot be taken apart: the
-    term still waits.
+    With `shifts` a body that adds values is multiplied out. Without, an addition that needs another
+    reduction stays one term, as does whatever else cannot be divided.
     """
 
     chain: Chain
@@ -50,7 +55,8 @@ class Summand:
         return self.chain.operators[: self.chain.operators.index(self.operator)]
 
     def waits(self, e: Expr) -> bool:
-        """It reads, directly or through maps, a reduction over one of the summed axes."""
+        """The expression reads, directly or through maps, a reduction over one of the summed
+        axes."""
         found = (r.tensor for r in reads(through_maps(self.chain, e)))
         return any(
             t not in self.chain.inputs and set(self.chain.operator(t).over) & set(self.over)

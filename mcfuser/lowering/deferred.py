@@ -1,7 +1,7 @@
-"""Deferred products: those that nothing in the iteration that issues them needs.
+"""Deferred products: matrix products whose result no other statement of the same iteration needs.
 
-A loop may issue such a product one iteration later, beside products of that iteration, whatever
-the order in which its statements stand.
+A loop may issue such a product one iteration later, to run at the same time as products of that
+iteration, whatever the order in which its statements stand.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from mcfuser.space.statement import Compute, Load, Repair, Statement
 
 
 def deferred(
-    body: Sequence[Statement], axis: str, found: Mapping[str, Product]
+    body: Sequence[Statement], axis: str, products: Mapping[str, Product]
 ) -> tuple[Compute, ...]:
-    """The deferred products among the statements of a loop over an axis, in their order: sums over
-    the axis whose left operand the iteration computes, and which no other statement of the
-    iteration does more to than multiply.
+    """The deferred products among the statements of a loop over an axis, in their order.
 
-    `found` holds the matrix products by what they compute. A product of loaded operands alone is
-    none, since it waits for nothing that the iteration computes.
+    They are sums over the axis whose left operand the iteration computes, and whose result every
+    other statement of the iteration leaves alone or multiplies. `products` are the matrix products
+    by the tensor that they compute. A product of loaded operands alone is not deferred: it waits
+    for nothing that the iteration computes.
     """
     loaded = {s.buffer for s in body if isinstance(s, Load)}
     written = {s.buffer for s in body if isinstance(s, Compute)}
     chosen = []
     for s in body:
-        if not isinstance(s, Compute) or s.operator.out not in found:
+        if not isinstance(s, Compute) or s.operator.out not in products:
             continue
-        left = found[s.operator.out].left.tensor
+        left = products[s.operator.out].left.tensor
         computed = left in written and left not in loaded
         if computed and axis in s.operator.over and only_scaled(body, s):
             chosen.append(s)
@@ -38,19 +38,19 @@ def deferred(
 
 
 def only_scaled(body: Sequence[Statement], s: Compute) -> bool:
-    """No other statement needs what a statement sums up, or does more to it than multiply it."""
+    """The other statements of a loop's body leave what `s` sums up alone, or only multiply it."""
     return all(_scaled(other, s.buffer) for other in body if other is not s)
 
 
 def _scaled(s: Statement, buffer: str) -> bool:
-    """A statement does nothing with a buffer, or only multiplies it."""
+    """A statement leaves a buffer alone, or only multiplies it."""
     if not isinstance(s, Repair) or s.buffer != buffer:
         return buffer not in touched(s)
     return factor(s) is not None
 
 
 def factor(s: Repair) -> Expr | None:
-    """By what a repair multiplies its buffer; None where it does anything else."""
+    """The factor by which a repair multiplies its buffer; None where it does anything else."""
     if not isinstance(s.h, Call) or s.h.op != "mul":
         return None
     own = [isinstance(x, Read) and x.tensor == s.buffer for x in s.h.args]

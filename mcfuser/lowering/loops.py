@@ -20,12 +20,14 @@ OUTER = ("grid", "split")
 
 
 def kept(buffer: Buffer, several: Callable[[str], bool]) -> tuple[str, ...]:
-    """The axes of which a buffer holds several tiles; `several` says which axes have several."""
+    """The axes of which a buffer holds several tiles; `several` says which axes have more than one
+    tile."""
     return tuple(a for d in buffer.dims if d.whole for a in d.index.axes if several(a))
 
 
 def written_out(loop: Loop, buffers: Mapping[str, Buffer], several: Callable[[str], bool]) -> bool:
-    """The loop's variable chooses among tiles in registers, so it cannot be a variable."""
+    """The loop must be written out: its variable chooses among tiles in registers, and registers
+    cannot be indexed by a variable."""
     inside = {name for s, _ in statements(loop.body) for name in touched(s)}
     return any(loop.axis in kept(buffers[name], several) for name in inside)
 
@@ -39,31 +41,32 @@ def lowered_body(plan: Plan) -> tuple[Statement, ...]:
 def _marked(
     body: Sequence[Statement], buffers: Mapping[str, Buffer], several: Callable[[str], bool]
 ) -> tuple[Statement, ...]:
-    found: list[Statement] = []
+    marked: list[Statement] = []
     for s in body:
         if isinstance(s, Loop):
             out = s.kind == "serial" and written_out(s, buffers, several)
             kind = "unrolled" if out else s.kind
             s = replace(s, kind=kind, body=_marked(s.body, buffers, several))
-        found.append(s)
-    return tuple(found)
+        marked.append(s)
+    return tuple(marked)
 
 
 def block_body(body: Sequence[Statement]) -> tuple[Statement, ...]:
     """What a block of the grid runs: the statements inside the grid's loops. Raises Illegal where
-    a statement stands beside these loops."""
+    the loops of the grid do not enclose every statement."""
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
         body = body[0].body
     if any(loop.kind == "grid" for loop in loops(body)):
-        raise Illegal("a statement stands beside the loops that form the grid")
+        raise Illegal("a statement stands outside the loops that form the grid")
     return tuple(body)
 
 
 def around_loop(
     body: Sequence[Statement],
 ) -> tuple[tuple[Statement, ...], Loop, tuple[Statement, ...]] | None:
-    """The one loop that a block of the grid runs, between the statements before and after it; None
-    where there is none, or more than one. Raises Illegal as `block_body` does."""
+    """The statements before the one loop that a block of the grid runs, the loop, and the
+    statements after it; None where the block has no loop, or more than one. Raises Illegal as
+    `block_body` does."""
     inside = block_body(body)
     at = [i for i, s in enumerate(inside) if isinstance(s, Loop)]
     loop = inside[at[0]] if len(at) == 1 else None
@@ -71,17 +74,17 @@ def around_loop(
 
 
 def inner(outer: Sequence[Loop]) -> tuple[Loop, ...]:
-    """Of the loops around a statement, those that a block walks itself."""
+    """Of the loops around a statement, those that a block runs: neither grid loops nor parts."""
     return tuple(x for x in outer if x.kind not in OUTER)
 
 
 def innermost(outer: Sequence[Loop]) -> Loop | None:
-    """The loop that a statement's loads are in flight over, if it is pipelined."""
+    """The innermost serial loop around a statement, which is the one that may be pipelined."""
     return next((x for x in reversed(outer) if x.kind == "serial"), None)
 
 
 def pipelined(loop: Loop | None) -> bool:
-    """Triton keeps loads in flight over the iterations of an innermost loop that loads."""
+    """Triton pipelines the loop: it loads, and is an innermost one."""
     if loop is None or loop.kind != "serial":
         return False
     inside = list(statements(loop.body))
@@ -103,8 +106,10 @@ def serial(body: Sequence[Statement], outer: tuple[Loop, ...] = ()) -> Iterator[
 def peak(body: Sequence[Statement], sizes: Sizes) -> Floats:
     """Iterations of the longest block over those of the average one, where bounds make them
     unequal."""
-    found = np.ones(len(sizes.one))
+    ratio = np.ones(len(sizes.one))
     for loop, _ in serial(body):
-        shares = sizes.shares(loop)
-        found = np.maximum(found, shares.max(axis=1) / np.maximum(shares.mean(axis=1), 1e-9))
-    return found
+        taken_shares = sizes.taken_shares(loop)
+        ratio = np.maximum(
+            ratio, taken_shares.max(axis=1) / np.maximum(taken_shares.mean(axis=1), 1e-9)
+        )
+    return ratio

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from mcfuser.expr import Read, reads
 from mcfuser.space.statement import (
     Combine,
     Compute,
     Init,
     Load,
+    Loop,
     Repair,
     SaveOld,
     Statement,
@@ -31,4 +34,8 @@ def touched(s: Statement) -> tuple[str, ...]:
         return (s.buffer, s.old, s.new)
     if isinstance(s, Combine):
         return (s.buffer, *(r.new for r in s.repairs))
-    return (s.buffer,) if isinstance(s, (Init, Load, Store, StorePartial)) else ()
+    if isinstance(s, (Init, Load, Store, StorePartial)):
+        return (s.buffer,)
+    if isinstance(s, Loop):
+        return ()
+    assert_never(s)

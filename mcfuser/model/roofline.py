@@ -8,6 +8,7 @@ cache, and a loop that splits a reduction pays for the partial result each itera
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +117,8 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
             nbytes = plan.parts * 3 * sum((moved(n) for n in shared(s)), np.zeros(1))
         elif isinstance(s, SaveOld):
             nbytes = 2 * moved(s.buffer)
+        else:
+            assert_never(s)
         total += count * (nbytes / device.bandwidth + VISIT)
     return total
 

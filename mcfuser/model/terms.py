@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import numpy as np
 
@@ -26,9 +27,11 @@ from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
     Combine,
     Compute,
+    Init,
     Load,
     Loop,
     Repair,
+    SaveOld,
     Store,
     StorePartial,
     statements,
@@ -125,6 +128,8 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
             _parts(found, made, s, outer, times)
         elif isinstance(s, Store):
             found.add("stored", times * made.nbytes(s.buffer))
+        elif not isinstance(s, Init | SaveOld):  # these set registers alone
+            assert_never(s)
     for loop, outer in serial(made.facts.body):
         _loop(found, made, loop, outer, dram_seconds > 0)
     found.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import assert_never
 
 from mcfuser.expr import Affine, Call, Const, Expr, Index, Read, conjuncts, reads
 from mcfuser.space.statement import (
@@ -17,6 +18,7 @@ from mcfuser.space.statement import (
     Loop,
     Repair,
     SaveOld,
+    SimpleStatement,
     Statement,
     Store,
     StorePartial,
@@ -131,7 +133,7 @@ def _common(found: Sequence[Sequence[Affine]], elsewhere: AbstractSet[str]) -> t
     return tuple(i for i in first if all(i in b for b in found) and not elsewhere & {*i.axes})
 
 
-def _uses(s: Statement) -> tuple[str, ...]:
+def _uses(s: SimpleStatement) -> tuple[str, ...]:
     """The buffers that a statement needs the values of."""
     if isinstance(s, Compute):
         found = (*reads(s.body), *(reads(s.domain) if s.domain is not None else ()))
@@ -142,5 +144,6 @@ def _uses(s: Statement) -> tuple[str, ...]:
         return tuple(n for r in s.repairs for n in (r.old, r.new))
     if isinstance(s, (SaveOld, Store, StorePartial)):
         return (s.buffer,)
-    assert isinstance(s, (Load, Init, Loop))
-    return ()
+    if isinstance(s, (Load, Init)):
+        return ()
+    assert_never(s)

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from mcfuser.chain import BYTES
 from mcfuser.expr import Affine, Call, Expr, walk
@@ -18,9 +19,11 @@ from mcfuser.space.statement import (
     Combine,
     Compute,
     Dim,
+    Init,
     Load,
     Loop,
     Repair,
+    SaveOld,
     Store,
     StorePartial,
     plain_index,
@@ -82,6 +85,8 @@ def count(schedule: Schedule) -> Traffic:
                 gathered[name] += schedule.parts * _held(schedule, name, outer)
             each = 1 + sum(calls(r.h) for r in s.repairs)
             flops += schedule.parts * each * _held(schedule, s.buffer, outer)
+        elif not isinstance(s, (Init, SaveOld)):  # these move nothing to or from memory
+            assert_never(s)
     return Traffic(dict(loaded), dict(stored), dict(shared), dict(gathered), padded, flops)
 
 

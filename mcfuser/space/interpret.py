@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -109,11 +109,13 @@ def _block(run: _Run, body: Sequence[Statement]) -> None:
         elif isinstance(s, Repair):
             _repair(run, s)
         elif isinstance(s, StorePartial):
-            _share(run, s)
+            _store_partial(run, s)
         elif isinstance(s, Combine):
             _combine(run, s)
-        else:
+        elif isinstance(s, Store):
             _store(run, s)
+        else:
+            assert_never(s)
 
 
 def _loop(run: _Run, s: Loop) -> None:
@@ -177,6 +179,8 @@ def _value(e: Expr, read: Callable[[Read], Array], index: Callable[[str], Array]
         return read(e)
     if isinstance(e, Cast):
         return _held_as(_value(e.arg, read, index), e.dtype)
+    if not isinstance(e, Call):
+        assert_never(e)
     x, *more = (np.asarray(_value(a, read, index), np.float64) for a in e.args)
     if e.op == "select":
         return np.where(x != 0, *more)
@@ -331,7 +335,7 @@ def _held(run: _Run, name: str) -> int:
     return real
 
 
-def _share(run: _Run, s: StorePartial) -> None:
+def _store_partial(run: _Run, s: StorePartial) -> None:
     """A part's result, kept under the part and the iteration of the grid."""
     run.partial[s.buffer, run.part] = run.buffers[s.buffer][_region(run, s.buffer)].copy()
     run.count.shared[s.buffer] = run.count.shared.get(s.buffer, 0) + _held(run, s.buffer)

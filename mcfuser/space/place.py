@@ -255,12 +255,12 @@ class _Placing:
         old = moving + OLD
         if old not in self.kept:
             self.kept.append(old)
-            self._keep(site, site.nests[site.loops.index(a) + 1], moving)
+            self._save_old(site, site.nests[site.loops.index(a) + 1], moving)
         repair = Repair(roll.target, old, moving, roll.h)
         if repair not in site.nests[-1].items:
             self._after(moving, len(site.loops), repair)
 
-    def _keep(self, site: Site, iteration: Nest, moving: str) -> None:
+    def _save_old(self, site: Site, iteration: Nest, moving: str) -> None:
         """The old value is kept before anything of this iteration changes it: the reduction's own
         step, or its repair where it follows another one."""
         nest, anchor = next(

@@ -113,18 +113,18 @@ class Sizes:
             return np.full(len(self.one), float(self.parts))
         trips = self.trips(loop.axis)
         each = -(-trips // self.parts) if loop.axis == self.split else trips
-        result: Floats = each * self.share(loop)
+        result: Floats = each * self.taken_share(loop)
         return result
 
-    def share(self, loop: Loop) -> Floats:
+    def taken_share(self, loop: Loop) -> Floats:
         """The part of a loop's iterations that its bounds admit, from samples of the axes in
         them."""
         key = loop.axis, loop.lo, loop.hi
         if key not in self.known:
-            self.known[key] = self.shares(loop).mean(axis=1)
+            self.known[key] = self.taken_shares(loop).mean(axis=1)
         return self.known[key]
 
-    def shares(self, loop: Loop) -> Floats:
+    def taken_shares(self, loop: Loop) -> Floats:
         """The same for each sample, [candidates, samples]."""
         if not loop.lo and not loop.hi:
             return self.one.astype(np.float64)[:, None]

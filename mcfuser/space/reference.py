@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,9 @@ def value(e: Expr, read: Callable[[Read], Any], index: Callable[[str], Any]) -> 
         return read(e)
     if isinstance(e, Cast):
         return as_dtype(value(e.arg, read, index), e.dtype)
-    return applied(e.op, [np.asarray(value(a, read, index)) for a in e.args])
+    if isinstance(e, Call):
+        return applied(e.op, [np.asarray(value(a, read, index)) for a in e.args])
+    assert_never(e)
 
 
 def as_dtype(x: Any, dtype: str) -> Array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import assert_never
 
 from mcfuser.chain import BYTES, Chain, fixed
 from mcfuser.expr import Affine, index_text, text
@@ -20,6 +21,7 @@ from mcfuser.space.statement import (
     Loop,
     Repair,
     SaveOld,
+    SimpleStatement,
     Statement,
     Store,
     StorePartial,
@@ -152,7 +154,7 @@ def _range(schedule: Schedule, s: Loop) -> str:
     return f"{trips} x {schedule.tile(s.axis)}{where}"
 
 
-def _line(s: Statement) -> str:
+def _line(s: SimpleStatement) -> str:
     if isinstance(s, Load):
         return f"{s.buffer} = load {text(s.read)}"
     if isinstance(s, Init):
@@ -170,5 +172,6 @@ def _line(s: Statement) -> str:
     if isinstance(s, Combine):
         words = "".join(f" after {text(r.h)}" for r in s.repairs)
         return f"{s.buffer} = {s.operator.reduce} over parts of {s.buffer}{words}"
-    assert isinstance(s, Store)
-    return f"store {s.tensor} = {s.buffer}"
+    if isinstance(s, Store):
+        return f"store {s.tensor} = {s.buffer}"
+    assert_never(s)

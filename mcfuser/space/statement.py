@@ -155,7 +155,9 @@ class Store:
     buffer: str
 
 
-Statement = Loop | Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
+SimpleStatement = Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
+"""A statement that is no loop."""
+Statement = Loop | SimpleStatement
 
 
 def loops(body: Sequence[Statement]) -> Iterator[Loop]:
@@ -167,7 +169,7 @@ def loops(body: Sequence[Statement]) -> Iterator[Loop]:
 
 def statements(
     body: Sequence[Statement], outer: tuple[Loop, ...] = ()
-) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
+) -> Iterator[tuple[SimpleStatement, tuple[Loop, ...]]]:
     """Every statement but loops, with the loops around it, outermost first."""
     for statement in body:
         if isinstance(statement, Loop):

@@ -80,7 +80,7 @@ def test_a_block_runs_what_the_grid_s_loops_enclose() -> None:
     assert around_loop((*body, loop)) is None
     assert around_loop(before) is None
     beside = Loop("m", "grid", (*before, Loop("b", "grid", body)))
-    with pytest.raises(Illegal, match="beside the loops that form the grid"):
+    with pytest.raises(Illegal, match="outside the loops that form the grid"):
         block_body((beside,))
 
 

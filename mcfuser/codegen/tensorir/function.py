@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import reduce
+from typing import assert_never
 
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
@@ -20,8 +21,8 @@ from mcfuser.codegen.tensorir.passes import (
     combine,
     fill,
     reduction,
-    share,
     store,
+    store_partial,
     tile_axes,
 )
 from mcfuser.codegen.tensorir.product import pack, product
@@ -164,11 +165,14 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
         elif isinstance(s, Repair):
             assign(w, tile_axes(w, s.buffer), s.h, s.buffer)
         elif isinstance(s, StorePartial):
-            share(w, s)
+            store_partial(w, s)
         elif isinstance(s, Combine):
             combine(w, s)
-        elif s.buffer not in w.direct:
-            store(w, s)
+        elif isinstance(s, Store):
+            if s.buffer not in w.direct:
+                store(w, s)
+        else:
+            assert_never(s)
 
 
 def _compute(w: Writer, s: Compute) -> None:

@@ -61,7 +61,7 @@ def store(w: Writer, s: Store) -> None:
     _pass(w, names, read(s.buffer, *names), s.tensor, output=True)
 
 
-def share(w: Writer, s: StorePartial) -> None:
+def store_partial(w: Writer, s: StorePartial) -> None:
     names = tile_axes(w, s.buffer)
     assign(w, names, read(s.buffer, *names), s.buffer + PARTS)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import assert_never
 
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 
@@ -107,7 +108,9 @@ class Scalar:
             return self.read(e)
         if isinstance(e, Cast):
             return self.typed(e.arg).to(computed_in(e.dtype))
-        return self._call(e)
+        if isinstance(e, Call):
+            return self._call(e)
+        assert_never(e)
 
     def let(self, value: str, dtype: str = "float32") -> str:
         name = f"x{next(self.fresh)}"

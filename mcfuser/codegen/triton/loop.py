@@ -12,7 +12,15 @@ from mcfuser.codegen.triton.position import ONE, Position
 from mcfuser.codegen.triton.statement import write
 from mcfuser.expr import Affine
 from mcfuser.lowering.uses import touched
-from mcfuser.space.statement import Compute, Illegal, Init, Loop, Statement, statements
+from mcfuser.space.statement import (
+    Compute,
+    Illegal,
+    Init,
+    Loop,
+    SimpleStatement,
+    Statement,
+    statements,
+)
 
 MOST_WRITTEN_OUT = 64
 """The most iterations that are written out: more tiles than that fit in no register file."""
@@ -44,7 +52,7 @@ def _overwritten(frame: Frame, name: str, rest: Sequence[Statement]) -> bool:
     return False
 
 
-def _unset_axes(frame: Frame, s: Statement) -> tuple[str, ...]:
+def _unset_axes(frame: Frame, s: SimpleStatement) -> tuple[str, ...]:
     """Axes of which a statement covers every tile, with no loop of their own around it."""
     found = [a for name in touched(s) for a in frame.layout.kept(name)]
     if isinstance(s, Compute):

@@ -71,7 +71,7 @@ def store(frame: Frame, s: Store) -> list[str]:
     return _put(frame, s.buffer, frame.schedule.chain.tensor(s.tensor))
 
 
-def share(frame: Frame, s: StorePartial) -> list[str]:
+def store_partial(frame: Frame, s: StorePartial) -> list[str]:
     """A part's tile of a reduction, into the workspace."""
     return _put(frame, s.buffer, frame.layout.workspace(s.buffer), "part")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import assert_never
 
 from mcfuser.chain import LOWEST, Product, lowest
 from mcfuser.codegen.triton.combine import combine
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import multiply, of
-from mcfuser.codegen.triton.memory import load, share, store
+from mcfuser.codegen.triton.memory import load, store, store_partial
 from mcfuser.codegen.triton.tile import (
     TERM,
     TileValue,
@@ -33,13 +34,12 @@ from mcfuser.space.statement import (
     Load,
     Repair,
     SaveOld,
+    SimpleStatement,
     Store,
     StorePartial,
 )
 
 LONG = 24
-
-SimpleStatement = Load | Init | Compute | SaveOld | Repair | StorePartial | Combine | Store
 
 
 def write(frame: Frame, s: SimpleStatement) -> list[str]:
@@ -50,7 +50,7 @@ def write(frame: Frame, s: SimpleStatement) -> list[str]:
         case Store():
             return store(frame, s)
         case StorePartial():
-            return share(frame, s)
+            return store_partial(frame, s)
         case Combine():
             return combine(frame, s)
         case Init():
@@ -63,6 +63,8 @@ def write(frame: Frame, s: SimpleStatement) -> list[str]:
             return _compute(frame, s)
         case Repair():
             return _repair(frame, s)
+        case _:
+            assert_never(s)
 
 
 def _assign(frame: Frame, buffer: str, words: str) -> list[str]:

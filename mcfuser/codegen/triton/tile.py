@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 import numpy as np
 
@@ -91,6 +92,8 @@ def value(e: Expr, scope: Scope) -> TileValue:
         return scope.read(e)
     if isinstance(e, Cast):
         return cast(scope.dialect, value(e.arg, scope), e.dtype)
+    if not isinstance(e, Call):
+        assert_never(e)
     if e.op == "add" and (opposite := _negated(e.args[1])) is not None:
         e = Call("sub", (e.args[0], opposite))
     if e.op == "tanh":

@@ -1,4 +1,4 @@
-"""What a candidate may ask of the code generator for CPUs."""
+"""The knobs of the code generator for CPUs: what a candidate chooses besides plan and tiles."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ LANE = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorirKnobs:
-    """The register micro-tile of products: rows, and vectors of columns; lanes of a vector."""
+    """The register micro-tile of products: `rows` rows by `vectors` vectors of columns, each of
+    `lanes` float32 elements."""
 
     rows: int = knob(8, (8, 6, 4))
     vectors: int = knob(2, (2, 4, 3))
     lanes: int = knob(16, (16, 8, 4))
 
     def allowed(self, device: Device) -> bool:
-        """Micro-tiles that fill the accumulators without spilling: 12 to 24 of the 32 registers of
-        AVX-512, at most 12 of 16 on narrower ones."""
+        """Whether the micro-tile is one of those that fill the accumulators without spilling: 12 to
+        24 of the 32 registers of AVX-512, at most 12 of 16 on narrower ones."""
         shapes = ((8, 2), (6, 4), (8, 3)) if device.bits == 512 else ((6, 2), (4, 3))
         fills = (self.rows, self.vectors) in shapes
         return fills and self.lanes == max(device.bits, 128) // LANE

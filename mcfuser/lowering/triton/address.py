@@ -1,4 +1,5 @@
-"""Where a tensor's elements lie: steps along its dimensions, which run-time extents may scale."""
+"""Addresses of a tensor's elements: strides along its dimensions, which may be multiples of extents
+known at run time only."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from mcfuser.expr import Affine
 
 @dataclass(frozen=True, slots=True)
 class Stride:
-    """Elements from one position to the next: a number times the extents of some axes."""
+    """Elements from one position of an axis to the next: a number times the extents of axes."""
 
     number: int
     extents: tuple[str, ...] = ()
@@ -21,29 +22,30 @@ class Stride:
 
 
 Moves = Mapping[str, tuple[Stride, ...]]
-"""For each axis that moves an address, the steps that add up when it moves by one position."""
+"""For each axis that an address depends on, the strides whose sum one position of it adds."""
 
 
 def steps(chain: Chain, tensor: Tensor) -> tuple[Stride, ...]:
-    """The step along each dimension: as the tensor's strides say, else dense and row-major."""
+    """The stride along each dimension: the tensor's own, else that of a dense row-major tensor."""
     if tensor.strides is not None:
         return tuple(Stride(n) for n in tensor.strides)
-    found: list[Stride] = []
-    step = Stride(1)
+    strides: list[Stride] = []
+    stride = Stride(1)
     for d in reversed(tensor.shape):
-        found.insert(0, step)
+        strides.insert(0, stride)
         extent = d if isinstance(d, int) else chain.extent(d)
         if isinstance(extent, Bounds):
-            step = Stride(step.number, (*step.extents, str(d)))
+            stride = Stride(stride.number, (*stride.extents, str(d)))
         else:
-            step = step.times(extent)
-    return tuple(found)
+            stride = stride.times(extent)
+    return tuple(strides)
 
 
 def address(
     chain: Chain, tensor: Tensor, indices: Sequence[Affine]
 ) -> tuple[Moves, tuple[Stride, ...]]:
-    """What moves the address of an element with each axis, and where it starts."""
+    """The address of an element read at `indices`: the strides of each axis, and the strides of
+    constants, whose sum is the address at position 0 of all axes."""
     moves: dict[str, dict[tuple[str, ...], int]] = {}
     start: dict[tuple[str, ...], int] = {(): tensor.offset}
     for index, step in zip(indices, steps(chain, tensor), strict=True):
@@ -51,8 +53,8 @@ def address(
         for a, c in index.terms:
             along = moves.setdefault(a, {})
             along[step.extents] = along.get(step.extents, 0) + c * step.number
-    found = {a: _some(along) for a, along in moves.items()}
-    return {a: some for a, some in found.items() if some}, _some(start)
+    nonzero = {a: _some(along) for a, along in moves.items()}
+    return {a: strides for a, strides in nonzero.items() if strides}, _some(start)
 
 
 def _some(numbers: Mapping[tuple[str, ...], int]) -> tuple[Stride, ...]:
@@ -60,17 +62,18 @@ def _some(numbers: Mapping[tuple[str, ...], int]) -> tuple[Stride, ...]:
 
 
 def reach(chain: Chain, tensor: Tensor) -> int:
-    """The last element of a tensor, counted from its pointer, extents at their upper bounds."""
-    found = tensor.offset
+    """The offset of a tensor's last element from its pointer, in elements, with run-time extents at
+    their upper bounds."""
+    last = tensor.offset
     for step, d in zip(steps(chain, tensor), tensor.shape, strict=True):
         size = d if isinstance(d, int) else chain.size(d)
         along = step.number
         for a in step.extents:
             along *= chain.size(a)
-        found += max(along, 0) * (size - 1)
-    return found
+        last += max(along, 0) * (size - 1)
+    return last
 
 
 def wide(chain: Chain) -> bool:
-    """Some tensor reaches past what 32 bits can count."""
+    """Some tensor has an element at an offset that 32 bits cannot hold."""
     return any(reach(chain, chain.tensor(t)) >= 1 << 31 for t in (*chain.inputs, *chain.outputs))

@@ -1,4 +1,4 @@
-"""What a candidate may ask of Triton's compiler."""
+"""The knobs of Triton's compiler: what a candidate chooses besides its plan and its tile sizes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _divisible(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class TritonKnobs:
-    """What belongs to Triton's compiler: warps of a block, stages of a pipelined loop; who
-    combines the parts of a split: a kernel of its own, or the last block that ends a part; and
-    whether operands of products come through tensor maps, where they can. `groups` gives warps
-    work of their own: one of them loads, two or three groups of `warps` compute 64 rows each."""
+    """Warps of a block; stages of a pipelined loop; `combine`, which says whether a second kernel
+    combines the parts of a split, or the last block that ends; `tma`, whether operands of products
+    come through tensor maps where they can; and `groups`, whether the kernel is specialised by
+    warps: one warp loads, and two to four warp groups of `warps` warps compute 64 rows each."""
 
     warps: int = knob(4, (1, 2, 4, 8))
     stages: int = knob(2, (1, 2, 3, 4))
@@ -44,7 +44,7 @@ class TritonKnobs:
     groups: bool = knob(False, (False, True), _divisible, measured=True)
 
     def allowed(self, device: Device) -> bool:
-        """Warp groups are of four warps, load through tensor maps in a pipeline, and combine
-        nothing."""
+        """Whether these knobs go together: warp groups have four warps, load through tensor maps in
+        a pipeline, and never combine parts."""
         pipelined = self.warps == 4 and self.stages > 1 and self.tma
         return not self.groups or (pipelined and self.combine == "kernel")

@@ -1,5 +1,5 @@
 """What is decided about a kernel before a line of it is written: which statements are matrix
-products for the tensor cores, how wide each axis is, in which order each tile's axes lie."""
+products for the tensor cores, the width of each axis, and the order of the axes of each tile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ MOST = 1 << 20
 
 @dataclass(frozen=True)
 class TileLayout:
-    """Facts about a schedule in Triton's terms. Raises Illegal where there are none."""
+    """Widths, orders of axes and tensor maps of a schedule's tiles under Triton; with `tma`,
+    operands of products come through tensor maps where they can. Raises Illegal where a tile has
+    more elements than Triton accepts."""
 
     schedule: Schedule
     tma: bool = False
@@ -103,8 +105,8 @@ class TileLayout:
 
     @cached_property
     def maps(self) -> dict[str, TensorMap]:
-        """The maps through which buffers are loaded: operands of matrix products, which lie in
-        shared memory anyway."""
+        """The tensor maps through which buffers are loaded: those of operands of matrix products,
+        which are in shared memory anyway."""
         chain, tile = self.schedule.chain, self.schedule.tile
         reads = {n: s.read for n, s in self.loads.items() if self.tma and n in self.operands}
         return {
@@ -126,14 +128,14 @@ class TileLayout:
         return tuple(a for i in self.loads[name].read.indices for a in i.axes)
 
     def workspace(self, name: str) -> Tensor:
-        """Where one part of a split shares what it has found of a reduction; extents known at run
-        time only stand at their upper bounds."""
+        """The tensor in which one part of a split stores its partial result of a reduction. Extents
+        known at run time only are at their upper bounds."""
         chain, buffer = self.schedule.chain, self.schedule.buffer(name)
         shape = tuple(chain.size(a) for d in buffer.dims for a in d.index.axes)
         return Tensor(self.unused_name(f"{name}_parts"), shape, buffer.dtype)
 
     def unused_name(self, wish: str) -> str:
-        """A name that no tensor of the chain has."""
+        """A name that no tensor of the chain has: `wish`, with underscores added where needed."""
         while any(t.name == wish for t in self.schedule.chain.tensors):
             wish += "_"
         return wish
@@ -145,7 +147,7 @@ class TileLayout:
         return kept(self.schedule.buffer(name), self._several)
 
     def written_out(self, loop: Loop) -> bool:
-        """The loop's iterations are written one after the other."""
+        """The loop is unrolled in the source."""
         return written_out(loop, self._buffers, self._several)
 
     def _several(self, a: str) -> bool:

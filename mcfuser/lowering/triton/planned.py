@@ -12,10 +12,19 @@ from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.loops import lowered_body
 from mcfuser.lowering.triton.products import products
 from mcfuser.space.plan import Plan
-from mcfuser.space.statement import Buffer, Compute, Load, Loop, Statement, loops, statements
+from mcfuser.space.statement import (
+    Buffer,
+    Compute,
+    Load,
+    Loop,
+    SimpleStatement,
+    Statement,
+    loops,
+    statements,
+)
 
 PLANS = 256
-"""Plans whose facts are kept: those of one chain, which are asked for again and again."""
+"""Plans whose facts are kept: about as many as one chain has, whose facts are asked for often."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +39,7 @@ class Planned:
         return lowered_body(self.plan)
 
     @cached_property
-    def points(self) -> tuple[tuple[Statement, tuple[Loop, ...]], ...]:
+    def points(self) -> tuple[tuple[SimpleStatement, tuple[Loop, ...]], ...]:
         """The statements in their order, each with the loops around it."""
         return tuple(statements(self.body))
 

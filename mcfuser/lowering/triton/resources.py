@@ -1,8 +1,9 @@
-"""What Triton makes of a plan: warps on a product, shared memory a block, registers a thread.
+"""Resources of a plan's candidates under Triton: how warps share a product, bytes of shared memory
+of a block, registers of a thread.
 
-Equation (1) sums tiles, wherever they lie. In what Triton makes, accumulators live in registers;
-operands of products pass through shared memory, in several copies where a loop is pipelined, and
-give their place to others after their last use.
+Equation (1) of MCFuser adds up all tiles, whatever memory holds them. Under Triton, accumulators
+are held in registers. Operands of products pass through shared memory, in several copies where a
+loop is pipelined; after their last use their place is given to others.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ BASE = 36.0
 
 @dataclass(frozen=True, eq=False)
 class TritonCandidates:
-    """A plan's candidates under Triton: `tiles` [candidates, axes], `warps` and `stages` each;
-    `last` where the last block to end combines the parts of a split, and not a second kernel;
-    `tma` where operands of products come through tensor maps."""
+    """A plan's candidates under Triton: `tiles` [candidates, axes], and for each candidate its
+    `warps` and `stages`; `last`, whether the last block to end combines the parts of a split, and
+    not a second kernel; and `tma`, whether operands of products come through tensor maps (None:
+    nowhere). `hopper` says whether the device has instructions of whole warp groups."""
 
     plan: Plan
     tiles: Ints
@@ -54,7 +56,7 @@ class TritonCandidates:
         return planned(self.plan)
 
     def loaded(self, name: str) -> bool:
-        """A buffer holds a tile of an input, and nothing that was computed."""
+        """Whether a buffer holds a tile of an input, not a computed one."""
         return self.facts.buffers[name].tensor in self.plan.program.chain.inputs
 
     @cached_property
@@ -104,9 +106,9 @@ class TritonCandidates:
         return self.tma
 
     def asynchronous(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
-        """The load is in flight while the iterations before it compute: it must be in a pipelined
-        loop, and have four bytes for each thread to copy, the least that the hardware copies
-        unasked. (A vector is spread as the tile is that it meets.)"""
+        """Where a load is an asynchronous copy, in flight while earlier iterations compute: it is
+        in a pipelined loop, and each thread has four bytes to copy, the least that the hardware
+        copies asynchronously. (A vector is distributed as the tile that it is combined with.)"""
         flat = sum(d.index.plain is not None for d in self.buffer(load.buffer).dims) < 2
         enough = self.held(load.buffer) >= COPIED * 32 * self.warps
         enough = flat | self.mapped(load) | enough
@@ -116,7 +118,7 @@ class TritonCandidates:
 
     @cached_property
     def shared(self) -> Floats:
-        """Bytes of shared memory that a block asks for: the most that is alive at once."""
+        """Bytes of shared memory of a block: the most that is live at once."""
         most = np.zeros(len(self.tiles))
         spans = [self._span(i, s, outer) for i, (s, outer) in enumerate(self.facts.points)
                  if isinstance(s, Load) and s.buffer in self.facts.operands]  # fmt: skip
@@ -146,13 +148,13 @@ class TritonCandidates:
         return self.facts.buffers[name]
 
     def nbytes(self, name: str) -> Floats:
-        """Bytes of memory that a tile asks for: along every axis the next power of two, since lanes
-        that pad a tile to it cost as much as others; those that pad it to a product's least are
-        masked, and cost nothing."""
+        """Bytes that loading or storing a tile costs: along every axis the next power of two of
+        elements, since lanes that pad a tile to it cost as much as others. Lanes that pad it to the
+        least size of a product are masked, and cost nothing."""
         return self._bytes(name, self.asked)
 
     def held(self, name: str) -> Floats:
-        """Bytes of a loaded tile where it lies on the chip, with all of its lanes."""
+        """Bytes of a loaded tile in shared memory or registers, padding lanes included."""
         return self._bytes(name, self.width)
 
     def _bytes(self, name: str, along: Callable[[str], Floats]) -> Floats:
@@ -164,7 +166,7 @@ class TritonCandidates:
         return total
 
     def asked(self, axis: str) -> Floats:
-        """The next power of two of a tile."""
+        """Lanes of a tile along an axis that cost memory traffic: the next power of two."""
         if axis not in self._asked:
             self._asked[axis] = power(self.sizes.of(axis)).astype(np.float64)
         return self._asked[axis]
@@ -174,7 +176,7 @@ class TritonCandidates:
         return {}
 
     def _exchanged(self, s: Compute) -> Floats:
-        """Bytes through which a computed left operand goes from one warp to others."""
+        """Bytes of shared memory through which warps exchange a computed left operand."""
         dot, roles = self.dots[s.operator.out], self.facts.products[s.operator.out]
         if self.loaded(roles.left.tensor):
             return np.zeros(len(self.tiles))
@@ -185,11 +187,12 @@ class TritonCandidates:
 
     @cached_property
     def registers(self) -> Floats:
-        """Registers that a thread would like, an estimate; 255 is all there are.
+        """An estimate of the registers that a thread needs to hold everything; hardware has 255.
 
-        Accumulators, a share of the operands' fragments, of the largest map, of what is masked and
-        of what is loaded without a pipeline; the shares are fitted to 6,000 compiled kernels. Rows
-        that pad a tile to a product's least repeat others, and hardly take registers of their own.
+        They hold accumulators, and a fraction of each of these: the operands' fragments, the
+        largest map, masked values, tiles that are loaded without a pipeline. The fractions are
+        fitted to 6,000 compiled kernels. Rows that pad a tile to the least size of a product repeat
+        others, and hardly take registers of their own.
         """
         threads = 32.0 * self.warps
         found, largest = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
@@ -224,7 +227,7 @@ class TritonCandidates:
         return most
 
     def _kept(self, out: str) -> Floats:
-        """Tiles that a buffer keeps side by side."""
+        """The number of tiles that a buffer keeps at once."""
         total = np.ones(len(self.tiles))
         for dim in self.buffer(out).dims:
             if dim.whole and dim.index.plain is not None:

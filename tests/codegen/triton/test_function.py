@@ -296,5 +296,5 @@ def test_statements_beside_the_grid_are_refused() -> None:
     chain = gemm(1, 64, 64, 64, 64)
     assert "n" not in bindable(chain)
     schedule = scheduled(chain, "n.mkh", {"m": 16, "n": 16, "k": 32, "h": 32})
-    with pytest.raises(Illegal, match="beside the loops that form the grid"):
+    with pytest.raises(Illegal, match="outside the loops that form the grid"):
         generate(schedule, "f")

@@ -32,8 +32,8 @@ def check(groups: WarpGroups) -> None:
 
 
 def check_structure(groups: WarpGroups) -> None:
-    """The same but for registers: all that schedules have in common whose tiles are of the same
-    kind (`Tiled.kinds`)."""
+    """The checks of `check` but for registers: those whose outcome is the same for all candidates
+    of one kind (`Tiled.kinds`)."""
     _ = groups.around
     _ = groups.rings
     groups.check_extents()
@@ -42,8 +42,11 @@ def check_structure(groups: WarpGroups) -> None:
 
 
 def divisible(plan: Plan, tiles: Ints) -> Bools:
-    """Which candidates of a plan, by their tiles [candidates, axes], warp groups can compute, as
-    far as facts say: a few more than have a kernel, and none less."""
+    """Which candidates of a plan, by their tiles [candidates, axes], warp groups can compute.
+
+    No candidate that has a kernel is left out; a few are let through for which code generation
+    raises Illegal.
+    """
     found = np.zeros(len(tiles), bool)
     try:
         if around_loop(plan.placed[1]) is None:
@@ -57,7 +60,7 @@ def divisible(plan: Plan, tiles: Ints) -> Bools:
 
 
 def mapped(plan: Plan, tiles: Ints) -> Bools:
-    """Where some operand of a product can come through a tensor map, by candidate."""
+    """Which candidates have an operand of a product that can come through a tensor map."""
     tiled, some = Tiled(plan, tiles), np.zeros(len(tiles), bool)
     for s in tiled.facts.loads:
         some |= mappable(plan.program.chain, s.read, tiled.sizes.of, tiled.widths.__getitem__)
@@ -86,9 +89,9 @@ class Tiled:
         return {a: np.broadcast_to(n, len(self.tiles)) for a, n in found.items()}
 
     def kinds(self) -> Iterator[Ints]:
-        """Candidates that may have warp groups, by number, those together that differ in sizes
-        alone: along each axis all of them have or have not one lane, one iteration, lanes to mask,
-        and as many rows as warp groups have."""
+        """The candidates that may have warp groups, as arrays of their numbers, one array for each
+        kind. Candidates of one kind agree, for each axis, on whether it has one lane, one
+        iteration, lanes to mask, and a number of rows that warp groups can divide."""
         rows = {a for p in self.facts.products.values() for a in p.rows}
         code, some = np.zeros(len(self.tiles), np.int64), np.zeros(len(self.tiles), bool)
         for a in self.plan.axes:
@@ -127,12 +130,12 @@ class Tiled:
     def _of(
         self, which: Ints, rows: str, count: Callable[[str], IntOrInts]
     ) -> Callable[[str], IntOrInts]:
-        """Counts along the axes of one group's tiles."""
+        """Sizes along the axes of one warp group's tiles: 64 rows, all else as in the block."""
         return lambda a: ROWS if a == rows else np.asarray(count(a))[which]
 
     def _example(self, which: Ints) -> WarpGroups | None:
-        """The groups of the first of these candidates whose tiles are not too large, which stands
-        for the others; None where they do not divide so."""
+        """The warp groups of the first of these candidates whose tiles are not too large, an
+        example of its kind; None where candidates of this kind cannot have warp groups."""
         for i in which:
             tiles = dict(zip(self.plan.axes, self.tiles[i].tolist(), strict=True))
             groups = WarpGroups(self.plan.schedule(tiles), 2)

@@ -1,11 +1,11 @@
-"""Warps with work of their own: one of them loads, and groups of four compute rows of their own.
+"""Warp specialisation: one warp loads, and warp groups of four warps each compute their own rows.
 
-A block's tile of rows is divided among the groups, 64 each. What a loop loads goes through rings
-of tiles in shared memory, each with barriers that say when it is full and when it may be filled
-again, so no group waits for another one: while one is at its exponentials, another's products
-keep the tensor cores busy. Deferred products (`lowering.deferred`) are issued one iteration late,
-beside the next iteration's other product, so that they run while a group is at its own
-exponentials.
+A block's tile of rows is divided among the warp groups, 64 rows each. Tiles that a loop loads go
+through rings in shared memory; barriers say when a tile is full and when it may be filled again.
+So no warp group waits for another: while one computes exponentials, the products of another keep
+the tensor cores busy. Deferred products (`lowering.deferred`) are issued one iteration later,
+together with the next iteration's other product, so that they run while their own warp group
+computes exponentials.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, Load, Loop, Statement, Store, statements
 
 COUNTS = (2, 3, 4)
-"""Groups in a block."""
+"""Warp groups that compute in a block."""
 REGISTERS = {2: 240, 3: 160, 4: 112}
 """Registers of a thread that computes: what the multiprocessor has, less those of the loader."""
 OVERHEAD = 30
-"""Registers of a thread for rows, addresses and what is under way; more tiles than fit spill."""
+"""Registers that a thread needs besides its tiles: for rows, addresses and values under way."""
 LOADER = 24
 """Registers of a thread that loads, the least that may be asked for."""
 
 
 @dataclass(frozen=True)
 class WarpGroups:
-    """A block's schedule, and the same with the rows of one group.
+    """A schedule that warp groups compute: `whole` is the block's, `layout` that of one warp group,
+    `stages` the tiles of a ring.
 
-    Raises Illegal where a schedule does not divide so.
+    The properties raise Illegal where the schedule cannot be divided among warp groups.
     """
 
     whole: Schedule
@@ -51,7 +52,7 @@ class WarpGroups:
 
     @cached_property
     def rows(self) -> str:
-        """The axis along which groups divide the block."""
+        """The axis whose positions the warp groups divide among themselves."""
         layout = TileLayout(self.whole)
         found = row_axes(layout.dots.values(), lambda a: not layout.scalar(a))
         if len(found) != 1:
@@ -72,12 +73,13 @@ class WarpGroups:
 
     @property
     def threads(self) -> int:
-        """Of a block: of its groups, and of another one, of which one warp loads."""
+        """Threads of a block: those of its warp groups, and of one more, of which one warp
+        loads."""
         return THREADS * (self.count + 1)
 
     @cached_property
     def layout(self) -> TileLayout:
-        """That of one group."""
+        """The layout of the tiles of one warp group."""
         _ = self.count
         tiles = tuple((a, ROWS if a == self.rows else t) for a, t in self.whole.tiles)
         return TileLayout(replace(self.whole, tiles=tiles), tma=True)
@@ -98,7 +100,7 @@ class WarpGroups:
 
     @cached_property
     def around(self) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-        """What a group does before and after the loop."""
+        """The statements of a warp group before the loop, and those after it."""
         if self.whole.split is not None:
             raise Illegal("warp groups do not run parts of a split")
         found = around_loop(self.whole.body)
@@ -108,14 +110,14 @@ class WarpGroups:
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
-        """What an iteration does."""
+        """The statements of one iteration."""
         return tuple(s for s, _ in statements(self.loop.body))
 
     # --- shared memory
 
     @cached_property
     def rings(self) -> dict[str, Ring]:
-        """By buffer: all operands of products that are loaded."""
+        """The rings of all loaded operands of products, by buffer."""
         inside = {s.buffer for s in self.body if isinstance(s, Load)}
         found, dots = dict[str, Ring](), self.layout.dots
         for name, s in self.layout.loads.items():
@@ -132,8 +134,8 @@ class WarpGroups:
 
     @cached_property
     def stored(self) -> dict[str, tuple[str, TensorMap]]:
-        """Outputs whose tiles leave through a map, from where an operand has lain that has the same
-        form and is read no more; by buffer, that operand."""
+        """Outputs that are stored through a tensor map, from the place in shared memory of an
+        operand of the same shape that is not read any more: by buffer, that operand and the map."""
         outside = [s for s, _ in statements(self.whole.body) if s not in self.body]
         later = [self.layout.dots.get(s.buffer) for s in outside if isinstance(s, Compute)]
         read = {r.tensor for roles in later if roles for r in (roles.left, roles.right)}
@@ -153,15 +155,15 @@ class WarpGroups:
         return {}
 
     def written(self, s: Store) -> Read:
-        """An output's tile, as one would read it."""
+        """The read of an output that has the indices of its stored tile."""
         return Read(s.tensor, tuple(d.index for d in self.whole.buffer(s.buffer).dims))
 
     # --- products
 
     @cached_property
     def columns(self) -> int:
-        """Columns of one instruction: all tiles of a group lie alike, so rows of one fit another's
-        without a move."""
+        """Columns of one instruction. All tiles of a warp group have one layout, so that the rows
+        of one tile are in the same threads as those of another."""
         return min([WIDEST, *(self._columns(out, r) for out, r in self.layout.dots.items())])
 
     def _columns(self, out: str, roles: Product) -> int:
@@ -170,7 +172,7 @@ class WarpGroups:
         if batch or len(columns) != 1 or len(depth) != 1:
             raise Illegal(f"'{out}' is no product of two matrices")
         if layout.space(out) != (self.rows, *columns):
-            raise Illegal(f"'{out}' does not lie row by row")
+            raise Illegal(f"the tile of '{out}' is not laid out row by row")
         if roles.right.tensor not in self.rings:
             raise Illegal(f"the right operand of '{out}' is not loaded")
         return layout.width(columns[0])
@@ -183,10 +185,12 @@ class WarpGroups:
 
     @cached_property
     def deferred(self) -> frozenset[str]:
-        """Products of the loop that are issued one iteration late: the deferred ones, where they
-        are all of its products but one and a thread has the registers for that; else none.
+        """The products of the loop that are issued one iteration later.
 
-        Raises Illegal where a thread has too few registers for the products alone."""
+        They are its deferred products (`lowering.deferred`), where these are all of its products
+        but one and a thread has the registers to hold their operands; else none. Raises Illegal
+        where a thread has too few registers for the products alone.
+        """
         if (held := self.registers()) > REGISTERS[self.count]:
             raise Illegal(f"a thread of {self.count} warp groups has no {held} registers")
         found = deferred(self.body, self.loop.axis, self.layout.dots)
@@ -197,14 +201,15 @@ class WarpGroups:
         return frozenset(s.buffer for s in found)
 
     def registers(self, deferred: Sequence[Compute] = ()) -> int:
-        """Of a thread that holds all products of the loop, and what enters the late ones, at
-        once."""
+        """Registers of a thread that holds all products of the loop and the left operands of the
+        deferred ones at once."""
         return int(self.held(self.layout.width, deferred))
 
     def held(
         self, width: Callable[[str], IntOrInts], deferred: Sequence[Compute] = ()
     ) -> IntOrInts:
-        """The same where tiles are so wide, for one candidate or for many at once."""
+        """The registers of such a thread, where tiles have these widths along the axes: of one
+        candidate, or an array over many."""
         lefts = [self.layout.dots[s.buffer].left.tensor for s in deferred]
         tiles = [(s.buffer, 4) for s in self.dots] + [(n, 2) for n in lefts]
         total: IntOrInts = sum(n * math.prod(map(width, self.layout.space(b))) for b, n in tiles)
@@ -212,8 +217,8 @@ class WarpGroups:
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
-        """Sums over the loop's axis of which each thread keeps a part until the loop has ended, for
-        nothing in an iteration needs them; their buffers."""
+        """The buffers of sums over the loop's axis of which each thread keeps a partial sum until
+        the loop has ended, since no statement of an iteration needs the whole sum."""
         found = []
         for s in self.body:
             if not isinstance(s, Compute) or s.buffer in self.layout.dots:
@@ -225,7 +230,7 @@ class WarpGroups:
         return tuple(found)
 
     def readers(self, name: str) -> list[str]:
-        """The products of the loop that read a buffer, the late ones last."""
+        """The products of the loop that read a buffer, the deferred ones last."""
         roles = self.layout.dots
         found = [
             s.buffer for s in self.dots
@@ -236,10 +241,11 @@ class WarpGroups:
     # --- how tiles are shared among threads
 
     def arrangement(self, space: Sequence[str]) -> str:
-        """The name of the layout in which a group's threads share a tile over some axes: that of
-        its products' tiles, or of their rows or columns. Raises Illegal for any other tile."""
+        """The name of the layout that a tile over some axes has in a warp group: `TILE` for a tile
+        like those of its products, `ROWS` or `COLUMNS` for vectors. Raises Illegal for any
+        other."""
         if len(space) > 2 or (len(space) == 2 and space[0] != self.rows):
-            raise Illegal(f"a group's tile over {', '.join(space)} does not lie row by row")
+            raise Illegal(f"a warp group's tile over {', '.join(space)} is not laid out row by row")
         if len(space) == 2:
             return "TILE"
         return "ROWS" if tuple(space) == (self.rows,) else "COLUMNS"

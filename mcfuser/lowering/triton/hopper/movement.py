@@ -1,12 +1,14 @@
-"""Which schedules would move values among a warp group's threads, or change a tile in a ring.
+"""Whether a schedule would move values among a warp group's threads, or change a tile in a ring.
 
-A group's tiles all have the layout of its products' tiles, so tiles and vectors over the same rows
-or columns meet without a move. Nothing else may happen to them: Gluon inserts no move by itself.
+All tiles of a warp group have the layout of its products' tiles, so tiles and vectors over the same
+rows or columns are combined within each thread. Anything else would need a move of values among
+threads, which Gluon does not insert by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import assert_never
 
 from mcfuser.chain import Product
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
@@ -15,12 +17,12 @@ from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.space.statement import Compute, Illegal, Repair, statements
 
-MOVED = "a group would move values among its threads"
+MOVED = "a warp group would move values among its threads"
 
 
 def check_movement(groups: WarpGroups) -> None:
-    """Raises Illegal where some statement of a group would move values among threads, or compute
-    with a loaded operand of a product before the product takes it."""
+    """Raises Illegal where a statement of a warp group would move values among threads, or would
+    compute with a loaded operand of a product before the product takes it."""
     layout = groups.layout
     for s, _ in statements(layout.schedule.body):
         if isinstance(s, Compute):
@@ -88,7 +90,7 @@ def _mask(groups: WarpGroups, s: Compute) -> set[str]:
 
 
 def needed(groups: WarpGroups, a: str) -> bool:
-    """Some lanes along an axis lie outside it, so that a mask must hide them."""
+    """Some lanes along an axis are outside its extent, so that a mask is needed."""
     layout, schedule = groups.layout, groups.layout.schedule
     if layout.scalar(a):
         return False
@@ -99,8 +101,8 @@ def needed(groups: WarpGroups, a: str) -> bool:
 def _stays_in_place(
     layout: TileLayout, e: Expr, mask: Collection[str], order: Sequence[str]
 ) -> bool:
-    """The values of an expression, chosen by a mask along some axes, extend along all axes of a
-    tile in their order as they are."""
+    """Whether an expression's values, under a mask along some axes, already have the axes of a tile
+    in the order `order`, so that no value moves."""
     found = _space(layout, e, order)
     if found is None:
         return False
@@ -109,8 +111,8 @@ def _stays_in_place(
 
 
 def _space(layout: TileLayout, e: Expr, order: Sequence[str]) -> tuple[str, ...] | None:
-    """The axes along which an expression's values extend; None where parts of it meet in another
-    order than that of the tile, or along axes that it lacks."""
+    """The axes along which an expression's values extend; None where its parts have axes in another
+    order than `order`, or axes that the tile lacks."""
     if isinstance(e, Const):
         return ()
     if isinstance(e, Index):
@@ -120,6 +122,8 @@ def _space(layout: TileLayout, e: Expr, order: Sequence[str]) -> tuple[str, ...]
         return space if space == tuple(a for a in order if a in space) else None
     if isinstance(e, Cast):
         return _space(layout, e.arg, order)
+    if not isinstance(e, Call):
+        assert_never(e)
     parts = [_space(layout, x, order) for x in e.args]
     if any(p is None for p in parts):
         return None
@@ -128,7 +132,7 @@ def _space(layout: TileLayout, e: Expr, order: Sequence[str]) -> tuple[str, ...]
 
 
 def _constant(layout: TileLayout, e: Expr) -> bool:
-    """The expression is a number that is known as the kernel is written."""
+    """The expression is a number that is known when the source is written."""
     if isinstance(e, Index):
         return layout.scalar(e.axis) and layout.schedule.trips(e.axis) == 1
     if isinstance(e, Read):

@@ -13,10 +13,11 @@ from mcfuser.space.statement import Illegal, Load
 
 @dataclass(frozen=True)
 class Ring:
-    """Tiles of a buffer in shared memory, filled through a map.
+    """Tiles of a buffer in shared memory, filled through a tensor map.
 
-    `shape` is a tile's as it lies, a matrix; a product takes it `flipped`. Rows that a group has
-    of its `own` are a tile of their own. Outside the loop each tile is filled once.
+    `shape` is that of a tile in memory, a matrix; where `flipped`, a product takes its transpose.
+    Where `own`, each warp group has a tile of its own rows. Where `looped`, the loop fills the
+    ring's tiles again and again; else each tile is filled once, before the loop.
     """
 
     buffer: str
@@ -33,8 +34,9 @@ class Ring:
 
 
 def ring(layout: TileLayout, s: Load, rows: str, looped: bool) -> Ring:
-    """The ring of a loaded operand under the layout of one group, which divides `rows`. Raises
-    Illegal where the operand has none."""
+    """The ring of the loaded operand of a product, under the layout of one of the warp groups that
+    divide the axis `rows`. Raises Illegal where the operand cannot come through a tensor map, or is
+    no matrix in half precision."""
     if s.buffer not in layout.maps:
         raise Illegal(f"'{s.buffer}' cannot be loaded through a tensor map")
     every = dimensions(layout.schedule.chain, s.read)

@@ -1,5 +1,5 @@
-"""Tensor maps: tiles that a GPU's copy engine fetches whole, as descriptions that a kernel is
-handed by value.
+"""Tensor maps: descriptions of tiles that a GPU's copy engine fetches whole. A kernel takes them as
+arguments by value.
 
 An element outside the tensor arrives as zero, which is what a masked load gives.
 """
