@@ -18,9 +18,9 @@ SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py")
 VALUES = {"errors", "expr", "chain", "device"}
 SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
-CODE = LOWERED | {"codegen", "backend"}
-MEASURED = CODE | {"measure", "process"}
-BACKENDS = MEASURED | {"model", "backends", "devices"}
+MEASURED = SPACE | {"backend", "measure", "process"}
+CODE = LOWERED | {"codegen"}
+BACKENDS = MEASURED | CODE | {"model", "backends", "devices"}
 TUNED = BACKENDS | {"search", "tune", "revision"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "search": (SPACE, {"numpy"}),
     # codegen obeys what statements say: it looks for no operator, so it needs no algebra
     "codegen": ((LOWERED | {"process"}) - {"algebra"}, {"numpy", "tvm", "triton", "nvidia"}),
-    "measure": (CODE | {"process"}, {"numpy", "platformdirs"}),
+    "measure": (SPACE | {"backend", "process"}, {"numpy", "platformdirs"}),
     "backends": (BACKENDS, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
     "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),

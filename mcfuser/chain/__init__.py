@@ -5,6 +5,7 @@ from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, without_dead
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
+from mcfuser.chain.strides import flat_size, strides_of
 from mcfuser.chain.values import (
     BYTES,
     LOWEST,
@@ -41,6 +42,7 @@ __all__ = [
     "canonical",
     "cut",
     "fixed",
+    "flat_size",
     "flops",
     "fresh",
     "from_json",
@@ -58,6 +60,7 @@ __all__ = [
     "products",
     "run_time",
     "sources",
+    "strides_of",
     "subchain",
     "to_json",
     "unfused_cut",

@@ -10,8 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Chain
-from mcfuser.codegen.tensorir import flat_size
+from mcfuser.chain import WHOLE, Chain, flat_size
 from mcfuser.measure.agreement import disagreement
 from mcfuser.measure.inputs import (
     DrawRange,

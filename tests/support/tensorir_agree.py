@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tvm
 
-from mcfuser.chain import Bounds, Chain, fixed
-from mcfuser.codegen.tensorir import TensorirSource, flat_size, generate
+from mcfuser.chain import Bounds, Chain, fixed, flat_size
+from mcfuser.codegen.tensorir import TensorirSource, generate
 from mcfuser.codegen.tensorir.build import (
     compile_function,
     host_target,

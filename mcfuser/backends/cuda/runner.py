@@ -14,8 +14,7 @@ from mcfuser.backend import Kernel
 from mcfuser.backends.cuda import driver
 from mcfuser.backends.cuda.driver import DriverLaunch, Gpu
 from mcfuser.backends.cuda.timing import REPLAYS, conditions, timed
-from mcfuser.chain import BYTES
-from mcfuser.codegen.tensorir import flat_size
+from mcfuser.chain import BYTES, flat_size
 from mcfuser.codegen.triton import TensorMap, TritonSource, from_record
 from mcfuser.devices.catalogue import device_named
 from mcfuser.measure.case import Case, stored_buffer

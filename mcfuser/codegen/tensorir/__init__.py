@@ -8,9 +8,9 @@ needs a mask. Loads copy nothing unless a product needs its right operand in pan
 from mcfuser.codegen.tensorir.function import generate
 from mcfuser.codegen.tensorir.parameters import shaped
 from mcfuser.codegen.tensorir.record import from_record, to_record, with_shapes
-from mcfuser.codegen.tensorir.source import Panels, TensorirSource, flat_size, strides_of
+from mcfuser.codegen.tensorir.source import Panels, TensorirSource
 
 __all__ = [
-    "Panels", "TensorirSource", "flat_size", "from_record", "generate", "shaped", "strides_of",
+    "Panels", "TensorirSource", "from_record", "generate", "shaped",
     "to_record", "with_shapes",
 ]  # fmt: skip

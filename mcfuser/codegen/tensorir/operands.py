@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mcfuser.chain import WHOLE, Bounds, Product, product, sources
-from mcfuser.codegen.tensorir.source import Panels, strides_of
+from mcfuser.chain import WHOLE, Bounds, Product, product, sources, strides_of
+from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from mcfuser.chain import Bounds, Chain
+from mcfuser.chain import Bounds, Chain, flat_size
 from mcfuser.codegen.tensorir.integer import shape, times
-from mcfuser.codegen.tensorir.source import Panels, flat_size
+from mcfuser.codegen.tensorir.source import Panels
 
 Shapes = Mapping[str, tuple[int | str, ...]]
 """The extents that parameters have in the surrounding graph, run-time ones by their axis."""

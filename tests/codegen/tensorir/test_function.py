@@ -12,8 +12,8 @@ import tvm
 
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
-from mcfuser.chain import Bounds, Chain, attention, fixed, from_json, gemm
-from mcfuser.codegen.tensorir import TensorirSource, flat_size, generate
+from mcfuser.chain import Bounds, Chain, attention, fixed, flat_size, from_json, gemm
+from mcfuser.codegen.tensorir import TensorirSource, generate
 from mcfuser.codegen.tensorir.build import compile_function
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import Expression, bind, loop_axes, parse, tilings
