@@ -1,4 +1,4 @@
-"""`mcfuser run`: a compiled module beside onnxruntime."""
+"""`mcfuser run`: runs a compiled module and compares it with onnxruntime."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def run(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled module in a fresh process, beside onnxruntime on the same random inputs."""
+    """Run a compiled module in a fresh process, and onnxruntime on the same random inputs."""
     from mcfuser.graph.check import check as compare
     from service.settings import read_settings
 
     report = read_report(folder)
-    place: RunMode = "cpu" if report.get("device", "cpu") == "cpu" else "graph" if graph else "cuda"
+    mode: RunMode = "cpu" if report.get("device", "cpu") == "cpu" else "graph" if graph else "cuda"
     compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
     shapes = parse_shapes(shape or ()) or compiled_for
-    result = compare(folder, _read(check), shapes, seed, place, read_settings().model_limits)
+    result = compare(folder, _read(check), shapes, seed, mode, read_settings().model_limits)
     document = {
         "error": result.error,
         "mcfuser_seconds": result.seconds,

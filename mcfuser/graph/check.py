@@ -54,7 +54,7 @@ RunMode = Literal["cpu", "cuda", "graph"]
 
 def check(
     module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0,
-    place: RunMode = "cpu", limits: ModelLimits = DEFAULTS,
+    mode: RunMode = "cpu", limits: ModelLimits = DEFAULTS,
 ) -> Checked:  # fmt: skip
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
@@ -77,7 +77,7 @@ def check(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.savez(folder / "inputs.npz", *feeds.values())
-        with _running(library, folder, str(threads) if place == "cpu" else place) as child:
+        with _running(library, folder, str(threads) if mode == "cpu" else mode) as child:
             with np.load(folder / "outputs.npz") as stored:
                 outputs = [stored[n] for n in stored.files]
             error = max(difference(a, b) for a, b in zip(outputs, expected, strict=True))

@@ -49,7 +49,7 @@ def test_a_module_that_does_not_load_is_reported(tmp_path: Path) -> None:
 def test_a_module_for_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "module.so").write_bytes(b"")
     with pytest.raises(InputError, match=r"TVM cannot use a GPU here: libcuda.+NVIDIA's driver"):
-        check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {}, place="graph")
+        check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {}, mode="graph")
 
 
 def test_inputs_stay_within_the_smallest_table() -> None:
