@@ -37,10 +37,11 @@ def create_app(
     settings: ServiceSettings, store: Storage, blobs: Blobs, alive: Callable[[], int],
     inspect: Inspect | None = None,
 ) -> FastAPI:  # fmt: skip
-    """The application over a store; `alive` tells how many workers there are.
+    """The HTTP application of a database and a folder of files; `alive` gives the number of
+    workers.
 
-    `inspect` raises InputError for a model that is known to be bad without compiling it; by
-    default a process is started that looks at it.
+    `inspect` raises InputError for a model that is found to be wrong without compiling it; by
+    default a process is started for this (service.inspect).
     """
     metrics = Metrics(store, alive)
     app = FastAPI(
@@ -103,7 +104,7 @@ def _rest(
 
 
 def _policy(html: str) -> str:
-    """A browser may run this page's own script and style, and nothing else."""
+    """The Content-Security-Policy of the page: its own script and style, and nothing else."""
 
     def own(tag: str) -> str:
         inside = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)

@@ -1,4 +1,4 @@
-"""/v1/kernels: what has been tuned."""
+"""The routes of /v1/kernels: the tuned kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = "^[0-9a-f]{64}$"
 
 
 def router(store: Storage) -> APIRouter:
-    """The routes over a store."""
+    """The routes, given the database."""
     routes = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
     @readable(

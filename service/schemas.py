@@ -1,4 +1,4 @@
-"""What goes in and comes out, as JSON."""
+"""The schemas of requests and responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
 def _device(name: str) -> str:
-    # `cpu` is the worker's to probe: that takes seconds and imports tvm.
+    # The CPU is probed by workers: that takes seconds and imports tvm.
     return name if name == "cpu" else device_named(name).name
 
 
@@ -61,7 +61,7 @@ class JobOptions(BaseModel):
 
     @property
     def tuning(self) -> tuned.TuneOptions:
-        """The same for the tuner."""
+        """The options of the tuner."""
         asked = tuned.TuneOptions(seed=self.seed, trials=self.trials, retune=self.retune)
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
