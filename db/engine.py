@@ -77,9 +77,12 @@ def _sqlite(url: URL) -> Engine:
     if url.database in (None, "", ":memory:"):
         # Each connection would be a database of its own: all threads share one.
         engine = create_engine(
-            url, poolclass=QueuePool, pool_size=1, max_overflow=0,
+            url,
+            poolclass=QueuePool,
+            pool_size=1,
+            max_overflow=0,
             connect_args={"check_same_thread": False},
-        )  # fmt: skip
+        )
     else:
         _private(url.database)
         engine = create_engine(url)

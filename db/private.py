@@ -35,8 +35,9 @@ def warn_if_open(folder: Path) -> None:
     if stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
         log.warning(
             "data folder '%s' is open to other users; what mcfuser keeps in it is not, and "
-            "chmod 700 closes the folder as well", folder,
-        )  # fmt: skip
+            "chmod 700 closes the folder as well",
+            folder,
+        )
 
 
 def make_file(path: Path) -> None:

@@ -34,9 +34,13 @@ class Claim:
     """
 
     def __init__(
-        self, store: Storage, job: Job, settings: ServiceSettings, stop: threading.Event,
+        self,
+        store: Storage,
+        job: Job,
+        settings: ServiceSettings,
+        stop: threading.Event,
         abort: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert job.claim is not None
         self.token = job.claim
         self._store = store
@@ -54,9 +58,11 @@ class Claim:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._over.set()
         self._thread.join()
 

@@ -89,12 +89,15 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             path.write_bytes(model)
             model = path
         asked = {
-            "model": str(model.absolute()), "module": str(module), "device": request.device,
-            "options": dict(request.options), "shapes": dict(request.shapes),
+            "model": str(model.absolute()),
+            "module": str(module),
+            "device": request.device,
+            "options": dict(request.options),
+            "shapes": dict(request.shapes),
             "store": request.store,
             "limits": dict(request.limits),
             "end": request.end if request.timeout is not None else None,
-        }  # fmt: skip
+        }
         try:
             answer = process.run(asked, tell, check)
         except Stopped as stopped:
@@ -102,7 +105,8 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
                 raise
             raise LimitError(
                 f"compiling the model took more than {process.limits.memory} bytes of memory at "
-                f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY", "memory",
-            ) from None  # fmt: skip
+                f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY",
+                "memory",
+            ) from None
         progress(*latest)
         return CompileResult(module.read_bytes(), answer["report"])

@@ -39,9 +39,14 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             stack.callback(store.close)
             device, kept = store.probed(device), store
         artifact = compile_model(
-            Path(request["model"]).read_bytes(), device, kept, TuneOptions(**request["options"]),
-            {name: tuple(shape) for name, shape in request["shapes"].items()}, progress,
-            request["end"], ModelLimits(**request["limits"]),
-        )  # fmt: skip
+            Path(request["model"]).read_bytes(),
+            device,
+            kept,
+            TuneOptions(**request["options"]),
+            {name: tuple(shape) for name, shape in request["shapes"].items()},
+            progress,
+            request["end"],
+            ModelLimits(**request["limits"]),
+        )
     Path(request["module"]).write_bytes(artifact.module)
     return {"report": artifact.report}

@@ -29,10 +29,15 @@ class Compiler:
         if ready is None or not ready.alive:
             ready = start(self._settings.job_memory)
         request = CompileRequest(
-            model, options.device, asdict(options.tuning), options.shapes,
-            self._settings.database_url, options.timeout, begun,
+            model,
+            options.device,
+            asdict(options.tuning),
+            options.shapes,
+            self._settings.database_url,
+            options.timeout,
+            begun,
             asdict(self._settings.model_limits),
-        )  # fmt: skip
+        )
         try:
             return compiled(request, ready, progress)
         finally:

@@ -48,10 +48,13 @@ def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> ProblemResponse:
         found = [
-            {"in": str(e["loc"][0]), "name": ".".join(str(p) for p in e["loc"][1:])[:100],
-             "detail": str(e["msg"]).removeprefix("Value error, ")}
+            {
+                "in": str(e["loc"][0]),
+                "name": ".".join(str(p) for p in e["loc"][1:])[:100],
+                "detail": str(e["msg"]).removeprefix("Value error, "),
+            }
             for e in error.errors()[:9]
-        ]  # fmt: skip
+        ]
         detail = "; ".join(f"{e['in']} '{e['name']}': {e['detail']}" for e in found)
         return answer(problem("bad-option", detail, errors=found), request.scope["path"])
 
@@ -150,9 +153,10 @@ class Gate:
             return problem("malformed", f"Host '{header[:100]}' is not a name or an address")
         if not is_allowed(host, self._host, self._allowed):
             return problem(
-                "wrong-host", f"this server does not answer as '{host[:100]}'; ask it under "
+                "wrong-host",
+                f"this server does not answer as '{host[:100]}'; ask it under "
                 "another name, or let MCFUSER_ALLOWED_HOSTS have this one",
-            )  # fmt: skip
+            )
         origin = request.headers.get("origin")
         own = header.lower()
         if origin is not None and (not own or origin.partition("://")[2].lower() != own):
@@ -166,9 +170,14 @@ class Gate:
         self._metrics.seconds.labels(method, route).observe(seconds)
         log.info(
             "request",
-            extra={"request": name, "method": scope["method"], "path": scope["path"][:1000],
-                   "status": status, "seconds": seconds},
-        )  # fmt: skip
+            extra={
+                "request": name,
+                "method": scope["method"],
+                "path": scope["path"][:1000],
+                "status": status,
+                "seconds": seconds,
+            },
+        )
 
 
 class _Answer:
@@ -204,8 +213,11 @@ class _Answer:
     async def _pass(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
-            message["headers"] = [*message["headers"], (b"x-request-id", self._name),
-                                  (b"x-content-type-options", b"nosniff")]  # fmt: skip
+            message["headers"] = [
+                *message["headers"],
+                (b"x-request-id", self._name),
+                (b"x-content-type-options", b"nosniff"),
+            ]
         await self._send(message)
 
 

@@ -104,17 +104,23 @@ def router(
             )
 
     @readable(
-        routes, "/{id}/report", response_model=None,
-        responses={**document("Report"), **problems(*_UNDONE)}, dependencies=[only()],
-    )  # fmt: skip
+        routes,
+        "/{id}/report",
+        response_model=None,
+        responses={**document("Report"), **problems(*_UNDONE)},
+        dependencies=[only()],
+    )
     def report(id: UUID) -> Response:
         """How the model was compiled: chains, kernels, times, and what was left out and why."""
         return JSONResponse(finite(_done(store, id).report or {}))
 
     @readable(
-        routes, "/{id}/module", response_class=FileResponse, responses=_MODULE,
+        routes,
+        "/{id}/module",
+        response_class=FileResponse,
+        responses=_MODULE,
         dependencies=[only()],
-    )  # fmt: skip
+    )
     def module(id: UUID, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         """The compiled module, a shared library."""
         job = _done(store, id)
@@ -129,9 +135,11 @@ def router(
         if if_none_match is not None and _matches(if_none_match, digest):
             return Response(status_code=304, headers=headers)
         return FileResponse(
-            blobs.path(digest), media_type="application/octet-stream", filename="module.so",
+            blobs.path(digest),
+            media_type="application/octet-stream",
+            filename="module.so",
             headers=headers,
-        )  # fmt: skip
+        )
 
     return routes
 

@@ -17,17 +17,24 @@ class Metrics:
     def __init__(self, store: Storage, alive: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "mcfuser_http_requests", "Requests answered.", ("method", "route", "status"),
+            "mcfuser_http_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.seconds = Histogram(
-            "mcfuser_http_request_seconds", "Time to answer.", ("method", "route"),
+            "mcfuser_http_request_seconds",
+            "Time to answer.",
+            ("method", "route"),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.submissions = Counter(
-            "mcfuser_submissions", "Models posted, by whether the work was new, shared with a "
-            "job not yet done, or cached.", ("answer",), registry=self.registry,
-        )  # fmt: skip
+            "mcfuser_submissions",
+            "Models posted, by whether the work was new, shared with a "
+            "job not yet done, or cached.",
+            ("answer",),
+            registry=self.registry,
+        )
         self.registry.register(_Kept(store, alive))
 
     def text(self) -> bytes:

@@ -44,8 +44,9 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
         if not is_loopback(listener.getsockname()[0]):
             log.warning(
                 "whoever reaches this address may post models, cancel jobs and read results: it "
-                "asks nobody who they are", extra={"host": settings.host},
-            )  # fmt: skip
+                "asks nobody who they are",
+                extra={"host": settings.host},
+            )
         store = Storage(settings.database_url)
         blobs = Blobs(settings.blobs)
         blobs.sweep()
@@ -55,9 +56,11 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
             url = f"http://{_bracketed(host)}:{port}"
             log.info("serving on %s", url, extra={"data": settings.data})
             config = uvicorn.Config(
-                app, log_config=None, access_log=False,
+                app,
+                log_config=None,
+                access_log=False,
                 timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
-            )  # fmt: skip
+            )
             _run(config, listener)
         store.close()
     log.info("stopped")

@@ -79,9 +79,14 @@ class Assignment:
 
 
 def work(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, compiler: CompileFunction, name: str,
-    stop: threading.Event, abort: Callable[[], None],
-) -> None:  # fmt: skip
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    compiler: CompileFunction,
+    name: str,
+    stop: threading.Event,
+    abort: Callable[[], None],
+) -> None:
     """Does jobs until `stop` is set; `abort` ends a compile that cannot be interrupted."""
     while not stop.is_set():
         job = claimed(store, name, settings.lease)
@@ -92,9 +97,14 @@ def work(
 
 
 def perform(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, compiler: CompileFunction, job: Job,
-    stop: threading.Event, abort: Callable[[], None],
-) -> None:  # fmt: skip
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    compiler: CompileFunction,
+    job: Job,
+    stop: threading.Event,
+    abort: Callable[[], None],
+) -> None:
     """Does one claimed job, and records how it ended if the claim is still valid then."""
     begun = time.monotonic()
     with Claim(store, job, settings, stop, abort) as claim:
@@ -102,10 +112,15 @@ def perform(
             lambda: _attempt(store, blobs, compiler, job, claim), store, claim.token, stop
         )
     log.info(
-        "job %s", ended,
-        extra={"job": job.id, "device": job.device, "attempt": job.attempts,
-               "seconds": time.monotonic() - begun},
-    )  # fmt: skip
+        "job %s",
+        ended,
+        extra={
+            "job": job.id,
+            "device": job.device,
+            "attempt": job.attempts,
+            "seconds": time.monotonic() - begun,
+        },
+    )
 
 
 def _attempt(

@@ -55,19 +55,29 @@ def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
     """Compiles an entry; gives the reason where that failed, else None."""
     o = entry.options
     words = [
-        "compile", str(entry.model), "-o", str(folder), "--device", entry.device,
-        "--seed", str(o.seed),
+        "compile",
+        str(entry.model),
+        "-o",
+        str(folder),
+        "--device",
+        entry.device,
+        "--seed",
+        str(o.seed),
         *(("--timeout", f"{o.timeout:f}s") if o.timeout is not None else ()),
         *(("--trials", str(o.trials)) if o.trials is not None else ()),
         *(f"--shape={s}" for s in entry.shapes),
-    ]  # fmt: skip
+    ]
     return _ran(words, None, folder / "log.txt", o.limit, wanted)
 
 
 def _checked(
-    entry: Entry, folder: Path, report: Mapping[str, Any], summary: Mapping[str, Any],
-    begun: float, wanted: Wanted,
-) -> Outcome:  # fmt: skip
+    entry: Entry,
+    folder: Path,
+    report: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    begun: float,
+    wanted: Wanted,
+) -> Outcome:
     answer = folder / "check.json"
     words = ["run", str(folder), "--check", str(entry.model), "--json"]
     try:

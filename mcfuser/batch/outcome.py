@@ -49,8 +49,15 @@ class Outcome:
     def from_json(document: Mapping[str, Any]) -> Outcome:
         """Raises TypeError or ValueError where the document has another form."""
         outcome = Outcome(**document)
-        numbers = (outcome.seconds, outcome.error, outcome.tolerance, outcome.mcfuser_seconds,
-                   outcome.onnxruntime_seconds, outcome.chains, outcome.fused)  # fmt: skip
+        numbers = (
+            outcome.seconds,
+            outcome.error,
+            outcome.tolerance,
+            outcome.mcfuser_seconds,
+            outcome.onnxruntime_seconds,
+            outcome.chains,
+            outcome.fused,
+        )
         if outcome.state not in get_args(EntryState) or not all(_number(n) for n in numbers):
             raise ValueError("no outcome of this version's")
         if not all(w is None or isinstance(w, str) for w in (outcome.reason, outcome.module)):

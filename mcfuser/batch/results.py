@@ -102,9 +102,12 @@ def _totals(done: Sequence[Done]) -> dict[str, str]:
 def _case(suite: ElementTree.Element, done: Done) -> None:
     name = " ".join((done.entry.name, *done.entry.shapes))
     case = ElementTree.SubElement(
-        suite, "testcase", classname=_xml(done.entry.device), name=_xml(name),
+        suite,
+        "testcase",
+        classname=_xml(done.entry.device),
+        name=_xml(name),
         time=f"{_spent(done):.3f}",
-    )  # fmt: skip
+    )
     reason = _xml(done.outcome.reason or "")
     why = skipped(done)
     if done.outcome.bad:

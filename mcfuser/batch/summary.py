@@ -58,8 +58,15 @@ def _row(done: Done) -> str:
     why = "" if o.reason is None else f": {_cell(o.reason)}"
     result = state + (" (unchanged)" if done.unchanged else "") + why
     fused = f"{o.fused} of {o.chains}" if o.chains else "-"
-    cells = (_cell(done.entry.name), done.entry.device, _cell(" ".join(done.entry.shapes)), result,
-             _error(o), _ratio(o), fused)  # fmt: skip
+    cells = (
+        _cell(done.entry.name),
+        done.entry.device,
+        _cell(" ".join(done.entry.shapes)),
+        result,
+        _error(o),
+        _ratio(o),
+        fused,
+    )
     return f"| {' | '.join(cells)} |"
 
 

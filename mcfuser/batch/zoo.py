@@ -152,8 +152,9 @@ class _Defaults(_Form):
 
     devices: Annotated[
         list[Annotated[str, AfterValidator(_device)]],
-        BeforeValidator(_listed), Field(min_length=1, max_length=64),
-    ] = ["cpu"]  # fmt: skip
+        BeforeValidator(_listed),
+        Field(min_length=1, max_length=64),
+    ] = ["cpu"]
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     timeout: _Duration | None = None

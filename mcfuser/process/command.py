@@ -15,9 +15,13 @@ _KEPT = 8192  # bytes of the end of its messages
 
 
 def run_command(
-    module: str, arguments: Sequence[str], output: Path, errors: Path, seconds: float,
+    module: str,
+    arguments: Sequence[str],
+    output: Path,
+    errors: Path,
+    seconds: float,
     check: Callable[[], object] = lambda: None,
-) -> Death | None:  # fmt: skip
+) -> Death | None:
     """Runs `main` of a module with `arguments`; None where it succeeds, else its death.
 
     Standard output is appended to the file `output`, and standard error, whose end becomes the

@@ -60,9 +60,11 @@ class Confined:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.end()
 
     @property
@@ -107,9 +109,12 @@ class Confined:
 
 
 def run(
-    module: str, request: Mapping[str, Any], limits: Limits,
-    tell: Tell = lambda message: None, check: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
+    module: str,
+    request: Mapping[str, Any],
+    limits: Limits,
+    tell: Tell = lambda message: None,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Does one piece of work in a new process; see `Confined`."""
     with Confined(module, limits) as confined:
         return confined.run(request, tell, check)

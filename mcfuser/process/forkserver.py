@@ -163,9 +163,11 @@ class ForkServer:
             self._control, theirs = socket.socketpair()
             with theirs, theirs.makefile("rb") as stream:
                 self._process = Supervised(
-                    "mcfuser.process.forkserver", [self._module], input=stream,
+                    "mcfuser.process.forkserver",
+                    [self._module],
+                    input=stream,
                     output=subprocess.DEVNULL,
-                )  # fmt: skip
+                )
         return self._control
 
 

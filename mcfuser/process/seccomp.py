@@ -51,8 +51,14 @@ def _program(machine: int, socket: int, refused: tuple[int, ...]) -> list[bytes]
     last = len(refused) + 3  # steps from a test of the first number to the refusal
     tests = [step(_EQUAL, number, last - i) for i, number in enumerate(refused)]
     return [
-        step(_LOAD, 4), step(_EQUAL, machine, no=last + 3),
-        step(_LOAD, 0), step(_LEAST, _FOREIGN, last + 1), *tests,
-        step(_EQUAL, socket, no=2), step(_LOAD, 16), step(_EQUAL, _AF_UNIX, no=1),
-        step(_RETURN, _ALLOW), step(_RETURN, _REFUSE | _EACCES),
-    ]  # fmt: skip
+        step(_LOAD, 4),
+        step(_EQUAL, machine, no=last + 3),
+        step(_LOAD, 0),
+        step(_LEAST, _FOREIGN, last + 1),
+        *tests,
+        step(_EQUAL, socket, no=2),
+        step(_LOAD, 16),
+        step(_EQUAL, _AF_UNIX, no=1),
+        step(_RETURN, _ALLOW),
+        step(_RETURN, _REFUSE | _EACCES),
+    ]

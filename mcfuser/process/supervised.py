@@ -80,11 +80,15 @@ class Supervised:
         try:
             self._process = subprocess.Popen(
                 [*command, Birth(reading, limits).to_json(), module, *arguments],
-                stdin=input, stdout=output, stderr=errors, pass_fds=[reading],
-                start_new_session=session, process_group=None if session else 0,
+                stdin=input,
+                stdout=output,
+                stderr=errors,
+                pass_fds=[reading],
+                start_new_session=session,
+                process_group=None if session else 0,
                 cwd=place / "empty" if place is not None else None,
                 env=_environment({**environment, **more}),
-            )  # fmt: skip
+            )
         except BaseException:
             os.close(self._lifeline)
             raise
