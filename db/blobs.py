@@ -1,4 +1,4 @@
-"""Bytes kept under their own sha256: models that were posted, modules that were built."""
+"""Files named by the SHA-256 of their contents: posted models and compiled modules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from uuid import uuid4
 from db.private import make_folder, tighten
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ABANDONED = 24 * 3600.0  # s: no upload takes so long
-_REMEMBERED = 10_000  # files that were found to be sound
+_ABANDONED = 24 * 3600.0  # seconds; no upload takes so long
+_REMEMBERED = 10_000  # files whose digest was checked
 
 
 class LostBlob(ValueError):
-    """Bytes that were kept and are not there as they were."""
+    """Bytes that were kept are missing or were changed."""
 
 
 class Incoming:
-    """Bytes that are arriving; they are kept only by `keep`."""
+    """Bytes that are being received into a temporary file; `keep` keeps them."""
 
     def __init__(self, file: BinaryIO, path: Path, blobs: Blobs) -> None:
         self.path = path
@@ -43,12 +43,12 @@ class Incoming:
         return self._hash.hexdigest()
 
     def flushed(self) -> Path:
-        """The file of all that has arrived, for others to read."""
+        """The file with all bytes received so far."""
         self._file.flush()
         return self.path
 
     def keep(self) -> str:
-        """Makes the bytes last, whole or not at all; gives their digest."""
+        """Moves the bytes to their final file, atomically; gives their digest."""
         self._file.flush()
         os.fsync(self._file.fileno())
         final = self._blobs.path(self.digest)
@@ -59,7 +59,7 @@ class Incoming:
 
 
 class Blobs:
-    """A folder of files named by the sha256 of what they hold."""
+    """A folder of files named by the SHA-256 of their contents."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -70,7 +70,8 @@ class Blobs:
             tighten(folder)
 
     def path(self, digest: str) -> Path:
-        """Where the bytes of that digest lie, if they do; raises ValueError where it is none."""
+        """The path for the bytes with a digest, whether they are kept or not; raises ValueError
+        where `digest` is not a SHA-256 in hexadecimal."""
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"'{digest}' is not a sha256 in hexadecimal")
         return self.root / digest[:2] / digest
@@ -79,15 +80,15 @@ class Blobs:
         return self.path(digest).is_file()
 
     def sound(self, digest: str) -> bool:
-        """Whether the bytes are there and are what they were.
+        """Whether the bytes are kept and unchanged.
 
-        The file is read once for each state of it: size, time of change, place on the disk.
+        The file is read again only where its size, time or inode has changed.
         """
         path = self.path(digest)
         try:
             with path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+                status = os.fstat(file.fileno())
+                state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
                 if self._seen.get(digest) == state:
                     return True
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
@@ -100,7 +101,7 @@ class Blobs:
         return True
 
     def read(self, digest: str) -> bytes:
-        """The bytes; raises LostBlob where they are gone or the disk has changed them."""
+        """The bytes with a digest; raises LostBlob where they are missing or changed."""
         try:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:
@@ -110,13 +111,14 @@ class Blobs:
         return data
 
     def put(self, data: bytes) -> str:
+        """Keeps bytes; gives their digest."""
         with self.arriving() as incoming:
             incoming.write(data)
             return incoming.keep()
 
     @contextmanager
     def arriving(self) -> Iterator[Incoming]:
-        """A place to write bytes to; what is not kept is removed at the end."""
+        """A temporary file to write bytes to; it is removed with the block unless it was kept."""
         path = self._arriving / uuid4().hex
         try:
             with open(path, "xb", opener=_private) as file:
@@ -125,7 +127,7 @@ class Blobs:
             path.unlink(missing_ok=True)
 
     def sweep(self) -> int:
-        """Removes what killed processes were writing; gives how many files that were."""
+        """Removes the temporary files of processes that were killed; gives their number."""
         old = time.time() - _ABANDONED
         stale = [p for p in self._arriving.iterdir() if p.stat().st_mtime < old]
         for path in stale:

@@ -1,4 +1,4 @@
-"""Opening a database, and bringing it to the present shape."""
+"""Opens a database and runs its migrations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mc
 
 
 def connect(url: str) -> Engine:
-    """An engine whose transactions mean the same on SQLite as elsewhere.
+    """An engine for a database URL, with transactions that work on SQLite as on PostgreSQL.
 
-    Raises InputError where the URL cannot be read or its driver is not installed.
+    Raises InputError where the URL cannot be parsed or its driver is not installed.
     """
     try:
         parsed = make_url(url)
@@ -39,16 +39,17 @@ def connect(url: str) -> Engine:
 
 
 def writing(engine: Engine) -> Engine:
-    """The same engine, for transactions that will write: SQLite's lock is taken at the start.
+    """The engine for transactions that write: they take SQLite's lock when they begin.
 
-    A transaction that read first and then writes would fail at once, without waiting, where
+    A transaction that reads first and then writes would fail at once, without waiting, where
     another process has written in between.
     """
     return engine.execution_options(begin="BEGIN IMMEDIATE")
 
 
 def upgrade(engine: Engine) -> None:
-    """Runs the migrations that are missing; processes that do so at once take turns.
+    """Runs the migrations that are missing; processes that do so at the same time wait for each
+    other.
 
     Raises InputError where the database cannot be reached or is newer than this program.
     """
@@ -74,11 +75,14 @@ def upgrade(engine: Engine) -> None:
 
 def _sqlite(url: URL) -> Engine:
     if url.database in (None, "", ":memory:"):
-        # One connection is one memory database: threads take turns on it.
+        # Each connection would be a database of its own: all threads share one.
         engine = create_engine(
-            url, poolclass=QueuePool, pool_size=1, max_overflow=0,
+            url,
+            poolclass=QueuePool,
+            pool_size=1,
+            max_overflow=0,
             connect_args={"check_same_thread": False},
-        )  # fmt: skip
+        )
     else:
         _private(url.database)
         engine = create_engine(url)
@@ -88,7 +92,7 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _private(name: str) -> None:
-    """SQLite's file is its owner's alone; the files that SQLite puts beside it take its mode."""
+    """Closes SQLite's file, and the files that SQLite makes next to it, to other users."""
     if name.startswith("file:"):  # a URI, which may say that nothing is to be made
         return
     with contextlib.suppress(OSError):  # opening it says what is wrong

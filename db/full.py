@@ -1,4 +1,4 @@
-"""Whether an error says that a disk is full."""
+"""Tells errors that mean a full disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _WORDS = (*map(os.strerror, sorted(_NUMBERS)), "database or disk is full")
 
 
 def is_full(error: BaseException) -> bool:
-    """Of the file system, a quota, SQLite's file or PostgreSQL's; the causes count too."""
+    """Whether an error, or one that caused it, means that a disk is full.
+
+    It may be the file system's, a quota's, SQLite's, PostgreSQL's, or that of a process that ended.
+    """
     return any(_full(e) for e in _chain(error))
 
 

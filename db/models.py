@@ -1,4 +1,4 @@
-"""The tables."""
+"""The tables of the database."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 STATES = ("queued", "running", "done", "failed", "cancelled")
-LIVE = ("queued", "running", "done")  # at most one job of the same work is in one of these
+LIVE = ("queued", "running", "done")  # at most one job of equal work is in one of these states
 _LIVE = text(f"state IN ({', '.join(repr(s) for s in LIVE)})")
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite, which keeps no time zone, gives it back with one."""
+    """A time in UTC. SQLite keeps no time zone; it is added when a value is read."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -53,12 +53,12 @@ class Base(DeclarativeBase):
 
 
 class Job(Base):
-    """One model to compile. Rows are read outside a session as snapshots.
+    """A model to compile. Rows are used outside of sessions, as snapshots.
 
-    `work` hashes everything that the result depends on: equal work is one job. `claim` is new
-    each time that a worker takes the job; only the holder of the claim may write to it, and only
-    until `lease`, unless it is renewed. A queued job waits until `due`; `interrupted` counts how
-    often its server was ended while it ran, which is no failed attempt.
+    `work` is a hash of everything that the result depends on: equal work is one job. `claim` is new
+    each time that a worker takes the job. Only the holder of the claim may change the job, and only
+    until `lease`, unless it renews it. A queued job waits until `due`. `interrupted` counts how
+    often its server was ended while it ran; such attempts do not count as failed.
     """
 
     __tablename__ = "jobs"
@@ -97,9 +97,10 @@ class Job(Base):
 
 
 class KernelRow(Base):
-    """One tuned kernel: what is asked for as columns, the whole as a document, and its binary.
+    """A tuned kernel: columns for what is queried, its document (mcfuser.tune.tuned) and its
+    binary.
 
-    `made` is the cache key field by field (mcfuser.tune.key), null where none was kept.
+    `made` is the cache key with its fields (mcfuser.tune.key), null where none was kept.
     """
 
     __tablename__ = "kernels"
@@ -124,9 +125,9 @@ class KernelRow(Base):
 
 
 class KernelUse(Base):
-    """A kernel that a chain of some compiled model was given, or that was weighed for it.
+    """A kernel that a chain of some compiled model uses, or that was compared for it.
 
-    `place` is the SHA-256 of the chain's name there: names are as long as a model makes them.
+    `place` is the SHA-256 of the chain's name in the model: names may be of any length.
     """
 
     __tablename__ = "kernel_uses"
@@ -139,8 +140,8 @@ class KernelUse(Base):
 
 
 class Probed(Base):
-    """The readings of a device's last probe (mcfuser.backends.cuda.probe), and its state
-    meanwhile."""
+    """The readings of a device's last probe (mcfuser.backends.cuda.probe), and the state of the
+    device meanwhile."""
 
     __tablename__ = "probes"
 

@@ -1,4 +1,4 @@
-"""Folders and files that are for their owner's eyes alone: posted models are not everyone's."""
+"""Folders and files that only their owner can read: posted models are confidential."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OTHERS = 0o077
 
 
 def make_folder(path: Path) -> None:
-    """The folder with its parents, open to its owner alone where it is new; raises OSError."""
+    """Makes a folder, for its owner alone, and its parents if they are missing; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -23,23 +23,24 @@ def make_folder(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Closes to others what this program made before it took care of that."""
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & _OTHERS and found.st_uid == os.geteuid():
+    """Takes other users' access to a file or folder that an older version made."""
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _OTHERS and status.st_uid == os.geteuid():
         path.chmod(mode & ~_OTHERS)
 
 
 def warn_if_open(folder: Path) -> None:
-    """Says so where others may look into a folder that the user chose, and leaves it as it is."""
+    """Logs a warning where other users can read a folder that the user chose; it stays as it is."""
     if stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
         log.warning(
             "data folder '%s' is open to other users; what mcfuser keeps in it is not, and "
-            "chmod 700 closes the folder as well", folder,
-        )  # fmt: skip
+            "chmod 700 closes the folder as well",
+            folder,
+        )
 
 
 def make_file(path: Path) -> None:
-    """An empty file where there is none; either way its owner's alone. Raises OSError."""
+    """Makes an empty file if there is none, and closes it to other users. Raises OSError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     tighten(path)

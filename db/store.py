@@ -1,4 +1,4 @@
-"""The one store: jobs, which workers claim, and tuned kernels, which outlive them."""
+"""The database: jobs, which workers claim, tuned kernels, and readings of devices."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 StorageError = SQLAlchemyError
-"""What every method raises where the database does not answer."""
+"""Is raised by every method where the database does not answer."""
 
-_ALIKE = 100  # kernels of one chain that are looked at to tell what has changed
-_RACES = 10  # how often a row may be lost to another process before that is an error
+_MOST_KEYS = 100  # kernels of one chain that are compared with a key
+_RACES = 10  # attempts at a row that other processes change
 _NO_CLAIM: Mapping[str, Any] = {"worker": None, "claim": None, "lease": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a job is to do. `work` hashes everything that its result depends on."""
+    """The work of a new job. `work` is a hash of everything that its result depends on, `model` the
+    SHA-256 of the model."""
 
     work: str
     model: str
@@ -49,20 +50,23 @@ class Order:
 
 
 class Storage:
-    """Jobs and kernels in one database; any number of processes may hold one each.
+    """Jobs, kernels and readings in one database, which any number of processes may open.
 
-    A job is taken by compare-and-set: the row changes only where it still is what was read. The
-    worker that took it holds a claim, which it must renew; every write names the claim, and gives
-    False where the claim has been lost (the job was cancelled, or the lease ran out).
+    A job is claimed by compare-and-set: its row changes only if it still is as it was read. The
+    worker that claimed it must renew its claim. Every write of a worker names the claim, and
+    returns False where that was lost (the job was cancelled, or the lease ran out).
     """
 
     def __init__(
         self, url: str, clock: Callable[[], datetime] = lambda: datetime.now(UTC), attempts: int = 3
     ) -> None:
-        """Opens the database and brings it up to date; raises InputError where it cannot."""
+        """Opens the database and runs its migrations; raises InputError where this fails.
+
+        `attempts` is the number of times that a job is tried.
+        """
         engine = connect(url)
         upgrade(engine)
-        configure_mappers()  # 3 ms that the first of the short reads would take
+        configure_mappers()  # takes 3 ms, once
         self._engine = engine
         self._read = sessionmaker(engine, expire_on_commit=False)
         self._write = sessionmaker(writing(engine), expire_on_commit=False)
@@ -75,10 +79,10 @@ class Storage:
     # --- jobs: from outside -----------------------------------------------------------------
 
     def submit(self, order: Order) -> tuple[Job, bool]:
-        """The live job that does this work, and whether it is new."""
+        """The job that does this work, a new one if there is none, and whether it is new."""
         for _ in range(_RACES):
-            if (found := self.live(order.work)) is not None:
-                return found, False
+            if (live := self.live(order.work)) is not None:
+                return live, False
             job = Job(
                 id=uuid4(), work=order.work, model=order.model, model_bytes=order.model_bytes,
                 device=order.device, options=order.options, created=self._now(),
@@ -92,18 +96,19 @@ class Storage:
         raise RuntimeError(f"the work {order.work} was submitted and ended {_RACES} times over")
 
     def live(self, work: str) -> Job | None:
-        """The job of that work which is queued, running or done."""
+        """The job with that work that is queued, running or done; None if there is none."""
         with self._read() as session:
             return session.scalar(select(Job).where(Job.work == work, Job.state.in_(LIVE)))
 
     def job(self, id: UUID) -> Job | None:
+        """The job with an id."""
         with self._read() as session:
             return session.get(Job, id)
 
     def jobs(
         self, state: str | None = None, limit: int = 50, after: UUID | None = None
     ) -> Sequence[Job]:
-        """The newest first, without their reports; `after` is the last one of the page before."""
+        """Jobs, newest first, without their reports; `after` is the last one of the page before."""
         query = select(Job).options(defer(Job.report, raiseload=True))
         if state is not None:
             query = query.where(Job.state == state)
@@ -123,7 +128,7 @@ class Storage:
         )  # fmt: skip
 
     def requeue(self, id: UUID) -> bool:
-        """Does a done job again, its module having been lost."""
+        """Queues a done job again, because its module was lost."""
         return self._set(
             (Job.id == id, Job.state == "done"),
             state="queued", attempts=0, interrupted=0, due=None, stage="", done=0, total=0,
@@ -131,7 +136,7 @@ class Storage:
         )  # fmt: skip
 
     def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """The number of jobs in each state."""
         with self._read() as session:
             rows = session.execute(select(Job.state, func.count()).group_by(Job.state))
             return dict.fromkeys(STATES, 0) | dict(rows.all())
@@ -139,7 +144,7 @@ class Storage:
     # --- jobs: from a worker ----------------------------------------------------------------
 
     def claim(self, worker: str, lease: float) -> Job | None:
-        """The oldest job that waits and is due, now this worker's for `lease` seconds; or None."""
+        """Claims the oldest queued job that is due, for `lease` seconds; None if there is none."""
         self._take_back(Job.lease < self._now(), wait=False)  # the lease was the wait
         for _ in range(_RACES):
             with self._read() as session:
@@ -160,10 +165,10 @@ class Storage:
             job = self.job(waiting) if taken else None
             if job is not None and job.claim == claim:  # not cancelled in between
                 return job
-        return None  # others take jobs faster than this one: it asks again
+        return None  # other workers were faster each time
 
     def renew(self, claim: UUID, lease: float, stage: str, done: int, total: int) -> bool:
-        """Says that the work goes on, and how far it is."""
+        """Extends a claim to `lease` seconds from now, and writes the job's progress."""
         plain = stage.replace("\0", "")[:200]  # PostgreSQL keeps no NUL
         return self._set(
             (Job.claim == claim,), lease=self._later(lease), stage=plain, done=done,
@@ -171,49 +176,52 @@ class Storage:
         )  # fmt: skip
 
     def held(self, claim: UUID) -> bool:
-        """The claim still is the job's."""
+        """Whether a claim is still valid."""
         with self._read() as session:
             return session.scalar(select(Job.id).where(Job.claim == claim)) is not None
 
     def finish(self, claim: UUID, module: str, module_bytes: int, report: dict[str, Any]) -> bool:
+        """Ends a job with its result: the digest and size of its module, and its report."""
         return self._set(
             (Job.claim == claim,), state="done", finished=self._now(), module=module,
             module_bytes=module_bytes, report=report, stage="", **_NO_CLAIM,
         )  # fmt: skip
 
     def fail(self, claim: UUID, problem: Mapping[str, Any]) -> bool:
+        """Ends a job with a problem (RFC 9457)."""
         return self._set((Job.claim == claim,), **self._failed(problem))
 
     def retry(self, claim: UUID) -> bool:
-        """Puts the job back in the queue, due after a while (db.again.delay), or fails it
-        where this was the last attempt."""
+        """Queues a job whose attempt failed again, to wait for db.again.delay; fails it if that was
+        the last attempt."""
         return self._take_back(Job.claim == claim) > 0
 
     def give_back(self, claim: UUID) -> bool:
-        """Puts the job back as if it had never been taken: the worker is asked to stop."""
+        """Queues a job again without counting the attempt, because the worker was asked to stop."""
         return self.postpone(claim, 0.0, "")
 
     def postpone(self, claim: UUID, seconds: float, stage: str) -> bool:
-        """Puts the job back as if it had never been taken, due in so many seconds; `stage` says
-        what it waits for."""
+        """Queues a job again without counting the attempt, due in `seconds`; `stage` says what it
+        waits for."""
         return self._set(
             (Job.claim == claim,), state="queued", attempts=Job.attempts - 1, stage=stage[:200],
             due=self._later(seconds) if seconds else None, **_NO_CLAIM,
         )  # fmt: skip
 
     def release(self, worker: str, blame: bool = True) -> int:
-        """Takes back what a worker that is known to be dead held; gives how many jobs that were.
+        """Takes back the jobs of a worker that is known to be dead; gives their number.
 
-        With `blame` the attempt counts: the job may be what killed the worker.
+        With `blame` the attempt counts as failed: the job may have killed the worker.
         """
         if blame:
             return self._take_back(Job.worker == worker)
         return sum(self.give_back(claim) for claim in self._claims(worker))
 
     def interrupted(self, worker: str) -> int:
-        """Takes back what a worker held when its server was ended; gives how many jobs that were.
+        """Takes back the jobs that a worker held when its server was ended; gives their number.
 
-        That is no failed attempt; a job to which it happens again and again is given up.
+        Their attempts do not count as failed, but a job to which this happens too often is given
+        up.
         """
         held = and_(Job.state == "running", Job.worker == worker)
         spent = update(Job).where(held, Job.interrupted >= again.INTERRUPTIONS)
@@ -231,7 +239,7 @@ class Storage:
             return [claim for claim in session.scalars(query) if claim is not None]
 
     def _take_back(self, lost: ColumnElement[bool], wait: bool = True) -> int:
-        """Requeues running jobs, or fails those that have been tried often enough."""
+        """Queues running jobs again, and fails those whose last attempt this was."""
         lost = and_(Job.state == "running", lost)
         with self._read() as session:
             if session.scalar(select(Job.id).where(lost).limit(1)) is None:
@@ -260,7 +268,8 @@ class Storage:
     # --- kernels ----------------------------------------------------------------------------
 
     def get(self, key: str) -> Tuned | None:
-        """The tuned kernel of that key; one that cannot be read is logged and missing."""
+        """The tuned kernel with a key; None if there is none, or it cannot be read, which is
+        logged."""
         document = self.kernel(key)
         if document is None:
             return None
@@ -275,7 +284,7 @@ class Storage:
             return None
 
     def put(self, tuned: Tuned) -> None:
-        """Keeps a tuned kernel; of two with one key the later stays."""
+        """Keeps a tuned kernel, in place of one with the same key."""
         document = tuned.to_json()
         binary = base64.b64decode(str(document.pop("binary")))
         kernel = KernelRow(
@@ -295,23 +304,24 @@ class Storage:
         raise RuntimeError(f"kernel {tuned.key} cannot be kept: others remove it all the time")
 
     def keys_of(self, chain_key: str) -> Sequence[CacheKey]:
-        """The keys of the kernels that are kept for a chain; those that cannot be read are left
-        out."""
+        """The cache keys of the kernels that are kept for a chain, newest first, without those that
+        cannot be read."""
         from mcfuser.tune.key import CacheKey
 
         query = select(KernelRow.made).where(
             KernelRow.chain_key == chain_key, KernelRow.made.is_not(None)
         )
         with self._read() as session:
-            found = session.scalars(query.order_by(KernelRow.created.desc()).limit(_ALIKE)).all()
-        read: list[CacheKey] = []
-        for made in found:
+            newest = query.order_by(KernelRow.created.desc()).limit(_MOST_KEYS)
+            documents = session.scalars(newest).all()
+        keys: list[CacheKey] = []
+        for document in documents:
             with suppress(KeyError, TypeError, ValueError):
-                read.append(CacheKey.from_json(made or {}))
-        return read
+                keys.append(CacheKey.from_json(document or {}))
+        return keys
 
     def note(self, uses: Iterable[Use]) -> None:
-        """Keeps which kernels the chains of a compiled model have."""
+        """Keeps which kernels a compiled model uses, and where."""
         rows = {(u.chain_key, _place(u.chain), u.kernel) for u in uses}
         for _ in range(_RACES):
             try:
@@ -324,27 +334,29 @@ class Storage:
         raise RuntimeError(f"{len(rows)} uses of kernels cannot be kept: others write them, too")
 
     def kernel(self, key: str) -> dict[str, Any] | None:
-        """The whole document of a kernel, its binary in base64."""
+        """The document of a kernel with its binary in base64; None if there is none or it is
+        damaged."""
         query = select(KernelRow.document, KernelRow.binary).where(KernelRow.key == key)
         with self._read() as session:
             try:
-                found = session.execute(query).one_or_none()
+                row = session.execute(query).one_or_none()
             except (ValueError, RecursionError) as error:  # the document is no JSON
                 log.warning("kernel %s is damaged: %s", key, error)
                 return None
-        if found is None:
+        if row is None:
             return None
-        if not isinstance(found.document, dict):
+        if not isinstance(row.document, dict):
             log.warning("kernel %s is damaged: its document is no object", key)
             return None
-        return {**found.document, "binary": base64.b64encode(found.binary).decode()}
+        return {**row.document, "binary": base64.b64encode(row.binary).decode()}
 
     def kernels(
         self, device: str | None = None, chain: str | None = None, limit: int = 50,
         after: str | None = None,
     ) -> Sequence[KernelRow]:  # fmt: skip
-        """The newest first, without documents and binaries; `chain` is the name or the key of a
-        chain, that a kernel was tuned for or that a compiled model uses it in."""
+        """Kernels, newest first, without documents and binaries; `after` is the last one of the
+        page before. `chain` is the name or the key of a chain that a kernel was tuned for, or in
+        which a compiled model uses it."""
         unread = (
             defer(KernelRow.document, raiseload=True),
             defer(KernelRow.binary, raiseload=True),
@@ -375,18 +387,18 @@ class Storage:
     # --- devices ----------------------------------------------------------------------------
 
     def probed(self, device: Device) -> Device:
-        """The device with the readings of its last probe, if there was one."""
+        """The device with the readings of its last probe; the device itself if there was none."""
         with self._read() as session:
-            found = session.get(Probed, device.name)
-        if found is None:
+            last = session.get(Probed, device.name)
+        if last is None:
             return device
-        readings = tuple((str(n), float(v)) for n, v in sorted(found.readings.items()))
+        readings = tuple((str(n), float(v)) for n, v in sorted(last.readings.items()))
         return replace(device, readings=readings)
 
     def keep_probe(
         self, device: str, readings: Mapping[str, float], conditions: Mapping[str, Any]
     ) -> None:
-        """Keeps a device's readings in place of those before."""
+        """Keeps the readings of a device's probe, in place of earlier ones."""
         probed = Probed(
             device=device, readings=dict(readings), conditions=dict(conditions),
             created=self._now(),
@@ -400,7 +412,7 @@ def _is_due(now: datetime) -> ColumnElement[bool]:
 
 
 def _place(chain: str) -> str:
-    """A chain's name, of any length, as a column holds it."""
+    """The hash of a chain's name, which may be of any length."""
     return hashlib.sha256(chain.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -408,7 +420,7 @@ def _before(
     created: InstrumentedAttribute[datetime], moment: datetime,
     id: InstrumentedAttribute[Any], name: object,
 ) -> ColumnElement[bool]:  # fmt: skip
-    """What comes later in a list of the newest first."""
+    """The rows that come after one in a list with the newest first."""
     return or_(created < moment, and_(created == moment, id < name))
 
 

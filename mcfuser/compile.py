@@ -80,9 +80,15 @@ class _Run:
 
         nominal = replace(self.options, timeout=self.share)
         return tune(
-            chain, self.device, self.cache, nominal, tell, self.worker, now + share,
+            chain,
+            self.device,
+            self.cache,
+            nominal,
+            tell,
+            self.worker,
+            now + share,
             self.deadline + CHOOSING,
-        )  # fmt: skip
+        )
 
     def predict(self, chain: Chain) -> float:
         """The seconds that the model predicts for a chain's best candidate; infinity where tuning

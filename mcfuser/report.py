@@ -48,8 +48,10 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             table.row(
                 p["name"] + _times_used(len(group)),
                 f"{s['batch']} x {s['rows']} x {s['depth']} x {s['columns']}",
-                f"{p['phi']:.1f}", f"{p['bound']:.1f}", p["reason"],
-            )  # fmt: skip
+                f"{p['phi']:.1f}",
+                f"{p['bound']:.1f}",
+                p["reason"],
+            )
         out.print(table)
     busy = [c for c in report["chains"] if c["conditions"].get("busy")]
     if busy:
@@ -152,7 +154,7 @@ def show_algebra(chain: Chain, device: Device, out: Console) -> None:
 
 def _resolved(
     chain: Chain, ready: Program
-) -> Iterator[tuple[Dependence, tuple[Roll | Refusal, ...]]]:  # fmt: skip
+) -> Iterator[tuple[Dependence, tuple[Roll | Refusal, ...]]]:
     """Each dependence of a chain, with the rolls or refusals for what hoisting left of it."""
     known = {o.out for o in chain.operators if o.reduce != "none"}
     kept = {o.out for o in ready.chain.operators}
@@ -187,10 +189,14 @@ def show_devices(devices: Sequence[Device], out: Console) -> None:
     table = _table("device", "arch", "units", "float16", "float32", "bandwidth", "fast memory")
     for d in devices:
         table.row(
-            d.name, d.arch, str(d.units), f"{d.throughput('float16') / 1e12:.1f} TFLOP/s",
-            f"{d.throughput('float32') / 1e12:.1f} TFLOP/s", f"{d.bandwidth / 1e9:.0f} GB/s",
+            d.name,
+            d.arch,
+            str(d.units),
+            f"{d.throughput('float16') / 1e12:.1f} TFLOP/s",
+            f"{d.throughput('float32') / 1e12:.1f} TFLOP/s",
+            f"{d.bandwidth / 1e9:.0f} GB/s",
             f"{d.fast // 1024} KiB",
-        )  # fmt: skip
+        )
     out.print(table)
 
 

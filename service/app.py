@@ -34,19 +34,27 @@ _HEALTH[503]["description"] += "; or no worker is alive"
 
 
 def create_app(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, alive: Callable[[], int],
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    alive: Callable[[], int],
     inspect: Inspect | None = None,
-) -> FastAPI:  # fmt: skip
-    """The application over a store; `alive` tells how many workers there are.
+) -> FastAPI:
+    """The HTTP application of a database and a folder of files; `alive` gives the number of
+    workers.
 
-    `inspect` raises InputError for a model that is known to be bad without compiling it; by
-    default a process is started that looks at it.
+    `inspect` raises InputError for a model that is found to be wrong without compiling it; by
+    default a process is started for this (service.inspect).
     """
     metrics = Metrics(store, alive)
     app = FastAPI(
-        title="mcfuser", version=revision(), description=DESCRIPTION, docs_url=None,
-        redoc_url=None, redirect_slashes=False,
-    )  # fmt: skip
+        title="mcfuser",
+        version=revision(),
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     routers = (
         jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics),
         kernels.router(store),
@@ -80,9 +88,11 @@ def _rest(
         ok = lives > 0 or settings.workers == 0
         response.status_code = 200 if ok else 503
         return Health(
-            status="ok" if ok else "degraded", version=revision(), jobs=store.counts(),
+            status="ok" if ok else "degraded",
+            version=revision(),
+            jobs=store.counts(),
             workers={"alive": lives, "wanted": settings.workers},
-        )  # fmt: skip
+        )
 
     @readable(router, "/metrics", include_in_schema=False, dependencies=[only()])
     def prometheus() -> Response:
@@ -92,18 +102,23 @@ def _rest(
     def devices() -> list[DeviceOut]:
         known = [
             DeviceOut(
-                name=d.name, kind=d.kind, arch=d.arch, units=d.units, peak=dict(d.peak),
-                bandwidth=d.bandwidth, fast=d.fast,
+                name=d.name,
+                kind=d.kind,
+                arch=d.arch,
+                units=d.units,
+                peak=dict(d.peak),
+                bandwidth=d.bandwidth,
+                fast=d.fast,
             )
             for d in CATALOGUE.values()
-        ]  # fmt: skip
+        ]
         return [DeviceOut(name=HOST, kind=HOST), *known]
 
     return router
 
 
 def _policy(html: str) -> str:
-    """A browser may run this page's own script and style, and nothing else."""
+    """The Content-Security-Policy of the page: its own script and style, and nothing else."""
 
     def own(tag: str) -> str:
         inside = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)

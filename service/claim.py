@@ -1,4 +1,4 @@
-"""A job in a worker's hands: its lease is renewed and its progress written from a thread."""
+"""A job that a worker has claimed: a thread renews its lease and writes its progress."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-_BEAT = 0.25  # s between two looks: so soon is a cancelled job noticed
-_WRITE = 0.5  # s between two writings of progress
-_RENEW = 2.0  # s between two renewals without progress
+_BEAT = 0.25  # seconds between two checks, in which a cancelled job is noticed
+_WRITE = 0.5  # seconds between two writes of progress
+_RENEW = 2.0  # seconds between two renewals without progress
 
 
 class Interrupted(BaseException):
-    """The compile must stop. No `except Exception` on the way up may take it for a failed try."""
+    """The compile must stop. It is a BaseException, so that no `except Exception` counts it as a
+    failed attempt."""
 
 
 class Claim:
     """Holds a job while the `with` block runs.
 
-    The block is interrupted, at its next call of `progress`, when the claim is lost, when `stop`
-    is set or when the job has had its time. A block that does not call it within the settings'
-    `grace` hangs where Python cannot reach it, and `abort` is called.
+    The next call of `progress` raises Interrupted when the claim is lost, `stop` is set, or the
+    job's time is over. If the block does not call it within the settings' `grace`, it hangs in code
+    that Python cannot interrupt, and `abort` is called.
     """
 
     def __init__(
-        self, store: Storage, job: Job, settings: ServiceSettings, stop: threading.Event,
+        self,
+        store: Storage,
+        job: Job,
+        settings: ServiceSettings,
+        stop: threading.Event,
         abort: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert job.claim is not None
         self.token = job.claim
         self._store = store
@@ -53,23 +58,26 @@ class Claim:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._over.set()
         self._thread.join()
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Called by the compiler as often as it likes; costs no database access."""
+        """Notes the progress; the compiler may call it often, since it does not access the
+        database."""
         self._latest = (stage, done, total)
         self.check()
 
     def flush(self) -> None:
-        """Writes the last progress, which the thread may not have written."""
+        """Writes the last progress, if the thread has not yet done so."""
         self._renew(self._latest)
 
     def check(self) -> None:
-        """Raises Interrupted if the work is no longer wanted."""
+        """Raises Interrupted if the compile must stop."""
         if self._interrupted.is_set() or self._stop.is_set():
             raise Interrupted
 

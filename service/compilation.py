@@ -1,4 +1,4 @@
-"""Compiling in a process that can be limited and ended, for a worker and for the command."""
+"""Compiles a model in a process with limits, for a worker and for the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODULE = "service.compile_child"
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A compiled module and the report of how it came to be."""
+    """A compiled module and the report of its compilation."""
 
     module: bytes
     report: dict[str, Any]
@@ -26,12 +26,12 @@ class CompileResult:
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """What is to be compiled, and how; `options` are fields of `TuneOptions`.
+    """A model to compile, its bytes or its path, and how.
 
-    `limits` are those of how large the model may be, by name; the default ones where it is empty.
-    `timeout` is seconds in all from `begun` (time.monotonic()), or None: then tuning ends by
-    itself, and nothing else is limited. `store` is the URL of the database that keeps tuned
-    kernels, or None.
+    `options` are fields of TuneOptions, `limits` fields of ModelLimits; others have their defaults.
+    `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
+    is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
+    None.
     """
 
     model: Path | bytes
@@ -45,27 +45,27 @@ class CompileRequest:
 
     @property
     def end(self) -> float:
-        """When the time is over, on time.monotonic()."""
+        """The end of the timeout, on time.monotonic()."""
         return self.begun + self.timeout if self.timeout is not None else math.inf
 
 
 def grace(timeout: float) -> float:
-    """How many seconds after its time a compile is ended: 4.5, or 9 % of its time if that is more.
-    With what ending it takes, that keeps within 5 s or 10 %."""
+    """The seconds after its timeout when a compilation is ended: 4.5, or 9 % of the timeout if that
+    is more. With the time that ending takes, these are at most 5 s or 10 %."""
     return max(4.5, 0.09 * timeout)
 
 
 def start(memory: int) -> Confined:
-    """A process that is ready for `compiled` once it has loaded TVM; it may have so many bytes."""
+    """Starts a process for `compiled`, which loads TVM; it may use `memory` bytes."""
     return Confined(_MODULE, Limits(memory=memory))
 
 
 def compiled(request: CompileRequest, process: Confined, progress: Progress) -> CompileResult:
-    """The module and report of a model; the process ends with it.
+    """Compiles a model in a process, which ends with it.
 
-    `progress` is called ten times a second at least, and may raise what ends the compile. Raises
-    InputError as `mcfuser.compile` does, LimitError where a limit was reached, and Stopped where
-    the process died.
+    `progress` is called at least ten times a second, and may raise an exception to end the
+    compilation. Raises InputError as mcfuser.compile does, LimitError where a limit was reached,
+    and Stopped where the process died.
     """
     latest = ("start", 0, 0)
     last = request.end + grace(request.timeout or 0.0)
@@ -89,12 +89,15 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             path.write_bytes(model)
             model = path
         asked = {
-            "model": str(model.absolute()), "module": str(module), "device": request.device,
-            "options": dict(request.options), "shapes": dict(request.shapes),
+            "model": str(model.absolute()),
+            "module": str(module),
+            "device": request.device,
+            "options": dict(request.options),
+            "shapes": dict(request.shapes),
             "store": request.store,
             "limits": dict(request.limits),
             "end": request.end if request.timeout is not None else None,
-        }  # fmt: skip
+        }
         try:
             answer = process.run(asked, tell, check)
         except Stopped as stopped:
@@ -102,7 +105,8 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
                 raise
             raise LimitError(
                 f"compiling the model took more than {process.limits.memory} bytes of memory at "
-                f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY", "memory",
-            ) from None  # fmt: skip
+                f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY",
+                "memory",
+            ) from None
         progress(*latest)
         return CompileResult(module.read_bytes(), answer["report"])

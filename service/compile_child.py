@@ -1,6 +1,7 @@
-"""The process in which a model is compiled, for the command and for a worker alike; see
-`mcfuser.process.confined`. It loads TVM, keeps tuned kernels in the store, and may be killed at any
-time.
+"""The process in which a model is compiled (mcfuser.process.confined), for a worker and for the
+command.
+
+It loads TVM, keeps tuned kernels in the database, and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
     """Compiles the model at the path `model` and writes the module to the path `module`.
 
-        `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
+    `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
     module must be done, on time.monotonic(), or None) and `limits` (the fields of `ModelLimits`).
-    Tells stages; answers with the `report`.
+    `tell` is called with the stages. The answer has the `report`.
     """
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -38,9 +39,14 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             stack.callback(store.close)
             device, kept = store.probed(device), store
         artifact = compile_model(
-            Path(request["model"]).read_bytes(), device, kept, TuneOptions(**request["options"]),
-            {name: tuple(shape) for name, shape in request["shapes"].items()}, progress,
-            request["end"], ModelLimits(**request["limits"]),
-        )  # fmt: skip
+            Path(request["model"]).read_bytes(),
+            device,
+            kept,
+            TuneOptions(**request["options"]),
+            {name: tuple(shape) for name, shape in request["shapes"].items()},
+            progress,
+            request["end"],
+            ModelLimits(**request["limits"]),
+        )
     Path(request["module"]).write_bytes(artifact.module)
     return {"report": artifact.report}

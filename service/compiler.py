@@ -14,7 +14,8 @@ from service.settings import ServiceSettings
 
 
 class Compiler:
-    """Compiles a worker's jobs; the process for the next one is started when one is done."""
+    """Compiles the jobs of a worker, each in a process; that for the next job is started in
+    advance."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -28,17 +29,22 @@ class Compiler:
         if ready is None or not ready.alive:
             ready = start(self._settings.job_memory)
         request = CompileRequest(
-            model, options.device, asdict(options.tuning), options.shapes,
-            self._settings.database_url, options.timeout, begun,
+            model,
+            options.device,
+            asdict(options.tuning),
+            options.shapes,
+            self._settings.database_url,
+            options.timeout,
+            begun,
             asdict(self._settings.model_limits),
-        )  # fmt: skip
+        )
         try:
             return compiled(request, ready, progress)
         finally:
             self._next = start(self._settings.job_memory)
 
     def stop(self) -> None:
-        """Ends the process that waits."""
+        """Ends the process that was started in advance."""
         if self._next is not None:
             self._next.end()
             self._next = None

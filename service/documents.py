@@ -1,6 +1,6 @@
-"""What reports and stored kernels hold, as they are documented; later versions may hold more.
+"""The documented fields of reports and stored kernels; later versions may have more.
 
-They are served as they were kept, so these models describe and do not filter.
+Documents are served as they were kept, so these models only describe them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 def finite(value: Any) -> Any:
-    """JSON has neither infinity nor NaN: they become null."""
+    """A JSON value with null in place of infinity and NaN, which JSON does not have."""
     if isinstance(value, Mapping):
         return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -36,7 +36,7 @@ class FieldError(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457 problem details: every error is answered so."""
+    """RFC 9457 problem details, the form of every error response."""
 
     type: str
     title: str
@@ -47,7 +47,7 @@ class Problem(BaseModel):
 
 
 class ChainDocument(Document):
-    """A chain, as a chain file writes it."""
+    """A chain, in the form of a chain file."""
 
     name: str
     axes: dict[str, int | list[int]]

@@ -1,4 +1,4 @@
-"""Names of hosts: which of them mean this machine, and which a request may have come for."""
+"""Names of hosts: which of them mean this machine, and which a request may name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Collection
 
-# RFC 9110's Host: a name or an address, then perhaps a port.
+# RFC 9110's Host: a name or an address, perhaps with a port.
 _HOST = re.compile(
     r"(?P<name>[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._~-]+)?\])"
     r"(?::(?P<port>[0-9]{0,5}))?"
@@ -14,7 +14,7 @@ _HOST = re.compile(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached by that name or address."""
+    """Whether a name or address is one of loopback, which only this machine can reach."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str | None:
-    """The name in a Host header, in small letters without brackets; None where it is malformed."""
+    """The name in a Host header, in lower case and without brackets; None if it is malformed."""
     found = _HOST.fullmatch(header)
     if found is None:
         return None
@@ -38,10 +38,10 @@ def host_of(header: str) -> str | None:
 
 
 def is_allowed(host: str, listening: str, allowed: Collection[str]) -> bool:
-    """Whether a server that listens on `listening` answers under the name `host`.
+    """Whether a server that listens on `listening` answers requests for the name `host`.
 
-    On loopback it answers to loopback's names and to those allowed; elsewhere to those allowed,
-    or to any name where none is said.
+    On loopback it answers for loopback's names and for the allowed ones; elsewhere for the allowed
+    ones, or for any name if none are given.
     """
     if host in allowed:
         return True

@@ -1,4 +1,4 @@
-"""Around every request: who may ask, problems as JSON, one line in the log, two metrics."""
+"""Middleware around every request: who may ask, errors as JSON, a line in the log, two metrics."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class ProblemResponse(JSONResponse):
 def answer(
     details: Mapping[str, Any], path: str, headers: Mapping[str, str] | None = None
 ) -> ProblemResponse:
-    """The problem as a response; its instance is the address that was asked for."""
+    """A problem as a response; its `instance` is the requested path."""
     body = {**details, "instance": path}
     return ProblemResponse(body, int(details["status"]), dict(headers or {}))
 
 
 def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Every error that leaves the application is a problem; `routes` are all that it answers to."""
+    """Makes the application answer every error with a problem; `routes` are all its routes."""
 
     @app.exception_handler(ProblemError)
     async def known(request: Request, error: ProblemError) -> ProblemResponse:
@@ -48,10 +48,13 @@ def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> ProblemResponse:
         found = [
-            {"in": str(e["loc"][0]), "name": ".".join(str(p) for p in e["loc"][1:])[:100],
-             "detail": str(e["msg"]).removeprefix("Value error, ")}
+            {
+                "in": str(e["loc"][0]),
+                "name": ".".join(str(p) for p in e["loc"][1:])[:100],
+                "detail": str(e["msg"]).removeprefix("Value error, "),
+            }
             for e in error.errors()[:9]
-        ]  # fmt: skip
+        ]
         detail = "; ".join(f"{e['in']} '{e['name']}': {e['detail']}" for e in found)
         return answer(problem("bad-option", detail, errors=found), request.scope["path"])
 
@@ -87,13 +90,13 @@ def _full(request: Request, error: Exception) -> ProblemResponse:
 
 
 def _plain(status: int, detail: str) -> dict[str, Any]:
-    """A problem that its status says all about."""
+    """A problem without more details than its status."""
     title = HTTPStatus(status).phrase
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
 def _methods(routes: Sequence[BaseRoute], scope: Scope) -> set[str]:
-    """The methods that the address answers to."""
+    """The methods that a path answers to."""
     found: set[str] = set()
     for route in routes:
         if isinstance(route, Route) and route.path_regex.match(scope["path"]):
@@ -104,8 +107,8 @@ def _methods(routes: Sequence[BaseRoute], scope: Scope) -> set[str]:
 class Gate:
     """ASGI middleware.
 
-    A server on loopback has no login, so the browser is the way in: pages of other sites may not
-    change anything (Origin), nor read anything under a name of their own (Host).
+    A server on loopback has no login, so other sites could reach it through the user's browser.
+    Their pages may neither change anything (Origin), nor read under a name of their own (Host).
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class Gate:
         out = _Answer(scope, receive, send, name)
         try:
             await self._pass(scope, receive, out.send)
-        except ClientDisconnect:  # nobody is there to be answered
+        except ClientDisconnect:  # there is no one to answer
             out.status = _GONE
         except Exception:
             log.exception("request raised", extra={"request": name})
@@ -143,16 +146,17 @@ class Gate:
             await self._app(scope, receive, send)
 
     def _refusal(self, request: Request) -> dict[str, Any] | None:
-        """Why the request goes no further, if so."""
+        """The problem for which a request is refused, None if it is not."""
         header = request.headers.get("host", "")
         host = host_of(header)
         if host is None:
             return problem("malformed", f"Host '{header[:100]}' is not a name or an address")
         if not is_allowed(host, self._host, self._allowed):
             return problem(
-                "wrong-host", f"this server does not answer as '{host[:100]}'; ask it under "
+                "wrong-host",
+                f"this server does not answer as '{host[:100]}'; ask it under "
                 "another name, or let MCFUSER_ALLOWED_HOSTS have this one",
-            )  # fmt: skip
+            )
         origin = request.headers.get("origin")
         own = header.lower()
         if origin is not None and (not own or origin.partition("://")[2].lower() != own):
@@ -166,14 +170,19 @@ class Gate:
         self._metrics.seconds.labels(method, route).observe(seconds)
         log.info(
             "request",
-            extra={"request": name, "method": scope["method"], "path": scope["path"][:1000],
-                   "status": status, "seconds": seconds},
-        )  # fmt: skip
+            extra={
+                "request": name,
+                "method": scope["method"],
+                "path": scope["path"][:1000],
+                "status": status,
+                "seconds": seconds,
+            },
+        )
 
 
 class _Answer:
-    """A response on its way: its status is noted, its headers completed, and an error that is no
-    problem yet becomes one."""
+    """Passes a response on: notes its status, adds headers, and turns other errors into
+    problems."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, name: str) -> None:
         self.status = 500
@@ -204,13 +213,16 @@ class _Answer:
     async def _pass(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
-            message["headers"] = [*message["headers"], (b"x-request-id", self._name),
-                                  (b"x-content-type-options", b"nosniff")]  # fmt: skip
+            message["headers"] = [
+                *message["headers"],
+                (b"x-request-id", self._name),
+                (b"x-content-type-options", b"nosniff"),
+            ]
         await self._send(message)
 
 
 _GONE = 499
-"""The status in the log and the metrics of a request whose client went away."""
+"""The status, in the log and the metrics, of a request whose client has disconnected."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 _JSON = ("application/problem+json", "application/json")
 _KEPT = ("content-range", "allow", "retry-after", "etag")

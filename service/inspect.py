@@ -1,7 +1,7 @@
-"""A posted model is looked at before it becomes a job, outside of the web process.
+"""Checks a posted model before it becomes a job, outside of the web process.
 
-The web process never parses a model. It starts a process for each, which may use only so much
-memory, processor time and time, has no network, and works in an empty folder.
+The web process never parses a model. It starts a process for each one, with limited memory,
+processor time and time, without network, and in an empty folder.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from service.settings import ServiceSettings
 log = logging.getLogger(__name__)
 
 Inspect = Callable[[Path, Mapping[str, tuple[int, ...]]], Awaitable[None]]
-"""Raises ModelError where the file is no model that can be compiled with these input shapes."""
+"""Raises ModelError where a file is no model that can be compiled with these input shapes."""
 
-_COPIES = 6  # of a model's bytes that lie in memory at once while it is read
+_COPIES = 6  # of a model's bytes in memory at the same time while it is parsed
 _FILES = 64
 _NAMED = {
     "memory": "MCFUSER_INSPECT_MEMORY",
@@ -35,7 +35,7 @@ _NAMED = {
 
 
 class Inspector:
-    """Looks at a few models at a time; others wait for their turn without holding a thread."""
+    """Checks a few models at a time; others wait without holding a thread."""
 
     def __init__(self, settings: ServiceSettings, module: str = "service.inspect_child") -> None:
         self._settings = settings
@@ -44,8 +44,8 @@ class Inspector:
         self._threads = anyio.CapacityLimiter(settings.inspections)
 
     async def __call__(self, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raises ModelError where the model is bad or hits a limit, and a problem where too many
-        others wait."""
+        """Raises ModelError where the model is wrong or exceeds a limit, ProblemError where too
+        many others wait."""
         await self._turn()
         try:
             await anyio.to_thread.run_sync(

@@ -1,4 +1,4 @@
-"""Looks at a posted model, in a process started for it; see `service.inspect`."""
+"""The process in which a posted model is checked (service.inspect)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Nothing where the model is good; raises ModelError where it is not."""
+    """Raises ModelError where the model is wrong; the answer is empty."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy takes address space for every core
     from mcfuser.graph.inspection import inspect
     from mcfuser.graph.limits import ModelLimits

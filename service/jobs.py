@@ -1,4 +1,4 @@
-"""/v1/jobs: models are posted, watched and fetched."""
+"""The routes of /v1/jobs: posting a model, following its job, fetching the module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNDONE = (
     "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
     "crashed", "gave-up",
 )  # fmt: skip
-"""The problems of asking for what a job has made; those from `lost` on are a failed job's own."""
+"""The problems of requests for a job's results; those from `lost` on are those of a failed job."""
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _ERROR = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _MODULE: dict[int | str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ _MODULE: dict[int | str, dict[str, Any]] = {
 def router(
     settings: ServiceSettings, store: Storage, blobs: Blobs, inspect: Inspect, metrics: Metrics
 ) -> APIRouter:
-    """The routes over a store."""
+    """The routes, given the database."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
     @routes.post("", status_code=202, openapi_extra=_BODY, responses=_POST)
@@ -104,17 +104,23 @@ def router(
             )
 
     @readable(
-        routes, "/{id}/report", response_model=None,
-        responses={**document("Report"), **problems(*_UNDONE)}, dependencies=[only()],
-    )  # fmt: skip
+        routes,
+        "/{id}/report",
+        response_model=None,
+        responses={**document("Report"), **problems(*_UNDONE)},
+        dependencies=[only()],
+    )
     def report(id: UUID) -> Response:
         """How the model was compiled: chains, kernels, times, and what was left out and why."""
         return JSONResponse(finite(_done(store, id).report or {}))
 
     @readable(
-        routes, "/{id}/module", response_class=FileResponse, responses=_MODULE,
+        routes,
+        "/{id}/module",
+        response_class=FileResponse,
+        responses=_MODULE,
         dependencies=[only()],
-    )  # fmt: skip
+    )
     def module(id: UUID, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         """The compiled module, a shared library."""
         job = _done(store, id)
@@ -129,9 +135,11 @@ def router(
         if if_none_match is not None and _matches(if_none_match, digest):
             return Response(status_code=304, headers=headers)
         return FileResponse(
-            blobs.path(digest), media_type="application/octet-stream", filename="module.so",
+            blobs.path(digest),
+            media_type="application/octet-stream",
+            filename="module.so",
             headers=headers,
-        )  # fmt: skip
+        )
 
     return routes
 
@@ -153,7 +161,7 @@ def _too_large(limit: int) -> ProblemError:
 
 
 async def _receive(request: Request, incoming: Incoming, settings: ServiceSettings) -> None:
-    """The body to disk, a chunk at a time; a sender that falls silent has given up."""
+    """Writes the body to disk in chunks; a sender that stops sending is given up."""
     chunk, parts, most = bytearray(), request.stream(), settings.max_model_bytes
     while True:
         try:
@@ -190,8 +198,8 @@ async def _inspect(incoming: Incoming, options: JobOptions, inspect: Inspect) ->
 def _submit(
     incoming: Incoming, options: JobOptions, live: Job | None, store: Storage, blobs: Blobs
 ) -> tuple[Job, str]:
-    """The job of this model, and whether it was `new`, `shared` or `cached`; `live` is one that
-    was there before."""
+    """The job of a model, and whether it is `new`, `shared` or `cached`; `live` is an earlier job
+    for the same work."""
     if live is not None and live.module is not None and blobs.sound(live.module):
         if not blobs.sound(incoming.digest):
             incoming.keep()
@@ -215,7 +223,7 @@ def _found(store: Storage, id: UUID) -> Job:
 
 
 def _done(store: Storage, id: UUID) -> Job:
-    """The job, done; a failed one answers with its own problem."""
+    """A job that is done; raises the problem of a failed job, and one where it is not done yet."""
     job = _found(store, id)
     if job.state == "failed" and job.problem is not None:
         raise ProblemError(job.problem)
@@ -229,6 +237,6 @@ def _done(store: Storage, id: UUID) -> Job:
 
 
 def _matches(header: str, digest: str) -> bool:
-    """RFC 9110's weak comparison, which If-None-Match asks for."""
+    """Compares an entity tag as If-None-Match does (RFC 9110's weak comparison)."""
     tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
     return any(tag in ("*", f'"{digest}"') for tag in tags)

@@ -1,4 +1,4 @@
-"""/v1/kernels: what has been tuned."""
+"""The routes of /v1/kernels: the tuned kernels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _KEY = "^[0-9a-f]{64}$"
 
 
 def router(store: Storage) -> APIRouter:
-    """The routes over a store."""
+    """The routes, given the database."""
     routes = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
     @readable(
-        routes, "", responses=problems(),
+        routes,
+        "",
+        responses=problems(),
         dependencies=[only("device", "chain", "limit", "after")],
-    )  # fmt: skip
+    )
     def listed(
         device: Word | None = None,
         chain: Annotated[Word | None, Query(description="a chain's name or key")] = None,
@@ -44,9 +46,12 @@ def router(store: Storage) -> APIRouter:
         return KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
 
     @readable(
-        routes, "/{key}", response_model=None, dependencies=[only()],
+        routes,
+        "/{key}",
+        response_model=None,
+        dependencies=[only()],
         responses={**document("Kernel"), **problems("no-such-kernel")},
-    )  # fmt: skip
+    )
     def whole(key: Annotated[str, Path(pattern=_KEY)]) -> Response:
         """The chosen candidate, its source, how it was measured; the binary is in base64."""
         found = store.kernel(key)

@@ -1,4 +1,4 @@
-"""One line a request and one a job: time, level, logger, message, then name=value pairs."""
+"""The log: a line per request and per job, with time, level, logger, message, name=value pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 class Lines(logging.Formatter):
-    """What was given as `extra` follows the message, quoted where it holds spaces."""
+    """Formats a record; the values of `extra` follow the message, quoted if they have spaces."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -35,7 +35,7 @@ def _value(value: object) -> str:
 
 
 def configure(level: str) -> None:
-    """Sends this process's log to stderr."""
+    """Sends the log of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""What Prometheus reads. The registry is the application's own, so that tests may have many."""
+"""The metrics for Prometheus. Each application has a registry of its own."""
 
 from __future__ import annotations
 
@@ -11,22 +11,30 @@ from db import Storage
 
 
 class Metrics:
-    """Counters of this process, and gauges that the database is asked for when they are read."""
+    """The counters of this process, and gauges whose values are read from the database on
+    request."""
 
     def __init__(self, store: Storage, alive: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "mcfuser_http_requests", "Requests answered.", ("method", "route", "status"),
+            "mcfuser_http_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.seconds = Histogram(
-            "mcfuser_http_request_seconds", "Time to answer.", ("method", "route"),
+            "mcfuser_http_request_seconds",
+            "Time to answer.",
+            ("method", "route"),
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.submissions = Counter(
-            "mcfuser_submissions", "Models posted, by whether the work was new, shared with a "
-            "job not yet done, or cached.", ("answer",), registry=self.registry,
-        )  # fmt: skip
+            "mcfuser_submissions",
+            "Models posted, by whether the work was new, shared with a "
+            "job not yet done, or cached.",
+            ("answer",),
+            registry=self.registry,
+        )
         self.registry.register(_Kept(store, alive))
 
     def text(self) -> bytes:
@@ -34,14 +42,14 @@ class Metrics:
 
 
 class _Kept:
-    """A collector, as prometheus_client calls what makes its figures when they are read."""
+    """A collector of prometheus_client, which computes its values when they are read."""
 
     def __init__(self, store: Storage, alive: Callable[[], int]) -> None:
         self._store = store
         self._alive = alive
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # asked for at registration, when there is nothing to read yet
+        return ()  # called at registration, before the database can be read
 
     def collect(self) -> Iterable[Metric]:
         jobs = GaugeMetricFamily("mcfuser_jobs", "Jobs by state.", labels=["state"])

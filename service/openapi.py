@@ -1,4 +1,4 @@
-"""What /openapi.json says beside what the routes' signatures tell: problems, HEAD, documents."""
+"""The parts of /openapi.json that are not in the routes' signatures: problems, HEAD, documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.problems import KINDS
 EVERYWHERE = (
     "malformed", "cross-origin", "wrong-host", "bad-option", "bug", "storage", "disk-full",
 )  # fmt: skip
-"""The problems that any address can answer with."""
+"""The problems that any path may answer with."""
 _PREFIX = "#/components/schemas/"
 _UNUSED = ("HTTPValidationError", "ValidationError")
 
@@ -22,7 +22,8 @@ Route = Callable[..., Any]
 
 
 def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, for its `responses`: of these kinds and those everywhere."""
+    """The error responses of a route, for its `responses`: problems of these kinds, and of
+    EVERYWHERE."""
     found: dict[int | str, dict[str, Any]] = {}
     for kind in dict.fromkeys((*kinds, *EVERYWHERE)):
         status, title = KINDS[kind]
@@ -37,13 +38,13 @@ def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
 
 
 def document(name: str) -> dict[int | str, dict[str, Any]]:
-    """The response of a route that serves a document as it was kept."""
+    """The response of a route that serves a kept document, whose schema has this name."""
     schema = {"$ref": f"{_PREFIX}{name}"}
     return {200: {"description": "OK", "content": {"application/json": {"schema": schema}}}}
 
 
 def readable(routes: APIRouter, path: str, **more: Any) -> Callable[[Route], Route]:
-    """Registers a function for GET and HEAD; HEAD is documented by `describe`."""
+    """Registers a function for GET and HEAD; `describe` documents HEAD."""
 
     def register(function: Route) -> Route:
         quiet = {k: v for k, v in more.items() if k != "include_in_schema"}
@@ -55,7 +56,7 @@ def readable(routes: APIRouter, path: str, **more: Any) -> Callable[[Route], Rou
 
 
 def describe(app: FastAPI) -> None:
-    """Gives the application its /openapi.json, which is made when it is first asked for."""
+    """Sets the application's /openapi.json, which is made at the first request."""
 
     def made() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -89,10 +90,10 @@ def _or_null(name: str) -> dict[str, Any]:
 
 
 def _head(get: dict[str, Any]) -> dict[str, Any]:
-    """The same operation without a body."""
-    bare = {k: v for k, v in get.items() if k not in ("responses", "operationId")}
+    """The operation HEAD for an operation GET: the same without a body."""
+    shared = {k: v for k, v in get.items() if k not in ("responses", "operationId")}
     answers = {
         status: {k: v for k, v in answer.items() if k != "content"}
         for status, answer in get["responses"].items()
     }
-    return {**bare, "operationId": f"{get['operationId']}_head", "responses": answers}
+    return {**shared, "operationId": f"{get['operationId']}_head", "responses": answers}

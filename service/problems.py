@@ -1,4 +1,4 @@
-"""What can go wrong, as RFC 9457 problem details."""
+"""The kinds of problems that requests are answered with (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ KINDS: Mapping[str, tuple[int, str]] = {
 
 
 def problem(kind: str, detail: str, **more: Any) -> dict[str, Any]:
-    """The details of one problem: type, title, status, detail."""
+    """The details of a problem: type, title, status, detail, and `more`."""
     status, title = KINDS[kind]
     name = f"urn:mcfuser:problem:{kind}"
     return {"type": name, "title": title, "status": status, "detail": detail, **more}
 
 
 class ProblemError(Exception):
-    """Answered as application/problem+json."""
+    """An error that is answered with a problem."""
 
     def __init__(
         self, details: Mapping[str, Any], headers: Mapping[str, str] | None = None

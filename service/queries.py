@@ -1,4 +1,4 @@
-"""What a request's query may say: names that the address knows, and plain words."""
+"""Checks the query of a request: only known names, and printable text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from service.problems import error
 
 LONGEST = 1000
-"""The most characters of a word in a query."""
+"""The largest number of characters of a value in a query."""
 
 
 def _plain(words: str) -> str:
@@ -24,7 +24,7 @@ Word = Annotated[str, Field(max_length=LONGEST), AfterValidator(_plain)]
 
 
 def only(*names: str) -> Any:
-    """A dependency that refuses every other name in the query."""
+    """A dependency that refuses all other names in the query."""
     return Depends(_refusing(names))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that cannot be finished for now, by no fault of theirs: they wait and lose no attempt."""
+"""Postpones jobs while the disk is full or the database does not answer: no attempt is counted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ log = logging.getLogger(__name__)
 FULL = "waiting: the disk is full"
 SILENT = "waiting: the database does not answer"
 WAIT = 30.0
-"""Seconds until such a job is tried again."""
-_PAUSE = 1.0  # s between two tries to write that a job waits
+"""Seconds until a postponed job is tried again."""
+_PAUSE = 1.0  # seconds between two attempts to write that a job waits
 
 
 def claimed(store: Storage, name: str, lease: float) -> Job | None:
-    """The next job, or None where there is none or the database does not answer."""
+    """Claims the next job; None where there is none, or the database does not answer."""
     try:
         return store.claim(name, lease)
     except StorageError as error:
@@ -28,8 +28,11 @@ def claimed(store: Storage, name: str, lease: float) -> Job | None:
 
 
 def guarded(attempt: Callable[[], str], store: Storage, claim: UUID, stop: threading.Event) -> str:
-    """How an attempt ended. One for which the disk has no room, or the database no answer, ends
-    with the job back in the queue, due in a while, as if it had not been taken."""
+    """Runs an attempt; gives how it ended.
+
+    Where the disk is full or the database does not answer, the job is queued again, due later, and
+    the attempt does not count.
+    """
     try:
         return attempt()
     except Exception as error:

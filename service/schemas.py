@@ -1,4 +1,4 @@
-"""What goes in and comes out, as JSON."""
+"""The schemas of requests and responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
 def _device(name: str) -> str:
-    # `cpu` is the worker's to probe: that takes seconds and imports tvm.
+    # The CPU is probed by workers: that takes seconds and imports tvm.
     return name if name == HOST else device_named(name).name
 
 
@@ -48,9 +48,11 @@ class JobOptions(BaseModel):
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     trials: int | None = Field(default=None, ge=1, le=1_000_000)
     timeout: Annotated[float | None, BeforeValidator(_seconds), WithJsonSchema(_TIME)] = Field(
-        default=None, gt=0, le=LONGEST,
+        default=None,
+        gt=0,
+        le=LONGEST,
         description="for the whole compile: 60, 60s, 5m or 1h; without it tuning alone is limited",
-    )  # fmt: skip
+    )
     retune: bool = Field(
         default=False, description="search kept kernels again; always a job of its own"
     )
@@ -61,7 +63,7 @@ class JobOptions(BaseModel):
 
     @property
     def tuning(self) -> tuned.TuneOptions:
-        """The same for the tuner."""
+        """The options of the tuner."""
         asked = tuned.TuneOptions(seed=self.seed, trials=self.trials, retune=self.retune)
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
@@ -92,14 +94,26 @@ class JobOut(BaseModel):
         if job.module is not None:
             href = f"/v1/jobs/{job.id}/module"
             module = {"sha256": job.module, "bytes": job.module_bytes, "href": href}
-        return cls.model_validate({
-            "id": job.id, "state": job.state, "stage": job.stage,
-            "candidates": {"done": job.done, "total": job.total}, "device": job.device,
-            "options": job.options, "model": {"sha256": job.model, "bytes": job.model_bytes},
-            "attempts": job.attempts, "due": job.due, "created": job.created,
-            "started": job.started, "finished": job.finished, "module": module,
-            "problem": job.problem, "report": job.report if whole else None, "cached": cached,
-        })  # fmt: skip
+        return cls.model_validate(
+            {
+                "id": job.id,
+                "state": job.state,
+                "stage": job.stage,
+                "candidates": {"done": job.done, "total": job.total},
+                "device": job.device,
+                "options": job.options,
+                "model": {"sha256": job.model, "bytes": job.model_bytes},
+                "attempts": job.attempts,
+                "due": job.due,
+                "created": job.created,
+                "started": job.started,
+                "finished": job.finished,
+                "module": module,
+                "problem": job.problem,
+                "report": job.report if whole else None,
+                "cached": cached,
+            }
+        )
 
 
 class JobPage(BaseModel):

@@ -1,4 +1,4 @@
-"""`mcfuser serve`: the web server and the worker processes beside it, in one blocking call."""
+"""`mcfuser serve`: runs the web server and its worker processes until it is stopped."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 
 LOAD = "service.worker:load_compiler"
-"""What gives a worker mcfuser's own compiler."""
+"""The name of the function that gives a worker mcfuser's own compiler."""
 
 
 def serve(settings: ServiceSettings, load: str = LOAD) -> None:
     """Serves until SIGINT or SIGTERM.
 
-    `load` names what gives the compiler, as `module:function`; the worker processes import it.
+    `load` names the function that gives the compiler, as `module:function`; workers import it.
     Raises InputError where the folder, the database or the port cannot be used.
     """
     with _folder(settings), _listening(settings) as listener:
@@ -44,8 +44,9 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
         if not is_loopback(listener.getsockname()[0]):
             log.warning(
                 "whoever reaches this address may post models, cancel jobs and read results: it "
-                "asks nobody who they are", extra={"host": settings.host},
-            )  # fmt: skip
+                "asks nobody who they are",
+                extra={"host": settings.host},
+            )
         store = Storage(settings.database_url)
         blobs = Blobs(settings.blobs)
         blobs.sweep()
@@ -55,16 +56,18 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
             url = f"http://{_bracketed(host)}:{port}"
             log.info("serving on %s", url, extra={"data": settings.data})
             config = uvicorn.Config(
-                app, log_config=None, access_log=False,
+                app,
+                log_config=None,
+                access_log=False,
                 timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
-            )  # fmt: skip
+            )
             _run(config, listener)
         store.close()
     log.info("stopped")
 
 
 def _run(config: uvicorn.Config, listener: socket.socket) -> None:
-    """Uvicorn raises the signal that stopped it once more at the end: here it stops there."""
+    """Ignores the signal that Uvicorn raises again, at its end, after it was stopped by it."""
 
     def done(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
@@ -80,7 +83,8 @@ def _run(config: uvicorn.Config, listener: socket.socket) -> None:
 
 @contextmanager
 def _folder(settings: ServiceSettings) -> Iterator[None]:
-    """The data folder, this server's alone on this machine: its workers' names depend on it."""
+    """Locks the data folder: one server per machine may use it, since its workers' names depend on
+    it."""
     path = settings.data / f"serve-{socket.gethostname()}.lock"
     try:
         make_folder(settings.data)
@@ -133,7 +137,7 @@ def _bracketed(host: str) -> str:
 
 
 def _name(settings: ServiceSettings) -> str:
-    """The same at the next start on this machine and folder, and nowhere else."""
+    """A name that is equal at every start on this machine with this folder, and nowhere else."""
     if settings.worker_name:
         return settings.worker_name
     folder = hashlib.sha256(os.fsencode(settings.data.resolve())).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""What the service is told by its environment."""
+"""The settings of the service, read from the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIX = "MCFUSER_"
 
 
 def _names(words: object) -> object:
-    """Host names parted by commas, as `service.hosts.host_of` gives them."""
+    """Host names, separated by commas, normalized by service.hosts.host_of."""
     if not isinstance(words, str):
         return words
     found = tuple(host_of(w.strip()) for w in words.split(",") if w.strip())
@@ -28,15 +28,15 @@ def _names(words: object) -> object:
 
 
 class ServiceSettings(BaseSettings):
-    """Each field is read from MCFUSER_<FIELD>; times are in seconds.
+    """The settings. Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
-    A model may be as large as each `max_` says (see `ModelLimits`). `inspections` models are looked
-    at at once, each with `inspect_memory` bytes beside its own for `inspect_seconds`, after waiting
-    `inspect_wait` at most. `data` holds models, modules and, unless `database` says otherwise, the
-    SQLite file. `job_memory` is what each process of a compile may take, in bytes: by default three
-    quarters of the machine's memory. Where several machines work on one database, `data` is a
-    folder that all of them share. `insecure` says that whoever reaches a `host` other than loopback
-    may use the server, and `allowed_hosts` (names parted by commas) under which names it answers.
+    Each `max_` limits the size of models (ModelLimits). `inspections` models are checked at once,
+    each for `inspect_seconds` with `inspect_memory` bytes besides its own, after waiting at most
+    `inspect_wait`. `data` is the folder for models, modules and, unless `database` is given, the
+    SQLite file; machines that share a database must share it. `job_memory` is the memory of each
+    process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
+    everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
+    commas) are the names for which it answers.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -76,14 +76,14 @@ class ServiceSettings(BaseSettings):
         return f"sqlite:///{self.data / 'mcfuser.db'}"
 
     def revealed(self) -> dict[str, Any]:
-        """Every field as JSON has it, the database's password included: for another process of
-        this server, and for no log. `ServiceSettings(**revealed)` is equal to these settings."""
+        """All fields as JSON values, for other processes of this server; never log them, since the
+        database's password is among them. `ServiceSettings(**revealed)` equals these settings."""
         database = self.database.get_secret_value() if self.database is not None else None
         return self.model_dump(mode="json") | {"database": database}
 
     @property
     def model_limits(self) -> ModelLimits:
-        """How large a model may be: each `max_` above."""
+        """The limits of a model's size, from the `max_` fields."""
         return ModelLimits(**{name: getattr(self, f"max_{name}") for name in LIMITS})
 
     @property
@@ -92,14 +92,14 @@ class ServiceSettings(BaseSettings):
 
 
 def _memory() -> int:
-    """Bytes of the machine's memory."""
+    """The size of the machine's memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read_settings(**given: object) -> ServiceSettings:
-    """The environment's settings, save for those given.
+    """The settings of the environment, with the given ones in place of theirs.
 
-    Raises InputError naming the variable that cannot be read.
+    Raises InputError, naming the variable, where one is not valid.
     """
     try:
         return ServiceSettings(**given)  # type: ignore[arg-type]

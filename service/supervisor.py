@@ -1,4 +1,4 @@
-"""Starts worker processes, replaces those that die, and takes back what the dead ones held."""
+"""Starts worker processes, replaces those that die, and takes back the jobs that they held."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from service.worker import Assignment
 
 log = logging.getLogger(__name__)
 
-_SOON, _LATE = 0.5, 30.0  # s between a worker's death and the next; doubled while it dies young
-_YOUNG = 60.0  # s
-_LOOK = 0.1  # s between two looks at whether all are alive
-_READ = 60.0  # s in which a worker has read its assignment
+_SOON, _LATE = (
+    0.5,
+    30.0,
+)  # seconds between a worker's death and its replacement; doubled while workers die young
+_YOUNG = 60.0  # seconds
+_LOOK = 0.1  # seconds between two checks of the workers
+_READ = 60.0  # seconds in which a worker reads its assignment
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for one worker. Its name outlives the worker: the next one inherits its claims."""
+    """A slot for one worker. The next worker in it has the same name, and takes back its claims."""
 
     name: str
     process: Supervised | None = None
@@ -46,20 +49,23 @@ class Supervisor:
         self._thread = threading.Thread(target=self._keep, name="supervisor", daemon=True)
 
     def alive(self) -> int:
-        """How many workers were alive when last looked, a tenth of a second ago."""
+        """The number of workers that were alive at the last check, at most a tenth of a second
+        ago."""
         return self._alive
 
     def __enter__(self) -> Self:
-        for slot in self._slots:  # what is held under these names was held when a server died
+        for slot in self._slots:  # jobs held under these names were held when a server died
             if (back := self._store.interrupted(slot.name)) > 0:
                 log.warning("took back jobs", extra={"worker": slot.name, "jobs": back})
         self._thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stop.set()
         self._thread.join()
         for slot in self._slots:

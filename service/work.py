@@ -1,4 +1,4 @@
-"""What a job's result depends on, as one hash."""
+"""The hash of everything that a job's result depends on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from service.schemas import JobOptions
 
 
 def work_key(model: str, options: JobOptions) -> str:
-    """Equal for equal models, options and code; on the CPU also for equal processors. What is to be
-    tuned again is equal to nothing."""
+    """A hash that is equal for equal models, options and code, and, for the CPU, equal processors.
+    With `retune` it is equal to no other."""
     parts = {
         "model": model,
         "options": options.model_dump(mode="json"),
@@ -30,7 +30,7 @@ def work_key(model: str, options: JobOptions) -> str:
 
 @cache
 def processor() -> str:
-    """The instructions that this machine's CPU has, hashed where the system lists them."""
+    """A hash of the instruction sets of this machine's CPU, as the system lists them."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     told = sorted({x for x in lines if x.startswith(("flags", "Features", "model name"))})

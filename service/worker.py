@@ -1,6 +1,6 @@
-"""A worker: claims jobs and compiles them, one at a time.
+"""A worker, which claims jobs and compiles them, one at a time.
 
-`python -m service.worker` runs one by itself; `mcfuser serve` starts its own.
+`python -m service.worker` runs a single worker; `mcfuser serve` starts its own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from service.room import claimed, guarded
 from service.schemas import JobOptions
 from service.settings import ServiceSettings, read_settings
 
-log = logging.getLogger("service.worker")  # also where it is the main program
+log = logging.getLogger("service.worker")  # not __name__, which is __main__ if run by itself
 
 
 class CompiledOutput(Protocol):
-    """A compiled module and what is said of it."""
+    """A compiled module and its report, as a compiler gives them."""
 
     @property
     def module(self) -> bytes: ...
@@ -47,7 +47,7 @@ CompilerFactory = Callable[[ServiceSettings], CompileFunction]
 
 
 def load_compiler(settings: ServiceSettings) -> CompileFunction:
-    """mcfuser's own compiler, which works in a process that can be ended at once."""
+    """mcfuser's own compiler, which compiles in a process that can be ended at any time."""
     from service.compiler import Compiler as Confining
 
     return Confining(settings)
@@ -55,8 +55,8 @@ def load_compiler(settings: ServiceSettings) -> CompileFunction:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is told by the server that starts it: its settings and its name, and what
-    gives it a compiler: a Load by name, as `service.worker:load_compiler`."""
+    """What a server tells a worker that it starts: the settings, the worker's name, and `load`, the
+    name of a CompilerFactory, as `service.worker:load_compiler`."""
 
     settings: ServiceSettings
     load: str
@@ -74,15 +74,20 @@ class Assignment:
 
     def loaded(self) -> CompilerFactory:
         module, _, function = self.load.partition(":")
-        found: CompilerFactory = getattr(import_module(module), function)
-        return found
+        factory: CompilerFactory = getattr(import_module(module), function)
+        return factory
 
 
 def work(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, compiler: CompileFunction, name: str,
-    stop: threading.Event, abort: Callable[[], None],
-) -> None:  # fmt: skip
-    """Does jobs until `stop` is set; `abort` ends a compile that hears no interruption."""
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    compiler: CompileFunction,
+    name: str,
+    stop: threading.Event,
+    abort: Callable[[], None],
+) -> None:
+    """Does jobs until `stop` is set; `abort` ends a compile that cannot be interrupted."""
     while not stop.is_set():
         job = claimed(store, name, settings.lease)
         if job is None:
@@ -92,20 +97,30 @@ def work(
 
 
 def perform(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, compiler: CompileFunction, job: Job,
-    stop: threading.Event, abort: Callable[[], None],
-) -> None:  # fmt: skip
-    """Does one claimed job, and writes down how it ended if the claim still holds then."""
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    compiler: CompileFunction,
+    job: Job,
+    stop: threading.Event,
+    abort: Callable[[], None],
+) -> None:
+    """Does one claimed job, and records how it ended if the claim is still valid then."""
     begun = time.monotonic()
     with Claim(store, job, settings, stop, abort) as claim:
         ended = guarded(
             lambda: _attempt(store, blobs, compiler, job, claim), store, claim.token, stop
         )
     log.info(
-        "job %s", ended,
-        extra={"job": job.id, "device": job.device, "attempt": job.attempts,
-               "seconds": time.monotonic() - begun},
-    )  # fmt: skip
+        "job %s",
+        ended,
+        extra={
+            "job": job.id,
+            "device": job.device,
+            "attempt": job.attempts,
+            "seconds": time.monotonic() - begun,
+        },
+    )
 
 
 def _attempt(
@@ -149,9 +164,9 @@ def _crash(error: Stopped) -> dict[str, Any]:
 
 
 def run(settings: ServiceSettings, load: CompilerFactory, name: str) -> None:
-    """The whole life of a worker process; returns after SIGTERM or SIGINT.
+    """Runs a worker process until SIGTERM or SIGINT.
 
-    No two processes may have one name at a time: what is held under it was a dead one's.
+    Two processes must not have the same name: the jobs held under it are taken back at the start.
     """
     logs.configure(settings.log_level)
     os.umask(0o077)
@@ -169,14 +184,14 @@ def run(settings: ServiceSettings, load: CompilerFactory, name: str) -> None:
 
 
 def _end_group() -> NoReturn:
-    """Ends this process at once, and what it started where that is a group of its own."""
+    """Ends this process at once, and its process group if it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(os.EX_SOFTWARE)  # not of its own group, or the first process of a container
+    os._exit(os.EX_SOFTWARE)  # it leads no group, or is the first process of a container
 
 
 def main() -> int:
-    """One worker by itself, for a database that others use too."""
+    """Runs a single worker on a database that other workers may use, too."""
     try:
         settings = read_settings()
         run(

@@ -1,4 +1,4 @@
-"""A worker that `mcfuser serve` has started; see `service.supervisor`."""
+"""The process of a worker that `mcfuser serve` has started (service.supervisor)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from service.worker import Assignment, run
 
 
 def main() -> None:
-    """Does the assignment that standard input holds."""
+    """Runs the worker of the assignment on standard input."""
     assignment = Assignment.from_json(sys.stdin.read())
     run(assignment.settings, assignment.loaded(), assignment.name)

@@ -1,1 +1,1 @@
-"""What users write: shapes, durations, files that they name."""
+"""Parses what users write: shapes, durations, paths of files."""

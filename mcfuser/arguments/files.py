@@ -1,4 +1,4 @@
-"""Files that a user names: read whole, or refused in one sentence."""
+"""Reads files that a user names; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from mcfuser.errors import InputError
 
 LARGEST = 64 << 20
-"""The most bytes of a JSON file."""
+"""The largest size of a JSON file, in bytes."""
 
 
 def check_readable(path: Path, what: str) -> None:
-    """Raises InputError where the path is no regular file that can be opened: a pipe may never end,
-    and a device never does. `what` names the file in errors, as `model 'x'`."""
+    """Raises InputError where a path is no regular file that can be opened; `what` names it.
+
+    Pipes and devices are refused because they may never end.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -26,15 +28,15 @@ def check_readable(path: Path, what: str) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{what} cannot be read: {reason}") from None
     if not stat.S_ISREG(kind):
-        found = "a folder" if stat.S_ISDIR(kind) else "a pipe, socket or device"
-        raise InputError(f"{what} cannot be read: it is {found}, not a file")
+        actual = "a folder" if stat.S_ISDIR(kind) else "a pipe, socket or device"
+        raise InputError(f"{what} cannot be read: it is {actual}, not a file")
 
 
 def read_json(path: Path, what: str) -> dict[str, object]:
-    """The object that a JSON file holds; `what` names the file in errors, as `chain file 'x'`.
+    """The object that a JSON file holds; `what` names the file in messages: `chain file 'x'`.
 
     Raises InputError where the file cannot be read, is larger than LARGEST, is not JSON, holds
-    something other than an object, or nests deeper than Python's reader follows.
+    something other than an object, or is nested too deep for Python's reader.
     """
     check_readable(path, what)
     try:

@@ -1,4 +1,4 @@
-"""Shapes of inputs as people write them, read the same by the command and over HTTP."""
+"""Parses shapes of inputs, for the command and for HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
     Raises InputError where a word is of another form or an input is named twice.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    by_name: dict[str, tuple[int, ...]] = {}
     for word in words:
         name, _, numbers = word.rpartition("=")
         extents = numbers.split("x")
@@ -23,10 +23,10 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise InputError(
                 f"shape '{_short(word)}' is not of the form input=1x128, extents at least 1"
             )
-        if name in found:
+        if name in by_name:
             raise InputError(f"shape of input '{_short(name)}' is given twice")
-        found[name] = tuple(int(e) for e in extents)
-    return found
+        by_name[name] = tuple(int(e) for e in extents)
+    return by_name
 
 
 def _short(words: str) -> str:

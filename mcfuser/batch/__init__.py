@@ -1,1 +1,1 @@
-"""Many models compiled and checked in one go, as a CI job does: `mcfuser batch zoo.toml`."""
+"""Compiles and checks many models, as a CI job does: `mcfuser batch zoo.toml`."""

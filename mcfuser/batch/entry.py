@@ -1,4 +1,4 @@
-"""One entry compiled and checked, each in a process of its own that may die of it."""
+"""Compiles and checks one entry, each step in a process of its own, which may die."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mcfuser.batch.zoo import Entry
 from mcfuser.process.command import run_command
 
 TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1}
-"""The largest error that passes, by the type of an input or output; `_EXACT` for any other type."""
+"""The largest error that passes, by the type of inputs and outputs; _EXACT for other types."""
 _EXACT = 1e-4
 MODULE = "mcfuser.cli.command"
-"""Its `main` is the `mcfuser` command."""
+"""The module whose `main` is the `mcfuser` command."""
 
 
 class Unwanted(Exception):
-    """The batch has no time left, or was interrupted, while an entry was under way."""
+    """An entry is abandoned, because the batch has no time left or was interrupted."""
 
 
 Wanted = Callable[[], bool]
@@ -31,8 +31,8 @@ Wanted = Callable[[], bool]
 def do(entry: Entry, folder: Path, refused: str | None, wanted: Wanted) -> Outcome:
     """Compiles an entry into a folder and compares the module with onnxruntime.
 
-    `refused` tells why there is no such device to run the module on; it is not checked then.
-    `wanted` is asked ten times a second. Raises Unwanted where it says no.
+    `refused` says why modules for its device cannot run here, if so: it is not checked then.
+    `wanted` is called ten times a second; where it returns False, Unwanted is raised.
     """
     begun = time.monotonic()
     failed = _compiled(entry, folder, wanted)
@@ -40,51 +40,61 @@ def do(entry: Entry, folder: Path, refused: str | None, wanted: Wanted) -> Outco
         return Outcome("failed", failed, time.monotonic() - begun)
     report = _object((folder / "report.json").read_bytes())
     chains = report.get("chains", [])
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "chains": len(chains),
         "fused": sum(bool(c["fused"]) for c in chains),
         "module": file_hash(folder / "module.so"),
     }
     if refused is not None:
         seconds = time.monotonic() - begun
-        return Outcome("unchecked", f"compiled, not checked: {refused}", seconds, **told)
-    return _checked(entry, folder, report, told, begun, wanted)
+        return Outcome("unchecked", f"compiled, not checked: {refused}", seconds, **summary)
+    return _checked(entry, folder, report, summary, begun, wanted)
 
 
 def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
-    """Compiles; why that failed, None where it did not."""
+    """Compiles an entry; gives the reason where that failed, else None."""
     o = entry.options
     words = [
-        "compile", str(entry.model), "-o", str(folder), "--device", entry.device,
-        "--seed", str(o.seed),
+        "compile",
+        str(entry.model),
+        "-o",
+        str(folder),
+        "--device",
+        entry.device,
+        "--seed",
+        str(o.seed),
         *(("--timeout", f"{o.timeout:f}s") if o.timeout is not None else ()),
         *(("--trials", str(o.trials)) if o.trials is not None else ()),
         *(f"--shape={s}" for s in entry.shapes),
-    ]  # fmt: skip
+    ]
     return _ran(words, None, folder / "log.txt", o.limit, wanted)
 
 
 def _checked(
-    entry: Entry, folder: Path, report: Mapping[str, Any], told: Mapping[str, Any],
-    begun: float, wanted: Wanted,
-) -> Outcome:  # fmt: skip
+    entry: Entry,
+    folder: Path,
+    report: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    begun: float,
+    wanted: Wanted,
+) -> Outcome:
     answer = folder / "check.json"
     words = ["run", str(folder), "--check", str(entry.model), "--json"]
     try:
         failed = _ran(words, answer, folder / "log.txt", entry.options.limit, wanted)
-        found = _object(answer.read_bytes())
+        comparison = _object(answer.read_bytes())
     finally:
         answer.unlink(missing_ok=True)
     seconds = time.monotonic() - begun
     if failed is not None:
-        return Outcome("failed", f"compiled, not checked: {failed}", seconds, **told)
-    error, tolerance = float(found["error"]), entry.options.tolerance or _tolerance(report)
-    times = (found["mcfuser_seconds"], found["onnxruntime_seconds"])
+        return Outcome("failed", f"compiled, not checked: {failed}", seconds, **summary)
+    error, tolerance = float(comparison["error"]), entry.options.tolerance or _tolerance(report)
+    times = (comparison["mcfuser_seconds"], comparison["onnxruntime_seconds"])
     reason = None
     if not error <= tolerance:
         reason = f"its outputs differ from onnxruntime's by {error:.1e}, more than {tolerance:.1e}"
     state, finite = "disagreed" if reason else "passed", error if math.isfinite(error) else None
-    return Outcome(state, reason, seconds, finite, tolerance, *times, **told)  # type: ignore[arg-type]
+    return Outcome(state, reason, seconds, finite, tolerance, *times, **summary)  # type: ignore[arg-type]
 
 
 def _tolerance(report: Mapping[str, Any]) -> float:
@@ -93,9 +103,9 @@ def _tolerance(report: Mapping[str, Any]) -> float:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none: the process has said why."""
-    found = json.loads(data) if data.strip() else {}
-    return found if isinstance(found, dict) else {}
+    """A JSON object; an empty one where the process that should write it has failed."""
+    document = json.loads(data) if data.strip() else {}
+    return document if isinstance(document, dict) else {}
 
 
 # --- the process ----------------------------------------------------------------------------
@@ -104,8 +114,11 @@ def _object(data: bytes) -> dict[str, Any]:
 def _ran(
     words: Sequence[str], output: Path | None, log: Path, limit: float, wanted: Wanted
 ) -> str | None:
-    """Runs the command with these words, its messages added to the log and what it prints to
-    `output`. None where it succeeds, else why it did not. Raises Unwanted."""
+    """Runs the command with these arguments, for `limit` seconds at most; gives the reason where it
+    failed, else None.
+
+    Its messages are appended to the log, and its output to `output`. Raises Unwanted.
+    """
 
     def check() -> None:
         if not wanted():

@@ -1,4 +1,4 @@
-"""What an entry of a zoo came to."""
+"""The outcome of an entry of a zoo."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 EntryState = Literal["passed", "unchecked", "disagreed", "failed", "not run"]
-"""`unchecked` compiled for a device that is not at hand. `not run`: no time was left, or the batch
-was interrupted; how far it came is not kept."""
+"""`unchecked`: compiled for a device that is not at hand. `not run`: no time was left, or the batch
+was interrupted; a part that was done is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The state and, unless it is `passed`, the reason in a sentence.
 
-    `seconds` is what compiling and checking took. `error` is the norm-wise relative error against
+    `seconds` is the time of compiling and checking. `error` is the norm-wise relative error against
     onnxruntime, None where it is not known or not finite, and `tolerance` the largest that passes.
     The times are of one run of the module and of onnxruntime, in seconds. `chains` counts the
     chains found, `fused` those that became one kernel. `module` is the hash of module.so.
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """It compiled, and nothing shows that it is wrong."""
+        """Whether the model compiled, and no check failed."""
         return self.state in ("passed", "unchecked")
 
     @property
@@ -47,10 +47,17 @@ class Outcome:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Outcome:
-        """Raises TypeError or ValueError where the document is none of an outcome's."""
+        """Raises TypeError or ValueError where the document has another form."""
         outcome = Outcome(**document)
-        numbers = (outcome.seconds, outcome.error, outcome.tolerance, outcome.mcfuser_seconds,
-                   outcome.onnxruntime_seconds, outcome.chains, outcome.fused)  # fmt: skip
+        numbers = (
+            outcome.seconds,
+            outcome.error,
+            outcome.tolerance,
+            outcome.mcfuser_seconds,
+            outcome.onnxruntime_seconds,
+            outcome.chains,
+            outcome.fused,
+        )
         if outcome.state not in get_args(EntryState) or not all(_number(n) for n in numbers):
             raise ValueError("no outcome of this version's")
         if not all(w is None or isinstance(w, str) for w in (outcome.reason, outcome.module)):

@@ -1,4 +1,4 @@
-"""What a batch came to, for programs: one JSON document, and JUnit's XML for CI systems."""
+"""The results of a batch for programs: a JSON document, and JUnit's XML for CI systems."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from mcfuser.batch.run import Done
 from mcfuser.batch.zoo import printable
 from mcfuser.revision import revision
 
-# Characters that no XML document may hold, escaped or not.
+# Characters that XML documents must not hold, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All entries of a zoo, in its order. `seconds` is how long the batch took; `interrupted` says
-    that a signal ended it."""
+    """The outcomes of all entries of a zoo, in its order.
+
+    `seconds` is the time that the batch took; `interrupted` says that a signal ended it.
+    """
 
     zoo: str
     begun: datetime
@@ -33,7 +35,7 @@ class Batch:
 
     @property
     def counts(self) -> dict[EntryState, int]:
-        """How many entries are in each state that there is."""
+        """The number of entries in each state that occurs."""
         return dict(Counter(d.outcome.state for d in self.done))
 
     @property
@@ -42,7 +44,7 @@ class Batch:
 
     @property
     def status(self) -> int:
-        """0: all is well; 1: a model failed or disagreed; 3: some were not run."""
+        """The exit status. 0: all is well; 1: a model failed or disagreed; 3: some were not run."""
         if any(d.outcome.bad for d in self.done):
             return 1
         return 3 if any(d.outcome.state == "not run" for d in self.done) else 0
@@ -74,7 +76,7 @@ def _entry(done: Done) -> dict[str, Any]:
 
 
 def as_junit(batch: Batch) -> str:
-    """A suite for each device and a case for each entry; what this batch did not do is skipped."""
+    """JUnit's XML: a suite per device and a case per entry; entries not done now are skipped."""
     root = ElementTree.Element("testsuites", {"name": "mcfuser batch", **_totals(batch.done)})
     for device in dict.fromkeys(d.entry.device for d in batch.done):
         of_device = [d for d in batch.done if d.entry.device == device]
@@ -100,9 +102,12 @@ def _totals(done: Sequence[Done]) -> dict[str, str]:
 def _case(suite: ElementTree.Element, done: Done) -> None:
     name = " ".join((done.entry.name, *done.entry.shapes))
     case = ElementTree.SubElement(
-        suite, "testcase", classname=_xml(done.entry.device), name=_xml(name),
+        suite,
+        "testcase",
+        classname=_xml(done.entry.device),
+        name=_xml(name),
         time=f"{_spent(done):.3f}",
-    )  # fmt: skip
+    )
     reason = _xml(done.outcome.reason or "")
     why = skipped(done)
     if done.outcome.bad:
@@ -113,7 +118,7 @@ def _case(suite: ElementTree.Element, done: Done) -> None:
 
 
 def skipped(done: Done) -> str | None:
-    """Why this batch did not do the whole of an entry, if so."""
+    """Why this batch did not compile and check an entry; None where it did."""
     if done.unchanged:
         return f"unchanged: {done.outcome.reason or 'it passed before'}"
     return done.outcome.reason if done.outcome.state in ("unchecked", "not run") else None

@@ -1,4 +1,4 @@
-"""A zoo's entries done, some at once, until there is no time left."""
+"""Compiles and checks the entries of a zoo, several at once, until no time is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcfuser.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device's key, and why modules for it cannot be run here (None: they can)."""
+    """A device's key, and why modules for it cannot run here; None where they can."""
 
     key: str
     refused: str | None
@@ -26,7 +26,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An entry and what it came to; `unchanged` says that an earlier batch found that out."""
+    """An entry with its outcome; `unchanged` says that the outcome is an earlier batch's."""
 
     entry: Entry
     key: str
@@ -36,7 +36,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An entry, the hash of all that its outcome depends on, and the device that it is for."""
+    """An entry to do, the hash of everything that its outcome depends on, and its device."""
 
     entry: Entry
     key: str
@@ -44,7 +44,7 @@ class Work:
 
 
 def works(entries: Sequence[Entry]) -> list[Work]:
-    """What is to be done for these entries. Raises InputError where a model cannot be read."""
+    """The work of these entries. Raises InputError where a model cannot be read."""
     targets = {name: _target(name) for name in dict.fromkeys(e.device for e in entries)}
     return [Work(e, _key(e, targets[e.device]), targets[e.device]) for e in entries]
 
@@ -68,12 +68,12 @@ def _key(entry: Entry, target: Target) -> str:
 def run(
     given: Sequence[Work], folder: Path, jobs: int, spent: Callable[[], bool]
 ) -> Generator[Done]:
-    """Gives each entry as soon as it is done: first those that are known already, then the others,
-    begun in their order and `jobs` of them at once.
+    """Yields each entry when it is done: first those whose outcome is kept, then the others, begun
+    in their order, `jobs` at a time.
 
-    An entry's outcome is kept below `folder` before it is given. Once `spent` says so, what is
-    under way is ended, and it and the rest are not run. Whoever leaves this iterator early, as an
-    interrupt does, ends what is under way.
+    An outcome is kept below `folder` before it is yielded. Once `spent` returns True, the entries
+    being done are ended, and they and the rest are not run. They are also ended where the caller
+    leaves this iterator early, as an interrupt does.
     """
     left = []
     for work in given:
@@ -82,16 +82,16 @@ def run(
             left.append(work)
         else:
             yield Done(work.entry, work.key, outcome, unchanged=True)
-    over = threading.Event()
+    ended = threading.Event()
     with ThreadPoolExecutor(jobs) as pool:
         try:
             futures = [
-                pool.submit(_done, w, folder, lambda: not (over.is_set() or spent())) for w in left
+                pool.submit(_done, w, folder, lambda: not (ended.is_set() or spent())) for w in left
             ]
             for future in as_completed(futures):
                 yield future.result()
         finally:
-            over.set()
+            ended.set()
 
 
 def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
@@ -104,11 +104,11 @@ def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
         state.keep(where, work.key, outcome)
     except Unwanted:
         return left_out(work)
-    except (InputError, OSError) as error:  # a full disk is this entry's failure, not the batch's
-        outcome = Outcome("failed", f"what it came to cannot be kept: {error}")
+    except (InputError, OSError) as error:  # a full disk fails this entry, not the batch
+        outcome = Outcome("failed", f"its outcome cannot be kept: {error}")
     return Done(work.entry, work.key, outcome)
 
 
 def left_out(work: Work) -> Done:
-    """An entry that there was no time for."""
+    """The outcome of an entry for which no time was left."""
     return Done(work.entry, work.key, Outcome("not run", "no time was left for it"))

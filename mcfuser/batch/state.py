@@ -1,4 +1,4 @@
-"""What a batch keeps of its entries, so that a later one need not do them again.
+"""Keeps the outcomes of a batch's entries, so that later batches need not do them again.
 
 Each entry has a folder with module.so, report.json, log.txt and, written last, outcome.json.
 """
@@ -27,9 +27,9 @@ _LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "triton", "onnx", "onnxruntime", "
 
 
 def work_key(entry: Entry, device: str, at_hand: bool) -> str:
-    """Equal where an entry's outcome must be: for equal bytes of the model, options and code.
+    """A hash of everything that an entry's outcome depends on: the model's bytes, options and code.
 
-    `device` is the device's own key; whether it is `at_hand` decides whether modules are checked.
+    `device` is the device's key; whether it is `at_hand` decides whether the module is checked.
     Raises InputError where the model cannot be read.
     """
     parts = {
@@ -44,7 +44,7 @@ def work_key(entry: Entry, device: str, at_hand: bool) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """The sha256 of a file; raises InputError where it cannot be read."""
+    """The SHA-256 of a file; raises InputError where it cannot be read."""
     check_readable(path, f"'{path}'")
     try:
         with path.open("rb") as file:
@@ -54,9 +54,9 @@ def file_hash(path: Path) -> str:
 
 
 def known(folder: Path, key: str) -> Outcome | None:
-    """The good outcome that the folder holds for this key, its module still there and whole.
+    """The kept outcome for a key, if it was good and its module is still there and unchanged.
 
-    What failed before is tried again: a machine's bad hour is no property of a model.
+    An entry that failed before is done again: the cause may have been the machine.
     """
     try:
         document = json.loads((folder / OUTCOME).read_bytes())
@@ -72,13 +72,13 @@ def known(folder: Path, key: str) -> Outcome | None:
 
 
 def keep(folder: Path, key: str, outcome: Outcome) -> None:
-    """Keeps the outcome, whole or not at all."""
+    """Keeps an outcome; it is written atomically."""
     document = {"key": key, "outcome": outcome.to_json()}
     write(folder / OUTCOME, json.dumps(document, indent=2) + "\n")
 
 
 def forget(folder: Path) -> None:
-    """Before an entry is done anew: what was kept of it is not its outcome any more."""
+    """Removes what is kept of an entry, before it is done again. Raises InputError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (OUTCOME, "module.so", "report.json", "log.txt"):
@@ -88,7 +88,7 @@ def forget(folder: Path) -> None:
 
 
 def write(path: Path, words: str) -> None:
-    """Writes a text file, whole or not at all. Raises InputError where that cannot be."""
+    """Writes a text file atomically. Raises InputError where that fails."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
@@ -107,7 +107,7 @@ def write(path: Path, words: str) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Makes the folder and holds it: one batch at a time writes to it. Raises InputError."""
+    """Makes a folder and locks it: one batch at a time may write to it. Raises InputError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""What a batch came to, for people: a line for each entry, and a page in Markdown."""
+"""The results of a batch for people: a line for each entry, and a page in Markdown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mcfuser.batch.run import Done
 from mcfuser.batch.zoo import printable
 
 ROWS = 500
-"""The most rows of the page's table: a job's summary on GitHub holds a mebibyte."""
+"""The largest number of rows of the table: a job's summary on GitHub may have a mebibyte."""
 _LONGEST = 300  # characters of a cell
 
 _ORDER: tuple[EntryState, ...] = ("disagreed", "failed", "not run", "unchecked", "passed")
 
 
 def line(done: Done) -> str:
-    """An entry in one line: its title, its state and what is known of it."""
+    """An entry in one line: its title, its state, and its error and time or the reason."""
     again = " (unchanged)" if done.unchanged else ""
     return f"{printable(done.entry.title)}: {done.outcome.state}{again}{_details(done.outcome)}"
 
@@ -36,7 +36,7 @@ def totals(batch: Batch) -> str:
 
 
 def page(batch: Batch) -> str:
-    """The summary in Markdown; what needs a look comes first."""
+    """The summary in Markdown; failures come first."""
     ordered = sorted(batch.done, key=lambda d: _ORDER.index(d.outcome.state))
     rows = [
         "| model | device | shapes | result | error | mcfuser / onnxruntime | fused chains |",
@@ -58,13 +58,20 @@ def _row(done: Done) -> str:
     why = "" if o.reason is None else f": {_cell(o.reason)}"
     result = state + (" (unchanged)" if done.unchanged else "") + why
     fused = f"{o.fused} of {o.chains}" if o.chains else "-"
-    cells = (_cell(done.entry.name), done.entry.device, _cell(" ".join(done.entry.shapes)), result,
-             _error(o), _ratio(o), fused)  # fmt: skip
+    cells = (
+        _cell(done.entry.name),
+        done.entry.device,
+        _cell(" ".join(done.entry.shapes)),
+        result,
+        _error(o),
+        _ratio(o),
+        fused,
+    )
     return f"| {' | '.join(cells)} |"
 
 
 def _cell(words: str) -> str:
-    """Plain words in a cell of a table, whatever they hold."""
+    """A text as a cell of a Markdown table, with special characters escaped."""
     flat = " ".join(printable(words).split())[:_LONGEST]
     return re.sub(r"([\\`*_\[\]|~#!$])", r"\\\1", html.escape(flat, quote=False))
 

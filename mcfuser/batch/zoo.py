@@ -20,11 +20,11 @@ from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
 
 LARGEST = 1 << 20
-"""Bytes of the largest zoo file that is read."""
+"""The largest size of a zoo file, in bytes."""
 MOST = 10_000
-"""The most entries that one zoo may have, and the most files that one pattern may match."""
+"""The largest number of entries of a zoo, and of files that one pattern matches."""
 LIMIT = 1800.0
-"""Seconds of an entry's `limit`, besides twice its `timeout`, where the zoo gives none."""
+"""The default of an entry's `limit`, in seconds, to which twice its `timeout` is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BatchOptions:
     """How an entry is compiled and checked.
 
     `seed`, `trials` and `timeout` (seconds) are those of `mcfuser compile`. `limit` is the longest
-    that compiling may take before it is ended, and then checking, seconds. `tolerance` is the
+    that compiling may take, and checking after it, in seconds. `tolerance` is the
     largest norm-wise relative error against onnxruntime; None leaves it to the types of inputs and
     outputs.
     """
@@ -46,7 +46,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model on one device at one set of input shapes.
+    """One model, for one device, with one set of input shapes.
 
     `name` is the path of the model below the zoo's folder, as the zoo's author wrote it or as a
     pattern matched it. `shapes` are written as for the command: `input_ids=1x128`.
@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def folder(self) -> str:
-        """The name of the folder for what the entry comes to; no two entries share one."""
+        """The name of the folder for the entry's results; different entries have different ones."""
         identity = "\0".join((self.name, self.device, *self.shapes)).encode(
             errors="surrogateescape"
         )
@@ -73,7 +73,7 @@ class Entry:
         return f"{told}-{hashlib.sha256(identity).hexdigest()[:8]}"
 
     def to_json(self) -> dict[str, Any]:
-        """What the entry is, without where the machine at hand keeps its model."""
+        """The entry as JSON, without the path of the model on this machine."""
         return {
             "name": printable(self.name),
             "device": self.device,
@@ -83,31 +83,31 @@ class Entry:
 
 
 def printable(words: str) -> str:
-    """The text without bytes that are no characters, which a file's name may hold."""
+    """A text with replacement characters for bytes that are no UTF-8, as file names may have."""
     return words.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def read_zoo(path: Path) -> tuple[Entry, ...]:
     """The entries of a zoo, in the order in which the file names them.
 
-    Raises InputError in one sentence where the file cannot be read, is not of the form that
+    Raises InputError where the file cannot be read, is not of the form that
     docs/batch.md describes, or names a model that is not there.
     """
     document = _document(path)
     zoo = _validated(_Zoo, document, f"zoo '{path}'")
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for number, table in enumerate(zoo.models, 1):
         where = f"zoo '{path}', models number {number}"
         model = _validated(_Model, {**document.get("defaults", {}), **table}, where)
         for entry in _entries(model, path.absolute().parent, where):
-            if found.setdefault(entry.folder, entry) != entry:
+            if entries.setdefault(entry.folder, entry) != entry:
                 raise InputError(
                     f"{where}: '{printable(entry.title)}' stands in an earlier table with other "
                     "options; name it once"
                 )
-            if len(found) > MOST:
+            if len(entries) > MOST:
                 raise InputError(f"zoo '{path}' has more than {MOST} entries; divide it")
-    return tuple(found.values())
+    return tuple(entries.values())
 
 
 # --- the form of the file -------------------------------------------------------------------
@@ -148,12 +148,13 @@ F = TypeVar("F", bound=_Form)
 
 
 class _Defaults(_Form):
-    """What holds for every model that does not say otherwise."""
+    """The defaults of every model."""
 
     devices: Annotated[
         list[Annotated[str, AfterValidator(_device)]],
-        BeforeValidator(_listed), Field(min_length=1, max_length=64),
-    ] = [HOST]  # fmt: skip
+        BeforeValidator(_listed),
+        Field(min_length=1, max_length=64),
+    ] = [HOST]
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     timeout: _Duration | None = None
@@ -205,7 +206,7 @@ def _validated(form: type[F], document: Mapping[str, Any], where: str) -> F:
 
 
 def _line(words: str) -> str:
-    """At most so much of a text as fits a sentence, on one line."""
+    """A text on one line, shortened to fit a message."""
     flat = " ".join(words.split())
     return flat if len(flat) <= 120 else flat[:117] + ".."
 
@@ -230,11 +231,11 @@ def _files(words: str, folder: Path, where: str) -> list[str]:
         matched = list(islice(glob.iglob(words, root_dir=folder, recursive=True), MOST + 1))
     except (OSError, ValueError, re.error, RecursionError) as error:
         raise InputError(f"{where}: {_line(repr(words))} is no path: {_line(str(error))}") from None
-    found = sorted(name for name in matched if os.path.isfile(folder / name))
-    if not found:
+    files = sorted(name for name in matched if os.path.isfile(folder / name))
+    if not files:
         raise InputError(
             f"{where}: no file {_line(repr(words))} lies in '{folder}'; correct 'files'"
         )
     if len(matched) > MOST:
         raise InputError(f"{where}: {_line(repr(words))} matches more than {MOST} files; divide it")
-    return found
+    return files

@@ -65,4 +65,4 @@ __all__ = [
     "to_json",
     "unfused_cut",
     "without_dead",
-]  # fmt: skip
+]

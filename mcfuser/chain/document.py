@@ -37,9 +37,13 @@ def parse_operator(line: str) -> Operator:
         reducer = "sum" if match["reduce"] == "sum" else "max"
     domain = parse(match["domain"]) if match["domain"] else None
     return Operator(
-        match["out"], _names(match["axes"]), parse(match["body"]), reducer,
-        _names(match["over"] or ""), domain,
-    )  # fmt: skip
+        match["out"],
+        _names(match["axes"]),
+        parse(match["body"]),
+        reducer,
+        _names(match["over"] or ""),
+        domain,
+    )
 
 
 def _names(words: str) -> tuple[str, ...]:
@@ -143,7 +147,10 @@ def _tensor(name: str, value: Mapping[str, object]) -> Tensor:
         raise TypeError(f"'constant' of tensor '{name}' is true or false, not {_brief(constant)}")
     shape = tuple(d if isinstance(d, str) else _whole(d) for d in _list(value["shape"]))
     return Tensor(
-        name, shape, _word(value.get("dtype", "float32")), constant,
+        name,
+        shape,
+        _word(value.get("dtype", "float32")),
+        constant,
         tuple(_whole(s) for s in _list(strides)) if strides is not None else None,
         _whole(value.get("offset", 0)),
-    )  # fmt: skip
+    )

@@ -18,11 +18,13 @@ def gemm(batch: int, m: int, n: int, k: int, h: int, dtype: str = "float32") -> 
     extents = {"b": batch, "m": m, "n": n, "k": k, "h": h}
     c = f"{dtype}(C[b, m, n])" if dtype != "float32" else "C[b, m, n]"
     return _build(
-        f"gemm:{batch},{m},{n},{k},{h}", extents, dtype,
-        {"A": "bmk", "B": "bkn", "D": "bnh"}, {"E": "bmh"},
-        ["C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]",
-         f"E[b, m, h] = sum[n] {c} * D[b, n, h]"],
-    )  # fmt: skip
+        f"gemm:{batch},{m},{n},{k},{h}",
+        extents,
+        dtype,
+        {"A": "bmk", "B": "bkn", "D": "bnh"},
+        {"E": "bmh"},
+        ["C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]", f"E[b, m, h] = sum[n] {c} * D[b, n, h]"],
+    )
 
 
 def attention(heads: int, m: int, n: int, k: int, h: int, dtype: str = "float32") -> Chain:
@@ -30,30 +32,42 @@ def attention(heads: int, m: int, n: int, k: int, h: int, dtype: str = "float32"
     extents = {"b": heads, "m": m, "n": n, "k": k, "h": h}
     p = f"{dtype}(P[b, m, n])" if dtype != "float32" else "P[b, m, n]"
     return _build(
-        f"attention:{heads},{m},{n},{k},{h}", extents, dtype,
-        {"Q": "bmk", "K": "bnk", "V": "bnh"}, {"O": "bmh"},
-        ["S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]",
-         f"X[b, m, n] = S[b, m, n] * {1 / math.sqrt(k)!r}",
-         "R[b, m] = max[n] X[b, m, n]",
-         "P[b, m, n] = exp(X[b, m, n] - R[b, m])",
-         "Z[b, m] = sum[n] P[b, m, n]",
-         f"U[b, m, h] = sum[n] {p} * V[b, n, h]",
-         "O[b, m, h] = U[b, m, h] / Z[b, m]"],
-    )  # fmt: skip
+        f"attention:{heads},{m},{n},{k},{h}",
+        extents,
+        dtype,
+        {"Q": "bmk", "K": "bnk", "V": "bnh"},
+        {"O": "bmh"},
+        [
+            "S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]",
+            f"X[b, m, n] = S[b, m, n] * {1 / math.sqrt(k)!r}",
+            "R[b, m] = max[n] X[b, m, n]",
+            "P[b, m, n] = exp(X[b, m, n] - R[b, m])",
+            "Z[b, m] = sum[n] P[b, m, n]",
+            f"U[b, m, h] = sum[n] {p} * V[b, n, h]",
+            "O[b, m, h] = U[b, m, h] / Z[b, m]",
+        ],
+    )
 
 
 def _build(
-    name: str, extents: Mapping[str, int], dtype: str, inputs: Mapping[str, str],
-    outputs: Mapping[str, str], lines: Sequence[str],
-) -> Chain:  # fmt: skip
+    name: str,
+    extents: Mapping[str, int],
+    dtype: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    lines: Sequence[str],
+) -> Chain:
     operators = tuple(parse_operator(line) for line in lines)
     given = {**inputs, **outputs}
     tensors = [Tensor(t, tuple(axes), dtype) for t, axes in given.items()]
     tensors += [Tensor(o.out, o.axes) for o in operators if o.out not in given]
     return Chain(
-        name, tuple(Axis(a, e) for a, e in extents.items()), tuple(tensors), operators,
+        name,
+        tuple(Axis(a, e) for a, e in extents.items()),
+        tuple(tensors),
+        operators,
         tuple(outputs),
-    )  # fmt: skip
+    )
 
 
 def from_text(words: str, dtype: str = "float32") -> Chain:

@@ -1,4 +1,4 @@
-"""`mcfuser batch`: many models compiled and checked in one go."""
+"""`mcfuser batch`: compiles and checks many models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SignalReceived(BaseException):
-    """A signal told the process to end."""
+    """A signal asks the process to end; `number` is the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -75,7 +75,8 @@ def batch(
 
 
 def _write(result: Batch, folder: Path) -> None:
-    """Writes what it can of the three documents; raises the first InputError afterwards."""
+    """Writes three documents; where one fails, writes the others, and then raises its
+    InputError."""
     from mcfuser.batch.results import as_json, as_junit
     from mcfuser.batch.state import write
     from mcfuser.batch.summary import page
@@ -100,11 +101,11 @@ def _say(words: str) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets an interrupt or a polite end, as a CI system's, be handled like any exception."""
+    """Turns SIGINT and SIGTERM, which CI systems send, into the exception SignalReceived."""
 
     def end(number: int, frame: FrameType | None) -> None:
         for other in before:
-            signal.signal(other, signal.SIG_IGN)  # once is enough: what is known is still written
+            signal.signal(other, signal.SIG_IGN)  # the results so far are still written
         raise SignalReceived(number)
 
     before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -1,4 +1,4 @@
-"""The `mcfuser` command: its commands, and how it ends."""
+"""The `mcfuser` command."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ app.command("device")(device)
 
 
 def main() -> None:
-    """Runs the command; a mistake of the user's is one sentence on stderr and status 2, a limit
-    that was reached or a compiler that crashed one and status 1."""
+    """Runs the command and ends the process.
+
+    A user's mistake gives one sentence on standard error and status 2; a limit that was reached, or
+    a compiler that crashed, gives one sentence and status 1.
+    """
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends children first
     sys.exit(ended(app))

@@ -1,4 +1,4 @@
-"""`mcfuser compile`: an ONNX model into a compiled module."""
+"""`mcfuser compile`: compiles an ONNX model to a module."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compile_(
     options, limit = tuning(seed, trials, timeout, retune)
     shapes = parse_shapes(shape or ())
     if device != HOST:
-        device_named(device)  # says so now where it is not known
+        device_named(device)  # raises InputError for an unknown name before anything is started
     check_readable(model, f"model '{model}'")
     check_writable(output)
     from mcfuser.process.confined import Stopped

@@ -1,4 +1,4 @@
-"""What commands write on: standard output, standard error, and a line of progress there."""
+"""The consoles that commands write to, and a progress line on standard error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ err = Console(stderr=True, soft_wrap=True)
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A function to be told the stage, the candidates done and those in all, and a line on standard
-    error that shows them. Where standard error is no terminal, a line is written for each stage
-    once it is over, so that a mistake is told by its own sentence alone."""
+    """Shows progress on standard error while the block runs.
+
+    The block calls the function with the stage, the number of candidates done and their number in
+    all. Where standard error is no terminal, a line is written when a stage is done, so that an
+    error is not preceded by a line for the stage that failed.
+    """
     from rich.status import Status
 
     last = "start"

@@ -14,8 +14,10 @@ from mcfuser.errors import LimitError
 
 
 def process_start() -> float:
-    """When this process was started, on time.monotonic(): a limit holds for the whole command,
-    and a busy machine takes seconds to load it."""
+    """The time at which this process was started, on time.monotonic().
+
+    A limit holds for the whole command, and loading it takes seconds on a busy machine.
+    """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -27,9 +29,12 @@ def process_start() -> float:
 
 @contextmanager
 def interrupted(end: float | None, limit: float | None) -> Iterator[None]:
-    """Raises LimitError in what is still going on a while after `end` (time.monotonic()), of a
-    limit of so many seconds: on a busy machine a step that looks at no clock can take long. Does
-    nothing where there is no limit."""
+    """Raises LimitError in the block some time (service.compilation.grace) after `end`
+    (time.monotonic), the end of a limit of `limit` seconds.
+
+    The block ends in time by itself, except on a busy machine, where a step that checks no clock
+    may take long. Nothing is done where either is None.
+    """
     if end is None or limit is None:
         yield
         return

@@ -1,4 +1,5 @@
-"""`mcfuser devices` and `mcfuser device`: what kernels can be tuned for, and a GPU's readings."""
+"""`mcfuser devices` lists the known devices, `mcfuser device` shows or measures a GPU's
+readings."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def device(
             from mcfuser.measure.worker import Worker
 
             with Worker(backend_of(target), target) as worker, Status("probing", console=err):
-                found = measure(target, worker)
-            store.keep_probe(target.name, found.readings, found.conditions)
+                result = measure(target, worker)
+            store.keep_probe(target.name, result.readings, result.conditions)
         target = store.probed(target)
     if as_json:
         print(json.dumps({"device": target.name, "readings": dict(target.readings)}))

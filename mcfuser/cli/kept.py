@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_data_folder(path: Path) -> None:
-    """Makes the folder of kernels where it is not there, for the user alone. Raises InputError."""
+    """Makes the data folder, for the user alone, if it is missing. Raises InputError."""
     from db.private import make_folder
 
     try:
@@ -31,7 +31,7 @@ def make_data_folder(path: Path) -> None:
 
 @contextmanager
 def opened_store() -> Iterator[Storage]:
-    """The store under the user's data folder. Raises InputError where it cannot be used."""
+    """The database under the user's data folder. Raises InputError where it cannot be used."""
     from db import Storage, StorageError
     from service.settings import read_settings
 
@@ -52,8 +52,10 @@ def opened_store() -> Iterator[Storage]:
 
 @contextmanager
 def kernel_cache(wanted: bool, device: Device) -> Iterator[tuple[Cache, Device]]:
-    """The cache of kernels that are kept, and the device with what a probe has found of it; where
-    the cache is not wanted, one for this command alone and the device as it is."""
+    """The cache of kept kernels, and the device with the readings of its last probe.
+
+    If it is not `wanted`: an empty cache in memory, and the device as it is.
+    """
     from mcfuser.tune.tuned import MemoryCache
 
     if not wanted:

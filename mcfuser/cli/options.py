@@ -1,4 +1,4 @@
-"""Options and arguments that several commands take, and how they are read."""
+"""Options and arguments that several commands have, and functions that parse them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tuning(
 
 
 def read_chain(words: str, dtype: str) -> Chain:
-    """The chain of a short form, its tensors stored as `dtype`, or of a JSON file. Raises
+    """The chain of a short form, with tensors of type `dtype`, or of a JSON file. Raises
     InputError."""
     from mcfuser.chain import from_json, from_text
 

@@ -12,15 +12,14 @@ from mcfuser.errors import InputError
 
 
 def check_writable(path: Path) -> None:
-    """Raises InputError where a folder cannot be written to or made: now, not after a minute of
-    tuning."""
-    there = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"'{there}' is no folder that can be written to; choose another one")
+    """Raises InputError where a folder can neither be written to nor made; called before tuning."""
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"'{existing}' is no folder that can be written to; choose another one")
 
 
 def make_results(path: Path) -> None:
-    """Makes the folder where it is not there. Raises InputError."""
+    """Makes a folder if it is missing. Raises InputError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -28,8 +27,8 @@ def make_results(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, and never into one that another process has loaded.
-    Raises InputError."""
+    """Writes a file atomically: a process that has loaded the old one keeps it. Raises
+    InputError."""
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             try:
@@ -45,8 +44,10 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The report that compile wrote beside the module; empty where there is none. Raises InputError
-    where the device or the shapes that it names are of another form."""
+    """The report in a folder that `compile` wrote; empty if there is none.
+
+    Raises InputError where its device or its shapes have another form.
+    """
     path = folder / "report.json"
     if not path.is_file():
         return {}

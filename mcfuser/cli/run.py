@@ -1,4 +1,4 @@
-"""`mcfuser run`: a compiled module beside onnxruntime."""
+"""`mcfuser run`: runs a compiled module and compares it with onnxruntime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled module in a fresh process, beside onnxruntime on the same random inputs."""
+    """Run a compiled module in a fresh process, and onnxruntime on the same random inputs."""
     from mcfuser.graph.check import check as compare
     from service.settings import read_settings
 

@@ -1,4 +1,4 @@
-"""`mcfuser space` and `mcfuser explain`: what may be done with a chain, with nothing compiled."""
+"""`mcfuser space` and `mcfuser explain`: analyse a chain without compiling anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a command: its exit status, and one sentence where it cannot go on."""
+"""Runs a command and turns its errors into one sentence and an exit status."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ MISTAKE, FAILURE = 2, 1
 def ended(command: Callable[[], object]) -> int:
     """Runs a command; gives its exit status.
 
-    Status 2 is the user's mistake (InputError), told in one sentence on standard error. Status 1
-    and one sentence: a limit was reached (LimitError), the disk or the file that standard output
-    leads to is full, a file cannot be opened. Where the reader of standard output has gone,
-    status 1 and no word.
+    The status is 2 for a user's mistake (InputError); 1 where a limit was reached (LimitError), a
+    disk is full or a file cannot be opened. Each gives one sentence on standard error. Where the
+    reader of standard output has gone, the status is 1 without a sentence.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding lacks is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escapes characters that the encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         status = _status(command)
@@ -53,7 +52,7 @@ def ended(command: Callable[[], object]) -> int:
 
 
 def tell(sentence: str) -> None:
-    """A sentence on standard error, where that can still be written."""
+    """Writes a sentence to standard error, if that is still possible."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"mcfuser: {' '.join(sentence.splitlines())}\n")
         sys.stderr.flush()
@@ -68,7 +67,8 @@ def _status(command: Callable[[], object]) -> int:
 
 
 def _discard() -> None:
-    """What the streams still hold and cannot write is dropped, not told at the exit."""
+    """Flushes the standard streams; where that fails, drops their contents, so that Python prints
+    no error at its end."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

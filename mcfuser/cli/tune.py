@@ -1,4 +1,4 @@
-"""`mcfuser tune`: the best kernel of one chain."""
+"""`mcfuser tune`: finds the best kernel of one chain."""
 
 from __future__ import annotations
 

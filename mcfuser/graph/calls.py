@@ -48,9 +48,7 @@ class _Counted:
     limits: ModelLimits
     sizes: dict[_Key, _Size] = field(default_factory=dict)
 
-    def size(
-        self, nodes: Iterable[onnx.NodeProto], own: int, callers: tuple[_Key, ...]
-    ) -> _Size:  # fmt: skip
+    def size(self, nodes: Iterable[onnx.NodeProto], own: int, callers: tuple[_Key, ...]) -> _Size:
         """The size of these nodes, of `own` bytes, once expanded; `callers` are the functions that
         they are in."""
         count, size, depth = 0, own, 0

@@ -54,9 +54,13 @@ RunMode = Literal["host", "kernels", "graph"]
 
 
 def check(
-    module: Path, model: bytes, shapes: Mapping[str, tuple[int, ...]], seed: int = 0,
-    mode: RunMode = "host", limits: ModelLimits = DEFAULTS,
-) -> Checked:  # fmt: skip
+    module: Path,
+    model: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    seed: int = 0,
+    mode: RunMode = "host",
+    limits: ModelLimits = DEFAULTS,
+) -> Checked:
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
     `module` is the library, or a folder with module.so. The two are timed alternately, onnxruntime

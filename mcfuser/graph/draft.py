@@ -175,8 +175,10 @@ def _mergeable(draft: Draft, out: AxisStrides, one: int, two: int) -> bool:
             return False
         if one in layout and not constant and layout[one] != layout[two] * draft.sizes[two]:
             return False
-    return all(_adjacent(operator.axes, one, two) and _adjacent(operator.over, one, two)
-               for operator in draft.operators)  # fmt: skip
+    return all(
+        _adjacent(operator.axes, one, two) and _adjacent(operator.over, one, two)
+        for operator in draft.operators
+    )
 
 
 def _adjacent(row: tuple[int, ...], one: int, two: int) -> bool:

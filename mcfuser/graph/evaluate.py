@@ -30,10 +30,11 @@ class Unfolded(Exception):
 
 
 def evaluate(
-    node: onnx.NodeProto, inputs: Mapping[str, OnnxArray],
+    node: onnx.NodeProto,
+    inputs: Mapping[str, OnnxArray],
     opsets: Sequence[onnx.OperatorSetIdProto],
     most: int,
-) -> dict[str, OnnxArray]:  # fmt: skip
+) -> dict[str, OnnxArray]:
     """The results of a node, by name, given its inputs.
 
     Raises Unfolded where they would have more than `most` bytes, where their sizes are not known in
@@ -49,10 +50,11 @@ def evaluate(
     wide = _widened(node)
     feeds = {n: a.astype(np.float32) if _narrow(a) else a for n, a in inputs.items()}
     graph = helper.make_graph(
-        [wide], "constant",
+        [wide],
+        "constant",
         [helper.make_tensor_value_info(n, _element(a), a.shape) for n, a in feeds.items()],
         [helper.make_empty_tensor_value_info(o) for o in node.output if o],
-    )  # fmt: skip
+    )
     try:
         results = _run(helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds)
     except (ort_errors.NotImplemented, ort_errors.NoSuchFile) as error:
@@ -87,10 +89,12 @@ def _types(
     """The element types and shapes of the results that onnx infers, by name."""
     shown = [numpy_helper.from_array(a, n) for n, a in inputs.items() if a.size <= _SHOWN]
     graph = helper.make_graph(
-        [node], "constant",
+        [node],
+        "constant",
         [helper.make_tensor_value_info(n, _element(a), a.shape) for n, a in inputs.items()],
-        [helper.make_empty_tensor_value_info(o) for o in node.output if o], shown,
-    )  # fmt: skip
+        [helper.make_empty_tensor_value_info(o) for o in node.output if o],
+        shown,
+    )
     alone = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     try:
         inferred = onnx.shape_inference.infer_shapes(alone)

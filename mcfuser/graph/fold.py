@@ -72,9 +72,11 @@ def _accepted(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> bo
     """Whether onnxruntime has all operators of the model; raises ModelError where it refuses it."""
     try:
         onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
+            proto.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
             disabled_optimizers=_UNWANTED,
-        )  # fmt: skip
+        )
     except ort_errors.NotImplemented:
         return False
     except Exception as error:  # onnxruntime's errors have no common base class

@@ -183,9 +183,13 @@ def _check_product(value: relax.Call) -> None:
 
 
 def _product(
-    s: Attempt, v: relax.Var, pair: tuple[Expr, Expr], along: Along,
-    depth: list[tuple[int, int]], role: str,
-) -> ChainValue:  # fmt: skip
+    s: Attempt,
+    v: relax.Var,
+    pair: tuple[Expr, Expr],
+    along: Along,
+    depth: list[tuple[int, int]],
+    role: str,
+) -> ChainValue:
     layout = broadcast(along, shape(v))
     axes = tuple(a for dimension in along for a, _ in dimension)
     out = s.draft.fresh([s.names[role]])

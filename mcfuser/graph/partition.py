@@ -138,10 +138,15 @@ class _Cut:
     def take(self, members: Sequence[relax.Var], lifted: Lifted, saved: int) -> None:
         self.matches.append(
             ChainMatch(
-                lifted.chain, lifted.arguments, lifted.constants, lifted.outputs, lifted.shapes,
-                tuple(members), saved,
+                lifted.chain,
+                lifted.arguments,
+                lifted.constants,
+                lifted.outputs,
+                lifted.shapes,
+                tuple(members),
+                saved,
             )
-        )  # fmt: skip
+        )
         self.closed |= set(members)
         self.arguments |= {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}
         self.refresh()

@@ -63,7 +63,7 @@ def parse(model: bytes, limits: ModelLimits) -> onnx.ModelProto:
 
 def normalized(
     proto: onnx.ModelProto, known: Collection[str], limits: ModelLimits
-) -> onnx.ModelProto:  # fmt: skip
+) -> onnx.ModelProto:
     """A parsed model, checked and with its functions expanded; raises as `read` does."""
     _check_opsets(proto)
     check_calls(proto, limits)

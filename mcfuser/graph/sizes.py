@@ -64,9 +64,10 @@ def check_sizes(proto: onnx.ModelProto, limits: ModelLimits) -> None:
         sizes |= {w.name: _Size(math.prod(w.dims)) for w in graph.initializer}
     computed = _computed(proto.graph, sizes)
     limits.check(
-        "constant_bytes", computed,
+        "constant_bytes",
+        computed,
         "constants that the model computes have {} bytes more than what they are made from",
-    )  # fmt: skip
+    )
 
 
 def inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:

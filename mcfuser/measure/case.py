@@ -93,8 +93,9 @@ class Case:
             data = {n: self._random(pool, i, wanted[n]) for i, n in enumerate(self.chain.inputs)}
         known = {n: logical(self.chain, n, a) for n, a in data.items()}
         taken = self.sample.inputs(known)
-        inputs = {n: decode(a, self.chain.tensor(n).dtype) if n in data else a
-                  for n, a in taken.items()}  # fmt: skip
+        inputs = {
+            n: decode(a, self.chain.tensor(n).dtype) if n in data else a for n, a in taken.items()
+        }
         inputs = typed(self.sample.chain, inputs)  # once for both that need them so
         results = evaluate(self.sample.chain, inputs)
         return CaseData(data, results, allowed(self.sample.chain, inputs, results, self.unit))

@@ -78,9 +78,8 @@ def _known(request: MeasureRequest, cases: dict[str, _KeptCase]) -> _KeptCase:
             del cases[next(iter(cases))]
         inputs, chain = request.inputs, at_extents(request.chain, request.extents)
         case = Case(
-            chain, inputs.seed, inputs.offsets, inputs.tolerance, inputs.varied,
-            budget=inputs.flops,
-        )  # fmt: skip
+            chain, inputs.seed, inputs.offsets, inputs.tolerance, inputs.varied, budget=inputs.flops
+        )
         cases[key] = _KeptCase(case)
     return cases[key]
 

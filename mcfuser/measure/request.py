@@ -68,10 +68,15 @@ class MeasureRequest:
         """Raises KeyError, TypeError or ValueError where the document is of another form."""
         programs = tuple(tuple(map(Kernel.from_json, p)) for p in document["programs"])
         return MeasureRequest(
-            from_json(document["chain"]), Inputs(**document["inputs"]), programs,
-            document["extents"], document["together"], document["baseline"], document["until"],
+            from_json(document["chain"]),
+            Inputs(**document["inputs"]),
+            programs,
+            document["extents"],
+            document["together"],
+            document["baseline"],
+            document["until"],
             document["ahead"],
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,8 @@ class Worker:
     """
 
     def __init__(
-        self, backend: Backend, device: Device, limit: float | None = None,
-        cores: int | None = None,
-    ) -> None:  # fmt: skip
+        self, backend: Backend, device: Device, limit: float | None = None, cores: int | None = None
+    ) -> None:
         self.backend, self.device = backend, device
         self.limit = backend.limit if limit is None else limit
         self.builder = backend.builder(device, cores)
@@ -102,9 +101,13 @@ class Worker:
         return self._refused
 
     def announce(
-        self, chain: Chain, seed: int, together: bool, offsets: Mapping[str, float],
+        self,
+        chain: Chain,
+        seed: int,
+        together: bool,
+        offsets: Mapping[str, float],
         varied: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Has the child make a test case before it is asked to measure on it; does not wait."""
         self.warm()
         if self._child.alive:
@@ -145,10 +148,14 @@ class Worker:
             part = programs[first:][: len(programs) if together else batch]
             there = baseline is not None and baseline >= first
             request = MeasureRequest(
-                chain, inputs, tuple(part), extents, together,
+                chain,
+                inputs,
+                tuple(part),
+                extents,
+                together,
                 baseline - first if there and baseline is not None else None,
                 deadline if math.isfinite(deadline) else None,
-            )  # fmt: skip
+            )
             results += self._asked(request, len(part), deadline)
         return results
 

@@ -1,1 +1,1 @@
-"""Child processes: started, limited, asked, and ended with whoever started them."""
+"""Child processes: they are started, limited, asked and ended here, and end with their parents."""

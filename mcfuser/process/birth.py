@@ -1,7 +1,7 @@
-"""What every supervised child does first: `python -m mcfuser.process.birth BIRTH MODULE ARGUMENTS`.
+"""The start of every supervised child: `python -m mcfuser.process.birth BIRTH MODULE ARGUMENTS`.
 
-It ties itself to its parent and takes its limits; then it imports the module and calls its
-function `main`, which reads `sys.argv[1:]` and gives the exit status, or None for success.
+The child ties its life to its parent's and sets its limits. Then it imports the module and calls
+its function `main`, which reads `sys.argv[1:]` and returns the exit status, or None for success.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mcfuser.process.limits import Limits, limit_this_process
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a child is told before it begins: the descriptor of its lifeline (see
-    `mcfuser.process.lifeline`), and its limits."""
+    """The first argument of a child: the file descriptor of its lifeline
+    (mcfuser.process.lifeline), and its limits."""
 
     lifeline: int
     limits: Limits

@@ -1,4 +1,4 @@
-"""A child process that answers requests line by line, and that may die of one."""
+"""A child process that answers requests with lines of JSON, and that may die of a request."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from mcfuser.process.death import Death
 from mcfuser.process.supervised import Supervised
 
 NO_TIME = "no time left"
-"""Why there is no answer where the deadline of whoever asked has passed."""
+"""The reason why there is no answer where the caller's deadline has passed."""
 
 WAITS, WORKS = {"waits": True}, {"waits": False}
-"""What a child says before it waits for a lease, and once it has it: others' work is not on its
-time."""
+"""The messages of a child before it waits for a lease, and when it has it: the time for which it
+waits does not count as its own."""
 
 ALONE = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""numpy's threads spin after a product: they spoil timings, and slow down whoever compiles."""
+"""The environment that keeps numpy to one thread: its threads spin after a product, which disturbs
+timings and slows down compilers."""
 
 
 class Child:
-    """A process that runs `main` of a module with these arguments, which reads a JSON line for a
-    request from standard input and writes JSON lines to standard output.
+    """A process that runs `main` of a module with `arguments`.
 
-    `more` is what its environment has beside its parent's.
+    `main` reads requests from standard input and writes answers to standard output, one JSON object
+    per line. The process has its parent's environment and the variables in `more`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Child:
         return self._process is not None and self._process.alive
 
     def start(self) -> None:
-        """A new process, without waiting until it is ready."""
+        """Starts a new process, and does not wait until it is ready."""
         self.stop()
         self._process = Supervised(self._module, self._arguments, environment=self._environment)
 
@@ -54,9 +55,11 @@ class Child:
     def ask(
         self, request: Mapping[str, Any], count: int, limit: float, deadline: float = math.inf
     ) -> Iterator[dict[str, Any] | str]:
-        """So many answers, each within `limit` seconds, all before `deadline` (time.monotonic).
+        """Sends a request and yields `count` answers, each within `limit` seconds, all before the
+        `deadline` (time.monotonic).
 
-        Where the child ends or is late, the last one says so instead, and the child is stopped.
+        Where the child ends or is late, a sentence that says so is yielded in place of the answer,
+        as the last one, and the child is stopped.
         """
         assert self._process is not None
         end = time.monotonic() + limit
@@ -71,7 +74,8 @@ class Child:
                 return
 
     def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
-        """The next answer, or why there is none. While the child waits for a lease it has time."""
+        """The next answer, or a sentence that says why there is none. The time for which the child
+        waits for a lease is not limited."""
         assert self._process is not None
         end = time.monotonic() + limit
         while True:
@@ -87,11 +91,11 @@ class Child:
                 return answer
 
     def _ended(self, death: Death, limit: float, end: float, deadline: float) -> str:
-        """Why there is no answer, once the child is stopped."""
+        """Stops the child; gives the reason why there is no answer."""
         self.stop()
         if death.why == "time":
             return NO_TIME if deadline < end else f"it ran longer than {limit:.3g} s"
         if death.status is None:
-            return death.words  # of an answer that had no end
+            return death.words  # its answer was too long
         last = f": {death.last[:200]}" if death.last and not death.signalled else ""
         return f"the measuring process died with status {death.status}{last}"

@@ -1,5 +1,4 @@
-"""A command of mcfuser's own in a process: what it says goes to files, and its exit status is the
-answer."""
+"""Runs a command of mcfuser in a process; its output goes to files, and its exit status counts."""
 
 from __future__ import annotations
 
@@ -11,18 +10,22 @@ from pathlib import Path
 from mcfuser.process.death import Death
 from mcfuser.process.supervised import Supervised
 
-_POLITE = 1.0  # s that a process has to end by itself: it may have folders to remove
-_KEPT = 8192  # bytes of the end of what it said
+_POLITE = 1.0  # seconds that a process has to end by itself and remove its folders
+_KEPT = 8192  # bytes of the end of its messages
 
 
 def run_command(
-    module: str, arguments: Sequence[str], output: Path, errors: Path, seconds: float,
+    module: str,
+    arguments: Sequence[str],
+    output: Path,
+    errors: Path,
+    seconds: float,
     check: Callable[[], object] = lambda: None,
-) -> Death | None:  # fmt: skip
-    """Runs `main` of a module with these arguments; None where it succeeds, else how it failed.
+) -> Death | None:
+    """Runs `main` of a module with `arguments`; None where it succeeds, else its death.
 
-    What it prints is added to the file `output`, and what it says on standard error, which gives
-    its last words, to the file `errors`. It is ended after so many seconds, or where `check`,
+    Standard output is appended to the file `output`, and standard error, whose end becomes the
+    death's `words`, to the file `errors`. The process is ended after `seconds`, or where `check`,
     which is called ten times a second, raises.
     """
     with errors.open("ab") as said, output.open("ab") as printed:

@@ -1,6 +1,6 @@
-"""One piece of work in a process that is limited and can be ended at any time.
+"""One piece of work in a process with limits, which can be ended at any time.
 
-`mcfuser.process.confinement` is the child's side, `mcfuser.process.messages` what both say.
+The child's side is mcfuser.process.confinement; the messages are in mcfuser.process.messages.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 class Stopped(Exception):
-    """The work ended without an answer: `why`, a sentence, and the process's last words.
+    """The work ended without an answer: the reason as a word (`why`) and as a sentence (the
+    message), and the process's last words.
 
-    After a death, `fault` says that the process would die again (`Death.fault`).
+    After a death, `fault` says that the process would die again (Death.fault).
     """
 
     def __init__(self, why: Why, sentence: str, words: str = "", fault: bool = False) -> None:
@@ -40,11 +41,11 @@ class Stopped(Exception):
 
 
 class Confined:
-    """A process that will do one piece of work; use it as a context manager.
+    """A process that does one piece of work; a context manager that ends it.
 
-    It runs `answer(request, tell)` of the named module, which gives a JSON object, may call `tell`
-    with JSON objects on the way, and may raise InputError. The process starts at once and imports
-    the module meanwhile. It works in an empty folder and keeps temporary files in `scratch`.
+    It calls `answer(request, tell)` of the named module, which returns a JSON object, may call
+    `tell` with JSON objects before, and may raise InputError. The process starts at once and
+    imports the module. It works in an empty folder and keeps temporary files in `scratch`.
     """
 
     def __init__(self, module: str, limits: Limits = UNLIMITED) -> None:
@@ -59,9 +60,11 @@ class Confined:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.end()
 
     @property
@@ -69,7 +72,7 @@ class Confined:
         return self._child.alive
 
     def end(self) -> None:
-        """Kills what is left of the process and of all that it started."""
+        """Kills the process and all processes that it started."""
         self._child.end()
 
     def run(
@@ -78,10 +81,10 @@ class Confined:
         tell: Tell = lambda message: None,
         check: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """The answer to the request, once for each process.
+        """The answer to a request; it may be called once.
 
-        `check` is called ten times a second and may raise what ends the wait. Raises the
-        InputError that the work raised, or Stopped.
+        `tell` is called with the messages of the work. `check` is called ten times a second and may
+        raise an exception to end the wait. Raises the InputError that the work raised, or Stopped.
         """
         wall = self.limits.wall
         until = time.monotonic() + wall if wall is not None else math.inf
@@ -106,10 +109,13 @@ class Confined:
 
 
 def run(
-    module: str, request: Mapping[str, Any], limits: Limits,
-    tell: Tell = lambda message: None, check: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
-    """One piece of work in a process started for it; see `Confined`."""
+    module: str,
+    request: Mapping[str, Any],
+    limits: Limits,
+    tell: Tell = lambda message: None,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Does one piece of work in a new process; see `Confined`."""
     with Confined(module, limits) as confined:
         return confined.run(request, tell, check)
 

@@ -1,7 +1,7 @@
-"""The child's side of `mcfuser.process.confined`: it does one piece of work.
+"""The child's side of mcfuser.process.confined, which does one piece of work.
 
-The request is a JSON line on standard input, the answers are JSON lines on standard output
-(`mcfuser.process.messages`). What the work prints goes to standard error.
+The request is a line of JSON on standard input; the messages (mcfuser.process.messages) are lines
+of JSON on standard output. Whatever the work prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcfuser.process.messages import Answered, Exhausted, Message, Refused, Told
 
 
 def main() -> None:
-    """Does the work of the module that the first argument names."""
+    """Does the work of the module named by the first argument."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
@@ -37,7 +37,7 @@ def main() -> None:
         _leave(0)
     request = json.loads(sys.stdin.buffer.readline() or "null")
     if request is None:
-        return  # the parent had nothing to ask
+        return  # the parent has closed the pipe without a request
     try:
         last: Message = Answered(work.answer(request, tell))
     except InputError as error:
@@ -52,6 +52,6 @@ def main() -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """Libraries' threads and destructors have nothing to say any more."""
+    """Ends the process at once, without running destructors or waiting for threads of libraries."""
     sys.stderr.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""Why a child process gave no answer."""
+"""The reasons why a child process gave no answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Literal
 
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 _SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
-"""How libraries say that they are given no memory, before they end the process."""
+"""Messages of libraries that end the process because they get no more memory."""
 
 Why = Literal["memory", "processor", "time", "death"]
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Why a child gave no answer. `status` is its exit status, negative for a signal, and None
-    where it lives on, as after `time`; `words` are the last that it wrote to standard error."""
+    """Why a child gave no answer.
+
+    `status` is its exit status, negative for a signal, and None where it still lives, as after
+    "time". `words` is the end of what it wrote to standard error.
+    """
 
     why: Why
     status: int | None = None
@@ -25,12 +28,12 @@ class Death:
 
     @property
     def signalled(self) -> bool:
-        """A signal ended it; of that it could say nothing."""
+        """Whether a signal ended it, so that it could not say why."""
         return self.status is not None and self.status < 0
 
     @property
     def manner(self) -> str:
-        """What it died of: `signal SIGSEGV`, or `status 1`."""
+        """How it ended: `signal SIGSEGV`, or `status 1`."""
         if self.status is None or not self.signalled:
             return f"status {self.status}"
         try:
@@ -40,19 +43,19 @@ class Death:
 
     @property
     def last(self) -> str:
-        """The last line of its words."""
+        """The last line of `words`."""
         return (self.words.strip().splitlines() or [""])[-1].strip()
 
     @property
     def fault(self) -> bool:
-        """It did something that the system forbids, or gave itself up, as C++ does: it would
-        again. Others were killed, or had a Python error."""
+        """Whether it crashed or aborted, so that it would do so again. Other processes were killed,
+        or raised a Python exception."""
         return self.status is not None and -self.status in _FAULTS
 
 
 def death_of(status: int | None, words: str, limited: bool) -> Death:
-    """What a child died of that had this exit status and these last words; `limited` says that its
-    memory was."""
+    """The death of a child with an exit status and last words; `limited` says whether its memory
+    was limited."""
     if status == -signal.SIGXCPU:
         return Death("processor", status, words)
     if limited and _SHORT.search(words):

@@ -1,8 +1,7 @@
-"""A process that loads a module once and forks children that have it, for whoever asks.
+"""A process that imports a module once, and forks children that have it loaded.
 
-The module's function `answer(request)` is what each fork runs, request after request; requests and
-answers are pickled values. Importing the module must leave no threads behind, which a fork would
-not have.
+Each fork calls the module's function `answer(request)` for one request after the other; requests
+and answers are pickled. Importing the module must not leave threads running: a fork has none.
 """
 
 from __future__ import annotations
@@ -27,26 +26,27 @@ from mcfuser.process.lifeline import end_group_with
 from mcfuser.process.supervised import Supervised
 
 GONE = 1.0
-"""Seconds in which a fork that is killed has ended."""
-_START = 600.0  # s until the module is loaded, on the busiest machine
+"""Seconds after which a killed fork has ended."""
+_START = 600.0  # seconds until the module is imported, on a very busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What a fork is told first: its folder for temporary files, and how much it yields to other
-    processes (see nice(2))."""
+    """The settings of a fork: its folder for temporary files, and its niceness (nice(2))."""
 
     scratch: Path
     niceness: int
 
 
 class ForkFailed(RuntimeError):
-    """The process that forks ended: the sentence says how."""
+    """The process that forks has ended; the message says how."""
 
 
 class Fork:
-    """The parent's side of a forked process, which leads a group of its own and ends with the
-    parent. One thread at a time asks it; others may call `hang_up` and `cut_off`."""
+    """A forked process, as its parent sees it. It leads a process group and ends with its parent.
+
+    One thread at a time may call `ask`; others may call `hang_up` and `cut_off` meanwhile.
+    """
 
     def __init__(self, channel: socket.socket, lifeline: int) -> None:
         self._channel: socket.socket | None = channel
@@ -54,14 +54,17 @@ class Fork:
         self._lifeline = lifeline
         self._lock = threading.Lock()
         self.pid: int | None = None
-        """Its process's number, once it has answered."""
+        """The process id, known once it has answered."""
 
     def tell(self, post: Post) -> None:
         self._connection.send(post)
 
     def ask(self, request: object, seconds: float) -> Any:
-        """What `answer` of its module gives. Raises TimeoutError where that takes longer, and
-        EOFError where the process ends; then it is of no use any more."""
+        """The answer to a request.
+
+        Raises TimeoutError where it takes longer than `seconds`, EOFError where the process ends.
+        After either the fork must not be asked again.
+        """
         try:
             if self.pid is None:
                 self.pid = self._next(_START)
@@ -78,22 +81,21 @@ class Fork:
         return self._connection.recv()
 
     def hang_up(self) -> None:
-        """Kills its group, without waiting until that has ended. Whoever waits for an answer is
-        told then."""
+        """Kills its group and does not wait for the end. A waiting `ask` raises EOFError then."""
         with self._lock:
             if self._lifeline >= 0:
                 os.close(self._lifeline)
                 self._lifeline = -1
 
     def cut_off(self) -> None:
-        """Whoever waits for an answer is told now that there is none."""
+        """Makes a waiting `ask` raise EOFError at once."""
         with self._lock:
             if self._channel is not None:
                 with contextlib.suppress(OSError):
                     self._channel.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Kills its group, and waits until the process has ended; nobody asks it any more."""
+        """Kills its group and waits for the end of the process."""
         self.hang_up()
         with contextlib.suppress(OSError, EOFError):
             while self._connection.poll(GONE):  # the system closes the other end with the process
@@ -106,8 +108,10 @@ class Fork:
 
 
 class ForkServer:
-    """The process that loads the module and forks. It is kept until this process ends, and started
-    anew where it has died."""
+    """The process that imports a module and forks.
+
+    It lives until this process ends, and is started again where it has died.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -116,12 +120,12 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Starts it, without waiting until the module is loaded."""
+        """Starts it, and does not wait until the module is imported."""
         with self._lock:
             self._started()
 
     def fork(self, post: Post) -> Fork:
-        """A forked process, which may not be ready yet."""
+        """Forks a process; does not wait until it is ready."""
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         fork = Fork(ours, writing)
@@ -138,8 +142,8 @@ class ForkServer:
         return fork
 
     def check(self) -> None:
-        """Raises ForkFailed where it has died, or does so within a second: a fork that has never
-        answered was perhaps not forked."""
+        """Raises ForkFailed where the server has died, or dies within a second: then a fork that
+        has never answered may not exist."""
         process = self._process
         if process is not None and process.wait(time.monotonic() + GONE) is not None:
             raise ForkFailed(self._why())
@@ -159,9 +163,11 @@ class ForkServer:
             self._control, theirs = socket.socketpair()
             with theirs, theirs.makefile("rb") as stream:
                 self._process = Supervised(
-                    "mcfuser.process.forkserver", [self._module], input=stream,
+                    "mcfuser.process.forkserver",
+                    [self._module],
+                    input=stream,
                     output=subprocess.DEVNULL,
-                )  # fmt: skip
+                )
         return self._control
 
 
@@ -169,11 +175,11 @@ class ForkServer:
 
 
 def main() -> None:
-    """Forks a process for each pair of descriptors that comes: its channel and its lifeline."""
+    """Forks a process for each pair of file descriptors received: a channel and a lifeline."""
     answer = import_module(sys.argv[1]).answer
     signal.signal(signal.SIGCHLD, _bury)
     control = socket.socket(fileno=0)
-    gc.freeze()  # or each fork copies the pages of what it shares, at its first collection
+    gc.freeze()  # else the first collection in a fork copies the pages that it shares
     while True:
         said, descriptors, *_ = socket.recv_fds(control, 1, 2)
         if not said:
@@ -185,7 +191,7 @@ def main() -> None:
 
 
 def _bury(*_: object) -> None:
-    """Of forks that have died, kills what they have started."""
+    """Reaps forks that have ended, and kills the processes that they have started."""
     with contextlib.suppress(ChildProcessError):
         while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -194,7 +200,7 @@ def _bury(*_: object) -> None:
 
 
 def _live(answer: Callable[[Any], object], channel: int, lifeline: int) -> NoReturn:
-    """The life of a fork, which ends when its parent has hung up."""
+    """Runs in a fork: answers requests until the parent closes the channel."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""How a process ends with the one that started it, even where that one is killed.
+"""Ends a process with its parent, even where that is killed.
 
 The parent holds the writing end of a pipe and never writes to it; the child holds the reading end.
-However the parent dies, the system closes the writing end, and the child's group is killed.
+However the parent ends, the system closes the writing end, and the child's group is killed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import threading
 
 
 def end_group_with(lifeline: int) -> None:
-    """Kills the group of the calling process, its leader, once the writing end of the pipe whose
-    reading end is the descriptor `lifeline` is closed; at once where it is closed already.
+    """Has the calling process's group, of which it must be the leader, killed once a pipe is
+    closed.
 
-    On Linux the system itself sends the signal, so a process that is busy in C code or waits for a
-    lock is killed as well; and no thread of the parent matters, as it would with PR_SET_PDEATHSIG.
+    `lifeline` is the reading end of the pipe. The group is killed at once where the writing end is
+    closed already. On Linux the kernel sends the signal, so a process that is busy in C code or
+    waits for a lock is killed as well. Unlike PR_SET_PDEATHSIG, this does not depend on the thread
+    of the parent that started the process.
     """
     if sys.platform == "linux":
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())

@@ -1,4 +1,4 @@
-"""What a child process may take, and how the child gives up the rest."""
+"""The limits of a child process, which it sets itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from mcfuser.process.seccomp import forbid_network
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child process may take; None is no limit.
+    """The limits of a child process; None is no limit.
 
-    `memory` is bytes of its own data and `processor` CPU time in seconds, of each process;
-    `files` are open ones of each process; `wall` is seconds from the request to the answer, and
-    is watched by the parent. Without `network` the child cannot open sockets and cannot start
-    programs.
+    `memory` (bytes of data), `processor` (seconds of CPU time) and `files` (open at once) hold for
+    each process. `wall` is the seconds from the request to the answer; the parent checks it.
+    Without `network` the child can neither open sockets nor start programs.
     """
 
     memory: int | None = None
@@ -29,10 +28,10 @@ UNLIMITED = Limits()
 
 
 def limit_this_process(limits: Limits) -> None:
-    """Limits the process that calls it, for good; called before it has other threads, which would
-    keep their network."""
+    """Sets limits of the calling process, which cannot be lifted. It must be called before other
+    threads are started: they would keep the network."""
     for kind, limit in (
-        (resource.RLIMIT_DATA, limits.memory),  # address space that is not used is no harm
+        (resource.RLIMIT_DATA, limits.memory),  # data only: unused address space does no harm
         (resource.RLIMIT_CPU, limits.processor),
         (resource.RLIMIT_NOFILE, limits.files),
     ):
@@ -40,7 +39,7 @@ def limit_this_process(limits: Limits) -> None:
             hard = resource.getrlimit(kind)[1]
             most = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
             resource.setrlimit(kind, (max(1, most), hard))
-    # A child that crashes leaves no image of its memory: its death is told, nobody looks at more.
+    # No core dumps: the parent reports the death, and nobody would look at them.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if not limits.network:
         forbid_network()

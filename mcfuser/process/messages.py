@@ -1,7 +1,7 @@
-"""What a confined process and its parent say to each other, a JSON line each.
+"""The messages of a confined process to its parent, one line of JSON each.
 
 The parent sends one object, the request, which the work's own module reads. The process answers
-with any number of `Told` and then with one of the others, unless it dies.
+with any number of `Told` and then with one of the other messages, unless it dies.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, assert_never
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the work says on the way."""
+    """A message of the work before its answer."""
 
     message: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the work came to."""
+    """The answer of the work."""
 
     answer: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The work raised an InputError: its class in `mcfuser.errors`, and its sentence."""
+    """The work raised an InputError: the name of its class in mcfuser.errors, and its message."""
 
     kind: str
     sentence: str
@@ -36,14 +36,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """The work was given no more memory, and says so itself."""
+    """The work ran out of memory, and could still say so."""
 
 
 Message = Told | Answered | Refused | Exhausted
 
 
 def to_json(message: Message) -> bytes:
-    """One line, its end included."""
+    """A message as a line of JSON, with the line end."""
     match message:
         case Told():
             said: dict[str, Any] = {"tell": message.message}
@@ -59,7 +59,7 @@ def to_json(message: Message) -> bytes:
 
 
 def from_json(line: bytes) -> Message:
-    """Raises ValueError where the line is none of the messages."""
+    """The message in a line of JSON; raises ValueError where it is none."""
     match json.loads(line):
         case {"tell": message}:
             return Told(message)

@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp) without which hostile input would reach the network."""
+"""A filter of system calls (seccomp) that keeps a process from the network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _FOREIGN = 0x40000000  # numbers from here on are another set of the same calls
 
 
 def forbid_network() -> bool:
-    """Takes away sockets but local ones, starting programs, and looking into other processes, for
-    good; False where the system has no such filter (seccomp: Linux on x86-64 or Arm)."""
+    """Forbids this process, for good, to open sockets other than local ones, to start programs, and
+    to inspect other processes. False where the system has no such filter: it needs Linux on x86-64
+    or Arm."""
     known = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
     if known is None:
         return False
@@ -41,8 +42,8 @@ def forbid_network() -> bool:
 
 
 def _program(machine: int, socket: int, refused: tuple[int, ...]) -> list[bytes]:
-    """The filter in BPF. A call's record holds its number at byte 0, the machine at 4, and its
-    first argument at 16."""
+    """The filter as BPF instructions. The record of a call has its number at byte 0, the machine at
+    byte 4 and its first argument at byte 16."""
 
     def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
         return struct.pack("HBBI", code, yes, no, value)
@@ -50,8 +51,14 @@ def _program(machine: int, socket: int, refused: tuple[int, ...]) -> list[bytes]
     last = len(refused) + 3  # steps from a test of the first number to the refusal
     tests = [step(_EQUAL, number, last - i) for i, number in enumerate(refused)]
     return [
-        step(_LOAD, 4), step(_EQUAL, machine, no=last + 3),
-        step(_LOAD, 0), step(_LEAST, _FOREIGN, last + 1), *tests,
-        step(_EQUAL, socket, no=2), step(_LOAD, 16), step(_EQUAL, _AF_UNIX, no=1),
-        step(_RETURN, _ALLOW), step(_RETURN, _REFUSE | _EACCES),
-    ]  # fmt: skip
+        step(_LOAD, 4),
+        step(_EQUAL, machine, no=last + 3),
+        step(_LOAD, 0),
+        step(_LEAST, _FOREIGN, last + 1),
+        *tests,
+        step(_EQUAL, socket, no=2),
+        step(_LOAD, 16),
+        step(_EQUAL, _AF_UNIX, no=1),
+        step(_RETURN, _ALLOW),
+        step(_RETURN, _REFUSE | _EACCES),
+    ]

@@ -1,15 +1,14 @@
-"""A child process: how it is started, watched, asked and ended. Everything that mcfuser starts of
-its own is started here.
+"""Starts, watches, asks and ends child processes: all processes that run mcfuser's own modules.
 
-- It leads a process group of its own, and whatever it leaves there is killed when it has ended.
-- It ends with its parent, however that ends (`mcfuser.process.lifeline`).
-- Its environment is its parent's, and more where that is asked for; its limits are taken before it
-  imports anything (`mcfuser.process.limits`).
-- What it writes to standard error is read as it comes, and the end of it kept: its last words.
-- Every wait for it ends at an instant on `time.monotonic()`, and meanwhile the caller is asked ten
-  times a second whether it still waits.
-- `mcfuser.process.death.Death` says why there is no answer: its time was over, it had too little
-  memory or processor time, or it died of a signal or with a status.
+- A child leads a process group; processes that it leaves there are killed when it has ended.
+- It ends with its parent, however that ends (mcfuser.process.lifeline).
+- It has its parent's environment, with additions; its limits are set before it imports anything
+  else (mcfuser.process.limits).
+- Its standard error is read continuously, and the end of it is kept: its last words.
+- Every wait for it ends at a time on time.monotonic(); meanwhile the caller's `check` is called
+  ten times a second.
+- mcfuser.process.death.Death says why there is no answer: no time was left, it had too little
+  memory or processor time, or it ended with a signal or a status.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ from mcfuser.process.limits import UNLIMITED, Limits
 
 PIPE = subprocess.PIPE
 Stream = IO[bytes] | int | None
-"""A file, PIPE, or None for the parent's own."""
+"""A file, PIPE, or None for the parent's stream."""
 
-_POLL = 0.1  # s between two looks at whether the child lives and the answer is still wanted
-_KEPT = 8192  # bytes of the last words of a child
-_ANSWER = 64 << 20  # bytes of one line: no answer is so long, results go through files
-_LAST = 1.0  # s that a child has to end which has closed its output, and its last words to come
-_KILLED = 60.0  # s that the system takes at most to end a process that was killed
+_POLL = 0.1  # seconds between two checks of the child and of the caller
+_KEPT = 8192  # bytes of a child's last words
+_ANSWER = 64 << 20  # the largest answer in bytes: large results go through files
+_LAST = 1.0  # seconds that a child has to end after it has closed its output
+_KILLED = 60.0  # seconds after which a killed process has surely ended
 
 
 def _still(*_: object) -> None:
-    """The caller waits as long as it takes."""
+    """The default `check`: the caller waits as long as it takes."""
 
 
 class Supervised:
-    """A process that runs `main` of a module (see `mcfuser.process.birth`), started at once.
+    """A process that runs `main` of a module (mcfuser.process.birth); it is started at once.
 
-    `environment` is what it has beside its parent's. With `scratch` it works in an empty folder
-    and keeps temporary files in the folder `scratch`; both go with it. With `session` it leads a
-    session as well: Linux then shares the processor between it and its parent's session as if each
-    were one process, and niceness counts within a session alone (sched(7), autogroups). Whoever
-    makes one calls `end`.
+    `environment` has variables besides its parent's. With `scratch` it works in an empty folder and
+    keeps temporary files in the folder `scratch`; both are removed with it. With `session` it leads
+    a session as well: Linux then shares the processor between the two sessions as if each were one
+    process, and niceness counts only within a session (sched(7), autogroups). The creator must call
+    `end`.
     """
 
     def __init__(
@@ -81,17 +80,21 @@ class Supervised:
         try:
             self._process = subprocess.Popen(
                 [*command, Birth(reading, limits).to_json(), module, *arguments],
-                stdin=input, stdout=output, stderr=errors, pass_fds=[reading],
-                start_new_session=session, process_group=None if session else 0,
+                stdin=input,
+                stdout=output,
+                stderr=errors,
+                pass_fds=[reading],
+                start_new_session=session,
+                process_group=None if session else 0,
                 cwd=place / "empty" if place is not None else None,
                 env=_environment({**environment, **more}),
-            )  # fmt: skip
+            )
         except BaseException:
             os.close(self._lifeline)
             raise
         finally:
             os.close(reading)
-        self._left = True  # there may be something of its group
+        self._left = True  # processes of its group may be left
         self._pending, self._words = b"", bytearray()
         self._reader = threading.Thread(target=self._keep_words, daemon=True)
         self._reader.start()
@@ -102,8 +105,8 @@ class Supervised:
 
     @property
     def status(self) -> int | None:
-        """The exit status, negative for a signal; None while it lives. Where it has ended, what it
-        left of its group is killed."""
+        """The exit status, negative for a signal; None while it lives. Once it has ended, the rest
+        of its group is killed."""
         if self._process.poll() is not None and self._left:
             self._left = False
             self._kill()
@@ -114,7 +117,8 @@ class Supervised:
         return self.status is None
 
     def write(self, data: bytes, until: float = math.inf) -> Death | None:
-        """Writes to its input, which a child that does not read keeps waiting; None once done."""
+        """Writes to its standard input; None when done, else the reason why this failed by
+        `until`."""
         assert self._process.stdin is not None
         stream, view = self._process.stdin.fileno(), memoryview(data)
         os.set_blocking(stream, False)
@@ -131,13 +135,14 @@ class Supervised:
         return None
 
     def close_input(self) -> None:
-        """Says that nothing more will be asked."""
+        """Closes its standard input: there are no more requests."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def line(self, until: float = math.inf, check: Callable[[], object] = _still) -> bytes | Death:
-        """The next line of its output. `check` may raise what ends the wait."""
+        """The next line of its standard output, or the reason why there is none by `until`. `check`
+        may raise an exception to end the wait."""
         assert self._process.stdout is not None
         stream = self._process.stdout.fileno()
         while b"\n" not in self._pending:
@@ -152,13 +157,13 @@ class Supervised:
                 if len(self._pending) > _ANSWER:
                     return Death("memory", words=f"its answer has more than {_ANSWER} bytes")
             elif not self.alive and not _ready(stream, selectors.EVENT_READ, 0):
-                return self.death()  # and what it started still holds the pipe
+                return self.death()  # processes that it started still hold the pipe
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
     def wait(self, until: float = math.inf, check: Callable[[], object] = _still) -> int | None:
-        """The exit status; None where the child outlives the instant. `check` may raise what ends
-        the wait."""
+        """Waits for its end: the exit status, None where it still lives at `until`. `check` may
+        raise an exception to end the wait."""
         while self.alive:
             check()
             if (left := until - time.monotonic()) <= 0:
@@ -168,7 +173,7 @@ class Supervised:
         return self.status
 
     def death(self) -> Death:
-        """How it ended; a child that does not end although it is done with its output is killed."""
+        """How it ended. A child that has closed its output but does not end is killed."""
         if self.wait(time.monotonic() + _LAST) is None:
             self._kill()
             self.wait(time.monotonic() + _KILLED)
@@ -177,13 +182,16 @@ class Supervised:
         return death_of(self.status, words, self.limits.memory is not None)
 
     def terminate(self) -> None:
-        """Asks it to end; see `end`."""
+        """Sends SIGTERM; see `end`."""
         if self.alive:
             self._process.terminate()
 
     def end(self, polite: float = 0.0) -> None:
-        """Ends it and all that it has started: asks it, where it has `polite` seconds to end by
-        itself, and then kills the group. Its folders go."""
+        """Ends it and all that it has started, and removes its folders.
+
+        If `polite` is above 0, it is sent SIGTERM and has so many seconds to end by itself. Then
+        the group is killed.
+        """
         if polite > 0:
             self.terminate()
             self.wait(time.monotonic() + polite)
@@ -206,7 +214,7 @@ class Supervised:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _keep_words(self) -> None:
-        """Reads standard error until all who can write to it have ended."""
+        """Reads its standard error until all processes that can write to it have ended."""
         if self._process.stderr is None:
             return
         with self._process.stderr as stream:
@@ -216,7 +224,7 @@ class Supervised:
 
 
 def _ready(stream: int, event: int, seconds: float) -> bool:
-    """Waits a moment for a pipe that can be read or written."""
+    """Waits a moment; tells whether a pipe can be read or written."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, event)
         return bool(selector.select(max(0.0, min(seconds, _POLL))))
@@ -230,8 +238,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The parent's own, and more. A checkout that is not installed is found from another folder as
-    well."""
+    """The parent's environment with additions. PYTHONPATH is extended so that a checkout that is
+    not installed is found from another folder."""
     root = str(Path(str(mcfuser.__file__)).parent.parent)
     given = [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     installed = Path(root).name in ("site-packages", "dist-packages")

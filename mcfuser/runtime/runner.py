@@ -1,11 +1,11 @@
-"""Runs a compiled module; needs nothing but tvm and numpy, so copy it as an example.
+"""Runs a compiled module. It needs only tvm and numpy, and may be copied as an example.
 
     python runner.py module.so inputs.npz outputs.npz [threads | cuda | graph]
 
-`inputs.npz` holds the inputs in the order of the model's. A module for a CPU runs on that many
-cores; one for a GPU runs kernel by kernel (`cuda`), or is captured once into a CUDA graph that is
-replayed (`graph`). After the first run, each line on standard input asks for another one, whose
-seconds are printed.
+`inputs.npz` has the inputs in the order of the model. A module for a CPU runs on `threads` cores;
+one for a GPU runs kernel by kernel (`cuda`), or is captured into a CUDA graph, which is replayed
+(`graph`). After the first run, each line on standard input asks for another run, whose seconds are
+printed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KERNELS, GRAPH = "cuda", "graph"
 """How a module for a GPU runs: kernel by kernel, or captured."""
 
 RELAXED = 2
-"""The mode of capture in which memory may be allocated meanwhile."""
+"""CUDA's capture mode in which memory may be allocated during a capture."""
 
 
 def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> Run:
-    """A function that runs the module once on these inputs, on that many cores.
+    """A function that runs the module once on these inputs, on `threads` cores (0: TVM's default).
 
-    Where it is not told, TVM takes half of the cores; in mode -3 its threads share those listed.
+    By default TVM uses half of the cores; in mode -3 its threads share the listed ones.
     """
     if threads:
         cores = sorted(os.sched_getaffinity(0))[:threads]
@@ -50,9 +50,10 @@ def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> 
 
 
 def ready_on_gpu(module: Path, inputs: Sequence[NDArray[np.generic]], graph: bool) -> Run:
-    """The same on the first GPU, the inputs already there; a run ends when the GPU is done.
+    """A function that runs the module once on the first GPU, as a CUDA graph if `graph`.
 
-    Ends the process with a sentence where there is no GPU.
+    The inputs are in the GPU's memory, and a run ends when the GPU is done. Ends the process with a
+    message where there is no GPU.
     """
     device = gpu()
     machine = VirtualMachine(tvm.runtime.load_module(str(module)), device)
@@ -70,11 +71,11 @@ def ready_on_gpu(module: Path, inputs: Sequence[NDArray[np.generic]], graph: boo
 
 
 class Captured:
-    """A module's `main` as a CUDA graph on tensors that stay where they are.
+    """A module's `main` as a CUDA graph on fixed tensors.
 
-    `replay` reads what `inputs` hold then (`inputs[0].copyfrom(array)` changes it), writes
-    `outputs`, and waits. What the graph writes in between is its own: whoever else runs modules in
-    this process takes other memory. Replays of one graph take turns.
+    `replay` reads the present contents of `inputs` (`inputs[0].copyfrom(array)` changes them),
+    writes `outputs`, and waits. The graph keeps its intermediate memory, which no other run in this
+    process uses. Replays of one graph must not overlap.
     """
 
     def __init__(
@@ -89,13 +90,13 @@ class Captured:
         self._graph = self._driver.instantiate(graph)
 
     def replay(self) -> Any:
-        """One run; gives the outputs, whose contents the next one replaces."""
+        """Runs the graph once; gives the outputs, which the next run overwrites."""
         self._driver.launch(self._graph, self._stream)
         self._driver.wait(self._stream)
         return self.outputs
 
     def _captured(self) -> tuple[Any, list[Any], Any]:
-        """The outputs, all memory that was taken meanwhile, and the graph."""
+        """The outputs, all memory allocated for them and in between, and the graph."""
         storage: list[Any] = []
 
         def keep(_: object, name: str, before: bool, result: object, *rest: object) -> None:
@@ -105,7 +106,7 @@ class Captured:
         main = self._machine["main"]
         self._machine.set_instrument(keep)
         try:
-            main(*self.inputs)  # loads binaries and takes memory, which a capture had better not
+            main(*self.inputs)  # loads binaries and allocates memory before the capture
             self._driver.wait(self._stream)
             storage.clear()
             self._driver.begin(self._stream)
@@ -118,14 +119,14 @@ class Captured:
         return outputs, storage, graph
 
     def close(self) -> None:
-        """Gives the graph back; there is no replay after it."""
+        """Frees the graph, which cannot be replayed afterwards."""
         self._driver.destroy(self._graph)
         self._device.free_raw_stream(self._stream)
 
 
 class Driver:
-    """What a graph needs of the CUDA driver. Streams and graphs are its handles; each call raises
-    RuntimeError with the driver's name for what went wrong."""
+    """The functions of the CUDA driver for graphs. Streams and graphs are the driver's handles.
+    Each call raises RuntimeError with the driver's name of the error."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -139,7 +140,7 @@ class Driver:
         return graph
 
     def instantiate(self, graph: ctypes.c_void_p) -> ctypes.c_void_p:
-        """What can be launched; the graph itself goes."""
+        """An executable graph; the graph itself is destroyed."""
         made = ctypes.c_void_p()
         self._call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_uint64(0))
         self._call("cuGraphDestroy", graph)
@@ -163,7 +164,7 @@ class Driver:
 
 
 def gpu() -> Any:
-    """The first GPU, as TVM knows it; ends the process with a sentence where there is none."""
+    """TVM's device for the first GPU; ends the process with a message where there is none."""
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         _load_runtime()
     device = tvm.cuda(0)
@@ -173,9 +174,9 @@ def gpu() -> Any:
 
 
 def _load_runtime() -> None:
-    """TVM's CUDA runtime, which TVM leaves out where CUDA's is not on the library path."""
-    found = importlib.util.find_spec("nvidia")
-    places = list(found.submodule_search_locations or ()) if found else []
+    """Loads TVM's CUDA runtime; TVM does not where CUDA's own is not on the library path."""
+    spec = importlib.util.find_spec("nvidia")
+    places = list(spec.submodule_search_locations or ()) if spec else []
     for library in sorted(p for place in places for p in Path(place).glob("*/lib/libcudart.so.*")):
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     folder = Path(str(tvm.__file__)).parent / "lib"

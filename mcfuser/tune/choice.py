@@ -33,10 +33,16 @@ CHOICES = 4
 
 
 def chosen(
-    chain: Chain, candidates: Candidates, worker: Worker, name: str, shifts: bool,
-    failed: Counter[str], results: Mapping[Candidate, Measured], deadline: float,
+    chain: Chain,
+    candidates: Candidates,
+    worker: Worker,
+    name: str,
+    shifts: bool,
+    failed: Counter[str],
+    results: Mapping[Candidate, Measured],
+    deadline: float,
     tell: Callable[[int, int], None],
-) -> Best | None:  # fmt: skip
+) -> Best | None:
     """The first candidate by predicted time that can be built, fits the device, and whose schedule
     is right on a small chain; None where this holds for none of the first ATTEMPTS.
 
@@ -61,16 +67,29 @@ def chosen(
             plan, tiles = candidates.plan(candidate)
             seconds = float(times[order[first + some.index(candidate)]])
             return Best(
-                plan, tiles, candidates.settings(candidate), kernel, Measured(None, None), seconds,
-                first + len(some), len(candidates),
-            )  # fmt: skip
+                plan,
+                tiles,
+                candidates.settings(candidate),
+                kernel,
+                Measured(None, None),
+                seconds,
+                first + len(some),
+                len(candidates),
+            )
     return None
 
 
 def _made(
-    chain: Chain, candidates: Candidates, worker: Worker, some: Sequence[Candidate], name: str,
-    shifts: bool, failed: Counter[str], results: Mapping[Candidate, Measured], deadline: float,
-) -> tuple[Candidate, Kernel] | None:  # fmt: skip
+    chain: Chain,
+    candidates: Candidates,
+    worker: Worker,
+    some: Sequence[Candidate],
+    name: str,
+    shifts: bool,
+    failed: Counter[str],
+    results: Mapping[Candidate, Measured],
+    deadline: float,
+) -> tuple[Candidate, Kernel] | None:
     """The first of `some` candidates that is fit for use, with its kernel; None if none is."""
     begun: dict[Candidate, Building] = {}
     for candidate in some:

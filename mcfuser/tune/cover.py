@@ -204,11 +204,11 @@ def _fastest(unfused_at: Cut, covers: tuple[Cover, ...], timed: Interleaved) -> 
     sure = [i for i in numbers[:-1] if _surely(timed, i, last)] if timed.rounds else better
     kept = min(sure, key=lambda i: times[i], default=last)
     if not times[kept] < math.inf:
-        reason = "none of them could be timed beside the others"
+        reason = "none of them could be timed with the others"
         return Decision(unfused_at, covers[kept], covers, times, reason)
     other = min((i for i in numbers if i != kept), key=lambda i: times[i])
     if not times[other] < math.inf:
-        reason = f"{_named(covers[other])} could not be timed beside it"
+        reason = f"{_named(covers[other])} could not be timed with it"
         return Decision(unfused_at, covers[kept], covers, times, reason)
     ratios = timed.ratios(other, kept)
     ratio = statistics.median(ratios) if ratios else times[other] / times[kept]
@@ -224,7 +224,7 @@ def _fastest(unfused_at: Cut, covers: tuple[Cover, ...], timed: Interleaved) -> 
         right = certainty(timed.ratios(last, kept), 1 / MARGIN)
     if better and kept == last:
         reason = (
-            f"{len(covers[last].cut)} kernels are kept: not told apart from noise, "
+            f"{len(covers[last].cut)} kernels are kept: the gain cannot be told from noise, "
             f"{_named(covers[other])} takes {low:.2f} to {high:.2f} times as long"
         )
         reason += f" in {count} rounds"

@@ -113,11 +113,17 @@ class CandidateSearch:
         builder, trusted = self.worker.builder, self.worker.backend.trusted
         try:
             search = evolve(
-                self.candidates.rows, self.times, self.measure, self.seed, self.trials,
-                lambda: self.late or self.unusable or self.spent, lambda: self.due,
-                in_flight(builder.workers), trusted or self.hurried,
+                self.candidates.rows,
+                self.times,
+                self.measure,
+                self.seed,
+                self.trials,
+                lambda: self.late or self.unusable or self.spent,
+                lambda: self.due,
+                in_flight(builder.workers),
+                trusted or self.hurried,
                 (lambda candidate: candidate[1:-1]) if trusted else None,
-            )  # fmt: skip
+            )
         finally:
             builder.abandon()
         return self._best(search)
@@ -210,9 +216,13 @@ class CandidateSearch:
             if kernel is not None:
                 built[candidate] = kernel
         results = self.worker.measure(
-            self.chain, [[kernel] for kernel in built.values()], self.seed, offsets=self.offsets,
-            deadline=self.deadline, batch=self.worker.device.units if self.hurried else BATCH,
-        )  # fmt: skip
+            self.chain,
+            [[kernel] for kernel in built.values()],
+            self.seed,
+            offsets=self.offsets,
+            deadline=self.deadline,
+            batch=self.worker.device.units if self.hurried else BATCH,
+        )
         for candidate, result in zip(built, results, strict=True):
             self.kernels[candidate], self.results[candidate] = built[candidate], result
             if result.failed is not None:
@@ -258,9 +268,15 @@ class CandidateSearch:
         predicted = self.candidates.estimates(np.asarray([best]), self.worker.backend.estimate)
         trials = sum(r.failed != NO_TIME for r in self.results.values())
         return Best(
-            plan, tiles, self.candidates.settings(best), self.kernels[best], result,
-            float(predicted[0]), trials, len(self.candidates),
-        )  # fmt: skip
+            plan,
+            tiles,
+            self.candidates.settings(best),
+            self.kernels[best],
+            result,
+            float(predicted[0]),
+            trials,
+            len(self.candidates),
+        )
 
     def _again(self, ranked: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
         """The candidates that are right on other inputs, with their times, interleaved, on whole

@@ -125,9 +125,14 @@ def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadlin
 
 
 def _searched(
-    key: CacheKey, chain: Chain, device: Device, options: TuneOptions, progress: Progress,
-    worker: Worker, deadline: float,
-) -> Tuned:  # fmt: skip
+    key: CacheKey,
+    chain: Chain,
+    device: Device,
+    options: TuneOptions,
+    progress: Progress,
+    worker: Worker,
+    deadline: float,
+) -> Tuned:
     try:
         return _Tuning(key, chain, device, options, progress, worker, deadline).run()
     except ChainError as error:
@@ -223,17 +228,31 @@ class _Tuning:
     def _search(self, name: str) -> CandidateSearch:
         every = candidates(self.space, self.table, self.worker.backend.feasible)
         return CandidateSearch(
-            self.chain, every, self.worker, name, self.options.seed, self.options.trials,
-            self.deadline, self.offsets, self.failed,
+            self.chain,
+            every,
+            self.worker,
+            name,
+            self.options.seed,
+            self.options.trials,
+            self.deadline,
+            self.offsets,
+            self.failed,
             lambda done, total: self.progress("measure", done, total),
-        )  # fmt: skip
+        )
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
         every = candidates(self.space, self.table, self.worker.backend.feasible, measured=False)
         return chosen(
-            self.chain, every, self.worker, name, self.options.shifts, self.failed, results,
-            self.deadline, lambda done, total: self.progress("compile", done, total),
-        )  # fmt: skip
+            self.chain,
+            every,
+            self.worker,
+            name,
+            self.options.shifts,
+            self.failed,
+            results,
+            self.deadline,
+            lambda done, total: self.progress("compile", done, total),
+        )
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

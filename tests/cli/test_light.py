@@ -22,7 +22,7 @@ def test_the_command_loads_neither_compiler_nor_database_nor_server() -> None:
 
 
 def test_help_takes_at_most_twice_as_long_as_the_libraries_that_print_it() -> None:
-    """That is 0.3 s on an idle machine; on a busy one both take longer alike."""
+    """That is 0.3 s on an idle machine; on a busy one both take longer by the same factor."""
     ours, theirs = [], []
     for _ in range(5):
         theirs.append(processor_seconds("-c", "import typer, typer.rich_utils"))

@@ -99,8 +99,8 @@ def rest_of(build: object, *shapes: tuple[int, ...]) -> tvm.tirx.PrimFunc:
 
 
 def normal(x: np.ndarray) -> np.ndarray:
-    apart = x - x.mean(-1, keepdims=True)
-    return apart / np.sqrt((apart**2).mean(-1, keepdims=True) + 1e-5)
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
 
 
 def soft(x: np.ndarray) -> np.ndarray:

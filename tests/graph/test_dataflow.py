@@ -18,7 +18,7 @@ from mcfuser.graph.dataflow import (
 
 
 def made() -> tuple[Dataflow, dict[str, relax.Var]]:
-    """softmax(relu(x w) v), turned, beside what was multiplied."""
+    """softmax(relu(x w) v), transposed, and its sum."""
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
     w = relax.Var("w", relax.TensorType((8, 8), "float32"))
     builder, found = relax.BlockBuilder(), {"x": x, "w": w}

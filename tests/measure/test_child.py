@@ -105,7 +105,7 @@ def test_a_fault_ends_the_process_and_those_before_it_are_told(monkeypatch) -> N
     monkeypatch.setattr(child.os, "_exit", ended.append)
     request = MeasureRequest(CHAIN, INPUTS, ((RIGHT,), (CRASH,), (RIGHT,)), together=True)
     first, fault = results(Told(), request)
-    assert first.failed == "a program timed beside it broke the device" and not first.fatal
+    assert first.failed == "a program timed with it broke the device" and not first.fatal
     assert fault.failed == "the device refuses it: an illegal address" and fault.fatal
     assert ended == [1]
 

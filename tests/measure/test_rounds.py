@@ -1,4 +1,4 @@
-"""Programs timed in turns: what rounds tell, how surely, and when they are enough."""
+"""Interleaved timings: what rounds show, how sure that is, and when there are enough of them."""
 
 from __future__ import annotations
 

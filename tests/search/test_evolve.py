@@ -221,7 +221,7 @@ def test_a_candidate_with_no_legal_neighbour_stays_in_the_population() -> None:
 
 
 def test_a_failed_first_generation_is_not_the_end() -> None:
-    """Where the estimate's favourites all fail, the next generation measures others."""
+    """Where all candidates that are predicted best fail, the next generation measures others."""
     cost = bowl((0, 0, 0))
 
     def measured(c: Candidate) -> float:

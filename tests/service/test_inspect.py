@@ -68,7 +68,7 @@ def test_the_web_process_loads_no_compiler_and_no_reader_of_models() -> None:
 
 
 class TestInspector:
-    """The web process's side, with work that goes wrong in known ways."""
+    """The web process's side, with work that fails in known manners."""
 
     @pytest.fixture(autouse=True)
     def importable(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,16 +113,16 @@ class TestInspector:
     def test_so_many_at_a_time_and_the_loop_goes_on(self, tmp_path: Path) -> None:
         inspector = self.inspector(tmp_path, inspections=2, inspect_wait=600, inspect_seconds=600)
         files = [self.file(tmp_path, f"meet {tmp_path} {i}") for i in range(7)]
-        turns = 0
+        iterations = 0
 
         async def post(file: Path) -> None:
             await inspector(file, {})
 
         async def serve(scope: anyio.CancelScope) -> None:
-            nonlocal turns
+            nonlocal iterations
             while not scope.cancel_called:
                 await anyio.sleep(0.01)
-                turns += 1
+                iterations += 1
 
         async def all_at_once() -> None:
             async with anyio.create_task_group() as around:
@@ -135,7 +135,7 @@ class TestInspector:
         anyio.run(all_at_once)
         met = [int(path.suffixes[0][1:]) for path in tmp_path.glob("*.met")]
         assert len(met) == 7 and max(met) <= 2
-        assert turns > 7
+        assert iterations > 7
 
     def test_who_waits_too_long_is_told_to_come_again(self, tmp_path: Path) -> None:
         inspector = self.inspector(tmp_path, inspections=1, inspect_wait=0.05, inspect_seconds=3)

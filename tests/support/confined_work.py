@@ -1,4 +1,4 @@
-"""Work for tests/test_confined.py, in as many ways as it may go wrong."""
+"""Work for tests/test_confined.py, which goes wrong in each possible manner."""
 
 from __future__ import annotations
 

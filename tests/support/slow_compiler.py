@@ -30,7 +30,7 @@ def load(settings: ServiceSettings) -> CompileFunction:
     def compile_slowly(
         model: bytes, options: JobOptions, cache: Storage, progress: Progress
     ) -> Made:
-        """With a child process beside it, as a measurement has."""
+        """Has a child process, as a measurement has."""
         child = subprocess.Popen(["sleep", "7200"])
         with (settings.data / "starts").open("a") as file:
             file.write(f"{os.getpid()} {child.pid}\n")

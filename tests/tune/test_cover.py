@@ -178,7 +178,9 @@ def test_what_cannot_be_told_from_noise_keeps_the_pieces(fused) -> None:
     timed = Interleaved((4e-6, 6e-6), times, {"busy": True})
     made = Bench(PARTS | WHOLE, together=timed).decide(SMALL)
     assert made.kept is not None and made.kept.cut == unfused_cut(SMALL)
-    assert made.reason.startswith("3 kernels are kept: not told apart from noise, fused takes ")
+    assert made.reason.startswith(
+        "3 kernels are kept: the gain cannot be told from noise, fused takes "
+    )
     assert made.sure is not None and made.sure < 0.98
 
 
@@ -225,4 +227,4 @@ def test_a_cover_that_cannot_be_timed_with_the_others_is_not_kept() -> None:
     assert made.kept is not None and made.kept.cut == (2, 3, 2)
     assert made.fused_seconds is None
     made = Bench(PARTS | WHOLE, together=[float("inf"), float("inf")]).decide(SMALL)
-    assert made.reason == "none of them could be timed beside the others"
+    assert made.reason == "none of them could be timed with the others"

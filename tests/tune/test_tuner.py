@@ -340,7 +340,9 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
         over = property(lambda self: bool(ended))
         patch.setattr(search_module.Search, "late", over)
         patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
-        patch.setattr(search_module, "HURRY", math.inf)  # the model's favourites are measured first
+        patch.setattr(
+            search_module, "HURRY", math.inf
+        )  # the candidates predicted best are measured first
         with pytest.raises(NoCandidate, match="its error is 1"):
             tune(SMALL, CPU, MemoryCache(), TuneOptions(), worker=Wrong(0))
     assert ended and right.measured is None
