@@ -1,8 +1,8 @@
-"""What the buffers of a schedule hold past the ends of axes, as it follows from the statements.
+"""The values that the buffers of a schedule hold past the ends of axes, as ranges.
 
-What is loaded is zero past the end of an axis, and so is much that is computed from it; a buffer
-may be filled with a number; a maximum of positions inside is above the lowest number in every row,
-or may be that number itself. The rest is arithmetic of ranges (`algebra.ranges`).
+Loaded tiles are zero past the end of an axis. A buffer may be filled with a number. A maximum over
+positions inside an axis is above the lowest number in every row, or may be that number itself. The
+range of anything computed follows by interval arithmetic (`algebra.ranges`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Placement:
 
     @cached_property
     def combined(self) -> frozenset[str]:
-        """Sums over what parts have stored, which is loaded as zero past the end: a repair of a sum
-        leaves zero where it is (algebra.roll)."""
+        """The sums that combine the partial results of parts. These are loaded as zero past the
+        end, and a repair of a sum leaves zero as it is (algebra.roll)."""
         every = (s for s, _ in self.every if isinstance(s, Combine))
         return frozenset(s.buffer for s in every if s.operator.reduce == "sum")
 
@@ -74,7 +74,8 @@ class Placement:
         return [s for b, s in self.computes.items() if name in self.sources[b]]
 
     def below(self, source: str) -> list[Compute]:
-        """What reads a buffer, directly or not, as far as results vary along what it does."""
+        """The computations that read a buffer, directly or through results that vary along one of
+        its axes."""
         along = {a for d in self.buffers[source].dims for a in d.index.axes}
         found, names = list[Compute](), {source}
         for s in self.computes.values():
@@ -85,7 +86,7 @@ class Placement:
         return found
 
     def above(self, source: str) -> list[Compute]:
-        """What computes a buffer, and all that it needs."""
+        """The computation of a buffer, and those of all buffers that it needs, last first."""
         found, names = list[Compute](), {source}
         for s in reversed(self.computes.values()):
             if s.buffer in names:
@@ -95,7 +96,7 @@ class Placement:
 
 
 def _moves(chain: Chain, r: Read, a: str) -> bool:
-    """Elements at different positions of the axis lie in different places."""
+    """Different positions of the axis are different elements of the tensor."""
     strides = chain.tensor(r.tensor).strides
     factors = [dict(i.terms).get(a, 0) for i in r.indices]
     if strides is not None:
@@ -105,7 +106,7 @@ def _moves(chain: Chain, r: Read, a: str) -> bool:
 
 @dataclass(frozen=True)
 class PastEnds:
-    """What is known past the ends of axes, where some buffers are filled."""
+    """Ranges of values past the ends of axes, given the buffers that are filled."""
 
     placed: Placement
     fills: Mapping[str, Fill]
@@ -117,9 +118,12 @@ class PastEnds:
         return value(e, PastOne(self, a))
 
     def absorbed(self, s: Compute, a: str) -> bool:
-        """A reduction's body is its identity past the end of an axis. A maximum need not be quite
-        the lowest number where it is of something ordinary, or where a domain was put into what it
-        reads: then all its readers take such a number for nothing (algebra.masks)."""
+        """Whether a reduction absorbs the positions past the end of an axis: its body is its
+        identity there, so that no mask is needed.
+
+        The body of a maximum may also be slightly above the lowest number: where the maximum is
+        never that low itself, or where its source was masked (algebra.masks).
+        """
         key = s.buffer, a
         if key not in self.found:
             body, program = self.past(s.body, a), self.placed.program
@@ -168,8 +172,8 @@ class PastEnds:
 
 @dataclass(frozen=True)
 class PastOne:
-    """Facts past the tile's end along one axis: past the axis' end, and where the next tile
-    begins."""
+    """Facts at positions past a tile's end along one axis: past the end of the axis, or in the next
+    tile."""
 
     known: PastEnds
     axis: str
@@ -183,7 +187,7 @@ class PastOne:
 
 @dataclass(frozen=True)
 class PastEnd(PastOne):
-    """Facts past an axis' very end, at all positions inside of the axes that are not reduced."""
+    """Facts at positions past the very end of an axis, for any positions inside the other axes."""
 
     over: tuple[str, ...] = ()
 

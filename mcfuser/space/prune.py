@@ -36,9 +36,10 @@ SpaceKind = Literal["mcfuser", "chimera"]
 
 @dataclass(frozen=True)
 class Space:
-    """Expressions, and for each loop axis its tile sizes; after rule 4, the tables that fit.
+    """Expressions, and the tile sizes of each loop axis (`options`).
 
-    `tables` pairs each plan with the tile sizes [candidates, axes] that survive under it.
+    After rule 4, `tables` pairs each plan with the tile sizes [candidates, axes] that are left for
+    it. Where not `dead_loops`, a loop of one trip is kept (the ablation of the paper).
     """
 
     program: Program
@@ -81,7 +82,7 @@ def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
 def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
     has it (few rows of a norm fill a device); one position where another axis fills its side of
-    every product (a head of those that share keys, beside its rows)."""
+    every product (the heads that share keys, next to the rows of each)."""
     found: tuple[int, ...] = (1, 2, 4, 8)
     for o in chain.operators:
         roles = product(o)
@@ -132,8 +133,8 @@ def deduplicate(found: Space, device: Device) -> Space:
 
 
 def intermediates(found: Space, device: Device) -> Space:
-    """Rule 2: no intermediate keeps several partial tiles, as it must where a loop that it is
-    reduced over turns outside one that it is kept along (Fig. 6b)."""
+    """Rule 2: drops expressions in which an intermediate keeps several partial tiles, as it must
+    where a loop over a reduced axis encloses a loop over one of its own axes (MCFuser Fig. 6b)."""
     feeding = [o for o in found.program.chain.operators if _feeds_reduction(found.program.chain, o)]
     kept = tuple(e for e in found.expressions if not any(_partial_tiles(e, o) for o in feeding))
     return replace(found, expressions=kept or found.expressions)
@@ -205,9 +206,9 @@ def distinct(found: Space) -> Space:
 
 
 def parted(found: Space, device: Device) -> Space:
-    """The space, and beside every candidate with fewer blocks than the device has units the same
-    one split into parts: 2, 4, 8 .. as long as each has an iteration and they fill the device at
-    most twice."""
+    """The space, with every candidate that has fewer blocks than the device has units added again,
+    split into 2, 4, 8 .. parts, as long as each part has an iteration and the blocks fill the
+    device at most twice."""
     tables = []
     for plan, tiles in found.tables or ():
         tables.append((plan, tiles))

@@ -113,7 +113,7 @@ def _of_two(op: str, x: Array, y: Array) -> Array:
 
 
 def logical(chain: Chain, name: str, array: Array) -> Array:
-    """The tensor as the chain indexes it, a view of the array in which it really lies."""
+    """The tensor as the chain indexes it: a view of the array that has its strides and offset."""
     tensor = chain.tensor(name)
     if tensor.strides is None:
         return array.reshape(-1)[tensor.offset :][: math.prod(chain.shape(name))].reshape(
