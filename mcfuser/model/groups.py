@@ -1,4 +1,5 @@
-"""What kernels pay whose warp groups each keep a pace of their own, where a product is late.
+"""The time of kernels with warp groups and a deferred product, whose warp groups do not wait for
+each other.
 
     t = queue * (block + dots + arithmetic + iterations)
 
@@ -16,9 +17,9 @@ from mcfuser.model.terms import Terms
 from mcfuser.space.plan import Floats, repeats
 
 PACED = ("paced_block", "paced_product", "paced_operation", "paced_turn")
-"""Blocks: barriers, registers that warps hand over, the first tiles and the output; group
-instructions (`terms`: group_all); operations on elements (simple_all); and iterations, which wait
-for a tile or for another group."""
+"""Blocks, which pay for barriers, the reallocation of registers, the first tiles and the output;
+instructions of warp groups (`terms`: group_all); operations on elements (simple_all); and
+iterations, which wait for a tile or for another warp group."""
 
 
 def matrix(made: TritonCandidates, found: Terms, units: int) -> Floats:

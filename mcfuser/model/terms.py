@@ -1,8 +1,8 @@
-"""What a GPU kernel's time is made of, counted from a plan's statements: the terms of the model.
+"""The terms of the fitted model of GPU kernels, counted from a plan's statements.
 
-A term counts events: iterations of the tensor cores, bytes, waits for memory. Waits are what one
-block spends in a row, so blocks on one multiprocessor overlap them; the others keep a unit of the
-multiprocessor busy, so blocks there queue for it. All are arrays over candidates.
+A term counts events of one kind: instructions of the tensor cores, bytes, waits for memory. Waits
+follow each other within a block, so the blocks of a multiprocessor overlap them; other events keep
+a unit of the multiprocessor busy, so its blocks queue for it. All are arrays over candidates.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Terms:
 
 
 def terms(made: TritonCandidates, device: Device) -> Terms:
-    """All terms of a plan's candidates."""
+    """All terms of a plan's candidates on a device."""
     found = Terms(len(made.tiles))
     found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
     found.resident = resident(made, device)
@@ -142,7 +142,7 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
 
 
 def resident(made: TritonCandidates, device: Device) -> Floats:
-    """Blocks that share a multiprocessor, by what each of them takes of it."""
+    """Blocks that share a multiprocessor, limited by their registers, shared memory and threads."""
     registers = np.minimum(255.0, np.ceil(made.registers / 8) * 8)
     by = (
         np.floor((device.fast + RESERVED) / (made.shared + RESERVED)),
@@ -163,7 +163,7 @@ def _dram_seconds(made: TritonCandidates, device: Device) -> float:
 def _elements(
     made: TritonCandidates, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
 ) -> Floats:
-    """Of a computed tile, with so many lanes along each axis."""
+    """Elements of a computed tile, with `along` lanes along each axis."""
     buffer = made.buffer(name)
     total = elements(made.sizes, buffer, [x.axis for x in outer])
     for axis in (d.index.plain for d in buffer.dims):
@@ -201,8 +201,8 @@ def _loop(
 def _load(
     found: Terms, made: TritonCandidates, s: Load, outer: tuple[Loop, ...], times: Floats
 ) -> None:
-    """Through a map a tile comes as a box that nobody copies; else threads ask for every vector,
-    and lines of the cache come whole."""
+    """A load through a tensor map is one request for a box. Without a map, threads request every
+    vector, and whole lines of the cache are moved."""
     nbytes = made.nbytes(s.buffer)
     run = np.minimum(contiguous_bytes(made, s), nbytes)
     alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
@@ -219,7 +219,8 @@ def _load(
 
 
 def _product(found: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: Floats) -> None:
-    """By group instructions, or by those of a warp, which must load its operands itself."""
+    """A product runs on instructions of a warp group, or on those of single warps, which load their
+    operands into registers first."""
     chain, warps = made.plan.program.chain, made.warps
     left = made.facts.products[s.operator.out].left.tensor
     loaded = made.loaded(left)
@@ -240,8 +241,8 @@ def _product(found: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: 
 
 
 def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:
-    """It is computed from a product, so that its elements lie where a product can take them; where
-    it is not, every warp computes all that it reads. What no operator writes was loaded."""
+    """Whether a tensor is computed from a product, so that its tile is distributed among warps as a
+    product takes it. Otherwise every warp computes all that it reads."""
     if tensor in made.dots:
         return True
     bodies = [o.body for o in chain.operators if o.out == tensor]
@@ -249,8 +250,8 @@ def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:
 
 
 def _map(found: Terms, made: TritonCandidates, s: Compute, times: Floats) -> None:
-    """What follows a product lies where its warps left it; anything else is computed by every warp
-    that takes part in the same rows."""
+    """A map of a product's result is computed where the product's warps left it; any other is
+    computed by every warp that works on the same rows."""
     size = made.lanes(s.operator.related)
     along = np.maximum.reduce([np.ones(found.size), *(d.along for d in made.dots.values())])
     chain = made.plan.program.chain
@@ -273,7 +274,7 @@ def _parts(
     outer: tuple[Loop, ...],
     times: Floats,
 ) -> None:
-    """What combines parts loads what each of them shared."""
+    """Combining loads the partial results of all parts."""
     if isinstance(s, StorePartial):
         return
     parts = float(made.plan.parts)

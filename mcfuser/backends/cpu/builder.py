@@ -1,4 +1,4 @@
-"""Kernels for a CPU are text: the process that measures compiles them, beside what it times."""
+"""The builder of CPU kernels writes source alone: the process that measures compiles it."""
 
 from __future__ import annotations
 

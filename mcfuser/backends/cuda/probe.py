@@ -37,8 +37,8 @@ SHAPES = ((64, 64), (128, 128), (128, 256))
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel and what a reading divides its seconds by; `units` counts the multiprocessors that
-    do that work side by side."""
+    """A kernel whose time gives a reading: its seconds are divided by `work`, and multiplied by
+    `units`, the number of multiprocessors that do this work at the same time."""
 
     name: str
     chain: Chain

@@ -32,7 +32,7 @@ from mcfuser.space.statement import Illegal
 NEEDED = ("cuda.bindings", "nvidia.cu13")
 """What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
 LARGE = 1 << 16
-"""Constants of more bytes than this travel beside the module: its text would take seconds."""
+"""Constants of more bytes than this are saved to files: as text of a module they take seconds."""
 LONGEST = 3600.0
 """Seconds that a build may take; one of thousands of kernels takes a minute."""
 L2_LINE = 2

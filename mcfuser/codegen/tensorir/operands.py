@@ -1,4 +1,4 @@
-"""How each product of a schedule is walked by a register micro-tile, and where its operands lie."""
+"""The register micro-tile of each product of a schedule, and the layouts of its operands."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STACK = 1024
 """Bytes from which on TVM takes a local array from the heap, where it is no register."""
 
 OperandKind = Literal["packed", "panels", "plain"]
-"""A loaded right operand: a constant packed when compiling, panels filled in scratch, or read as it
-lies."""
+"""The layout of a loaded right operand: a constant that is packed at compile time, panels that are
+filled in scratch, or the tensor as it is."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
 
 
 def _kept(schedule: Schedule) -> set[str]:
-    """Axes whose tiles lie side by side in scratch, so that a micro-tile must not overlap two."""
+    """Axes of which scratch holds several adjacent tiles, so that a micro-tile must not overlap
+    two."""
     return {
         plain_index(d.index)
         for b in schedule.buffers

@@ -1,7 +1,7 @@
 """A function's parameters: arrays, whose shapes show most run-time extents, and the others.
 
-An array lies flat in the body, whatever its shape: `A_flat`. A run-time extent is `n_extent` in
-shapes, and `n_size` in the body, where TVM sees between which bounds it lies: without them its
+In the body every array is one-dimensional, whatever its shape: `A_flat`. A run-time extent is
+`n_extent` in shapes, and `n_size` in the body, where TVM knows its bounds: without them its
 analysis of 32-bit indices overflows.
 """
 

@@ -26,7 +26,7 @@ def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
 
 
 def fill(w: Writer, s: Init) -> None:
-    """A tile set to one value, padding too; of a whole one, the part where the loops stand."""
+    """Sets a tile to one value, padding included; of a buffer of several tiles, the current one."""
     lanes, number = w.lowering.lanes, literal(s.value, w.held(s.buffer))
     counts, starts = [], []
     for dim in w.schedule.buffer(s.buffer).dims:
@@ -67,7 +67,7 @@ def store_partial(w: Writer, s: StorePartial) -> None:
 
 
 def combine(w: Writer, s: Combine) -> None:
-    """The parts one after the other into a tile that starts at the reduction's identity."""
+    """Reduces the parts, one after the other, into a tile that starts at the identity."""
     names = tile_axes(w, s.buffer)
     found: Expr = read(s.buffer + PARTS, *names)
     for r in s.repairs:
@@ -80,7 +80,7 @@ def combine(w: Writer, s: Combine) -> None:
 
 
 def _repaired(r: Repair, value: Expr) -> Expr:
-    """h of a part's value, and of the moving reduction as the same part shared it."""
+    """h of a part's value and of the moving reduction as the same part stored it."""
 
     def leaf(node: Read | Index) -> Expr:
         if not isinstance(node, Read) or node.tensor == r.new:
@@ -131,7 +131,7 @@ def reduction(w: Writer, s: Compute) -> None:
 
 
 def _contiguous(w: Writer, body: Expr) -> str:
-    """The axis along which most of what is read lies side by side in memory."""
+    """The axis along which most of the elements that are read are contiguous in memory."""
     votes: dict[str, int] = {"": 0}
     for r in reads(body):
         tensor = w.schedule.buffer(r.tensor).tensor

@@ -1,4 +1,4 @@
-"""The text under construction: lines, loops, and where the elements of tiles and tensors lie."""
+"""The text under construction: lines, loops, and the addresses of elements of tiles and tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ At = Mapping[str, str]
 """The text of each axis' position within the tile at hand."""
 
 PARTS = "/"
-"""Marks, after a tile's name, what the part at hand has shared of it."""
+"""The suffix of a tile's name that stands for the partial result of the current part."""
 SLOTS = 8
 """Values that a pass may compute once before its innermost loop."""
 _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
@@ -28,9 +28,12 @@ _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
 
 @dataclass
 class Writer:
-    """One function's text. `direct` maps a tile to the output that it is written straight to;
-    `loops` are those around; `parted` is the axis of which a part is at hand; `zeroed` holds the
-    sums that their micro-kernel starts at zero itself."""
+    """The text of one function, and the state at the line that is written next.
+
+    `direct` maps a tile to the output that it is written straight to; `loops` are the axes of the
+    surrounding loops; `parted` is the split axis inside a part; `zeroed` holds the sums that their
+    micro-kernel initialises itself.
+    """
 
     schedule: Schedule
     lowering: TensorirKnobs
@@ -109,7 +112,7 @@ class Writer:
         return times(f"{a}_t", self.schedule.tile(a)) if a in self.loops else "0"
 
     def count(self, a: str) -> str:
-        """Positions of the tile at hand that lie inside the extent."""
+        """Positions of the current tile that are inside the extent."""
         tile, size = self.schedule.tile(a), self.size(a)
         if a not in self.loops:
             return size
@@ -141,7 +144,7 @@ class Writer:
         return f"{name}_flat[{total}]"
 
     def element(self, r: Read, at: At) -> str:
-        """An element of a loaded or computed tile, or of what a part has shared of one."""
+        """An element of a loaded or computed tile, or of a part's partial result."""
         name = r.tensor.removesuffix(PARTS)
         buffer = self.schedule.buffer(name)
         if buffer.tensor in self.schedule.chain.inputs:

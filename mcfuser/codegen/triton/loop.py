@@ -27,7 +27,7 @@ MOST_WRITTEN_OUT = 64
 
 
 def block(frame: Frame, body: Sequence[Statement]) -> list[str]:
-    """The lines of statements that follow each other. Raises Illegal where Triton has none."""
+    """The lines of a sequence of statements. Raises Illegal where Triton cannot express one."""
     lines: list[str] = []
     for i, s in enumerate(body):
         if isinstance(s, Loop):
@@ -107,7 +107,7 @@ def _iterations(
 
 
 def loop_range(frame: Frame, s: Loop) -> list[str]:
-    """First position, end and step of the iterations that a loop takes (`Schedule.iterations`)."""
+    """The arguments of a loop's `range`: first position, end and step (`Schedule.iterations`)."""
     tile, split = frame.schedule.tile(s.axis), frame.split
     edges = [edge(frame, index, greatest=False) for index in s.lo]
     low = [] if any(e.natural for e in edges) else ["0"]
@@ -146,7 +146,7 @@ def _guarded(frame: Frame, s: Loop) -> list[str]:
 
 
 def edge(frame: Frame, index: Affine, greatest: bool) -> Position:
-    """The greatest or the least value of an index over the positions at hand."""
+    """The greatest or the least value of an index over the current tiles of its axes."""
     found = Position(number=index.offset)
     for a, c in index.terms:
         found = found.plus(frame.last(a) if (c > 0) == greatest else frame.first(a), c)

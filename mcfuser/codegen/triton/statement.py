@@ -43,7 +43,8 @@ LONG = 24
 
 
 def write(frame: Frame, s: SimpleStatement) -> list[str]:
-    """The lines of a statement in the iteration at hand. Raises Illegal where Triton has none."""
+    """The lines of a statement in the current iteration. Raises Illegal where Triton cannot express
+    it."""
     match s:
         case Load():
             return load(frame, s)
@@ -72,7 +73,8 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
 
 
 def _either(frame: Frame, s: Compute, unmasked: Compute) -> list[str]:
-    """A statement as it is in an iteration inside its domain, or on the edge."""
+    """A branch: the statement without masks in iterations inside the domain, with masks in
+    others."""
     a, pad = of(frame).loop.axis, TAB * frame.depth
     frame.depth += 1
     inside, outside = _compute(frame, unmasked), _compute(frame, s)
@@ -188,7 +190,7 @@ def _masked(
     order: Sequence[str],
     lines: list[str],
 ) -> TileValue:
-    """The value where all conditions hold, the identity of the reduction elsewhere."""
+    """The value where all conditions hold, else the identity of the reduction."""
     to = frame.dialect
     mask = both(to, conditions, order)
     if mask is None:
