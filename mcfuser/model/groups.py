@@ -22,12 +22,12 @@ instructions of warp groups (`terms`: group_all); operations on elements (simple
 iterations, which wait for a tile or for another warp group."""
 
 
-def matrix(made: TritonCandidates, found: Terms, units: int) -> Floats:
+def matrix(made: TritonCandidates, counts: Terms, units: int) -> Floats:
     """Events [candidates, PACED] that follow each other on one of so many multiprocessors; `made`
     has the warps of two groups."""
-    iterations = np.zeros(found.size)
+    iterations = np.zeros(counts.size)
     for loop, outer in serial(made.facts.body):
         iterations += repeats(made.sizes, inner(outer)) * made.sizes.iterations(loop)
-    each = [np.ones(found.size), found.of("group_all"), found.of("simple_all"), iterations]
-    result: Floats = np.stack(each, axis=1) * found.queue(units)[:, None]
+    each = [np.ones(counts.size), counts.of("group_all"), counts.of("simple_all"), iterations]
+    result: Floats = np.stack(each, axis=1) * counts.queue(units)[:, None]
     return result

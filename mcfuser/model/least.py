@@ -39,14 +39,14 @@ def _dtypes(chain: Chain) -> set[str]:
 
 def _read_whole(chain: Chain) -> set[str]:
     """Inputs of which an operator without a domain reads every element."""
-    found = set()
+    inputs = set()
     for o in chain.operators:
         for r in reads(o.body) if o.domain is None and not _chooses(o.body) else ():
             axes = [i.plain for i in r.indices if i.plain is not None]
             extents = tuple(chain.size(a) for a in axes)
             if r.tensor in chain.inputs and len(set(axes)) == len(r.indices):
-                found |= {r.tensor} if extents == chain.shape(r.tensor) else set()
-    return found
+                inputs |= {r.tensor} if extents == chain.shape(r.tensor) else set()
+    return inputs
 
 
 def _chooses(e: Expr) -> bool:

@@ -19,13 +19,13 @@ def distinct_tiles(
     """The number of distinct tiles that `together` blocks load which run at the same time. Blocks
     are numbered with the grid's last loop fastest."""
     axes = {a for index in s.read.indices for a in index.axes}
-    found, left = np.ones(len(made.tiles)), together
+    tiles, left = np.ones(len(made.tiles)), together
     for loop in reversed([x for x in outer if x.kind in OUTER]):
         iterations = made.sizes.iterations(loop)
         if loop.axis in axes:
-            found = found * np.minimum(iterations, np.maximum(1.0, left))
+            tiles = tiles * np.minimum(iterations, np.maximum(1.0, left))
         left = left / iterations
-    return found
+    return tiles
 
 
 def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:

@@ -122,11 +122,11 @@ def _positions(schedule: Schedule, axes: Sequence[str], outer: Sequence[Loop]) -
 def _bound(outer: Sequence[Loop]) -> set[str]:
     """The axes whose iterations must be enumerated: those of loops with bounds, and those that such
     bounds depend on."""
-    found: set[str] = set()
+    axes: set[str] = set()
     for loop in outer:
         indices = loop.lo + loop.hi
-        found |= {a for i in indices for a in i.axes} | ({loop.axis} if indices else set())
-    return found & {loop.axis for loop in outer}
+        axes |= {a for i in indices for a in i.axes} | ({loop.axis} if indices else set())
+    return axes & {loop.axis for loop in outer}
 
 
 def _repeats(schedule: Schedule, free: Sequence[Loop]) -> int:

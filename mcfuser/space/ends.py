@@ -32,8 +32,8 @@ def marked(
     placed = Placement(program, {b.name: b for b in buffers}, tuple(statements(body)))
     known = PastEnds(placed, {})
     first: dict[str, Fill] = {}
-    while (found := _best(known)) is not None:
-        fill, known = found
+    while (best := _best(known)) is not None:
+        fill, known = best
         first[placed.readers(fill.buffer)[0].buffer] = fill
 
     def go(items: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -67,9 +67,9 @@ def _best(known: PastEnds) -> tuple[Fill, PastEnds] | None:
     masks = sum(not known.absorbed(s, a) for s in placed.computes.values() for a in s.operator.over)
     for source in reversed(placed.computes) if masks > most else ():
         for number in NUMBERS if source not in known.fills else ():
-            found = _filled(known, source, number, most)
-            if found is not None:
-                most, best = found[0], found[1:]
+            spared = _filled(known, source, number, most)
+            if spared is not None:
+                most, best = spared[0], spared[1:]
     return best
 
 

@@ -240,12 +240,12 @@ def _over(run: _Run, e: Expr, space: Sequence[str]) -> Array:
             for axis, c in index.terms:
                 position = position + c * along(axis, run.positions(axis))
             at.append(position)
-        found: Array = run.buffers[r.tensor][tuple(at)]
-        return found
+        values: Array = run.buffers[r.tensor][tuple(at)]
+        return values
 
     shape = tuple(run.schedule.tile(a) for a in space)
-    found = _value(e, read, lambda a: along(a, run.positions(a)))
-    return np.broadcast_to(np.asarray(found), shape)
+    values = _value(e, read, lambda a: along(a, run.positions(a)))
+    return np.broadcast_to(np.asarray(values), shape)
 
 
 def _valid(run: _Run, s: Compute) -> Array:
@@ -350,15 +350,15 @@ def _combine(run: _Run, s: Combine) -> None:
     target[where] = lowest(dtype) if s.operator.reduce == "max" else 0.0
     real = _held(run, s.buffer)
     for part in range(run.schedule.parts):
-        found = _gather(run, s.buffer, part)
+        value = _gather(run, s.buffer, part)
         for r in s.repairs:
             old = _gather(run, r.new, part)
-            found = _repaired(run, r, {s.buffer: found, r.old: old})
+            value = _repaired(run, r, {s.buffer: value, r.old: old})
             run.count.flops += _calls(r.h) * real
         if s.operator.reduce == "max":
-            target[where] = np.maximum(target[where], found)
+            target[where] = np.maximum(target[where], value)
         else:
-            target[where] += found
+            target[where] += value
         run.count.flops += real
 
 

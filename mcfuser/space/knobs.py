@@ -59,12 +59,12 @@ def knob(
 
 def declared(kind: type) -> tuple[Knob, ...]:
     """The knobs of a dataclass, in the order of its fields."""
-    found = []
+    knobs = []
     for field in dataclasses.fields(kind):
         if "knob" not in field.metadata:
             raise TypeError(f"{kind.__name__}.{field.name} is not declared with knob(..)")
-        found.append(dataclasses.replace(field.metadata["knob"], name=field.name))
-    return tuple(found)
+        knobs.append(dataclasses.replace(field.metadata["knob"], name=field.name))
+    return tuple(knobs)
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class KnobTable:
     def _groups(self) -> dict[tuple[Knob, ...], Ints]:
         """The numbers of settings, grouped by the knobs that have a value other than their default
         and do not apply to every candidate."""
-        found: dict[tuple[Knob, ...], list[int]] = {}
+        groups: dict[tuple[Knob, ...], list[int]] = {}
         for number, s in enumerate(self.settings):
             special = tuple(
                 k for k in self.knobs
                 if (k.applies is not None or k.measured) and getattr(s, k.name) != k.default
             )  # fmt: skip
-            found.setdefault(special, []).append(number)
-        return {special: np.asarray(some, np.int64) for special, some in found.items()}
+            groups.setdefault(special, []).append(number)
+        return {special: np.asarray(some, np.int64) for special, some in groups.items()}

@@ -77,22 +77,22 @@ class Placement:
         """The computations that read a buffer, directly or through results that vary along one of
         its axes."""
         along = {a for d in self.buffers[source].dims for a in d.index.axes}
-        found, names = list[Compute](), {source}
+        readers, names = list[Compute](), {source}
         for s in self.computes.values():
             if self.sources[s.buffer] & names:
-                found.append(s)
+                readers.append(s)
                 if any(self.extends(s.buffer, a) for a in along):
                     names.add(s.buffer)
-        return found
+        return readers
 
     def above(self, source: str) -> list[Compute]:
         """The computation of a buffer, and those of all buffers that it needs, last first."""
-        found, names = list[Compute](), {source}
+        needed, names = list[Compute](), {source}
         for s in reversed(self.computes.values()):
             if s.buffer in names:
-                found.append(s)
+                needed.append(s)
                 names |= self.sources[s.buffer]
-        return found
+        return needed
 
 
 def _moves(chain: Chain, r: Read, a: str) -> bool:
@@ -111,7 +111,7 @@ class PastEnds:
     placed: Placement
     fills: Mapping[str, Fill]
     ranges: dict[tuple[str, str], ValueRange] = field(default_factory=dict)
-    found: dict[tuple[str, str], bool] = field(default_factory=dict)
+    known: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def past(self, e: Expr, a: str) -> ValueRange:
         """The range of an expression past the end of one axis, all others inside."""
@@ -125,14 +125,14 @@ class PastEnds:
         never that low itself, or where its source was masked (algebra.masks).
         """
         key = s.buffer, a
-        if key not in self.found:
+        if key not in self.known:
             body, program = self.past(s.body, a), self.placed.program
             if s.operator.reduce == "sum":
-                self.found[key] = body == ZERO
+                self.known[key] = body == ZERO
             else:
                 nothing = s.buffer in program.ordinary or s.buffer in program.unmasked
-                self.found[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
-        return self.found[key]
+                self.known[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
+        return self.known[key]
 
     def buffer(self, name: str, a: str) -> ValueRange:
         """The range of a buffer's elements past the end of an axis."""
@@ -155,11 +155,11 @@ class PastEnds:
             return ZERO
         if s.operator.reduce == "max" or name in placed.repaired:
             return ANY
-        found = self.past(s.body, a)
+        result = self.past(s.body, a)
         if s.operator.reduce == "none":
-            low, high = found.low, found.high
-            return ValueRange(min(low, 0.0), max(high, 0.0)) if s.domain is not None else found
-        return found if found == ZERO else FINITE if found.ordinary else ANY
+            low, high = result.low, result.high
+            return ValueRange(min(low, 0.0), max(high, 0.0)) if s.domain is not None else result
+        return result if result == ZERO else FINITE if result.ordinary else ANY
 
     def _maximum(self, s: Compute) -> ValueRange:
         """A maximum of positions inside, which started at the lowest number."""

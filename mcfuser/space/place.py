@@ -126,7 +126,7 @@ class _Placing:
 
     def nests(self, o: Operator, loops: Sequence[str]) -> tuple[Nest, ...]:
         """The nests for these loops, shared with earlier operators where dependences allow."""
-        node, found = self.root, [self.root]
+        node, path = self.root, [self.root]
         joining = True
         for a in loops:
             last = self._joinable(node, o, a) if joining else None
@@ -135,8 +135,8 @@ class _Placing:
                 last = Nest(a)
                 node.items.append(last)
             node = last
-            found.append(node)
-        return tuple(found)
+            path.append(node)
+        return tuple(path)
 
     def _joinable(self, node: Nest, o: Operator, loop: str) -> Nest | None:
         needs = self.program.ancestors[o.out]
@@ -329,16 +329,16 @@ class _Placing:
     # --- buffers
 
     def buffers(self) -> tuple[Buffer, ...]:
-        found: list[Buffer] = []
+        every: list[Buffer] = []
         for name, (r, _, owner) in self.loaded.items():
             dtype = self.chain.tensor(r.tensor).dtype
             dims = tuple(Dim(i) for i in r.indices)
-            found.append(Buffer(name, r.tensor, dims, dtype, "shared", owner))
+            every.append(Buffer(name, r.tensor, dims, dtype, "shared", owner))
         for o in self.chain.operators:
-            found.append(self._computed(o))
+            every.append(self._computed(o))
             if o.out + OLD in self.kept:
-                found.append(replace(found[-1], name=o.out + OLD))
-        return tuple(found)
+                every.append(replace(every[-1], name=o.out + OLD))
+        return tuple(every)
 
     def _computed(self, o: Operator) -> Buffer:
         site = self.sites[o.out]

@@ -76,7 +76,7 @@ class Plan:
 def splits(plan: Plan) -> tuple[str, ...]:
     """The loops that a plan may split: the rules of placement allow it, and something is reduced
     over them."""
-    chain, found = plan.program.chain, []
+    chain, axes = plan.program.chain, []
     reduced = {a for o in chain.operators for a in o.over}
     for a in plan.expression.axes:
         if a in reduced and a not in plan.dead and a not in plan.expression.grid:
@@ -84,8 +84,8 @@ def splits(plan: Plan) -> tuple[str, ...]:
                 _ = replace(plan, split=a, parts=2).placed
             except Illegal:
                 continue
-            found.append(a)
-    return tuple(found)
+            axes.append(a)
+    return tuple(axes)
 
 
 @dataclass(frozen=True)

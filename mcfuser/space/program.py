@@ -52,11 +52,11 @@ class Program:
     @cached_property
     def ancestors(self) -> Mapping[str, frozenset[str]]:
         """The operators that each operator needs, directly or not."""
-        found: dict[str, frozenset[str]] = {}
+        needed: dict[str, frozenset[str]] = {}
         for o in self.chain.operators:
             direct = {r.tensor for r in sources(o)} - set(self.chain.inputs)
-            found[o.out] = frozenset(direct).union(*(found[d] for d in direct))
-        return found
+            needed[o.out] = frozenset(direct).union(*(needed[d] for d in direct))
+        return needed
 
     def rolled(self, o: Operator, loop: str) -> bool:
         """`o` may run inside `loop` while reductions over it that `o` needs still move."""

@@ -21,9 +21,9 @@ class Written:
 
     @property
     def done(self) -> Future[Kernel]:
-        found: Future[Kernel] = Future()
-        found.set_result(self.made)
-        return found
+        future: Future[Kernel] = Future()
+        future.set_result(self.made)
+        return future
 
     def kernel(self) -> Kernel:
         return self.made

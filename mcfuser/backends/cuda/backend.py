@@ -118,8 +118,8 @@ class CudaBackend:
 def warps(settings: Columns) -> Ints:
     """Warps of a block that compute, as the model counts them: those of two warp groups where a
     candidate has warp groups."""
-    found: Ints = settings["warps"] * (1 + settings["groups"])
-    return found
+    computing: Ints = settings["warps"] * (1 + settings["groups"])
+    return computing
 
 
 def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple[Floats, Floats]:
@@ -147,8 +147,8 @@ def _installed(name: str) -> bool:
 
 def _ptxas() -> str:
     """The assembler that Triton brings along."""
-    found = importlib.util.find_spec("triton")  # finds the package and does not load it
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+    spec = importlib.util.find_spec("triton")  # finds the package and does not load it
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         program = Path(folder) / "backends" / "nvidia" / "bin" / "ptxas"
         try:
             told = subprocess.run(

@@ -61,10 +61,10 @@ def kernel(source: TritonSource, binary: Binary) -> CubinKernel:
 
 
 def _types(launch: Launch) -> tuple[str, ...]:
-    found = ["handle"] * len(launch.arguments)
+    types = ["handle"] * len(launch.arguments)
     for m in launch.maps:
-        found += [MAP, *["int32"] * len(m.shape), *["int64"] * len(m.strides)]
-    return (*found, "int64", "int64")
+        types += [MAP, *["int32"] * len(m.shape), *["int64"] * len(m.strides)]
+    return (*types, "int64", "int64")
 
 
 def counters(source: TritonSource) -> tuple[Workspace, ...]:

@@ -78,18 +78,18 @@ def generate(
 
 def _direct(body: Sequence[Statement]) -> dict[str, str]:
     """Maps whose next statement stores them: they are written straight to the output."""
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for s, after in zip(body, (*body[1:], None), strict=True):
         if isinstance(s, Loop):
-            found |= _direct(s.body)
+            outputs |= _direct(s.body)
         elif (
             isinstance(s, Compute)
             and isinstance(after, Store)
             and s.operator.reduce == "none"
             and after.buffer == s.buffer
         ):
-            found[s.buffer] = after.tensor
-    return found
+            outputs[s.buffer] = after.tensor
+    return outputs
 
 
 def _phases(w: Writer) -> None:

@@ -69,14 +69,14 @@ def store_partial(w: Writer, s: StorePartial) -> None:
 def combine(w: Writer, s: Combine) -> None:
     """Reduces the parts, one after the other, into a tile that starts at the identity."""
     names = tile_axes(w, s.buffer)
-    found: Expr = read(s.buffer + PARTS, *names)
+    repaired: Expr = read(s.buffer + PARTS, *names)
     for r in s.repairs:
-        found = _repaired(r, found)
+        repaired = _repaired(r, repaired)
     largest = s.operator.reduce == "max"
     fill(w, Init(s.buffer, lowest(_dtype(w, s.operator.out)) if largest else 0.0))
     step = "max" if s.operator.reduce == "max" else "add"
     with w.block(f"for part in range({w.schedule.parts}):"):
-        assign(w, names, Call(step, (read(s.buffer, *names), found)), s.buffer)
+        assign(w, names, Call(step, (read(s.buffer, *names), repaired)), s.buffer)
 
 
 def _repaired(r: Repair, value: Expr) -> Expr:
@@ -103,11 +103,11 @@ def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool
             here = {**at, **last}
             value = w.scalar(here, known).typed(body)
             if output:
-                found = value.stored(_dtype(w, target))
-                w.put(f"{w.address(target, indices, here)} = {found}")
+                text = value.stored(_dtype(w, target))
+                w.put(f"{w.address(target, indices, here)} = {text}")
             else:
-                found = value.stored(w.held(target))
-                w.put(f"{w.element(Read(target, indices), here)} = {found}")
+                text = value.stored(w.held(target))
+                w.put(f"{w.element(Read(target, indices), here)} = {text}")
 
         if names:
             w.lanes(names[-1], write)

@@ -125,10 +125,10 @@ class Writer:
         tensor = self.schedule.chain.tensor(name)
         if tensor.strides is not None:
             return tuple(str(s) for s in tensor.strides)
-        found = ["1"]
+        strides = ["1"]
         for d in reversed(tensor.shape[1:]):
-            found.insert(0, times(str(d) if isinstance(d, int) else self.size(d), found[0]))
-        return tuple(found[: len(tensor.shape)])
+            strides.insert(0, times(str(d) if isinstance(d, int) else self.size(d), strides[0]))
+        return tuple(strides[: len(tensor.shape)])
 
     def global_position(self, index: Affine, at: At) -> str:
         total = str(index.offset)
@@ -165,11 +165,11 @@ class Writer:
     def typed(self, r: Read, at: At) -> Typed:
         """An element in the dtype that it is computed in."""
         text, stored = self.element(r, at), self.stored(r.tensor)
-        found = computed_in(stored)
+        dtype = computed_in(stored)
         if stored == "bfloat16":  # TVM casts its bits as a whole number where the value is named
             bits = f'T.Cast("uint32", T.reinterpret("uint16", {text}))'
-            return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', found)
-        return Typed(text if found == stored else f'T.Cast("{found}", {text})', found)
+            return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', dtype)
+        return Typed(text if dtype == stored else f'T.Cast("{dtype}", {text})', dtype)
 
     def value(self, r: Read, at: At) -> str:
         """An element as float32."""

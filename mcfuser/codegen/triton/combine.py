@@ -46,10 +46,10 @@ def _identity(frame: Frame, s: Combine) -> float:
 def _repaired(frame: Frame, s: Combine) -> tuple[list[str], TileValue]:
     """The lines that load a part's value and the moving reductions of that part, and the value
     after its repairs."""
-    found = frame.named("part", f"{s.buffer}_part")
-    lines = fetch(frame, s.buffer, "peer", found)
+    name_of_part = frame.named("part", f"{s.buffer}_part")
+    lines = fetch(frame, s.buffer, "peer", name_of_part)
     space = frame.layout.space(s.buffer)
-    step = TileValue(found, space, frame.dtype(s.buffer))
+    step = TileValue(name_of_part, space, frame.dtype(s.buffer))
     for r in s.repairs:
         old = frame.named("part", f"{r.new}_part")
         lines += fetch(frame, r.new, "peer", old)

@@ -193,15 +193,15 @@ class Frame:
         mask."""
         if self.layout.scalar(a):
             return lines
-        pad, found = TAB * self.depth, []
+        pad, definitions = TAB * self.depth, []
         if mentions(lines, f"{a}_in"):
-            found.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
-        if mentions([*lines, *found], a):
+            definitions.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
+        if mentions([*lines, *definitions], a):
             every = f"0, {self.layout.width(a)}{self.arrangement((a,))}"
             lanes = f"{self.dialect.word('arange')}({every}){self.wide}"
             start = self.start(a)
-            found.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
-        return [*found, *lines]
+            definitions.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
+        return [*definitions, *lines]
 
     # --- values
 
@@ -220,8 +220,8 @@ class Frame:
         dims = self.schedule.buffer(r.tensor).dims
         held = load.read.indices if load is not None else tuple(d.index for d in dims)
         if r.indices != held:
-            found = ", ".join(index_text(i) for i in r.indices)
-            raise Illegal(f"'{r.tensor}' is read at {found}, but its tile is of other elements")
+            where = ", ".join(index_text(i) for i in r.indices)
+            raise Illegal(f"'{r.tensor}' is read at {where}, but its tile is of other elements")
         return TileValue(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
 
     def full(self, name: str, number: float) -> str:
@@ -278,6 +278,6 @@ class Frame:
 
     def part(self, wish: str, words: str, lines: list[str]) -> str:
         """The name of an intermediate result, after the line that computes it."""
-        found = self.named("part", wish)
-        lines += assign(self.depth, found, words)
-        return found
+        name = self.named("part", wish)
+        lines += assign(self.depth, name, words)
+        return name

@@ -113,18 +113,18 @@ def _broken(words: str) -> list[str]:
 def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ...]:
     """The workspaces of a split: the partial results of each reduction; and, where the last block
     combines, a counter of parts that have ended."""
-    layout, found = TileLayout(schedule), []
+    layout, workspaces = TileLayout(schedule), []
     for s, _ in statements(schedule.body):
         if isinstance(s, StorePartial):
             one = layout.workspace(s.buffer)
             size = schedule.parts * math.prod(int(d) for d in one.shape)
             if size >= 1 << 31:
                 raise Illegal(f"what the parts share of '{s.buffer}' is counted in 32 bits")
-            found.append(Workspace(one.name, one.dtype, size))
-    if found and lowering.combine == "last":
+            workspaces.append(Workspace(one.name, one.dtype, size))
+    if workspaces and lowering.combine == "last":
         blocks = math.prod(trips for _, trips in schedule.grid)
-        found.append(Workspace(layout.unused_name("ended"), "int32", blocks, zero=True))
-    return tuple(found)
+        workspaces.append(Workspace(layout.unused_name("ended"), "int32", blocks, zero=True))
+    return tuple(workspaces)
 
 
 # --- kernels

@@ -24,7 +24,7 @@ def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
     heads together read more than the cache holds, blocks of a few heads start before those of
     others.
     """
-    found: list[str] = []
+    definitions: list[str] = []
     divisor: list[str] = []
     grid, some = ordered(frame.schedule)
     for i, a in reversed(list(enumerate(grid))):
@@ -41,13 +41,17 @@ def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
             iteration = f"({int(last) - 1 if last.isdigit() else f'{last} - 1'} - {iteration})"
         tile = frame.schedule.tile(a)
         if mentions(lines, frame.start(a)):
-            found.append(f"{frame.start(a)} = {iteration}{f' * {tile}' if tile > 1 else ''}")
+            definitions.append(f"{frame.start(a)} = {iteration}{f' * {tile}' if tile > 1 else ''}")
     number = frame.dialect.word("program_id")
-    if mentions([*found, *lines], "pid"):
-        found = [f"pid = {number}(0){frame.wide}", *_iterations(frame, found), *found]
+    if mentions([*definitions, *lines], "pid"):
+        definitions = [
+            f"pid = {number}(0){frame.wide}",
+            *_iterations(frame, definitions),
+            *definitions,
+        ]
     if frame.split is not None:
-        found += [f"part = {number}(1){frame.wide}", *_first(frame, frame.split)]
-    return [f"{TAB}{line}" for line in found]
+        definitions += [f"part = {number}(1){frame.wide}", *_first(frame, frame.split)]
+    return [f"{TAB}{line}" for line in definitions]
 
 
 def ordered(schedule: Schedule) -> tuple[list[str], int]:

@@ -40,12 +40,12 @@ def _through_map(frame: Frame, s: Load) -> list[str]:
         shape = shape_text([layout.width(a) for a in extending])
         words = f"{frame.dialect.moving('reshape')}({words}, {shape})"
     space = layout.space(s.buffer)
-    found = aligned(
+    tile = aligned(
         frame.dialect,
         TileValue(words, tuple(extending), frame.schedule.buffer(s.buffer).dtype),
         space,
     )
-    words = cast(frame.dialect, found, frame.dtype(s.buffer)).text
+    words = cast(frame.dialect, tile, frame.dtype(s.buffer)).text
     return [f"{TAB * frame.depth}{frame.tile(s.buffer)} = {words}"]
 
 

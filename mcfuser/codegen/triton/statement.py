@@ -261,18 +261,18 @@ def _operand(
     """One side of a product: as wide as its axes, one dimension a group, zero past these ends."""
     space = tuple(x for g in groups for x in g)
     to = frame.dialect
-    found = cast(to, value(e, frame.scope(s.buffer, space, lines)), dtype)
+    side = cast(to, value(e, frame.scope(s.buffer, space, lines)), dtype)
     conditions = frame.masks(ends)
     if s.domain is not None:
         domain = value(s.domain, frame.scope(s.buffer, s.operator.related, lines))
         if set(domain.space) <= set(space):
             conditions.append(cast(to, domain, "bool"))
-    found = _masked(frame, s, found, conditions, space, lines)
-    found = spread(to, found, space, frame.layout.width)
+    side = _masked(frame, s, side, conditions, space, lines)
+    side = spread(to, side, space, frame.layout.width)
     if all(len(g) <= 1 for g in groups):
-        return found.text
+        return side.text
     sizes = [math.prod(frame.layout.width(x) for x in g) for g in groups if g]
-    text = found.text
+    text = side.text
     if not text.isidentifier():
         text = frame.part(f"{s.buffer}_part_{len(lines) + 1}", text, lines)
     return f"{to.moving('reshape')}({text}, {shape_text(sizes)})"

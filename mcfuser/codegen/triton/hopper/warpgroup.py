@@ -128,8 +128,8 @@ def place(groups: WarpGroups, ring: Ring, slot: str = NOW[0]) -> str:
 
 def flat(frame: Frame, ring: Ring, at: str) -> str:
     """A tile as a matrix."""
-    found = f"{tile(frame, ring)}.index({at})"
-    return f"{found}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else found
+    one = f"{tile(frame, ring)}.index({at})"
+    return f"{one}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else one
 
 
 def counted(frame: Frame, stages: int, deferred: bool = False) -> list[str]:
