@@ -16,7 +16,7 @@ from mcfuser.model.roofline import (
     GATHER,
     OVERLAPPED_LAUNCH,
     SEQUENTIAL_LAUNCH,
-    TURN,
+    VISIT,
     overlapped,
     sequential,
     touched,
@@ -54,7 +54,7 @@ def test_one_candidate_on_a_cpu_by_hand() -> None:
         + (2 * 4 * c)  # C accumulated
         + (2 * 4 * c + 4 * c + 4 * e)  # Y written, C and e read
         + (4 * c)  # Y stored
-    ) / CPU.bandwidth + 4 * TURN
+    ) / CPU.bandwidth + 4 * VISIT
     assert blocks(plan, tiles)[0] == 4
     assert touched(plan, tiles, CPU)[0] == pytest.approx(4 * per_block)
     flops = (2 * 64 + 2) * c
@@ -137,7 +137,7 @@ def test_a_right_operand_that_lies_by_rows_of_the_sum_is_packed(constant, stride
     tiles = np.asarray([[32, 32, 64]], np.int64)
     plain = Plan(program(LINEAR), parse("mn.k"), frozenset("k"))
     extra = touched(plan, tiles, CPU)[0] - touched(plain, tiles, CPU)[0]
-    expected = 4 * (GATHER * 4 * 64 * 32 / CPU.bandwidth + TURN) if slow else 0.0
+    expected = 4 * (GATHER * 4 * 64 * 32 / CPU.bandwidth + VISIT) if slow else 0.0
     assert extra == pytest.approx(expected, abs=1e-18)
 
 
