@@ -1,9 +1,9 @@
 """What a kind of device must offer for its kernels to be tuned: the `Backend` protocol.
 
-The tuner asks a back end which settings a candidate may have, what the model expects of it, and
-for its kernel; a `Builder` makes kernels side by side. What runs in the process that measures is
-named by `runner` (mcfuser.measure.runner). No other room knows which kinds of device there are:
-`mcfuser.backends` chooses.
+The tuner asks a back end which knobs a candidate may have, how fast the model expects it to be, and
+for its kernel; a `Builder` makes several kernels at a time. `runner` names the module that runs
+kernels in the measuring process (mcfuser.measure.runner). No other package names kinds of devices:
+`mcfuser.backends` chooses the back end.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Building(Protocol):
 
 
 class Builder(Protocol):
-    """Makes kernels, `workers` of them side by side."""
+    """Makes kernels, `workers` of them at a time."""
 
     @property
     def workers(self) -> int: ...
@@ -86,7 +86,7 @@ class Builder(Protocol):
 
     @property
     def enough(self) -> float:
-        """Seconds after which a search that has found something right begins nothing more."""
+        """Seconds after which a search that has a correct kernel begins no further candidate."""
         ...
 
     def warm(self) -> None:
@@ -114,8 +114,8 @@ class Function:
     """A tuned kernel as a function of a TVM module. It takes a chain's inputs, `counters` (arrays
     that it leaves as it finds them), and the chain's outputs.
 
-    `packed` are the numbers of inputs that it wants in another layout; `binary` is what the module
-    must hold beside the function, if anything.
+    `packed` pairs the positions of inputs that it takes in another layout with that layout;
+    `binary` is what the module must contain besides the function, if anything.
     """
 
     name: str
@@ -153,29 +153,31 @@ class Backend(Protocol):
         ...
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
-        """Which candidates [candidates] are worth compiling, without their source."""
+        """Which candidates [candidates] are feasible, decided without their source."""
         ...
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        """Seconds that the model expects of candidates, without their source."""
+        """Seconds [candidates] that the model predicts, without their source."""
         ...
 
     def builder(self, device: Device, cores: int | None = None) -> Builder:
-        """What makes kernels for a device, with so many processes; as many as the machine has cores
-        if None."""
+        """A builder of kernels for a device, with `cores` processes; with as many as the machine
+        has cores if None."""
         ...
 
     def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
-        """Why a kernel cannot be launched or is not worth measuring; where it will not be
-        `measured`, also why nobody should choose it. None where it is fit."""
+        """Why a kernel cannot be launched, or spills too much to be measured; where it will not be
+        `measured`, also why it should not be chosen unmeasured. None where nothing speaks against
+        it."""
         ...
 
     def missing(self) -> str | None:
-        """What this machine lacks to measure, as far as that is known without a process."""
+        """Why this machine cannot measure, as far as that is known without starting a process; None
+        where nothing is missing."""
         ...
 
     def environment(self, device: Device) -> Mapping[str, str]:
-        """What the measuring process has in its environment besides its parent's."""
+        """Environment variables that the measuring process has in addition to its parent's."""
         ...
 
     def renamed(self, kernel: Kernel, chain: Chain, names: Names) -> Kernel:
@@ -191,7 +193,7 @@ class Backend(Protocol):
         ...
 
     def packed(self, function: Function, chain: Chain, constants: Mapping[str, Any]) -> Any:
-        """The constants that a function wants in another layout, by name, in that layout."""
+        """The constants that a function takes in another layout, by name, in that layout."""
         ...
 
     def library(self, module: Any, binaries: Any, device: Device) -> bytes:

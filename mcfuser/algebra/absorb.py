@@ -22,8 +22,8 @@ def merge_into_maxima(chain: Chain) -> Chain:
     in rows where it is empty, `max(R, s)` is the map's value and not that of R.
     """
     for o in chain.operators:
-        found = _joined(chain, o)
-        if found is not None and (moved := _merged(chain, o, *found)) is not None:
+        joined = _joined(chain, o)
+        if joined is not None and (moved := _merged(chain, o, *joined)) is not None:
             return merge_into_maxima(moved)
     return chain
 

@@ -12,13 +12,13 @@ def without_copies(chain: Chain) -> Chain:
     """The chain in which what reads a copy of a result reads the result."""
     for o in chain.operators:
         if o.reduce == "none" and o.domain is None and o.out not in chain.outputs:
-            found = o.body
-            same = isinstance(found, Read) and found == read(found.tensor, *o.axes)
-            if not isinstance(found, Read) or not same or found.tensor in chain.inputs:
+            body = o.body
+            same = isinstance(body, Read) and body == read(body.tensor, *o.axes)
+            if not isinstance(body, Read) or not same or body.tensor in chain.inputs:
                 continue
-            if chain.tensor(found.tensor).dtype != chain.tensor(o.out).dtype:
+            if chain.tensor(body.tensor).dtype != chain.tensor(o.out).dtype:
                 continue
-            return without_copies(_reading(chain, o, found.tensor))
+            return without_copies(_reading(chain, o, body.tensor))
     return chain
 
 

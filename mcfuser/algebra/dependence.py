@@ -44,7 +44,7 @@ def written_out(chain: Chain, r: Read) -> Expr:
 
 def dependences(chain: Chain) -> tuple[Dependence, ...]:
     """Every pair of reductions over a common axis of which one reads the other's result."""
-    found: list[Dependence] = []
+    pairs: list[Dependence] = []
     for target in chain.operators:
         if target.reduce == "none":
             continue
@@ -53,5 +53,5 @@ def dependences(chain: Chain) -> tuple[Dependence, ...]:
             if name in chain.inputs:
                 continue
             common = [a for a in chain.operator(name).over if a in target.over]
-            found += [Dependence(target.out, name, a) for a in common]
-    return tuple(found)
+            pairs += [Dependence(target.out, name, a) for a in common]
+    return tuple(pairs)

@@ -32,9 +32,9 @@ def base_two(chain: Chain) -> Chain:
     for o in chain.operators:
         if o.reduce == "max" and o.out not in chain.outputs:
             chain = _respelt(chain, o)
-            found = _argument(chain, o)
-            if found is not None and chain.tensor(o.out).dtype == "float32":
-                return base_two(_moved(chain, o, found))
+            argument = _argument(chain, o)
+            if argument is not None and chain.tensor(o.out).dtype == "float32":
+                return base_two(_moved(chain, o, argument))
     return chain
 
 

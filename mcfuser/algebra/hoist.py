@@ -90,14 +90,14 @@ def _multiplied_out(chain: Chain, o: Operator) -> Chain | None:
     """The sum of a sum of terms as a map of sums that need no other one; None where a term still
     would, or where what is left to sum has no axis of its own."""
     at = Summand(chain, o, True)
-    found = terms(at, o.body)
-    if o.domain is not None or not o.axes or (len(found) == 1 and found[0].inner != ONE):
+    parts = terms(at, o.body)
+    if o.domain is not None or not o.axes or (len(parts) == 1 and parts[0].inner != ONE):
         return None
-    if not summable(at, found):
+    if not summable(at, parts):
         return None
     adding = _Adding(chain, o)
     total: dict[Expr, float] = {}
-    for t in found:
+    for t in parts:
         scale, inner = _scale(t.inner)
         over = tuple(a for a in o.over if a in axes(inner))
         count, value = adding.count([a for a in o.over if a not in over])
@@ -131,12 +131,12 @@ class _Adding:
         for new, tensor in t.maps:
             if new not in self.before:
                 self._add(new, tensor)
-        found = replace(o, out=fresh(self.chain, o.out + "_sum"), body=t.inner)
+        new_sum = replace(o, out=fresh(self.chain, o.out + "_sum"), body=t.inner)
         for known in self.before:
-            if _equal(self.chain, known, found):
+            if _equal(self.chain, known, new_sum):
                 return read(known.out, *known.axes)
-        self._add(found, Tensor(found.out, kept))
-        return read(found.out, *kept)
+        self._add(new_sum, Tensor(new_sum.out, kept))
+        return read(new_sum.out, *kept)
 
     def count(self, over: Sequence[str]) -> tuple[float, Expr]:
         """The positions of axes: a number, times a sum where extents are known at run time."""

@@ -57,9 +57,9 @@ def masked_once(chain: Chain) -> tuple[Chain, frozenset[str]]:
     unmasked: frozenset[str] = frozenset()
     domains = dict.fromkeys(frozenset(conjuncts(o.domain)) for o in chain.operators)
     for domain in domains:
-        while domain and (found := _best(chain, domain, unmasked)) is not None:
-            chain = _applied(chain, found, domain)
-            unmasked |= set(found.unmasked)
+        while domain and (mask := _best(chain, domain, unmasked)) is not None:
+            chain = _applied(chain, mask, domain)
+            unmasked |= set(mask.unmasked)
     return chain, unmasked
 
 
@@ -79,9 +79,9 @@ def _best(chain: Chain, domain: Domain, unmasked: frozenset[str]) -> _Mask | Non
         if len([o for o in readers if o.reduce != "none"]) < 2:
             continue
         for number in (LOWEST, 0.0):
-            found = _mask(chain, source, number, domain, readers)
-            if found and (best is None or len(found.unmasked) > len(best.unmasked)):
-                best = found
+            mask = _mask(chain, source, number, domain, readers)
+            if mask and (best is None or len(mask.unmasked) > len(best.unmasked)):
+                best = mask
     return best
 
 
@@ -93,7 +93,7 @@ def _readers(
     needed = {a for condition in domain for a in axes(condition)}
     if not needed <= set(source.axes) or chain.tensor(source.out).dtype in DISCRETE:
         return ()
-    found, names = list[Operator](), {source.out}
+    readers, names = list[Operator](), {source.out}
     for o in chain.operators:
         every = [r for r in reads(o.body) if r.tensor in names]
         conditions = [r for r in reads(o.domain) if r.tensor in names] if o.domain else []
@@ -102,23 +102,23 @@ def _readers(
         plain = all(r == read(r.tensor, *chain.operator(r.tensor).axes) for r in every)
         if conditions or not plain or chain.tensor(o.out).dtype in DISCRETE:
             return ()
-        found.append(o)
+        readers.append(o)
         if o.reduce == "none":
             if o.domain is not None or o.out in chain.outputs:
                 return ()
             names.add(o.out)
         elif o.out in unmasked or frozenset(conjuncts(o.domain)) != domain or not o.axes:
             return ()
-    return tuple(found)
+    return tuple(readers)
 
 
 def _ancestors(chain: Chain, o: Operator) -> set[str]:
     """An operator and all that it needs."""
-    found = {o.out}
+    ancestors = {o.out}
     for other in reversed(chain.operators):
-        if other.out in found:
-            found |= {r.tensor for r in sources(other)}
-    return found
+        if other.out in ancestors:
+            ancestors |= {r.tensor for r in sources(other)}
+    return ancestors
 
 
 @dataclass(slots=True)
@@ -156,16 +156,16 @@ def _mask(
     guards: dict[Read, Expr] = {}
     rounded: list[str] = []
     for o in readers:
-        bodies[o.out], found = _body(o, guards, facts)
+        bodies[o.out], range_ = _body(o, guards, facts)
         if o.reduce == "none":
-            facts.ranges[o.out] = found
-        elif o.reduce == "sum" and found == ZERO:
+            facts.ranges[o.out] = range_
+        elif o.reduce == "sum" and range_ == ZERO:
             facts.ranges[o.out] = FINITE
-        elif o.reduce == "max" and found != ANY and found.high <= -ORDINARY:
+        elif o.reduce == "max" and range_ != ANY and range_.high <= -ORDINARY:
             own = read(o.out, *o.axes)
-            guards[own] = nothing_met(own, found.high)
+            guards[own] = nothing_met(own, range_.high)
             facts.ranges[o.out] = ValueRange(LOWEST, ORDINARY)
-            rounded += [o.out] if found.high > LOWEST else []
+            rounded += [o.out] if range_.high > LOWEST else []
         else:
             return None
     needed = rounded or any(bodies[o.out] != o.body for o in readers)
@@ -181,11 +181,11 @@ def _mask(
 
 def _body(o: Operator, guards: Mapping[Read, Expr], facts: _Outside) -> tuple[Expr, ValueRange]:
     """An operator's body and its range, with 0 for maxima that met nothing if that tells more."""
-    body, found = o.body, value(o.body, facts)
+    body, range_ = o.body, value(o.body, facts)
     for top, guard in guards.items():
         body = replaced(body, top, guard)
-    guarded = value(body, facts) if body != o.body else found
-    return (body, guarded) if guarded != found else (o.body, found)
+    guarded = value(body, facts) if body != o.body else range_
+    return (body, guarded) if guarded != range_ else (o.body, range_)
 
 
 def nothing_met(top: Read, least: float) -> Expr:

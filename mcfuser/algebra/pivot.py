@@ -49,9 +49,9 @@ def centred(chain: Chain, done: Sequence[tuple[str, str]] = ()) -> Chain:
     for mean in means:
         for o in chain.operators:
             pair = o.out, mean.operator.out
-            found = _difference(chain, o, mean) if done.count(pair) < REPEATED else None
-            if found is not None:
-                return centred(_apart(chain, o, mean, *found), (*done, pair))
+            difference = _difference(chain, o, mean) if done.count(pair) < REPEATED else None
+            if difference is not None:
+                return centred(_apart(chain, o, mean, *difference), (*done, pair))
     return chain
 
 

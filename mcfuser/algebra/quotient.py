@@ -49,9 +49,9 @@ def parts(e: Expr) -> tuple[Expr, Expr] | None:
 
 def unguarded(e: Expr) -> Expr:
     """The expression with plain divisions where `quotient` wrote them."""
-    found = parts(e)
-    if found is not None:
-        return Call("div", (unguarded(found[0]), unguarded(found[1])))
+    guarded_parts = parts(e)
+    if guarded_parts is not None:
+        return Call("div", (unguarded(guarded_parts[0]), unguarded(guarded_parts[1])))
     if isinstance(e, Cast):
         return Cast(unguarded(e.arg), e.dtype)
     return Call(e.op, tuple(unguarded(a) for a in e.args)) if isinstance(e, Call) else e

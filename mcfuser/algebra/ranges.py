@@ -75,19 +75,19 @@ def value(e: Expr, facts: Facts) -> ValueRange:
         if e.op in ("and", "or", "not"):
             args = [_truth(x) for x in args]
         return TRUTH if ANY in args else _CONDITIONS[e.op](*args)
-    return ANY if ANY in args else _settled(_ARITHMETIC[e.op](*args), args)
+    return ANY if ANY in args else _rounded_outward(_ARITHMETIC[e.op](*args), args)
 
 
-def _settled(found: ValueRange, args: Sequence[ValueRange]) -> ValueRange:
+def _rounded_outward(result: ValueRange, args: Sequence[ValueRange]) -> ValueRange:
     """What ordinary numbers give is ordinary, unless it is infinite. What overflows may be
     infinite, or be held as the largest number."""
-    if math.isnan(found.low) or math.isnan(found.high):
+    if math.isnan(result.low) or math.isnan(result.high):
         return ANY
-    finite = math.isfinite(found.low) and math.isfinite(found.high)
+    finite = math.isfinite(result.low) and math.isfinite(result.high)
     if finite and all(a.ordinary for a in args):
-        return ValueRange(max(found.low, -ORDINARY), min(found.high, ORDINARY))
-    low = -math.inf if found.low < LOWEST else min(found.low, -LOWEST)
-    high = math.inf if found.high > -LOWEST else max(found.high, LOWEST)
+        return ValueRange(max(result.low, -ORDINARY), min(result.high, ORDINARY))
+    low = -math.inf if result.low < LOWEST else min(result.low, -LOWEST)
+    high = math.inf if result.high > -LOWEST else max(result.high, LOWEST)
     return ValueRange(low, high)
 
 
@@ -123,17 +123,17 @@ def _select(e: Call, facts: Facts) -> ValueRange:
     return ValueRange(min(one.low, other.low), max(one.high, other.high))
 
 
-def _narrowed(condition: Expr, chosen: Expr, found: ValueRange, holds: bool) -> ValueRange:
+def _narrowed(condition: Expr, chosen: Expr, range_: ValueRange, holds: bool) -> ValueRange:
     """The range of what is chosen where the condition holds, or where it does not, in case that it
     is `chosen <= number`."""
     if not isinstance(condition, Call) or condition.op != "le" or condition.args[0] != chosen:
-        return found
+        return range_
     limit = condition.args[1]
-    if found == ANY or not isinstance(limit, Const):
-        return found
+    if range_ == ANY or not isinstance(limit, Const):
+        return range_
     if holds:
-        return replace(found, high=min(found.high, float(limit.value)))
-    return replace(found, low=max(found.low, float(limit.value)))
+        return replace(range_, high=min(range_.high, float(limit.value)))
+    return replace(range_, low=max(range_.low, float(limit.value)))
 
 
 # --- operators

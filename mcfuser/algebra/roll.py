@@ -85,9 +85,9 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
     for name in (d.target, d.moving):
         if (dtype := chain.tensor(name).dtype) in DISCRETE:
             return _refuse(d, f"'{name}' is of {dtype}, in which nothing can be repaired")
-    found = [r for r in reads(body) if r.tensor == d.moving]
-    moved = any(i.plain not in target.axes for i in found[0].indices)
-    if moved or len(found) > 1:
+    own = [r for r in reads(body) if r.tensor == d.moving]
+    moved = any(i.plain not in target.axes for i in own[0].indices)
+    if moved or len(own) > 1:
         return _refuse(d, f"'{d.target}' reads '{d.moving}' at more than its own position")
     within = set(conjuncts(moving.domain)) <= set(conjuncts(target.domain))
     if moving.reduce == "max" and not within:
@@ -102,8 +102,8 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
         return _refuse(d, why)
     names: Mapping[str, Expr] = {
         "t": read(d.target, *target.axes),
-        "r": Read(d.moving + OLD, found[0].indices),
-        "s": Read(d.moving, found[0].indices),
+        "r": Read(d.moving + OLD, own[0].indices),
+        "s": Read(d.moving, own[0].indices),
     }
     h = rewrite(solution.h, lambda n: names[n.axis] if isinstance(n, Index) else n)
     assert moving.reduce != "none"

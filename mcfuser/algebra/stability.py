@@ -59,8 +59,8 @@ def _moves(
 
     rates = [(sp.simplify(sp.diff(by, x)), x, sign) for x, sign in ((r, 1), (s, -1))]
     for kind, power in ((by_rate, 0), (by_logarithm, 1)):
-        found = {sp.simplify(sign * rate * x**power) for rate, x, sign in rates}
-        if len(found) == 1 and (rate := found.pop()).is_number:
+        constants = {sp.simplify(sign * rate * x**power) for rate, x, sign in rates}
+        if len(constants) == 1 and (rate := constants.pop()).is_number:
             return RepairStep(kind, float(rate))
     return None
 
@@ -97,11 +97,13 @@ def _within(target: Operator, moving: Operator) -> bool:
 
 def _anchored(chain: Chain, form: Linear, moving: Operator, over: Sequence[str]) -> bool:
     """The form is `k * (x - r)` and a rest that does not vary, for r the moving maximum of x."""
-    found = [atom for atom in form if isinstance(atom, Read) and atom.tensor == moving.out]
-    if len(found) != 1:
+    reads_of_moving = [
+        atom for atom in form if isinstance(atom, Read) and atom.tensor == moving.out
+    ]
+    if len(reads_of_moving) != 1:
         return False
-    k = form[found[0]]
-    rest = {atom: c for atom, c in form.items() if atom != found[0]}
+    k = form[reads_of_moving[0]]
+    rest = {atom: c for atom, c in form.items() if atom != reads_of_moving[0]}
     return any(
         all(not set(axes(atom)) & set(over) for atom in added(rest, x, k))
         for x in _maxima(chain, moving)

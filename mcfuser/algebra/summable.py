@@ -11,21 +11,21 @@ from mcfuser.chain import Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Read, reads
 
 
-def summable(at: Summand, found: Sequence[Term]) -> bool:
+def summable(at: Summand, terms: Sequence[Term]) -> bool:
     """No term needs another reduction over the summed axes, and no term subtracts a sum of an input
     that another term reads without a pivot, whose offset would cost digits."""
-    at = _with_maps(at, found)
-    if any(at.waits(t.inner) for t in found):
+    at = _with_maps(at, terms)
+    if any(at.waits(t.inner) for t in terms):
         return False
-    if len(found) == 1:
+    if len(terms) == 1:
         return True
-    raw = set().union(*(_raw(at, t.inner) for t in found))
-    return not raw & set().union(*(_offsets(at, t) for t in found))
+    raw = set().union(*(_raw(at, t.inner) for t in terms))
+    return not raw & set().union(*(_offsets(at, t) for t in terms))
 
 
-def _with_maps(at: Summand, found: Sequence[Term]) -> Summand:
+def _with_maps(at: Summand, terms: Sequence[Term]) -> Summand:
     """The same sum in the chain to which the maps of the terms are added."""
-    new = dict.fromkeys(m for t in found for m in t.maps)
+    new = dict.fromkeys(m for t in terms for m in t.maps)
     operators = (*(o for o, _ in new), *at.chain.operators[len(at.known) :])
     tensors = (*at.chain.tensors, *(t for _, t in new))
     return replace(at, chain=replace(at.chain, operators=(*at.known, *operators), tensors=tensors))
@@ -33,9 +33,9 @@ def _with_maps(at: Summand, found: Sequence[Term]) -> Summand:
 
 def _raw(at: Summand, e: Expr) -> set[str]:
     """Inputs that an expression reads along the summed axes without reading a pivot of them too."""
-    found = reads(through_maps(at.chain, e))
-    varying = {r.tensor for r in found if at.varies(r)}
-    return varying - {r.tensor for r in found if any(not i.terms for i in r.indices)}
+    every = reads(through_maps(at.chain, e))
+    varying = {r.tensor for r in every if at.varies(r)}
+    return varying - {r.tensor for r in every if any(not i.terms for i in r.indices)}
 
 
 def _offsets(at: Summand, t: Term) -> set[str]:
@@ -44,14 +44,14 @@ def _offsets(at: Summand, t: Term) -> set[str]:
     applied: Expr = ONE
     for wrap in t.outer:
         applied = wrap(applied)
-    found: set[str] = set()
+    inputs: set[str] = set()
     for r in reads(through_maps(at.chain, applied)):
         o: Operator | None = None if r.tensor in at.chain.inputs else at.chain.operator(r.tensor)
         if o is not None and o.reduce == "sum" and set(o.over) & set(at.over):
             body = through_maps(at.chain, o.body)
             linear = [p for _, p in added_parts(body, False) if isinstance(_scaled(p), Read)]
-            found |= set().union(*(_raw(at, p) for p in linear)) & _raw(at, body)
-    return found
+            inputs |= set().union(*(_raw(at, p) for p in linear)) & _raw(at, body)
+    return inputs
 
 
 def _scaled(e: Expr) -> Expr:

@@ -57,10 +57,10 @@ class Summand:
     def waits(self, e: Expr) -> bool:
         """The expression reads, directly or through maps, a reduction over one of the summed
         axes."""
-        found = (r.tensor for r in reads(through_maps(self.chain, e)))
+        tensors = (r.tensor for r in reads(through_maps(self.chain, e)))
         return any(
             t not in self.chain.inputs and set(self.chain.operator(t).over) & set(self.over)
-            for t in found
+            for t in tensors
         )
 
     def varies(self, e: Expr) -> bool:
@@ -111,8 +111,8 @@ def _fits_half(chain: Chain, e: Expr) -> bool:
     if not isinstance(e, Call) or e.op in ("tanh", "erf"):
         return isinstance(e, Call)
     if e.op in ("exp", "exp2"):
-        found = (r.tensor for r in reads(e) if r.tensor not in chain.inputs)
-        return any(chain.operator(t).reduce == "max" for t in found)
+        tensors = (r.tensor for r in reads(e) if r.tensor not in chain.inputs)
+        return any(chain.operator(t).reduce == "max" for t in tensors)
     values = e.args[1:] if e.op == "select" else e.args
     some = ("add", "sub", "mul", "select", "max", "min", "neg", "abs")
     return e.op in some and all(_fits_half(chain, a) for a in values)
@@ -159,8 +159,8 @@ def _of_call(at: Summand, e: Call) -> tuple[Term, ...]:
         )
     if e.op == "div":
         return _of_quotient(at, e, e.args[0], e.args[1], lambda b: lambda a: Call("div", (a, b)))
-    if (found := quotient.parts(e)) is not None:
-        return _of_quotient(at, e, *found, lambda b: lambda a: quotient.quotient(a, b))
+    if (divided := quotient.parts(e)) is not None:
+        return _of_quotient(at, e, *divided, lambda b: lambda a: quotient.quotient(a, b))
     if e.op == "select":
         return _of_select(at, e)
     if e.op in ("add", "sub", "neg") and at.shifts:
@@ -229,7 +229,7 @@ def _of_sum(at: Summand, e: Expr) -> tuple[Term, ...]:
     free = [x for x in parts if not at.waits(x[1]) and at.varies(x[1])]
     moving = [x for x in parts if not at.varies(x[1])]
     mixed = [x for x in parts if at.waits(x[1]) and at.varies(x[1])]
-    found: list[Term] = []
+    terms_: list[Term] = []
     if free and moving:
         a, u = _joined(free), _joined(moving)
         data = bool(reads(through_maps(at.chain, a)))  # positions are not far from zero
@@ -238,14 +238,14 @@ def _of_sum(at: Summand, e: Expr) -> tuple[Term, ...]:
             if p is None:
                 return (Term(e),)
             a, u = Call("sub", (a, p)), Call("add", (u, p))
-        found = [Term(a), Term(ONE, (_times(u),))]
+        terms_ = [Term(a), Term(ONE, (_times(u),))]
     elif free or moving:
         alone = _joined(free or moving)
-        found = [Term(alone) if free else Term(ONE, (_times(alone),))]
+        terms_ = [Term(alone) if free else Term(ONE, (_times(alone),))]
     for minus, part in mixed:
         inside = terms(at, part)
-        found += [replace(t, outer=(*t.outer, _negated)) for t in inside] if minus else inside
-    return tuple(found)
+        terms_ += [replace(t, outer=(*t.outer, _negated)) for t in inside] if minus else inside
+    return tuple(terms_)
 
 
 def added_parts(e: Expr, minus: bool) -> list[tuple[bool, Expr]]:

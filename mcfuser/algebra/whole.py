@@ -41,8 +41,8 @@ def exact(chain: Chain) -> Chain:
 def _exact(chain: Chain, e: Expr) -> tuple[Expr, _Range | None]:
     """The expression, and its range where it is a whole number."""
     if isinstance(e, Cast):
-        inside, found = _exact(chain, e.arg)
-        return Cast(inside, e.dtype), _of(e.dtype, found)
+        inside, range_ = _exact(chain, e.arg)
+        return Cast(inside, e.dtype), _of(e.dtype, range_)
     if not isinstance(e, Call):
         return e, _leaf(chain, e)
     both = [_exact(chain, a) for a in e.args]

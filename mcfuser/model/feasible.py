@@ -1,4 +1,5 @@
-"""Which candidates are worth a look: before they are compiled, and before they are measured."""
+"""Which candidates are feasible on a GPU: before they are compiled, and before they are
+measured."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Ints, Plan
 
 HELD = 285.0
-"""Estimated registers above which spilling costs more than any candidate is worth."""
+"""Estimated registers of a thread above which a candidate certainly spills too much."""
 SPILLED = 1024
-"""Bytes that a thread keeps outside its registers above which a kernel is not worth measuring."""
+"""Bytes that a thread may spill to memory in a kernel that is measured."""
 GATHERED = 256.0
 """Elements of all parts together that a thread can hold while it combines them."""
 FEW = 4
@@ -22,19 +23,20 @@ FEW = 4
 
 
 def spills_too_much(spills: int) -> bool:
-    """The compiler gave up on registers: of 71 such kernels among 6,433 measured, the best took 2.4
-    times as long as the best of its landscape."""
+    """Whether a kernel that spills so many bytes a thread is not measured: of 71 such kernels among
+    6,433 measured, the best took 2.4 times as long as the fastest kernel of its chain."""
     return spills > SPILLED
 
 
 def feasible(
     plan: Plan, tiles: Ints, warps: Ints, stages: Ints, device: Device
 ) -> NDArray[np.bool_]:
-    """Which candidates are worth a look: no certain spilling, shared memory that a block may have,
-    no warps without work, no more stages than iterations or two.
+    """Which candidates [candidates] are feasible: they do not certainly spill, a block has their
+    shared memory, no warp is without work, and there are no more stages than iterations, or two.
 
-    Group instructions need a loop with iterations to pipeline, in two stages at least: without,
-    Triton 3.6 lets a later load overwrite what an unfinished product still reads. On an H200, 43 of
+    Instructions of warp groups need a loop of several iterations that is pipelined in at least two
+    stages: without, Triton 3.6 lets a later load overwrite a tile that an unfinished product still
+    reads. On an H200, 43 of
     277 kernels with one stage were wrong or faulted, 5 of 92 without iterations, and none of 2,124
     others.
     """

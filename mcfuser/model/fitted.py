@@ -4,7 +4,7 @@
 
 Blocks on a multiprocessor queue for its units, and overlap their waits, as many of them as it holds
 at once. Where the tensors outgrow the cache, what is in brackets overlaps with the time of memory.
-Kernels whose warp groups keep a pace of their own have terms of their own (model.groups).
+Kernels whose warp groups do not wait for each other have terms of their own (model.groups).
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ REACH = 1.5
 
 @dataclass(frozen=True)
 class FitSample:
-    """A chain's candidates: `events` [candidates, NAMES], seconds by the published bandwidth where
-    its tensors outgrow the cache, else 0, and measured seconds."""
+    """Candidates of a chain that were measured: `events` [candidates, NAMES]; `dram_seconds`, what
+    moving the chain's tensors takes at the published bandwidth where they outgrow the cache, else
+    0; and measured `seconds`."""
 
     events: Floats
     dram_seconds: Floats
@@ -54,7 +55,8 @@ class FitSample:
 
 
 def predicted(events: Floats, dram_seconds: Floats, known: Mapping[str, float]) -> Floats:
-    """Seconds from events [candidates, NAMES] and what memory takes."""
+    """Seconds [candidates] from events [candidates, NAMES], seconds of memory [candidates], and the
+    constants by name (`known`)."""
     values = np.asarray([known.get(n, 0.0) for n in NAMES])
     near = events[:, ALONE:] @ values[ALONE:]
     result: Floats = events[:, :ALONE] @ values[:ALONE] + _overlapped(
@@ -72,30 +74,34 @@ def lowered(
     plan: Plan, tiles: Ints, warps: Ints, stages: Ints, last: NDArray[np.bool_], device: Device,
     tma: NDArray[np.bool_] | None = None,
 ) -> TritonCandidates:  # fmt: skip
-    """Candidates of a plan as Triton makes them for a device."""
+    """Candidates of a plan under Triton, for a device."""
     return TritonCandidates(plan, tiles, warps, stages, last, device.arch == HOPPER, tma)
 
 
 def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tuple[Floats, Floats]:
-    """Events [candidates, NAMES] as they add up in time, of kernels whose warps all do the same or
-    keep a pace of their own, and what memory takes (Sample)."""
-    found = terms(made, device)
+    """Events [candidates, NAMES] as they add up in time, and seconds of memory (`FitSample`).
+
+    Without `groups`, all warps of a kernel do the same; with, they are warp groups that do not wait
+    for each other (model.groups).
+    """
+    counts = terms(made, device)
     if groups:
-        own = paced(made, found, device.units)
-        rest = np.zeros((found.size, len(NAMES) - len(PACED)))
-        return np.hstack([rest, own]), found.dram_seconds
-    queue, waves = found.queue(device.units), found.queue(device.units * found.resident)
-    columns = [np.ones(found.size), *(found.of(n) for n in ONCE)]
-    columns += [found.of(n) * found.blocks / device.units for n in SHARED]
-    columns += [found.of(n) * waves for n in WAITS]
-    columns += [found.of(n) * queue for n in BUSY]
-    columns += [np.zeros(found.size) for _ in PACED]
-    return np.stack(columns, axis=1), found.dram_seconds
+        own = paced(made, counts, device.units)
+        rest = np.zeros((counts.size, len(NAMES) - len(PACED)))
+        return np.hstack([rest, own]), counts.dram_seconds
+    queue, waves = counts.queue(device.units), counts.queue(device.units * counts.resident)
+    columns = [np.ones(counts.size), *(counts.of(n) for n in ONCE)]
+    columns += [counts.of(n) * counts.blocks / device.units for n in SHARED]
+    columns += [counts.of(n) * waves for n in WAITS]
+    columns += [counts.of(n) * queue for n in BUSY]
+    columns += [np.zeros(counts.size) for _ in PACED]
+    return np.stack(columns, axis=1), counts.dram_seconds
 
 
 def costs(device: Device) -> Mapping[str, float]:
-    """The device's constants: those of the one that they were fitted on, each by how much slower
-    the device is at such things: by their probes' readings, or else by published rates."""
+    """The device's constants by name: those of the device that they were fitted on, scaled by how
+    much slower this device is at each. The ratios come from readings of both devices' probes, or
+    else from published rates."""
     known = CATALOGUE[REFERENCE]
     slower = _slower(device, known)
     return {n: c * slower.get(GROUP.get(n, ""), 1.0) for n, c in known.costs}
@@ -119,9 +125,9 @@ GROUP: Mapping[str, str] = {
 def _slower(device: Device, known: Device) -> Mapping[str, float]:
     if device.readings and known.readings:
         mine, its = dict(device.readings), dict(known.readings)
-        found = {n: mine[n] / its[n] for n in mine if n in its}
+        ratios = {n: mine[n] / its[n] for n in mine if n in its}
         published = device.bandwidth / known.bandwidth
-        return {**found, "memory": found["memory"] * published} if "memory" in found else found
+        return {**ratios, "memory": ratios["memory"] * published} if "memory" in ratios else ratios
     tensor = _rate(known) / _rate(device)
     cache = known.bandwidth / known.units / (device.bandwidth / device.units)
     return {"warp": tensor, "product 128x128": tensor, "cache": cache}
@@ -132,10 +138,10 @@ def _rate(device: Device) -> float:
 
 
 def fit(samples: Sequence[FitSample]) -> dict[str, float]:
-    """Constants that explain measured times best: least squares of the logarithms' differences,
-    each constant positive, by damped Gauss-Newton steps over the constants' logarithms.
+    """The positive constants that explain measured times best: least squares over the differences
+    of logarithms, by damped Gauss-Newton steps over the logarithms of the constants.
 
-    Every chain weighs the same. A term that no sample has keeps no constant.
+    Every chain has the same weight. A term that occurs in no sample gets no constant.
     """
     events = np.vstack([s.events for s in samples])
     dram_seconds = np.concatenate([s.dram_seconds for s in samples])
@@ -147,13 +153,15 @@ def fit(samples: Sequence[FitSample]) -> dict[str, float]:
     used = np.flatnonzero(events.any(axis=0))
     table = events[:, used]
     start = np.log(np.median(seconds) / table.mean(axis=0) / len(used))
-    problem = _Problem(table, dram_seconds, np.log(seconds), weight, int((used < ALONE).sum()))
-    found = _settled(problem, np.append(start, 0.0))
-    return {n: float(v) for n, v in zip([*(NAMES[i] for i in used), MEMORY], found, strict=True)}
+    squares = _LeastSquares(table, dram_seconds, np.log(seconds), weight, int((used < ALONE).sum()))
+    constants = _minimum(squares, np.append(start, 0.0))
+    return {
+        n: float(v) for n, v in zip([*(NAMES[i] for i in used), MEMORY], constants, strict=True)
+    }
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _LeastSquares:
     table: Floats
     dram_seconds: Floats
     target: Floats
@@ -172,10 +180,10 @@ class _Problem:
         return self.weight * (np.log(total) - self.target), self.weight[:, None] * slope
 
 
-def _settled(problem: _Problem, start: Floats) -> Floats:
-    """Constants where no step gains any more."""
+def _minimum(squares: _LeastSquares, start: Floats) -> Floats:
+    """The constants from which no step reduces the cost any further."""
     logs, damping = start, 1e-2
-    miss, slope = problem.at(logs)
+    miss, slope = squares.at(logs)
     cost = float(miss @ miss)
     for _ in range(ROUNDS):
         before = cost
@@ -184,7 +192,7 @@ def _settled(problem: _Problem, start: Floats) -> Floats:
         for _ in range(TRIES):
             damped = gram + damping * np.diag(np.diag(gram))
             step = logs - np.clip(np.linalg.solve(damped, force), -REACH, REACH)
-            made, bent = problem.at(step)
+            made, bent = squares.at(step)
             tried = float(made @ made + PRIOR * ((step - start) ** 2).sum())
             if tried < cost:
                 logs, miss, slope, cost, damping = step, made, bent, tried, damping / 3

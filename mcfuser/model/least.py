@@ -13,9 +13,12 @@ NEARER = 4.0
 
 
 def least(chains: Sequence[Chain], device: Device) -> float:
-    """Seconds that these kernels take together at least: each writes its outputs and reads what no
-    domain may spare it, and what the cache cannot hold comes from memory; or computes its products
-    at the peak. 0 where the device's cache is not known."""
+    """The least seconds that these kernels take together, 0 where the device's cache is not known.
+
+    Each kernel writes its outputs and reads every input that no domain may exclude in part; bytes
+    that the cache cannot hold come from memory. Where this takes longer, its products run at the
+    peak rate.
+    """
     return sum(_alone(chain, device) for chain in chains) if device.cache else 0.0
 
 
@@ -29,21 +32,21 @@ def _alone(chain: Chain, device: Device) -> float:
 
 
 def _dtypes(chain: Chain) -> set[str]:
-    """What products may take their operands in."""
+    """The types in which products may take their operands."""
     casts = {e.dtype for o in chain.operators for e in walk(o.body) if isinstance(e, Cast)}
     return casts | {t.dtype for t in chain.tensors}
 
 
 def _read_whole(chain: Chain) -> set[str]:
     """Inputs of which an operator without a domain reads every element."""
-    found = set()
+    inputs = set()
     for o in chain.operators:
         for r in reads(o.body) if o.domain is None and not _chooses(o.body) else ():
             axes = [i.plain for i in r.indices if i.plain is not None]
             extents = tuple(chain.size(a) for a in axes)
             if r.tensor in chain.inputs and len(set(axes)) == len(r.indices):
-                found |= {r.tensor} if extents == chain.shape(r.tensor) else set()
-    return found
+                inputs |= {r.tensor} if extents == chain.shape(r.tensor) else set()
+    return inputs
 
 
 def _chooses(e: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Where loaded tiles lie: side by side in memory, and in how many blocks at once."""
+"""Locality of loaded tiles: bytes that are contiguous in memory, and tiles that blocks share."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from mcfuser.space.statement import Load, Loop
 def distinct_tiles(
     made: TritonCandidates, s: Load, outer: tuple[Loop, ...], together: Floats
 ) -> Floats:
-    """Different tiles that blocks running together load: the grid's last loop is the fastest."""
+    """The number of distinct tiles that `together` blocks load which run at the same time. Blocks
+    are numbered with the grid's last loop fastest."""
     axes = {a for index in s.read.indices for a in index.axes}
-    found, left = np.ones(len(made.tiles)), together
+    tiles, left = np.ones(len(made.tiles)), together
     for loop in reversed([x for x in outer if x.kind in OUTER]):
         iterations = made.sizes.iterations(loop)
         if loop.axis in axes:
-            found = found * np.minimum(iterations, np.maximum(1.0, left))
+            tiles = tiles * np.minimum(iterations, np.maximum(1.0, left))
         left = left / iterations
-    return found
+    return tiles
 
 
 def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:
-    """Bytes of a tile that lie side by side in memory."""
+    """Bytes of a tile that are contiguous in memory [candidates]: one row of it."""
     tensor = made.plan.program.chain.tensor(s.read.tensor)
     width = float(BYTES[tensor.dtype])
     strides: Mapping[int, int] = dict(enumerate(tensor.strides or ()))

@@ -1,4 +1,4 @@
-"""A roofline by waves of blocks: what a block computes, moves and touches, and how blocks queue.
+"""A roofline model by waves of blocks: flops and traffic of a block, and how blocks queue.
 
 On a GPU a block's loads overlap its arithmetic, so the slower of both counts. On a CPU nothing
 overlaps between passes over a tile: every statement reads and writes its tiles in the core's
@@ -88,7 +88,8 @@ def _launches(plan: Plan) -> int:
 
 
 def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
-    """Core seconds that all blocks spend walking tiles in cache, the products' operands aside."""
+    """Core seconds that all blocks spend on passes over tiles in cache, without the reads of
+    products' operands."""
     sizes = sizes_of(plan, tiles)
     buffers, body = plan.placed
     named = {b.name: b for b in buffers}
@@ -124,8 +125,9 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
 
 
 def _packed(plan: Plan, sizes: Sizes, buffer: Buffer) -> NDArray[np.bool_]:
-    """It is a product's right operand whose columns do not lie side by side; one row against rows
-    that do is read where they lie."""
+    """Which candidates pack a tile: the right operand of a product whose columns are not
+    contiguous. Where it is contiguous along its depth and the product has one row, it is read
+    without packing."""
     chain = plan.program.chain
     tensor = chain.tensor(buffer.tensor)
     no = np.zeros(len(sizes.one), bool)
@@ -142,7 +144,7 @@ def _packed(plan: Plan, sizes: Sizes, buffer: Buffer) -> NDArray[np.bool_]:
 
 
 def _contiguous(read: Read, strides: tuple[int, ...] | None) -> str | None:
-    """The axis along which the tensor lies side by side."""
+    """The axis along which the tensor is contiguous."""
     if strides is None:
         return read.indices[-1].plain
     return next((i.plain for i, s in zip(read.indices, strides, strict=True) if s == 1), None)

@@ -1,8 +1,8 @@
-"""What a GPU kernel's time is made of, counted from a plan's statements: the terms of the model.
+"""The terms of the fitted model of GPU kernels, counted from a plan's statements.
 
-A term counts events: iterations of the tensor cores, bytes, waits for memory. Waits are what one
-block spends in a row, so blocks on one multiprocessor overlap them; the others keep a unit of the
-multiprocessor busy, so blocks there queue for it. All are arrays over candidates.
+A term counts events of one kind: instructions of the tensor cores, bytes, waits for memory. Waits
+follow each other within a block, so the blocks of a multiprocessor overlap them; other events keep
+a unit of the multiprocessor busy, so its blocks queue for it. All are arrays over candidates.
 """
 
 from __future__ import annotations
@@ -99,50 +99,50 @@ class Terms:
         """Blocks of average length that follow each other in a place, where so many run at a time:
         those of unequal length start longest first, so that they end together if they can."""
         share = self.blocks / places
-        found: Floats = np.where(self.peak > 1, np.maximum(share, self.peak), np.ceil(share))
-        return found
+        length: Floats = np.where(self.peak > 1, np.maximum(share, self.peak), np.ceil(share))
+        return length
 
 
 def terms(made: TritonCandidates, device: Device) -> Terms:
-    """All terms of a plan's candidates."""
-    found = Terms(len(made.tiles))
-    found.blocks = blocks(made.plan, made.tiles).astype(np.float64)
-    found.resident = resident(made, device)
-    together = np.minimum(found.blocks, device.units * found.resident)
+    """All terms of a plan's candidates on a device."""
+    counts = Terms(len(made.tiles))
+    counts.blocks = blocks(made.plan, made.tiles).astype(np.float64)
+    counts.resident = resident(made, device)
+    together = np.minimum(counts.blocks, device.units * counts.resident)
     dram_seconds = _dram_seconds(made, device)
-    iterations = np.ones(found.size)
+    iterations = np.ones(counts.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
         iterations = np.maximum(iterations, times)
         if isinstance(s, Compute) and s.operator.out in made.dots:
-            _product(found, made, s, made.dots[s.operator.out], times)
+            _product(counts, made, s, made.dots[s.operator.out], times)
         elif isinstance(s, Compute):
-            _map(found, made, s, times)
+            _map(counts, made, s, times)
         elif isinstance(s, Repair):
-            found.add("simple_all", times * _elements(made, s.buffer, outer, made.width))
+            counts.add("simple_all", times * _elements(made, s.buffer, outer, made.width))
         elif isinstance(s, Load):
-            _load(found, made, s, outer, times)
+            _load(counts, made, s, outer, times)
             others = distinct_tiles(made, s, outer, together)
-            found.add("distinct", times * made.nbytes(s.buffer) * others / together)
+            counts.add("distinct", times * made.nbytes(s.buffer) * others / together)
         elif isinstance(s, StorePartial | Combine):
-            _parts(found, made, s, outer, times)
+            _parts(counts, made, s, outer, times)
         elif isinstance(s, Store):
-            found.add("stored", times * made.nbytes(s.buffer))
+            counts.add("stored", times * made.nbytes(s.buffer))
         elif not isinstance(s, Init | SaveOld):  # these set registers alone
             assert_never(s)
     for loop, outer in serial(made.facts.body):
-        _loop(found, made, loop, outer, dram_seconds > 0)
-    found.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)
+        _loop(counts, made, loop, outer, dram_seconds > 0)
+    counts.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)
     if made.tma is not None:
-        found.add("maps", made.tma.astype(np.float64))
-    found.add("warps", made.warps.astype(np.float64))
-    found.peak = peak(made.facts.body, made.sizes)
-    found.dram_seconds = np.full(found.size, dram_seconds)
-    return found
+        counts.add("maps", made.tma.astype(np.float64))
+    counts.add("warps", made.warps.astype(np.float64))
+    counts.peak = peak(made.facts.body, made.sizes)
+    counts.dram_seconds = np.full(counts.size, dram_seconds)
+    return counts
 
 
 def resident(made: TritonCandidates, device: Device) -> Floats:
-    """Blocks that share a multiprocessor, by what each of them takes of it."""
+    """Blocks that share a multiprocessor, limited by their registers, shared memory and threads."""
     registers = np.minimum(255.0, np.ceil(made.registers / 8) * 8)
     by = (
         np.floor((device.fast + RESERVED) / (made.shared + RESERVED)),
@@ -150,8 +150,8 @@ def resident(made: TritonCandidates, device: Device) -> Floats:
         np.floor(THREADS / (32.0 * made.warps)),
         np.full(len(made.tiles), float(BLOCKS)),
     )
-    found: Floats = np.maximum(1.0, np.minimum.reduce(by))
-    return found
+    blocks_held: Floats = np.maximum(1.0, np.minimum.reduce(by))
+    return blocks_held
 
 
 def _dram_seconds(made: TritonCandidates, device: Device) -> float:
@@ -163,7 +163,7 @@ def _dram_seconds(made: TritonCandidates, device: Device) -> float:
 def _elements(
     made: TritonCandidates, name: str, outer: tuple[Loop, ...], along: Callable[[str], Floats]
 ) -> Floats:
-    """Of a computed tile, with so many lanes along each axis."""
+    """Elements of a computed tile, with `along` lanes along each axis."""
     buffer = made.buffer(name)
     total = elements(made.sizes, buffer, [x.axis for x in outer])
     for axis in (d.index.plain for d in buffer.dims):
@@ -172,14 +172,14 @@ def _elements(
 
 
 def _loop(
-    found: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], dram_seconds: bool
+    counts: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], dram_seconds: bool
 ) -> None:
     """A pipelined loop waits for a tile each iteration, but as many of them are in flight as there
     are stages to spare; with one to spare, the arrival of what threads copy is waited for as
     well."""
     entries = repeats(made.sizes, inner(outer))
     iterations = entries * made.sizes.iterations(loop)
-    some = alone = np.zeros(found.size, bool)
+    some = alone = np.zeros(counts.size, bool)
     for s, o in statements((loop,)):
         if not isinstance(s, Load) or innermost(o) is not loop:
             continue
@@ -187,104 +187,105 @@ def _loop(
         some, alone = some | asynchronous, alone | ~asynchronous
         copies = repeats(made.sizes, tuple(x for x in o if x.kind == "unrolled"))
         nbytes = copies * made.nbytes(s.buffer)
-        found.add(
+        counts.add(
             "arrive", (asynchronous & ~made.mapped(s) & (made.stages == 2)) * iterations * nbytes
         )
-        found.add("exposed", asynchronous * entries * nbytes)
-    found.add("turn", some * iterations / np.maximum(made.stages - 1.0, 1.0))
-    found.add("fill", some * entries * made.stages)
+        counts.add("exposed", asynchronous * entries * nbytes)
+    counts.add("turn", some * iterations / np.maximum(made.stages - 1.0, 1.0))
+    counts.add("fill", some * entries * made.stages)
     if dram_seconds:
-        found.add("far_fill", some * entries)
-        found.add("far_load", alone * iterations)
+        counts.add("far_fill", some * entries)
+        counts.add("far_load", alone * iterations)
 
 
 def _load(
-    found: Terms, made: TritonCandidates, s: Load, outer: tuple[Loop, ...], times: Floats
+    counts: Terms, made: TritonCandidates, s: Load, outer: tuple[Loop, ...], times: Floats
 ) -> None:
-    """Through a map a tile comes as a box that nobody copies; else threads ask for every vector,
-    and lines of the cache come whole."""
+    """A load through a tensor map is one request for a box. Without a map, threads request every
+    vector, and whole lines of the cache are moved."""
     nbytes = made.nbytes(s.buffer)
     run = np.minimum(contiguous_bytes(made, s), nbytes)
     alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
-    found.add("box", mapped * times * nbytes)
-    found.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))
-    found.add("exposed", alone * times * nbytes)
-    found.add("load", alone * times)
+    counts.add("box", mapped * times * nbytes)
+    counts.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))
+    counts.add("exposed", alone * times * nbytes)
+    counts.add("load", alone * times)
     vectors = np.maximum(1.0, nbytes / (32 * made.warps * np.minimum(VECTOR, run)))
-    found.add("issue", (alone & ~mapped) * times * vectors)
-    found.add("copy", ~(alone | mapped) * times * vectors)
-    found.add("fetch", mapped * times)
+    counts.add("issue", (alone & ~mapped) * times * vectors)
+    counts.add("copy", ~(alone | mapped) * times * vectors)
+    counts.add("fetch", mapped * times)
     if s.buffer not in made.facts.operands:
-        found.add("cast", times * nbytes)
+        counts.add("cast", times * nbytes)
 
 
-def _product(found: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: Floats) -> None:
-    """By group instructions, or by those of a warp, which must load its operands itself."""
+def _product(counts: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: Floats) -> None:
+    """A product runs on instructions of a warp group, or on those of single warps, which load their
+    operands into registers first."""
     chain, warps = made.plan.program.chain, made.warps
     left = made.facts.products[s.operator.out].left.tensor
     loaded = made.loaded(left)
     steps = dot.depth / LEAST
     small, large = times * ~dot.grouped, times * dot.grouped
     each = dot.row_tiles * dot.column_tiles * steps
-    found.add("mma", small * each * np.ceil(warps / QUARTERS))
-    found.add("chain", small * steps)
+    counts.add("mma", small * each * np.ceil(warps / QUARTERS))
+    counts.add("chain", small * steps)
     fragments = steps * (dot.row_tiles * loaded + dot.column_tiles / 2)
-    found.add("operands", small * fragments * warps)
-    found.add("group", large * dot.row_tiles * steps)
+    counts.add("operands", small * fragments * warps)
+    counts.add("group", large * dot.row_tiles * steps)
     columns = np.maximum(dot.columns / dot.along, NARROW)
-    found.add("group_all", large * dot.row_tiles * steps * columns * warps)
-    found.add("teams", large * (warps > QUARTERS))
+    counts.add("group_all", large * dot.row_tiles * steps * columns * warps)
+    counts.add("teams", large * (warps > QUARTERS))
     if not loaded and not _follows(chain, left, made):
         each = np.where(made.stages > 1, warps, 1.0)  # from a pipeline's tile; else from each other
-        found.add("spread", times * dot.rows / dot.across * dot.depth * each)
+        counts.add("spread", times * dot.rows / dot.across * dot.depth * each)
 
 
 def _follows(chain: Chain, tensor: str, made: TritonCandidates) -> bool:
-    """It is computed from a product, so that its elements lie where a product can take them; where
-    it is not, every warp computes all that it reads. What no operator writes was loaded."""
+    """Whether a tensor is computed from a product, so that its tile is distributed among warps as a
+    product takes it. Otherwise every warp computes all that it reads."""
     if tensor in made.dots:
         return True
     bodies = [o.body for o in chain.operators if o.out == tensor]
     return any(_follows(chain, r.tensor, made) for body in bodies for r in reads(body))
 
 
-def _map(found: Terms, made: TritonCandidates, s: Compute, times: Floats) -> None:
-    """What follows a product lies where its warps left it; anything else is computed by every warp
-    that takes part in the same rows."""
+def _map(counts: Terms, made: TritonCandidates, s: Compute, times: Floats) -> None:
+    """A map of a product's result is computed where the product's warps left it; any other is
+    computed by every warp that works on the same rows."""
     size = made.lanes(s.operator.related)
-    along = np.maximum.reduce([np.ones(found.size), *(d.along for d in made.dots.values())])
+    along = np.maximum.reduce([np.ones(counts.size), *(d.along for d in made.dots.values())])
     chain = made.plan.program.chain
     follows = not made.dots or any(_follows(chain, r.tensor, made) for r in reads(s.body))
     each = np.maximum(1.0, size / (32 * made.warps) * (1.0 if follows else along))
     slow = sum(SLOW.get(e.op, 1.0) - 1 for e in walk(s.body) if isinstance(e, Call))
     plain = calls(s.body) + (s.operator.reduce != "none") + slow
-    found.add("simple_all", times * plain * size)
+    counts.add("simple_all", times * plain * size)
     if s.operator.domain is not None:
-        found.add("mask", times * each)
+        counts.add("mask", times * each)
     if s.operator.reduce != "none":
-        found.add("reduce", times * each)
-        found.add("across", follows * times * (along > 1))
+        counts.add("reduce", times * each)
+        counts.add("across", follows * times * (along > 1))
 
 
 def _parts(
-    found: Terms,
+    counts: Terms,
     made: TritonCandidates,
     s: StorePartial | Combine,
     outer: tuple[Loop, ...],
     times: Floats,
 ) -> None:
-    """What combines parts loads what each of them shared."""
+    """Combining loads the partial results of all parts."""
     if isinstance(s, StorePartial):
         return
     parts = float(made.plan.parts)
     nbytes = times * parts * 4 * _elements(made, s.buffer, outer, made.asked)
     wide = np.maximum(1.0, nbytes / (32 * made.warps * VECTOR))
-    found.add("gather", wide)
-    found.add("regather", np.where(made.last, 0.0, wide))
-    found.add("combined", nbytes)
-    found.add("parts", times * parts)
+    counts.add("gather", wide)
+    counts.add("regather", np.where(made.last, 0.0, wide))
+    counts.add("combined", nbytes)
+    counts.add("parts", times * parts)
     if parts > SIDE_BY_SIDE:
-        found.add("load", times * parts)
-    if not (found.of("second").any() or found.of("ended").any()):
-        found.add("second", (~made.last).astype(np.float64))
-        found.add("ended", made.last.astype(np.float64))
+        counts.add("load", times * parts)
+    if not (counts.of("second").any() or counts.of("ended").any()):
+        counts.add("second", (~made.last).astype(np.float64))
+        counts.add("ended", made.last.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Loop bounds from domains: the iterations of a loop that no reduction needs are not taken."""
+"""Loop bounds from domains: a loop skips the iterations that none of its reductions needs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PositionBounds = tuple[tuple[Affine, ...], tuple[Affine, ...]]
 
 
 def bounds(domain: Expr | None, axis: str) -> PositionBounds:
-    """What the conjuncts of a domain that compare affine indices say about an axis: causal
-    `n <= m` bounds n by m from above, and m by n from below."""
+    """The bounds of an axis that follow from the conjuncts of a domain that compare affine indices:
+    causal `n <= m` bounds n by m from above, and m by n from below."""
     lo: list[Affine] = []
     hi: list[Affine] = []
     for condition in conjuncts(domain):
@@ -48,7 +48,7 @@ def bounds(domain: Expr | None, axis: str) -> PositionBounds:
 
 
 def _excesses(e: Expr) -> Iterator[Affine]:
-    """Indices that are at most 0 where a comparison holds."""
+    """Affine indices that are at most 0 wherever a comparison holds."""
     if not isinstance(e, Call):
         return
     if e.op == "not" and isinstance(e.args[0], Call) and e.args[0].op in ("lt", "le"):
@@ -94,9 +94,12 @@ def _plus(a: Affine, b: Affine, times: int) -> Affine:
 
 
 def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The statements with the bounds of every serial loop whose turns outside the domains of what
-    it reduces leave nothing behind. A bound by an axis whose loops all stand elsewhere says
-    nothing about one iteration, and is left out."""
+    """The statements in which serial loops have bounds.
+
+    A loop gets the bounds that the domains of all its reductions have in common, where iterations
+    outside these domains change no value that is read afterwards. A bound by an axis whose loops
+    are all outside the loop's own nest is left out: it is no bound of a single iteration.
+    """
     users = Counter(name for s, _ in statements(body) for name in _uses(s))
     iterating = {loop.axis for loop in loops(body)}
 
@@ -110,34 +113,35 @@ def bounded(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     return go(body, frozenset())
 
 
-def _bounded(loop: Loop, users: Counter[str], elsewhere: AbstractSet[str]) -> Loop:
+def _bounded(loop: Loop, users: Counter[str], other: AbstractSet[str]) -> Loop:
     body = loop.body
     inside = [s for s, _ in statements(body)]
     if loop.kind != "serial" or any(isinstance(s, (Store, StorePartial, Combine)) for s in inside):
         return loop
     here = Counter(name for s in inside for name in _uses(s))
-    found: list[PositionBounds] = []
+    limits: list[PositionBounds] = []
     for s in inside:
         if isinstance(s, Compute) and loop.axis in s.operator.over:
-            found.append(bounds(s.operator.domain, loop.axis))
+            limits.append(bounds(s.operator.domain, loop.axis))
         elif isinstance(s, Compute) and users[s.buffer] != here[s.buffer]:
             return loop
-    lo = _common([b[0] for b in found], elsewhere)
-    hi = _common([b[1] for b in found], elsewhere)
+    lo = _common([b[0] for b in limits], other)
+    hi = _common([b[1] for b in limits], other)
     return replace(loop, lo=lo, hi=hi)
 
 
-def _common(found: Sequence[Sequence[Affine]], elsewhere: AbstractSet[str]) -> tuple[Affine, ...]:
-    """What all the reductions of a loop say alike."""
-    first = found[0] if found else ()
-    return tuple(i for i in first if all(i in b for b in found) and not elsewhere & {*i.axes})
+def _common(limits: Sequence[Sequence[Affine]], other: AbstractSet[str]) -> tuple[Affine, ...]:
+    """The bounds that all reductions of a loop have in common, but for those by axes in `other`."""
+    first = limits[0] if limits else ()
+    return tuple(i for i in first if all(i in b for b in limits) and not other & {*i.axes})
 
 
 def _uses(s: SimpleStatement) -> tuple[str, ...]:
-    """The buffers that a statement needs the values of."""
+    """The buffers whose values a statement reads; of a reduction or repair, not the one it updates
+    unless its expression reads it."""
     if isinstance(s, Compute):
-        found = (*reads(s.body), *(reads(s.domain) if s.domain is not None else ()))
-        return tuple(r.tensor for r in found)
+        needed = (*reads(s.body), *(reads(s.domain) if s.domain is not None else ()))
+        return tuple(r.tensor for r in needed)
     if isinstance(s, Repair):
         return tuple(r.tensor for r in reads(s.h) if isinstance(r, Read))
     if isinstance(s, Combine):

@@ -47,12 +47,12 @@ class Candidates:
 
     def estimates(self, rows: Ints, estimate: Estimate) -> Floats:
         """What is estimated of rows [candidates, genes], seconds; asked once for each plan."""
-        found = np.empty(len(rows))
+        seconds = np.empty(len(rows))
         for where in self._of_one_plan(rows):
             plan, _ = self.plan(rows[where[0]])
             settings = self.table.columns(rows[where, -1])
-            found[where] = estimate(plan, rows[where, 1:-1], settings, self.table.device)
-        return found
+            seconds[where] = estimate(plan, rows[where, 1:-1], settings, self.table.device)
+        return seconds
 
     def _of_one_plan(self, rows: Ints) -> list[Ints]:
         """Where the rows of each plan are: those of a family with the same loops dead."""
@@ -64,17 +64,17 @@ class Candidates:
 
 
 def candidates(
-    found: Space, table: KnobTable, feasible: Feasible, measured: bool = True
+    space: Space, table: KnobTable, feasible: Feasible, measured: bool = True
 ) -> Candidates:
     """The candidates of a space that rule 4 has tabled, under every setting of the knobs with which
     they are feasible; those that are only for measuring if they will be `measured`."""
     families: dict[Plan, int] = {}
-    parts: list[Ints] = [np.zeros((0, len(found.axes) + 2), np.int64)]
+    parts: list[Ints] = [np.zeros((0, len(space.axes) + 2), np.int64)]
     plans: dict[tuple[int, frozenset[str]], Plan] = {}
-    for plan, tiles in found.tables or ():
+    for plan, tiles in space.tables or ():
         at = families.setdefault(replace(plan, dead=frozenset()), len(families))
         plans[at, plan.dead] = plan
         which, numbers = table.choose(plan, tiles, feasible, measured)
         family = np.full((len(which), 1), at)
         parts.append(np.hstack([family, tiles[which], numbers[:, None]]))
-    return Candidates(found, table, np.vstack(parts), plans)
+    return Candidates(space, table, np.vstack(parts), plans)

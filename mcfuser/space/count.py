@@ -1,7 +1,7 @@
 """What one schedule moves and computes inside the bounds of its tensors, by closed forms.
 
-Equation (3) counts whole tiles; this leaves their padding out and reports it apart. The
-interpreter counts the same by running, and a test holds the two equal.
+Equation (3) of MCFuser counts whole tiles; these counts leave padding out and report it separately.
+The interpreter counts the same by running the schedule, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from mcfuser.space.statement import (
 )
 
 PARTIAL = 4
-"""Bytes of an element that a part shares."""
+"""Bytes of an element of a partial result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Elements loaded and stored by tensor, inside the bounds, and padded ones beside them; those
-    that parts share and combining gathers, by reduction; flops at positions inside the extents."""
+    """Elements loaded and stored inside the bounds, by tensor; elements of padding; elements that
+    parts store (`shared`) and that combining loads (`gathered`), by reduction; flops at positions
+    inside the extents."""
 
     loaded: Mapping[str, int]
     stored: Mapping[str, int]
@@ -119,13 +120,13 @@ def _positions(schedule: Schedule, axes: Sequence[str], outer: Sequence[Loop]) -
 
 
 def _bound(outer: Sequence[Loop]) -> set[str]:
-    """The axes whose iterations must be looked at one by one: of loops with bounds, and in
-    these."""
-    found: set[str] = set()
+    """The axes whose iterations must be enumerated: those of loops with bounds, and those that such
+    bounds depend on."""
+    axes: set[str] = set()
     for loop in outer:
         indices = loop.lo + loop.hi
-        found |= {a for i in indices for a in i.axes} | ({loop.axis} if indices else set())
-    return found & {loop.axis for loop in outer}
+        axes |= {a for i in indices for a in i.axes} | ({loop.axis} if indices else set())
+    return axes & {loop.axis for loop in outer}
 
 
 def _repeats(schedule: Schedule, free: Sequence[Loop]) -> int:
@@ -142,7 +143,7 @@ def _repeats(schedule: Schedule, free: Sequence[Loop]) -> int:
 def _walk(
     schedule: Schedule, outer: Sequence[Loop], walked: Collection[str]
 ) -> Iterator[dict[str, int]]:
-    """Every iteration of the loops over some axes, as first positions."""
+    """Every iteration of the loops over some axes, as the first position along each."""
     here = [loop for loop in outer if loop.axis in walked]
     if not here:
         yield {}
@@ -166,7 +167,7 @@ def _real(schedule: Schedule, axis: str, at: Mapping[str, int]) -> int:
 
 
 def _region(schedule: Schedule, dims: Sequence[Dim], outer: Sequence[Loop]) -> int:
-    """Elements of a tile that its loops at hand stand at."""
+    """Elements of a buffer that one iteration of the surrounding loops covers."""
     around = {loop.axis for loop in outer}
     return math.prod(
         schedule.tile(plain_index(d.index))
@@ -179,7 +180,7 @@ def _region(schedule: Schedule, dims: Sequence[Dim], outer: Sequence[Loop]) -> i
 def _inside(
     schedule: Schedule, indices: Sequence[Affine], shape: Sequence[int], outer: Sequence[Loop]
 ) -> int:
-    """Elements of a tensor that all iterations of a load find inside it."""
+    """Elements inside the tensor, summed over all iterations of a load."""
     used = {a for i in indices for a in i.axes}
     mixed = {a for i in indices if i.plain is None for a in i.axes}
     seen = Counter(a for i in indices for a in i.axes)
@@ -198,7 +199,7 @@ def _inside(
 
 
 def _span(schedule: Schedule, index: Affine, at: Mapping[str, int], size: int) -> int:
-    """How much of a tile's reach along one dimension lies inside the tensor."""
+    """Elements of a tile along one dimension that are inside the tensor."""
     low = high = index.offset
     for a, c in index.terms:
         first = at.get(a, 0)

@@ -1,11 +1,11 @@
-"""Past the ends of axes: what the reductions of a schedule must mask there, and where.
+"""Masks past the ends of axes: which reductions of a schedule need one, and where it is applied.
 
-A tile may reach past the end of an axis. A reduction over that axis must not take what stands
-there, unless it is the reduction's identity already: what is loaded is zero past the end, and so is
-much that is computed from it. Where several reductions would need a mask, and one number at a
-buffer that they all read gives each of them its identity (`algebra.ranges`), the buffer is filled
-with that number in one place: scores with the lowest number, of which neither the maximum nor the
-sums of the exponentials need a mask then.
+A tile may reach past the end of an axis. A reduction over that axis must mask the positions there,
+unless its body is the reduction's identity at them already: loaded tiles are zero past the end, and
+so is much that is computed from them. Where several reductions would need a mask, and one number in
+a buffer that they all read gives each of them its identity (`algebra.ranges`), that buffer is
+filled with the number once: scores are filled with the lowest number, after which neither the
+maximum nor the sums of the exponentials need a mask.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ NUMBERS = (LOWEST,)
 def marked(
     program: Program, buffers: Sequence[Buffer], body: tuple[Statement, ...]
 ) -> tuple[Statement, ...]:
-    """The statements with what each must mask past the ends of the axes that it reduces."""
+    """The statements, in which each Compute has the fields `masked`, `masked_factors` and
+    `fill`."""
     placed = Placement(program, {b.name: b for b in buffers}, tuple(statements(body)))
     known = PastEnds(placed, {})
     first: dict[str, Fill] = {}
-    while (found := _best(known)) is not None:
-        fill, known = found
+    while (best := _best(known)) is not None:
+        fill, known = best
         first[placed.readers(fill.buffer)[0].buffer] = fill
 
     def go(items: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -59,25 +60,25 @@ def _marked(known: PastEnds, s: Compute, fill: Fill | None) -> Compute:
 
 
 def _best(known: PastEnds) -> tuple[Fill, PastEnds] | None:
-    """The fill that spares the most masks, of the latest buffer, and what is known then; None where
-    no fill spares two masks."""
+    """The fill that spares the most masks, of the latest such buffer, and the ranges that hold with
+    it; None where no fill spares two masks."""
     placed, most = known.placed, 1
     best: tuple[Fill, PastEnds] | None = None
     masks = sum(not known.absorbed(s, a) for s in placed.computes.values() for a in s.operator.over)
     for source in reversed(placed.computes) if masks > most else ():
         for number in NUMBERS if source not in known.fills else ():
-            found = _filled(known, source, number, most)
-            if found is not None:
-                most, best = found[0], found[1:]
+            spared = _filled(known, source, number, most)
+            if spared is not None:
+                most, best = spared[0], spared[1:]
     return best
 
 
 def _filled(
     known: PastEnds, source: str, number: float, most: int
 ) -> tuple[int, Fill, PastEnds] | None:
-    """How many masks the number at the source spares, if that is more than `most`: those of all
-    reductions that read it. None where one would be left, or where the source is computed from a
-    reduction that keeps its own."""
+    """The number of masks that filling the source spares, with the fill and the ranges that hold
+    with it; None where that is at most `most`, where a reduction that reads the source would still
+    need a mask, or where the source is computed from a reduction that needs one."""
     placed = known.placed
     if source in placed.repaired or placed.buffers[source].dtype != "float32":
         return None
@@ -102,8 +103,8 @@ def _filled(
 
 
 def _together(placed: Placement, source: str) -> bool:
-    """All that computes or reads a buffer stands in the loops of its first reader, which is no
-    product: a product may be issued after what follows it."""
+    """The computation and all readers of a buffer are in the loops of its first reader, and that is
+    no matrix product: a product may be issued after statements that follow it."""
     readers = placed.readers(source)
     here = placed.around[readers[0].buffer]
     places = [placed.around[name] for name in (source, *(s.buffer for s in readers))]

@@ -1,7 +1,7 @@
-"""The oracle: runs a schedule tile by tile in NumPy, float64, padding and masks included.
+"""The oracle: runs a schedule tile by tile in NumPy, in float64, padding and masks included.
 
-It knows nothing of the chain but the schedule's statements, and counts what it moves and computes
-by the arrays it touches.
+It executes the schedule's statements alone, without regard to the chain that they come from, and
+counts traffic and flops by the arrays it touches.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
 
 @dataclass
 class RunCount:
-    """What a run touched: elements of tensors inside their bounds, and padded ones; tile visits.
-    `shared` and `gathered` are what parts left in memory, and what combining read of it."""
+    """What a run touched: elements of tensors inside their bounds, padded elements, visits of
+    statements. `shared` and `gathered` are elements that parts stored, and that combining loaded,
+    by reduction."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)
@@ -144,15 +145,16 @@ def _loop(run: _Run, s: Loop) -> None:
 
 
 def _admitted(run: _Run, s: Loop, iteration: int, around: Mapping[str, int]) -> bool:
-    """A position of the iteration, padding included, lies between the bounds of the loop: each
-    takes every value that it has at the positions at hand, one by one."""
+    """The iteration holds a position, padding included, within the bounds of the loop. The bounds
+    are evaluated at every current position of the axes that they depend on."""
     here = iteration * run.schedule.tile(s.axis) + np.arange(run.schedule.tile(s.axis))
     enough = all(here.max() >= _values(run, i, around).min() for i in s.lo)
     return enough and all(here.min() <= _values(run, i, around).max() for i in s.hi)
 
 
 def _values(run: _Run, index: Affine, around: Mapping[str, int]) -> Array:
-    """An index at all positions at hand: of an axis without a loop around, all positions."""
+    """All values of an index over the current tiles of the surrounding loops, and over all
+    positions of other axes."""
     total = np.asarray([index.offset])
     for a, c in index.terms:
         n = run.schedule.tile(a) if a in around else run.schedule.chain.size(a)
@@ -161,8 +163,8 @@ def _values(run: _Run, index: Affine, around: Mapping[str, int]) -> Array:
 
 
 def _forget(run: _Run) -> None:
-    """Parts, and what combines them, run in different places: tiles do not pass from one to the
-    other."""
+    """Overwrites all tiles with NaN: parts and the combination of parts run in different blocks, so
+    no tile may pass from one to the other."""
     for tile in run.buffers.values():
         tile[...] = np.nan
 
@@ -188,7 +190,7 @@ def _value(e: Expr, read: Callable[[Read], Array], index: Callable[[str], Array]
 
 
 def _held_as(x: Any, dtype: str) -> Any:
-    """What a variable of that dtype holds: precision aside, which is float64's."""
+    """The value converted to a dtype, except that its precision stays that of float64."""
     if dtype == "bool":
         return np.not_equal(x, 0)
     return np.trunc(x) + 0.0 if dtype in WHOLE else x  # there is one zero among whole numbers
@@ -238,16 +240,16 @@ def _over(run: _Run, e: Expr, space: Sequence[str]) -> Array:
             for axis, c in index.terms:
                 position = position + c * along(axis, run.positions(axis))
             at.append(position)
-        found: Array = run.buffers[r.tensor][tuple(at)]
-        return found
+        values: Array = run.buffers[r.tensor][tuple(at)]
+        return values
 
     shape = tuple(run.schedule.tile(a) for a in space)
-    found = _value(e, read, lambda a: along(a, run.positions(a)))
-    return np.broadcast_to(np.asarray(found), shape)
+    values = _value(e, read, lambda a: along(a, run.positions(a)))
+    return np.broadcast_to(np.asarray(values), shape)
 
 
 def _valid(run: _Run, s: Compute) -> Array:
-    """Where a reduction's positions lie inside the extents and the domain."""
+    """A mask of the reduction's positions that are inside the extents and the domain."""
     space = s.operator.related
     inside = np.ones((1,) * len(space), bool)
     for axis in s.operator.over:
@@ -276,7 +278,7 @@ def _compute(run: _Run, s: Compute) -> None:
 
 
 def _real(run: _Run, axes: Sequence[str]) -> int:
-    """Positions of the tile at hand that are no padding, found by looking at each."""
+    """Positions of the current tile that are no padding, counted one by one."""
     real = 1
     for axis in axes:
         here = run.positions(axis) if axis in run.at else np.arange(run.schedule.tile(axis))
@@ -285,7 +287,7 @@ def _real(run: _Run, axes: Sequence[str]) -> int:
 
 
 def _region(run: _Run, name: str) -> tuple[slice, ...]:
-    """The part of a computed buffer that the loops at hand stand at."""
+    """The slices of a computed buffer that the current iteration covers."""
     spans = []
     for dim in run.schedule.buffer(name).dims:
         axis = plain_index(dim.index)
@@ -297,14 +299,15 @@ def _region(run: _Run, name: str) -> tuple[slice, ...]:
 
 
 def _repair(run: _Run, s: Repair) -> None:
-    """h over what the target's buffer holds where the loops at hand stand."""
+    """Applies h to the part of the target's buffer that the current iteration covers."""
     region = _region(run, s.buffer)
     run.buffers[s.buffer][region] = _repaired(run, s, {})
     run.count.flops += _calls(s.h) * _held(run, s.buffer)
 
 
 def _repaired(run: _Run, s: Repair, given: Mapping[str, Array]) -> Array:
-    """h of these tiles, and of the buffers for those that are not given."""
+    """The value of h, where `given` holds tiles by name, and all other tiles are read from their
+    buffers."""
     axes = [plain_index(d.index) for d in run.schedule.buffer(s.buffer).dims]
 
     def read(r: Read) -> Array:
@@ -325,7 +328,7 @@ def _calls(e: Expr) -> int:
 
 
 def _held(run: _Run, name: str) -> int:
-    """Elements of a buffer, where the loops at hand stand, that are no padding."""
+    """Elements of a buffer that the current iteration covers and that are no padding."""
     real = 1
     for dim, span in zip(run.schedule.buffer(name).dims, _region(run, name), strict=True):
         axis = plain_index(dim.index)
@@ -336,7 +339,7 @@ def _held(run: _Run, name: str) -> int:
 
 
 def _store_partial(run: _Run, s: StorePartial) -> None:
-    """A part's result, kept under the part and the iteration of the grid."""
+    """Stores a part's partial result under its reduction and the number of the part."""
     run.partial[s.buffer, run.part] = run.buffers[s.buffer][_region(run, s.buffer)].copy()
     run.count.shared[s.buffer] = run.count.shared.get(s.buffer, 0) + _held(run, s.buffer)
 
@@ -347,15 +350,15 @@ def _combine(run: _Run, s: Combine) -> None:
     target[where] = lowest(dtype) if s.operator.reduce == "max" else 0.0
     real = _held(run, s.buffer)
     for part in range(run.schedule.parts):
-        found = _gather(run, s.buffer, part)
+        value = _gather(run, s.buffer, part)
         for r in s.repairs:
             old = _gather(run, r.new, part)
-            found = _repaired(run, r, {s.buffer: found, r.old: old})
+            value = _repaired(run, r, {s.buffer: value, r.old: old})
             run.count.flops += _calls(r.h) * real
         if s.operator.reduce == "max":
-            target[where] = np.maximum(target[where], found)
+            target[where] = np.maximum(target[where], value)
         else:
-            target[where] += found
+            target[where] += value
         run.count.flops += real
 
 

@@ -1,9 +1,9 @@
-"""Knobs: what a candidate may ask of its compiler, declared as fields of a frozen dataclass.
+"""Knobs: choices that a candidate makes besides its plan and its tile sizes, such as warps.
 
-A back end declares its knobs in one dataclass, each with `knob(..)`: the name of a field, its
-default, the values it may have, where another value than the default makes sense, and whether one
-is for candidates that will be measured alone. One object of the dataclass is a setting of all
-knobs. The settings that a device allows are numbered: the number is a candidate's last gene.
+A back end declares its knobs as the fields of one frozen dataclass, each with `knob(..)`: its
+default, the values it may have, for which candidates other values make sense, and whether these are
+only for candidates that will be measured. An object of the dataclass sets all knobs. The objects
+that a device allows are numbered, and that number is a candidate's last gene.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Columns = Mapping[str, NDArray[Any]]
 Applies = Callable[[Plan, Ints, Device], NDArray[np.bool_]]
 """For tiles [candidates, axes] of a plan, where a knob may have another value than its default."""
 Feasible = Callable[[Plan, Ints, Columns, Device], NDArray[np.bool_]]
-"""For tiles [candidates, axes] of a plan under settings, which candidates are worth compiling."""
+"""For tiles [candidates, axes] of a plan under settings, which candidates are feasible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ def knob(
 
 def declared(kind: type) -> tuple[Knob, ...]:
     """The knobs of a dataclass, in the order of its fields."""
-    found = []
+    knobs = []
     for field in dataclasses.fields(kind):
         if "knob" not in field.metadata:
             raise TypeError(f"{kind.__name__}.{field.name} is not declared with knob(..)")
-        found.append(dataclasses.replace(field.metadata["knob"], name=field.name))
-    return tuple(found)
+        knobs.append(dataclasses.replace(field.metadata["knob"], name=field.name))
+    return tuple(knobs)
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class KnobTable:
     def choose(
         self, plan: Plan, tiles: Ints, feasible: Feasible, measured: bool = True
     ) -> tuple[Ints, Ints]:
-        """The candidates of a plan that are worth compiling, as rows of `tiles` [rows, axes] and
-        numbers of settings; those that are only for measuring if they will be `measured`."""
+        """The feasible candidates of a plan, as row numbers of `tiles` [rows, axes] and numbers of
+        settings. Settings that are only for measured candidates are left out unless `measured`."""
         rows, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         known: dict[str, NDArray[np.bool_]] = {}
         for special, some in self._groups.items():
@@ -130,13 +130,13 @@ class KnobTable:
 
     @cached_property
     def _groups(self) -> dict[tuple[Knob, ...], Ints]:
-        """The numbers of settings by which of the knobs that apply in places only differ from their
-        defaults."""
-        found: dict[tuple[Knob, ...], list[int]] = {}
+        """The numbers of settings, grouped by the knobs that have a value other than their default
+        and do not apply to every candidate."""
+        groups: dict[tuple[Knob, ...], list[int]] = {}
         for number, s in enumerate(self.settings):
             special = tuple(
                 k for k in self.knobs
                 if (k.applies is not None or k.measured) and getattr(s, k.name) != k.default
             )  # fmt: skip
-            found.setdefault(special, []).append(number)
-        return {special: np.asarray(some, np.int64) for special, some in found.items()}
+            groups.setdefault(special, []).append(number)
+        return {special: np.asarray(some, np.int64) for special, some in groups.items()}

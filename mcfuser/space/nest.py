@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from mcfuser.space.statement import Compute, Loop, Statement
 
 SPLIT = "/"
-"""Marks the loop over the parts of an axis, which stands outside the loop over the axis itself."""
+"""The suffix of an axis that marks the loop over its parts, which encloses the loop over the
+axis."""
 
 
 @dataclass(eq=False)
@@ -21,7 +22,7 @@ class Nest:
 
 @dataclass
 class Site:
-    """Where an operator stands: its loops, the nests that are these loops, its compute."""
+    """The place of an operator: its loops, the nests that are these loops, its compute."""
 
     loops: tuple[str, ...]
     nests: tuple[Nest, ...]  # nests[i] is inside i loops; nests[0] is the root

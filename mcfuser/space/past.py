@@ -1,8 +1,8 @@
-"""What the buffers of a schedule hold past the ends of axes, as it follows from the statements.
+"""The values that the buffers of a schedule hold past the ends of axes, as ranges.
 
-What is loaded is zero past the end of an axis, and so is much that is computed from it; a buffer
-may be filled with a number; a maximum of positions inside is above the lowest number in every row,
-or may be that number itself. The rest is arithmetic of ranges (`algebra.ranges`).
+Loaded tiles are zero past the end of an axis. A buffer may be filled with a number. A maximum over
+positions inside an axis is above the lowest number in every row, or may be that number itself. The
+range of anything computed follows by interval arithmetic (`algebra.ranges`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Placement:
 
     @cached_property
     def combined(self) -> frozenset[str]:
-        """Sums over what parts have stored, which is loaded as zero past the end: a repair of a sum
-        leaves zero where it is (algebra.roll)."""
+        """The sums that combine the partial results of parts. These are loaded as zero past the
+        end, and a repair of a sum leaves zero as it is (algebra.roll)."""
         every = (s for s, _ in self.every if isinstance(s, Combine))
         return frozenset(s.buffer for s in every if s.operator.reduce == "sum")
 
@@ -74,28 +74,29 @@ class Placement:
         return [s for b, s in self.computes.items() if name in self.sources[b]]
 
     def below(self, source: str) -> list[Compute]:
-        """What reads a buffer, directly or not, as far as results vary along what it does."""
+        """The computations that read a buffer, directly or through results that vary along one of
+        its axes."""
         along = {a for d in self.buffers[source].dims for a in d.index.axes}
-        found, names = list[Compute](), {source}
+        readers, names = list[Compute](), {source}
         for s in self.computes.values():
             if self.sources[s.buffer] & names:
-                found.append(s)
+                readers.append(s)
                 if any(self.extends(s.buffer, a) for a in along):
                     names.add(s.buffer)
-        return found
+        return readers
 
     def above(self, source: str) -> list[Compute]:
-        """What computes a buffer, and all that it needs."""
-        found, names = list[Compute](), {source}
+        """The computation of a buffer, and those of all buffers that it needs, last first."""
+        needed, names = list[Compute](), {source}
         for s in reversed(self.computes.values()):
             if s.buffer in names:
-                found.append(s)
+                needed.append(s)
                 names |= self.sources[s.buffer]
-        return found
+        return needed
 
 
 def _moves(chain: Chain, r: Read, a: str) -> bool:
-    """Elements at different positions of the axis lie in different places."""
+    """Different positions of the axis are different elements of the tensor."""
     strides = chain.tensor(r.tensor).strides
     factors = [dict(i.terms).get(a, 0) for i in r.indices]
     if strides is not None:
@@ -105,30 +106,33 @@ def _moves(chain: Chain, r: Read, a: str) -> bool:
 
 @dataclass(frozen=True)
 class PastEnds:
-    """What is known past the ends of axes, where some buffers are filled."""
+    """Ranges of values past the ends of axes, given the buffers that are filled."""
 
     placed: Placement
     fills: Mapping[str, Fill]
     ranges: dict[tuple[str, str], ValueRange] = field(default_factory=dict)
-    found: dict[tuple[str, str], bool] = field(default_factory=dict)
+    known: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def past(self, e: Expr, a: str) -> ValueRange:
         """The range of an expression past the end of one axis, all others inside."""
         return value(e, PastOne(self, a))
 
     def absorbed(self, s: Compute, a: str) -> bool:
-        """A reduction's body is its identity past the end of an axis. A maximum need not be quite
-        the lowest number where it is of something ordinary, or where a domain was put into what it
-        reads: then all its readers take such a number for nothing (algebra.masks)."""
+        """Whether a reduction absorbs the positions past the end of an axis: its body is its
+        identity there, so that no mask is needed.
+
+        The body of a maximum may also be slightly above the lowest number: where the maximum is
+        never that low itself, or where its source was masked (algebra.masks).
+        """
         key = s.buffer, a
-        if key not in self.found:
+        if key not in self.known:
             body, program = self.past(s.body, a), self.placed.program
             if s.operator.reduce == "sum":
-                self.found[key] = body == ZERO
+                self.known[key] = body == ZERO
             else:
                 nothing = s.buffer in program.ordinary or s.buffer in program.unmasked
-                self.found[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
-        return self.found[key]
+                self.known[key] = body != ANY and body.high <= (-ORDINARY if nothing else LOWEST)
+        return self.known[key]
 
     def buffer(self, name: str, a: str) -> ValueRange:
         """The range of a buffer's elements past the end of an axis."""
@@ -151,11 +155,11 @@ class PastEnds:
             return ZERO
         if s.operator.reduce == "max" or name in placed.repaired:
             return ANY
-        found = self.past(s.body, a)
+        result = self.past(s.body, a)
         if s.operator.reduce == "none":
-            low, high = found.low, found.high
-            return ValueRange(min(low, 0.0), max(high, 0.0)) if s.domain is not None else found
-        return found if found == ZERO else FINITE if found.ordinary else ANY
+            low, high = result.low, result.high
+            return ValueRange(min(low, 0.0), max(high, 0.0)) if s.domain is not None else result
+        return result if result == ZERO else FINITE if result.ordinary else ANY
 
     def _maximum(self, s: Compute) -> ValueRange:
         """A maximum of positions inside, which started at the lowest number."""
@@ -168,8 +172,8 @@ class PastEnds:
 
 @dataclass(frozen=True)
 class PastOne:
-    """Facts past the tile's end along one axis: past the axis' end, and where the next tile
-    begins."""
+    """Facts at positions past a tile's end along one axis: past the end of the axis, or in the next
+    tile."""
 
     known: PastEnds
     axis: str
@@ -183,7 +187,7 @@ class PastOne:
 
 @dataclass(frozen=True)
 class PastEnd(PastOne):
-    """Facts past an axis' very end, at all positions inside of the axes that are not reduced."""
+    """Facts at positions past the very end of an axis, for any positions inside the other axes."""
 
     over: tuple[str, ...] = ()
 

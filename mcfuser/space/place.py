@@ -1,8 +1,9 @@
 """Placement: a tiling expression becomes the tree of statements (MCFuser section III-B).
 
-Every statement stands at the outermost loop that its dependences allow; a loop of one trip is
-dead and orders nothing. Reductions that need each other share a loop where a repair is known;
-otherwise the later one walks its own loop, and what it reads is kept whole.
+Every statement is placed in the outermost loop that its dependences allow. A loop of one trip is
+dead, and imposes no order. A reduction that needs another one over the same axis shares its loop
+where a repair is known; otherwise it gets a loop of its own, and buffers that it reads keep all of
+their tiles.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def place(
 ) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
     """Buffers and statements of a chain under a tiling expression with some loops dead.
 
-    `move=False` leaves loads and stores beside their compute, as the paper's section III-B starts.
-    `split` names the loop whose iterations go to parts that are combined afterwards; raises Illegal
-    where what a part leaves behind cannot be combined.
+    With `move=False` loads and stores stay in the loop of their computation, which is the start of
+    the paper's section III-B. `split` names the loop whose iterations are divided into parts that
+    are combined afterwards. Raises Illegal where the results of parts cannot be combined.
     """
     unshared = frozenset[str]()
     while True:
@@ -64,7 +65,8 @@ def place(
 
 
 class _Stale(Exception):
-    """A map stands in a loop in which what it reads still moves, and is read outside of it."""
+    """A map was placed in a loop in which a reduction that it reads still moves, and is read
+    outside of that loop: it must not share that loop (`_Placing.unshared`)."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -124,7 +126,7 @@ class _Placing:
 
     def nests(self, o: Operator, loops: Sequence[str]) -> tuple[Nest, ...]:
         """The nests for these loops, shared with earlier operators where dependences allow."""
-        node, found = self.root, [self.root]
+        node, path = self.root, [self.root]
         joining = True
         for a in loops:
             last = self._joinable(node, o, a) if joining else None
@@ -133,8 +135,8 @@ class _Placing:
                 last = Nest(a)
                 node.items.append(last)
             node = last
-            found.append(node)
-        return tuple(found)
+            path.append(node)
+        return tuple(path)
 
     def _joinable(self, node: Nest, o: Operator, loop: str) -> Nest | None:
         needs = self.program.ancestors[o.out]
@@ -156,8 +158,8 @@ class _Placing:
         return None
 
     def _lasts(self, o: Operator, moving: str) -> bool:
-        """A moving reduction does not start anew inside a loop that a reduction which needs it
-        accumulates over: the repairs of one know nothing of what the other was before."""
+        """The moving reduction is not reset inside a loop over which a reduction that needs it
+        accumulates: a repair relates successive values of one run, not values before a reset."""
         if o.reduce == "none":
             return all(self._lasts(c, moving) for c in self.chain.readers(o.out))
         if not set(o.over) & set(self.chain.operator(moving).over):
@@ -210,7 +212,8 @@ class _Placing:
         nest.items.insert(position, statement)
 
     def _anchor(self, out: str, depth: int) -> tuple[Nest, Nest | Statement]:
-        """The nest inside `depth` loops of an operator, and what of it holds the compute."""
+        """The nest inside `depth` loops of an operator, and the item of it that holds the
+        compute."""
         site = self.sites[out]
         if depth < len(site.loops):
             return site.nests[depth], site.nests[depth + 1]
@@ -239,8 +242,8 @@ class _Placing:
         return name
 
     def _earlier(self, nest: Nest, load: Load, user: Nest | None) -> None:
-        """Puts a load before another nest that needs its tile, where it stands after it: an
-        operator may join a loop that came before the one that the tile was loaded for."""
+        """Moves a load in front of a nest that needs its tile: an operator may join a loop that
+        comes before the one that the tile was loaded for."""
         items = nest.items
         if user is not None and items.index(load) > items.index(user):
             items.remove(load)
@@ -261,8 +264,8 @@ class _Placing:
             self._after(moving, len(site.loops), repair)
 
     def _save_old(self, site: Site, iteration: Nest, moving: str) -> None:
-        """The old value is kept before anything of this iteration changes it: the reduction's own
-        step, or its repair where it follows another one."""
+        """Saves a moving reduction's value before this iteration changes it: before the reduction's
+        own step, or before its repair where it has one."""
         nest, anchor = next(
             ((nest, item) for nest, item in items(iteration)
              if isinstance(item, Repair) and item.buffer == moving),
@@ -281,14 +284,15 @@ class _Placing:
     # --- the global phase of a split
 
     def combine(self) -> None:
-        """Ends every part with what it shares, and combines that after the last one."""
+        """Lets every part end by storing its partial results, and combines these after the
+        parts."""
         if self.split is None:
             return
         depth = len(self.grid())
         inside = [s for s in self.sites.values() if self.split + SPLIT in s.loops]
         nests = {id(s.nests[depth + 1]): s.nests for s in inside}
         if len(nests) != 1:
-            raise Illegal(f"the loop over '{self.split}' is not walked once")
+            raise Illegal(f"there is not exactly one loop over '{self.split}'")
         ((_, path),) = nests.items()
         block, parts = path[depth], path[depth + 1]
         at = block.items.index(parts)
@@ -308,7 +312,8 @@ class _Placing:
         block.items[at + 1 : at + 1] = after
 
     def _combining(self, o: Operator) -> tuple[Repair, ...]:
-        """What a part's value goes through when the moving reductions that it knew are combined."""
+        """The repairs of a part's value, from the moving reductions of its part to the combined
+        ones."""
         return tuple(
             Repair(o.out, moving + OLD, moving, roll.h)
             for (target, moving, a), roll in self.program.repairs.items()
@@ -316,7 +321,7 @@ class _Placing:
         )
 
     def _leaves(self, o: Operator, parts: Nest) -> bool:
-        """Something outside the parts reads it, or every part would store it."""
+        """The operator is read outside the parts, or is an output that every part would store."""
         read_by = self.chain.readers(o.out)
         escapes = any(parts not in self.sites[c.out].nests for c in read_by)
         return escapes or (o.out in self.chain.outputs and self.split not in o.axes)
@@ -324,16 +329,16 @@ class _Placing:
     # --- buffers
 
     def buffers(self) -> tuple[Buffer, ...]:
-        found: list[Buffer] = []
+        every: list[Buffer] = []
         for name, (r, _, owner) in self.loaded.items():
             dtype = self.chain.tensor(r.tensor).dtype
             dims = tuple(Dim(i) for i in r.indices)
-            found.append(Buffer(name, r.tensor, dims, dtype, "shared", owner))
+            every.append(Buffer(name, r.tensor, dims, dtype, "shared", owner))
         for o in self.chain.operators:
-            found.append(self._computed(o))
+            every.append(self._computed(o))
             if o.out + OLD in self.kept:
-                found.append(replace(found[-1], name=o.out + OLD))
-        return tuple(found)
+                every.append(replace(every[-1], name=o.out + OLD))
+        return tuple(every)
 
     def _computed(self, o: Operator) -> Buffer:
         site = self.sites[o.out]

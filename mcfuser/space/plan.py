@@ -37,8 +37,8 @@ from mcfuser.space.statement import (
 )
 
 SAMPLES = 16
-"""Iterations of an outer loop at which the bounds of an inner one are looked at, for an
-estimate."""
+"""Iterations of an outer loop at which the bounds of an inner loop are evaluated, to estimate the
+average number of its iterations."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -76,7 +76,7 @@ class Plan:
 def splits(plan: Plan) -> tuple[str, ...]:
     """The loops that a plan may split: the rules of placement allow it, and something is reduced
     over them."""
-    chain, found = plan.program.chain, []
+    chain, axes = plan.program.chain, []
     reduced = {a for o in chain.operators for a in o.over}
     for a in plan.expression.axes:
         if a in reduced and a not in plan.dead and a not in plan.expression.grid:
@@ -84,8 +84,8 @@ def splits(plan: Plan) -> tuple[str, ...]:
                 _ = replace(plan, split=a, parts=2).placed
             except Illegal:
                 continue
-            found.append(a)
-    return tuple(found)
+            axes.append(a)
+    return tuple(axes)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Sizes:
     split: str | None = None
     parts: int = 1
     known: dict[tuple[object, ...], Floats] = field(default_factory=dict, compare=False, repr=False)
-    """Shares of loops that were asked for."""
+    """The results of `taken_share`."""
 
     def of(self, axis: str) -> Ints:
         return self.tile.get(axis, self.one)
@@ -107,8 +107,8 @@ class Sizes:
         return -(-self.chain.size(axis) // self.of(axis))
 
     def iterations(self, loop: Loop) -> Floats:
-        """Iterations that a loop takes each time, on average over the loops that its bounds depend
-        on; of a split axis, the parts times the iterations of one."""
+        """Iterations of a loop [candidates] for one iteration of the loops around it, on average
+        over the loops that its bounds depend on; of a split loop, the number of parts."""
         if loop.kind == "split":
             return np.full(len(self.one), float(self.parts))
         trips = self.trips(loop.axis)
@@ -117,15 +117,15 @@ class Sizes:
         return result
 
     def taken_share(self, loop: Loop) -> Floats:
-        """The part of a loop's iterations that its bounds admit, from samples of the axes in
-        them."""
+        """The share of a loop's iterations that its bounds admit [candidates], on average over
+        samples of the axes that they depend on."""
         key = loop.axis, loop.lo, loop.hi
         if key not in self.known:
             self.known[key] = self.taken_shares(loop).mean(axis=1)
         return self.known[key]
 
     def taken_shares(self, loop: Loop) -> Floats:
-        """The same for each sample, [candidates, samples]."""
+        """The share that the bounds admit, for each sample [candidates, samples]."""
         if not loop.lo and not loop.hi:
             return self.one.astype(np.float64)[:, None]
         trips, tile = self.trips(loop.axis)[:, None], self.of(loop.axis)[:, None]
@@ -202,7 +202,7 @@ def traffic(plan: Plan, tiles: Ints) -> Floats:
 
 
 def shared(s: StorePartial | Combine) -> tuple[str, ...]:
-    """The reductions whose partial results a statement moves, four bytes an element."""
+    """The reductions whose partial results a statement stores or loads, four bytes an element."""
     others = (r.new for r in s.repairs) if isinstance(s, Combine) else ()
     return (s.buffer, *others)
 

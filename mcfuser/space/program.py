@@ -22,8 +22,9 @@ from mcfuser.expr import DISCRETE
 
 @dataclass(frozen=True)
 class Program:
-    """A chain with what is known of it before any expression: rewritten sums, repairs, and the
-    reductions whose domain is in what they read (algebra.masks)."""
+    """A chain that is ready for placement under any tiling expression: its repairs (`rolls`), and
+    the reductions that need no mask because what they read is masked already (`unmasked`,
+    algebra.masks)."""
 
     chain: Chain
     rolls: tuple[Roll | Refusal, ...]
@@ -39,8 +40,8 @@ class Program:
 
     @cached_property
     def ordinary(self) -> frozenset[str]:
-        """Maxima that are above the lowest number in every row: over all positions of their axes,
-        of values that no mask is written in."""
+        """The maxima that are above the lowest number in every row: they have no domain, and no
+        mask is written into the values that they are taken of."""
         tops = (o for o in self.chain.operators if o.reduce == "max" and o.domain is None)
         return frozenset(
             o.out for o in tops
@@ -51,11 +52,11 @@ class Program:
     @cached_property
     def ancestors(self) -> Mapping[str, frozenset[str]]:
         """The operators that each operator needs, directly or not."""
-        found: dict[str, frozenset[str]] = {}
+        needed: dict[str, frozenset[str]] = {}
         for o in self.chain.operators:
             direct = {r.tensor for r in sources(o)} - set(self.chain.inputs)
-            found[o.out] = frozenset(direct).union(*(found[d] for d in direct))
-        return found
+            needed[o.out] = frozenset(direct).union(*(needed[d] for d in direct))
+        return needed
 
     def rolled(self, o: Operator, loop: str) -> bool:
         """`o` may run inside `loop` while reductions over it that `o` needs still move."""
@@ -77,12 +78,13 @@ class Program:
 
 
 def program(chain: Chain, shifts: bool = True) -> Program:
-    """The chain made ready for placement: copies and what nothing reads dropped, maps that are read
-    elsewhere written into their readers, quotients guarded, maxima joined and taken to base two,
-    sums hoisted (with `shifts`, shifts as well as factors), maps folded, repairs derived, masks
-    taken once.
+    """The chain made ready for placement.
 
-    Raises ChainError where a reduction is read elsewhere than where it is made."""
+    Copies and unread operators are dropped, maps that are read off-centre are inlined, quotients
+    guarded, maps merged into maxima, exponentials taken to base two, factors (and with `shifts`,
+    shifts) hoisted out of sums, maps folded, repairs derived, and shared masks taken once. Raises
+    ChainError where a reduction is read off-centre (algebra.inline).
+    """
     plain = exact(inline_maps(without_copies(without_dead(chain))))
     joined = base_two(merge_into_maxima(guarded(plain)))
     ready = fold(hoist(joined, shifts))

@@ -36,9 +36,10 @@ SpaceKind = Literal["mcfuser", "chimera"]
 
 @dataclass(frozen=True)
 class Space:
-    """Expressions, and for each loop axis its tile sizes; after rule 4, the tables that fit.
+    """Expressions, and the tile sizes of each loop axis (`options`).
 
-    `tables` pairs each plan with the tile sizes [candidates, axes] that survive under it.
+    After rule 4, `tables` pairs each plan with the tile sizes [candidates, axes] that are left for
+    it. Where not `dead_loops`, a loop of one trip is kept (the ablation of the paper).
     """
 
     program: Program
@@ -81,15 +82,15 @@ def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
 def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
     has it (few rows of a norm fill a device); one position where another axis fills its side of
-    every product (a head of those that share keys, beside its rows)."""
-    found: tuple[int, ...] = (1, 2, 4, 8)
+    every product (the heads that share keys, next to the rows of each)."""
+    sizes: tuple[int, ...] = (1, 2, 4, 8)
     for o in chain.operators:
         roles = product(o)
         for side in (roles.rows, roles.columns, roles.depth) if roles is not None else ():
             if a in side:
                 others = max((chain.size(x) for x in side if x != a), default=0)
-                found = found[:1] if others >= GRANULE else ()
-    return found
+                sizes = sizes[:1] if others >= GRANULE else ()
+    return sizes
 
 
 def space(chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True) -> Space:
@@ -104,39 +105,39 @@ def space(chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True) -> Spa
     return Space(ready, expressions, options, dead_loops=kind == "mcfuser")
 
 
-def sample(found: Space, count: int, seed: int = 0) -> tuple[tuple[Plan, Ints], ...]:
+def sample(drawn_from: Space, count: int, seed: int = 0) -> tuple[tuple[Plan, Ints], ...]:
     """`count` candidates at random, each as likely as any other, without a list of them all: plans,
     and the tile sizes [drawn, axes] that were drawn under them."""
     rng = np.random.default_rng(seed)
     drawn: dict[Plan, list[Ints]] = {}
-    if found.tables is not None:
-        ends = np.cumsum([len(tiles) for _, tiles in found.tables])
+    if drawn_from.tables is not None:
+        ends = np.cumsum([len(tiles) for _, tiles in drawn_from.tables])
         for i in rng.integers(ends[-1], size=count):
             table = int(np.searchsorted(ends, i, side="right"))
-            plan, tiles = found.tables[table]
+            plan, tiles = drawn_from.tables[table]
             drawn.setdefault(plan, []).append(tiles[i - ends[table]])
     else:
-        columns = [rng.choice(np.asarray(o, np.int64), count) for o in found.options]
+        columns = [rng.choice(np.asarray(o, np.int64), count) for o in drawn_from.options]
         rows: Ints = np.stack(columns, axis=1)
-        for i, row in zip(rng.integers(len(found.expressions), size=count), rows, strict=True):
-            dead = found.dead(dict(zip(found.axes, row.tolist(), strict=True)))
-            plan = Plan(found.program, found.expressions[i], dead)
+        for i, row in zip(rng.integers(len(drawn_from.expressions), size=count), rows, strict=True):
+            dead = drawn_from.dead(dict(zip(drawn_from.axes, row.tolist(), strict=True)))
+            plan = Plan(drawn_from.program, drawn_from.expressions[i], dead)
             drawn.setdefault(plan, []).append(row)
     return tuple((plan, np.stack(rows)) for plan, rows in drawn.items())
 
 
-def deduplicate(found: Space, device: Device) -> Space:
+def deduplicate(whole: Space, device: Device) -> Space:
     """Rule 1: candidates with the same sub-expression under the same grid are one."""
-    bound = (bind(found.program.chain, e) for e in found.expressions)
-    return replace(found, expressions=tuple(dict.fromkeys(bound)))
+    bound = (bind(whole.program.chain, e) for e in whole.expressions)
+    return replace(whole, expressions=tuple(dict.fromkeys(bound)))
 
 
-def intermediates(found: Space, device: Device) -> Space:
-    """Rule 2: no intermediate keeps several partial tiles, as it must where a loop that it is
-    reduced over turns outside one that it is kept along (Fig. 6b)."""
-    feeding = [o for o in found.program.chain.operators if _feeds_reduction(found.program.chain, o)]
-    kept = tuple(e for e in found.expressions if not any(_partial_tiles(e, o) for o in feeding))
-    return replace(found, expressions=kept or found.expressions)
+def intermediates(whole: Space, device: Device) -> Space:
+    """Rule 2: drops expressions in which an intermediate keeps several partial tiles, as it must
+    where a loop over a reduced axis encloses a loop over one of its own axes (MCFuser Fig. 6b)."""
+    feeding = [o for o in whole.program.chain.operators if _feeds_reduction(whole.program.chain, o)]
+    kept = tuple(e for e in whole.expressions if not any(_partial_tiles(e, o) for o in feeding))
+    return replace(whole, expressions=kept or whole.expressions)
 
 
 def _feeds_reduction(chain: Chain, o: Operator) -> bool:
@@ -156,22 +157,22 @@ def _partial_tiles(e: Expression, o: Operator) -> bool:
     return any(a in o.axes for a in path[first:])
 
 
-def padding(found: Space, device: Device) -> Space:
+def padding(whole: Space, device: Device) -> Space:
     """Rule 3: no padding along a power of two, at most 5 % along other extents; of a tile that is a
     power of two, as much as the extent itself has as one tile.
 
     Where no size is that good (never with the extent itself among them), the least padding stays.
     """
     options = []
-    for a, sizes in zip(found.axes, found.options, strict=True):
-        extent = found.program.chain.size(a)
+    for a, sizes in zip(whole.axes, whole.options, strict=True):
+        extent = whole.program.chain.size(a)
         limit = max(0.0 if _whole(extent) else PADDING, min(_waste(extent, t) for t in sizes))
         alone = _waste(extent, 1 << (extent - 1).bit_length())
         options.append(tuple(
             t for t in sizes
             if _waste(extent, t) <= (max(limit, alone) if _whole(t) and t >= GRANULE else limit)
         ))  # fmt: skip
-    return replace(found, options=tuple(options))
+    return replace(whole, options=tuple(options))
 
 
 def _waste(extent: int, tile: int) -> float:
@@ -184,37 +185,37 @@ def _whole(size: int) -> bool:
     return size & (size - 1) == 0
 
 
-def fast_memory(found: Space, device: Device) -> Space:
+def fast_memory(whole: Space, device: Device) -> Space:
     """Rule 4: the tiles of a block fit its fast memory, by equation (1), with 20 % of slack.
 
     Where none do, those that need least stay.
     """
-    every = [(plan, tiles, footprint(plan, tiles)) for plan, tiles in _plans(found)]
+    every = [(plan, tiles, footprint(plan, tiles)) for plan, tiles in _plans(whole)]
     limit = max(SLACK * device.fast, min(float(needs.min()) for _, _, needs in every))
     tables = [(plan, tiles[needs <= limit]) for plan, tiles, needs in every]
-    return replace(found, tables=tuple((p, t) for p, t in tables if len(t)))
+    return replace(whole, tables=tuple((p, t) for p, t in tables if len(t)))
 
 
-def distinct(found: Space) -> Space:
+def distinct(whole: Space) -> Space:
     """The space with plans of equal statements merged: `mh.nk` and `mh.kn` are one where k is
     dead. Candidates are equal when their statements and tiles are."""
     merged: dict[object, tuple[Plan, Ints]] = {}
-    for plan, tiles in found.tables or ():
+    for plan, tiles in whole.tables or ():
         merged.setdefault(plan.placed, (plan, tiles))
-    return replace(found, tables=tuple(merged.values()))
+    return replace(whole, tables=tuple(merged.values()))
 
 
-def parted(found: Space, device: Device) -> Space:
-    """The space, and beside every candidate with fewer blocks than the device has units the same
-    one split into parts: 2, 4, 8 .. as long as each has an iteration and they fill the device at
-    most twice."""
+def parted(whole: Space, device: Device) -> Space:
+    """The space, with every candidate that has fewer blocks than the device has units added again,
+    split into 2, 4, 8 .. parts, as long as each part has an iteration and the blocks fill the
+    device at most twice."""
     tables = []
-    for plan, tiles in found.tables or ():
+    for plan, tiles in whole.tables or ():
         tables.append((plan, tiles))
         few = tiles[blocks(plan, tiles) < device.units]
-        for axis in splits(plan) if len(few) and found.dead_loops else ():
+        for axis in splits(plan) if len(few) and whole.dead_loops else ():
             tables += _parted(plan, few, axis, device)
-    return replace(found, tables=tuple(tables))
+    return replace(whole, tables=tuple(tables))
 
 
 def _parted(plan: Plan, tiles: Ints, axis: str, device: Device) -> Iterator[tuple[Plan, Ints]]:
@@ -228,19 +229,19 @@ def _parted(plan: Plan, tiles: Ints, axis: str, device: Device) -> Iterator[tupl
         parts *= 2
 
 
-def _plans(found: Space) -> Iterator[tuple[Plan, Ints]]:
+def _plans(whole: Space) -> Iterator[tuple[Plan, Ints]]:
     """Every expression with every set of loops that some tile size leaves with one trip."""
-    extents = [found.program.chain.size(a) for a in found.axes]
-    grids = np.meshgrid(*[np.asarray(o, np.int64) for o in found.options], indexing="ij")
+    extents = [whole.program.chain.size(a) for a in whole.axes]
+    grids = np.meshgrid(*[np.asarray(o, np.int64) for o in whole.options], indexing="ij")
     tiles = np.stack([g.reshape(-1) for g in grids], axis=1) if grids else np.zeros((1, 0), int)
     alive = tiles < np.asarray(extents, np.int64)
-    if not found.dead_loops:
+    if not whole.dead_loops:
         alive = np.broadcast_to(np.asarray(extents) > 1, tiles.shape)
     code = alive @ (1 << np.arange(len(extents)))
-    for expression in found.expressions:
+    for expression in whole.expressions:
         for value in np.unique(code):
-            dead = [a for i, a in enumerate(found.axes) if not value >> i & 1]
-            yield Plan(found.program, expression, frozenset(dead)), tiles[code == value]
+            dead = [a for i, a in enumerate(whole.axes) if not value >> i & 1]
+            yield Plan(whole.program, expression, frozenset(dead)), tiles[code == value]
 
 
 Rule = Callable[[Space, Device], Space]
@@ -261,17 +262,17 @@ class PruneStep:
     candidates: int
 
 
-def prune(found: Space, device: Device) -> tuple[Space, tuple[PruneStep, ...]]:
+def prune(left: Space, device: Device) -> tuple[Space, tuple[PruneStep, ...]]:
     """The space after all rules, and what each one left."""
     steps = []
     for name, rule in RULES:
-        found = rule(found, device)
-        steps.append(PruneStep(name, _texts(found), found.candidates))
-    return found, tuple(steps)
+        left = rule(left, device)
+        steps.append(PruneStep(name, _texts(left), left.candidates))
+    return left, tuple(steps)
 
 
-def _texts(found: Space) -> tuple[str, ...]:
-    expressions: Sequence[Expression] = found.expressions
-    if found.tables is not None:
-        expressions = tuple(dict.fromkeys(plan.expression for plan, _ in found.tables))
+def _texts(left: Space) -> tuple[str, ...]:
+    expressions: Sequence[Expression] = left.expressions
+    if left.tables is not None:
+        expressions = tuple(dict.fromkeys(plan.expression for plan, _ in left.tables))
     return tuple(str(e) for e in expressions)

@@ -42,12 +42,12 @@ def value(e: Expr, read: Callable[[Read], Any], index: Callable[[str], Any]) -> 
 
 def as_dtype(x: Any, dtype: str) -> Array:
     """Values as a result of that dtype holds them, but for the precision of reals."""
-    found = np.asarray(x)
+    array = np.asarray(x)
     if dtype == "bool":
-        return np.asarray(np.not_equal(found, 0))
+        return np.asarray(np.not_equal(array, 0))
     if dtype in WHOLE:
-        return np.asarray(np.trunc(found), np.int64)
-    return np.asarray(found, np.float64)
+        return np.asarray(np.trunc(array), np.int64)
+    return np.asarray(array, np.float64)
 
 
 def applied(op: str, args: Sequence[Array]) -> Array:
@@ -113,7 +113,7 @@ def _of_two(op: str, x: Array, y: Array) -> Array:
 
 
 def logical(chain: Chain, name: str, array: Array) -> Array:
-    """The tensor as the chain indexes it, a view of the array in which it really lies."""
+    """The tensor as the chain indexes it: a view of the array that has its strides and offset."""
     tensor = chain.tensor(name)
     if tensor.strides is None:
         return array.reshape(-1)[tensor.offset :][: math.prod(chain.shape(name))].reshape(
@@ -195,10 +195,10 @@ def _over(chain: Chain, o: Operator, known: Mapping[str, Array], e: Expr) -> Any
         return as_dtype(_over(chain, o, known, e.arg), e.dtype)
     if isinstance(e, Call):
         args = [np.asarray(_over(chain, o, known, a)) for a in e.args]
-        found = applied(e.op, args)
+        values = applied(e.op, args)
         if e.op == "div" and sums_behind(chain, e.args[1]):
-            return np.where(args[0] == 0, 0.0, found)
-        return found
+            return np.where(args[0] == 0, 0.0, values)
+        return values
     return value(
         e, lambda r: gather(chain, r, o.related, known), lambda a: positions(chain, a, o.related)
     )
@@ -250,8 +250,8 @@ def gather(chain: Chain, r: Read, space: Sequence[str], known: Mapping[str, Arra
         )
         for i in r.indices
     )
-    found: Array = known[r.tensor][at] if at else known[r.tensor].reshape((1,) * len(space))
-    return found
+    gathered: Array = known[r.tensor][at] if at else known[r.tensor].reshape((1,) * len(space))
+    return gathered
 
 
 def positions(chain: Chain, a: str, space: Sequence[str]) -> Array:

@@ -31,9 +31,11 @@ from mcfuser.space.statement import (
 
 @dataclass(frozen=True)
 class Schedule:
-    """A candidate placed: the chain it computes, its loops and tiles, buffers and statements.
+    """A candidate after placement: the chain it computes, its loops and tiles, buffers and
+    statements.
 
-    `parts` are those of the split loop, if there is one; the last ones may be empty.
+    `parts` is the number of parts of the split loop, 1 if there is none; the last parts may be
+    empty.
     """
 
     chain: Chain
@@ -52,7 +54,7 @@ class Schedule:
         return {b.name: b for b in self.buffers}
 
     def tile(self, axis: str) -> int:
-        """Positions of an axis that one iteration covers; a batch axis takes one at a time."""
+        """Positions of an axis that one iteration covers: 1 for a batch axis."""
         return self._tiles.get(axis, 1)
 
     def trips(self, axis: str) -> int:
@@ -64,13 +66,14 @@ class Schedule:
         return next((loop for loop in loops(self.body) if loop.kind == "split"), None)
 
     def span(self, axis: str) -> int:
-        """Iterations of the serial loop over a split axis that each part takes, the last ones
-        fewer."""
+        """Iterations of the serial loop over a split axis that each part runs; the last parts may
+        run fewer."""
         return -(-self.trips(axis) // self.parts)
 
     def iterations(self, loop: Loop, at: Mapping[str, int]) -> range:
-        """The iterations that a loop takes, where `at` gives the first positions of the loops
-        around: in a serial loop over the split axis, that of the part."""
+        """The iterations that a loop runs, where `at` holds the first position of the current
+        iteration of each surrounding loop; for a serial loop over the split axis, also the first
+        position of the part."""
         if loop.kind == "split":
             return range(self.parts)
         tile, first, last = self.tile(loop.axis), 0, self.trips(loop.axis)
@@ -84,8 +87,8 @@ class Schedule:
         return range(first, max(first, last))
 
     def reach(self, index: Affine, at: Mapping[str, int]) -> tuple[int, int]:
-        """The least and the greatest value of an index over the positions at hand: of an axis
-        without a loop around, all of them."""
+        """The least and the greatest value of an index over the current tile of the axes in `at`,
+        and over all positions of the others."""
         low = high = index.offset
         for a, c in index.terms:
             first = at.get(a, 0)

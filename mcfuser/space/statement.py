@@ -1,4 +1,4 @@
-"""Statements of a schedule, and the loops and buffers that they stand among.
+"""Statements of a schedule: loops, and what is done to buffers inside them.
 
 A statement's expressions read buffers by name, at indices in the chain's axes: inside the loops
 that surround it, a loop over axis a at iteration i stands for positions i*tile(a) ..
@@ -24,7 +24,8 @@ class Illegal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One dimension of a tile: the index that it holds; `whole` where it keeps every tile."""
+    """One dimension of a buffer: the index that it holds; where `whole`, the buffer holds all tiles
+    along it, not only the one of the current iteration."""
 
     index: Affine
     whole: bool = False
@@ -47,7 +48,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Iterations along an axis; `Schedule.iterations` says which.
+    """A loop over the tiles of an axis; `Schedule.iterations` says which of them it runs.
 
     The iterations of a split loop are parts: each stands for the iterations that the serial loop
     over the same axis takes inside it. `lo` and `hi` bound the positions that the domains admit,
@@ -79,8 +80,11 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """From here on a buffer holds `value` at positions past the end of these axes. Past the end of
-    those in `ended` it holds that already, but not at positions of the next tile."""
+    """From this statement on, a buffer holds `value` at positions past the end of `axes`.
+
+    Along the axes in `ended` it already holds the value past the very end of the axis, but not at
+    positions of the next tile.
+    """
 
     buffer: str
     axes: tuple[str, ...]
@@ -110,7 +114,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class SaveOld:
-    """old = buffer, before a moving reduction takes its next step."""
+    """old = buffer: the value of a moving reduction before its next step."""
 
     old: str
     buffer: str
@@ -118,7 +122,8 @@ class SaveOld:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """buffer = h(buffer, old, new): what was accumulated catches up with a moved reduction."""
+    """buffer = h(buffer, old, new): an accumulated value is adjusted to the new value of the moving
+    reduction that it was computed with."""
 
     buffer: str
     old: str
@@ -128,18 +133,18 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class StorePartial:
-    """What a part of a split reduction has found goes to memory, for `Combine`."""
+    """A part of a split reduction stores its partial result in the workspace, for `Combine`."""
 
     buffer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """buffer = reduce over the parts of what each has shared: the global phase of a split.
+    """buffer = reduce over the partial results of all parts: the global phase of a split.
 
-    Before it is reduced, a part's value goes through `repairs` in turn, in which the buffer stands
-    for that value, `old` for the moving reduction that the same part shared, and `new` for that
-    reduction combined.
+    Before it is reduced, a part's value goes through the `repairs`, one after the other. In these
+    the buffer stands for that value, `old` for the moving reduction as the same part stored it, and
+    `new` for the combined one.
     """
 
     operator: Operator
@@ -149,7 +154,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The tile of an output, where it lies inside the tensor."""
+    """The elements of an output's tile that are inside the tensor."""
 
     tensor: str
     buffer: str

@@ -14,7 +14,7 @@ from mcfuser.codegen.tensorir.build import (
     host_target,
     pack,
     parse_function,
-    tiles_apart,
+    without_storage_reuse,
 )
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.reference import logical
@@ -37,7 +37,7 @@ def compiled(texts: Sequence[str]) -> list[Callable]:
         name: parse_function(text).with_attr("global_symbol", name)
         for name, text in zip(names, texts, strict=True)
     }
-    with tiles_apart():
+    with without_storage_reuse():
         built = tvm.compile(tvm.IRModule(functions), target=host_target())
     return [built[name] for name in names]
 

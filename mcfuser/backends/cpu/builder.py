@@ -1,4 +1,4 @@
-"""Kernels for a CPU are text: the process that measures compiles them, beside what it times."""
+"""The builder of CPU kernels writes source alone: the process that measures compiles it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Written:
 
     @property
     def done(self) -> Future[Kernel]:
-        found: Future[Kernel] = Future()
-        found.set_result(self.made)
-        return found
+        future: Future[Kernel] = Future()
+        future.set_result(self.made)
+        return future
 
     def kernel(self) -> Kernel:
         return self.made

@@ -116,14 +116,15 @@ class CudaBackend:
 
 
 def warps(settings: Columns) -> Ints:
-    """Warps of a block that compute, as the model takes them; warp groups are two at least."""
-    found: Ints = settings["warps"] * (1 + settings["groups"])
-    return found
+    """Warps of a block that compute, as the model counts them: those of two warp groups where a
+    candidate has warp groups."""
+    computing: Ints = settings["warps"] * (1 + settings["groups"])
+    return computing
 
 
 def counted(device: Device, plan: Plan, tiles: Ints, settings: Columns) -> tuple[Floats, Floats]:
-    """What the fitted model counts of candidates, and what memory takes (fitted.counted). Warp
-    groups keep a pace of their own where a product is deferred."""
+    """Events and seconds of memory of candidates, for the fitted model (fitted.counted). Warp
+    groups do not wait for each other where a product is deferred."""
     events, dram_seconds = np.zeros((len(tiles), len(fitted.NAMES))), np.zeros(len(tiles))
     paced = settings["groups"] & planned(plan).defers
     for which, groups in ((~paced, False), (paced, True)):
@@ -146,8 +147,8 @@ def _installed(name: str) -> bool:
 
 def _ptxas() -> str:
     """The assembler that Triton brings along."""
-    found = importlib.util.find_spec("triton")  # finds the package and does not load it
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+    spec = importlib.util.find_spec("triton")  # finds the package and does not load it
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         program = Path(folder) / "backends" / "nvidia" / "bin" / "ptxas"
         try:
             told = subprocess.run(

@@ -164,7 +164,7 @@ def upload(gpu: Gpu, array: NDArray[Any]) -> Any:
 
 
 def download(gpu: Gpu, buffer: Any, array: NDArray[Any]) -> NDArray[Any]:
-    """Fills an array with what lies on the GPU."""
+    """Copies a buffer of the GPU into an array."""
     gpu.stream.sync()
     _number(*driver.cuMemcpyDtoH(array.ctypes.data, int(buffer.handle), array.nbytes))
     return array

@@ -37,8 +37,8 @@ SHAPES = ((64, 64), (128, 128), (128, 256))
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel and what a reading divides its seconds by; `units` counts the multiprocessors that
-    do that work side by side."""
+    """A kernel whose time gives a reading: its seconds are divided by `work`, and multiplied by
+    `units`, the number of multiprocessors that do this work at the same time."""
 
     name: str
     chain: Chain
@@ -73,16 +73,16 @@ def probe(device: Device, worker: Worker) -> Probe:
     """
     if (why := worker.refused()) is not None:
         raise DeviceError(f"{device.name} cannot be probed: {why}")
-    found = trials(device)
-    begun = [worker.builder.begin(t.chain, t.schedule, "probe", t.lowering) for t in found]
+    every = trials(device)
+    begun = [worker.builder.begin(t.chain, t.schedule, "probe", t.lowering) for t in every]
     seconds: dict[str, float] = {}
     conditions: dict[str, Any] = {}
-    for trial, building in zip(found, begun, strict=True):
+    for trial, building in zip(every, begun, strict=True):
         result = _timed(trial, building, device, worker)
         if result is not None:
             seconds[trial.name] = result[0]
             conditions.update(result[1])
-    return Probe(_readings(found, seconds), conditions)
+    return Probe(_readings(every, seconds), conditions)
 
 
 def _timed(
@@ -102,9 +102,9 @@ def _timed(
     return result.seconds, result.conditions
 
 
-def _readings(found: list[Trial], seconds: Mapping[str, float]) -> dict[str, float]:
+def _readings(every: list[Trial], seconds: Mapping[str, float]) -> dict[str, float]:
     readings = {LAUNCH: seconds[LAUNCH]}
-    for trial in found:
+    for trial in every:
         if trial.name in seconds and trial.name != LAUNCH:
             alone = max(seconds[trial.name] - seconds[LAUNCH], 0.1 * seconds[trial.name])
             readings[trial.name] = alone / trial.work * trial.units
@@ -114,7 +114,7 @@ def _readings(found: list[Trial], seconds: Mapping[str, float]) -> dict[str, flo
 def trials(device: Device) -> list[Trial]:
     """What is timed on a device; copies are of a size that its cache holds, or does not."""
     held = 1 << int(math.log2(max(device.cache, 1 << 22) / 4))
-    found = [
+    every = [
         Trial(LAUNCH, _map({"m": 16}, "X[m] * 2.0"), "m.", {"m": 16}, TritonKnobs(1, 1), 1.0),
         _copy("cache", held, device.units),
         _copy("memory", max(8 * held, 1 << 27), 1),
@@ -128,7 +128,7 @@ def trials(device: Device) -> list[Trial]:
             TritonKnobs(4, 1), DEEP * 2.0**22, device.units,
         ),
     ]  # fmt: skip
-    return found + [_rate(f"product {m}x{n}", (m, n), device) for m, n in SHAPES]
+    return every + [_rate(f"product {m}x{n}", (m, n), device) for m, n in SHAPES]
 
 
 def _copy(name: str, nbytes: int, units: int) -> Trial:

@@ -132,15 +132,15 @@ def _launches(gpu: Gpu, kernel: Kernel, case: Case, tensors: dict[str, Any]) -> 
     for w in source.workspace:
         workspaces[w.name] = driver.allocate(gpu, w.size * BYTES[w.dtype])
         (driver.clear if w.zero else driver.poison)(gpu, workspaces[w.name])
-    binary, found = driver.load(kernel.binary), list[DriverLaunch]()
+    binary, launches = driver.load(kernel.binary), list[DriverLaunch]()
     for one in source.launches:
         taken = [workspaces[n] if n in workspaces else tensors[n] for n in one.arguments]
         for m in one.maps:
             taken += _mapped(m, int(tensors[m.tensor].handle))
         taken += [np.int32(sizes[a]) for a in one.extents]
-        found.append(driver.prepare(gpu, binary, one.name, one.blocks(sizes), source.threads,
+        launches.append(driver.prepare(gpu, binary, one.name, one.blocks(sizes), source.threads,
                                     kernel.resources["shared"], taken))  # fmt: skip
-    return found
+    return launches
 
 
 def _mapped(m: TensorMap, address: int) -> list[Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 MAP = "tensormap"
-"""The type of an argument that is a tensor map, beside TVM's own types."""
+"""The type of an argument that is a tensor map, in addition to TVM's own types."""
 TAGS = ("threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory")
 """Launch parameters in the order in which a call passes them; the last only if it is not zero."""
 
@@ -82,7 +82,7 @@ def _first(places: Sequence[Path], pattern: str, package: str) -> Path:
 
 
 def _places() -> list[Path]:
-    """Where the package nvidia.cu13 lies: once for each folder of the path that has a part."""
+    """The folders of the package nvidia.cu13: one for each entry of the path that has a part."""
     spec = importlib.util.find_spec("nvidia.cu13")
     return [Path(p) for p in (spec.submodule_search_locations or ())] if spec is not None else []
 
@@ -142,7 +142,8 @@ def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
 
 
 def _arguments(types: Sequence[str]) -> dict[str, Any]:
-    """A tensor map is a handle to where it lies, and is tagged to be passed by value."""
+    """The types of arguments as TVM knows them, and tags: a tensor map is a handle to its bytes,
+    and is tagged to be passed by value."""
     tagged = [name == MAP for name in types]
     plain = ["handle" if tag else name for name, tag in zip(types, tagged, strict=True)]
     return {"arg_types": plain, "arg_extra_tags": [int(tag) for tag in tagged]}

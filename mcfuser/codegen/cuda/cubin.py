@@ -2,8 +2,8 @@
 
 Registers and spills are read from the binary with the tools that Triton brings along. Nothing is
 left behind: Triton's cache and the source that it must read from a file share one folder that goes.
-What ptxas reads lies beside that folder, and stays where ptxas refuses it; compilers have a folder
-for both that goes with them (`mcfuser.codegen.cuda.pool`).
+The file that ptxas reads is not in that folder, and stays where ptxas refuses it; compilers have a
+folder for both that goes with them (`mcfuser.codegen.cuda.pool`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OLDEST = 75
 _HEADER_ENDS = ".address_size 64"
 _DECLARATION = re.compile(r"^\.extern .*$", re.MULTILINE)
 _OWN = re.compile(r"_\$_\w+")
-"""Names of what a kernel defines for itself beside its code: words that choose among libraries."""
+"""Names that a kernel's text defines besides its code: words that choose among libraries."""
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -93,7 +93,10 @@ def _kernel(source: TritonSource, launch: Launch, module: ModuleType, target: An
 
     kernel = getattr(module, launch.name)
     pointers = [f"*{_TYPES[source.dtype_of[name]]}" for name in launch.arguments]
-    maps = [f"tensordesc<{_TYPES[m.dtype]}{list(m.box)}{lie}>" for m, lie in _lies(source, launch)]
+    maps = [
+        f"tensordesc<{_TYPES[m.dtype]}{list(m.box)}{layout}>"
+        for m, layout in _layouts(source, launch)
+    ]
     types = [*pointers, *maps, *["i32"] * len(launch.extents)]
     signature = (_gluon_source() if source.gluon else ASTSource)(
         kernel,
@@ -105,8 +108,8 @@ def _kernel(source: TritonSource, launch: Launch, module: ModuleType, target: An
     return compiled
 
 
-def _lies(source: TritonSource, launch: Launch) -> Iterator[tuple[TensorMap, str]]:
-    """Each map, and for Gluon how its tiles lie in shared memory."""
+def _layouts(source: TritonSource, launch: Launch) -> Iterator[tuple[TensorMap, str]]:
+    """Each tensor map, and for Gluon the layout of its tiles in shared memory."""
     if not source.gluon:
         yield from ((m, "") for m in launch.maps)
         return

@@ -32,7 +32,7 @@ from mcfuser.space.statement import Illegal
 NEEDED = ("cuda.bindings", "nvidia.cu13")
 """What the optional dependencies `gpu` install: NVIDIA's compiler, runtime and headers."""
 LARGE = 1 << 16
-"""Constants of more bytes than this travel beside the module: its text would take seconds."""
+"""Constants of more bytes than this are saved to files: as text of a module they take seconds."""
 LONGEST = 3600.0
 """Seconds that a build may take; one of thousands of kernels takes a minute."""
 L2_LINE = 2
@@ -61,10 +61,10 @@ def kernel(source: TritonSource, binary: Binary) -> CubinKernel:
 
 
 def _types(launch: Launch) -> tuple[str, ...]:
-    found = ["handle"] * len(launch.arguments)
+    types = ["handle"] * len(launch.arguments)
     for m in launch.maps:
-        found += [MAP, *["int32"] * len(m.shape), *["int64"] * len(m.strides)]
-    return (*found, "int64", "int64")
+        types += [MAP, *["int32"] * len(m.shape), *["int64"] * len(m.strides)]
+    return (*types, "int64", "int64")
 
 
 def counters(source: TritonSource) -> tuple[Workspace, ...]:

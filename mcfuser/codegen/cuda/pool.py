@@ -24,9 +24,9 @@ from mcfuser.process.forkserver import GONE, Fork, ForkServer, Post
 from mcfuser.space.statement import Illegal
 
 LONGEST = 30
-"""Seconds after which a compilation is given up: what takes ptxas so long spills hopelessly."""
+"""Seconds after which a compilation is given up: a kernel that takes so long spills too much."""
 BEHIND = 5
-"""How much compilers yield to whoever measures beside them, and to who feeds them."""
+"""Niceness of compilers: they yield to processes that measure, and to the one that feeds them."""
 TRIES = 2
 """Processes that may die of one source before that is called its fault."""
 Pending = Future[Binary | Illegal]

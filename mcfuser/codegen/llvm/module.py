@@ -15,7 +15,7 @@ from mcfuser.codegen.llvm import rest
 from mcfuser.device import Device
 
 TILES_APART = {"tirx.disable_storage_rewrite": True}
-"""Every tile of a kernel has memory of its own (codegen.tensorir.build.tiles_apart)."""
+"""Every tile of a kernel has memory of its own (codegen.tensorir.build.without_storage_reuse)."""
 
 
 def build_library(module: tvm.IRModule, device: Device) -> bytes:

@@ -19,7 +19,7 @@ def host_target() -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": name})
 
 
-def tiles_apart() -> Any:
+def without_storage_reuse() -> Any:
     """The context in which kernels are compiled: every tile has memory of its own. TVM lets one
     tile take the place of another that a statement reads last, even where a loop around the
     statement reads it again in its next iteration."""
@@ -34,7 +34,7 @@ def parse_function(text: str) -> Any:
 def compile_function(text: str, name: str) -> Callable[..., None]:
     """A callable on tvm tensors; raises what TVM raises where it cannot be compiled."""
     function = parse_function(text).with_attr("global_symbol", name)
-    with tiles_apart():
+    with without_storage_reuse():
         built = tvm.compile(tvm.IRModule({name: function}), target=host_target())
     call: Callable[..., None] = built[name]
     return call

@@ -1,7 +1,7 @@
 """A schedule as one PrimFunc: its parallel loops, their scratch, and its statements in order.
 
-A split has two parallel loops: over the parts of every iteration of the grid, which leave what they
-share in a workspace, and over the grid, which combines that.
+A split has two parallel loops: one over the parts of every iteration of the grid, which store their
+partial results in a workspace, and one over the grid, which combines these.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def generate(
 
     `shapes` are the extents that the parameters have in the surrounding graph; without them a
     parameter is flat, unless its extents are known at run time only. Raises Illegal where the
-    schedule asks for what this back end has not.
+    schedule needs what this back end does not support.
     """
     chain, products = schedule.chain, products_of(schedule, lowering)
     packed = {
@@ -78,18 +78,18 @@ def generate(
 
 def _direct(body: Sequence[Statement]) -> dict[str, str]:
     """Maps whose next statement stores them: they are written straight to the output."""
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for s, after in zip(body, (*body[1:], None), strict=True):
         if isinstance(s, Loop):
-            found |= _direct(s.body)
+            outputs |= _direct(s.body)
         elif (
             isinstance(s, Compute)
             and isinstance(after, Store)
             and s.operator.reduce == "none"
             and after.buffer == s.buffer
         ):
-            found[s.buffer] = after.tensor
-    return found
+            outputs[s.buffer] = after.tensor
+    return outputs
 
 
 def _phases(w: Writer) -> None:
@@ -136,8 +136,8 @@ def _block(w: Writer, body: Sequence[Statement]) -> None:
 
 
 def _uneven(body: Sequence[Statement]) -> set[str]:
-    """Axes along which blocks take more and more iterations, or fewer: the cores take neighbouring
-    blocks, so these are walked from both ends in turn."""
+    """Axes along which blocks run more and more iterations, or fewer. A core takes neighbouring
+    blocks, so blocks alternate between both ends of such an axis."""
     return {a for loop in loops(body) for i in (*loop.lo, *loop.hi) for a in i.axes}
 
 

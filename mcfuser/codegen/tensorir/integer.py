@@ -63,8 +63,8 @@ def larger(a: str, b: str) -> str:
 
 def shape(extents: Iterable[str]) -> str:
     """A tuple of extents."""
-    found = tuple(extents)
-    return f"({', '.join(found)}{',' * (len(found) == 1)})"
+    texts = tuple(extents)
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
 def _sum(a: str, b: int) -> str:

@@ -1,5 +1,4 @@
-"""Which iterations a loop takes, as text: `Schedule.iterations`, for extents that the kernel
-learns."""
+"""The iterations that a loop runs, as text: `Schedule.iterations` for run-time extents."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from mcfuser.space.statement import Loop
 
 
 def iterations(w: Writer, loop: Loop) -> str:
-    """The arguments of the range that a serial loop runs over, where the loops of `w` stand."""
+    """The arguments of a serial loop's `range`, inside the loops of `w`."""
     tile, first, last = w.schedule.tile(loop.axis), "0", w.trips(loop.axis)
     if loop.axis == w.parted:
         span = covered(last, w.schedule.parts)
@@ -26,7 +25,7 @@ def iterations(w: Writer, loop: Loop) -> str:
 
 
 def _reach(w: Writer, index: Affine, least: bool) -> str:
-    """The least or the greatest value of an index over the positions at hand."""
+    """The least or the greatest value of an index over the current tiles of its axes."""
     total = str(index.offset)
     for a, c in index.terms:
         position = w.start(a) if a in w.loops else "0"

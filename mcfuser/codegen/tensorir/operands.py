@@ -1,4 +1,4 @@
-"""How each product of a schedule is walked by a register micro-tile, and where its operands lie."""
+"""The register micro-tile of each product of a schedule, and the layouts of its operands."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STACK = 1024
 """Bytes from which on TVM takes a local array from the heap, where it is no register."""
 
 OperandKind = Literal["packed", "panels", "plain"]
-"""A loaded right operand: a constant packed when compiling, panels filled in scratch, or read as it
-lies."""
+"""The layout of a loaded right operand: a constant that is packed at compile time, panels that are
+filled in scratch, or the tensor as it is."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,25 @@ class Products:
 
     def panels(self, tile: str) -> Panels:
         """How the constant behind a tile is packed."""
-        found = self.user(tile)
-        names = [i.plain for i in found.roles.right.indices]
-        return Panels(names.index(found.roles.depth[0]), names.index(found.column), found.width)
+        user = self.user(tile)
+        names = [i.plain for i in user.roles.right.indices]
+        return Panels(names.index(user.roles.depth[0]), names.index(user.column), user.width)
 
 
 def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
     """Every product of a schedule; raises Illegal where no micro-tile fits the tiles."""
-    found = {s.buffer: _operands(schedule, lowering, s) for s in _computes(schedule)}
+    operands = {s.buffer: _operands(schedule, lowering, s) for s in _computes(schedule)}
     chain, tensors = (
         schedule.chain,
-        {o.right: schedule.buffer(o.right).tensor for o in found.values()},
+        {o.right: schedule.buffer(o.right).tensor for o in operands.values()},
     )
     readers = Counter(r.tensor for o in chain.operators for r in sources(o))
     right = {
         o.right: _kind(schedule, o, readers[tensors[o.right]] == 1)
-        for o in found.values()
+        for o in operands.values()
         if tensors[o.right] in chain.inputs
     }
-    return Products(found, right, _units(found))
+    return Products(operands, right, _units(operands))
 
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:
@@ -151,7 +151,8 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
 
 
 def _kept(schedule: Schedule) -> set[str]:
-    """Axes whose tiles lie side by side in scratch, so that a micro-tile must not overlap two."""
+    """Axes of which scratch holds several adjacent tiles, so that a micro-tile must not overlap
+    two."""
     return {
         plain_index(d.index)
         for b in schedule.buffers
@@ -175,9 +176,9 @@ def _rows(tile: int, vectors: int, lowering: TensorirKnobs, divide: bool) -> int
     return max(fitting, key=lambda r: tile / (-(-tile // r) * r) * r / (r + 1))
 
 
-def _units(found: Mapping[str, Operands]) -> dict[str, int]:
+def _units(operands: Mapping[str, Operands]) -> dict[str, int]:
     units: dict[str, int] = {}
-    for o in found.values():
+    for o in operands.values():
         units[o.column] = math.lcm(units.get(o.column, 1), o.width)
         if o.row is not None:
             units[o.row] = math.lcm(units.get(o.row, 1), o.micro_rows)

@@ -1,7 +1,7 @@
 """A function's parameters: arrays, whose shapes show most run-time extents, and the others.
 
-An array lies flat in the body, whatever its shape: `A_flat`. A run-time extent is `n_extent` in
-shapes, and `n_size` in the body, where TVM sees between which bounds it lies: without them its
+In the body every array is one-dimensional, whatever its shape: `A_flat`. A run-time extent is
+`n_extent` in shapes, and `n_size` in the body, where TVM knows its bounds: without them its
 analysis of 32-bit indices overflows.
 """
 
@@ -39,23 +39,23 @@ def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Pa
     """
     bounds = {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
     dims = {n: _dims(chain, n, packed, shapes) for n in (*chain.inputs, *chain.outputs)}
-    shown = {d for found in dims.values() for d in found if not d.isdigit()}
+    shown = {d for extents in dims.values() for d in extents if not d.isdigit()}
     scalars = tuple(a for a in bounds if f"{a}_extent" not in shown)
     signature, lines = [], [f"{v} = T.int32()" for v in sorted(shown)]
-    for n, found in dims.items():
+    for n, extents in dims.items():
         if n == chain.outputs[0]:
             signature += [f"{a}_extent: T.int32" for a in scalars]
-        array = f'{shape(found)}, "{chain.tensor(n).dtype}"'
-        if shown.isdisjoint(found):
+        array = f'{shape(extents)}, "{chain.tensor(n).dtype}"'
+        if shown.isdisjoint(extents):
             signature.append(f"{n}_arg: T.Buffer({array})")
         else:
             signature.append(f"{n}_arg: T.handle")
             lines.append(f"{n}_in = T.match_buffer({n}_arg, {array})")
     for a, extent in bounds.items():
         lines += _checked(a, extent)
-    for n, found in dims.items():
-        whole = "arg" if shown.isdisjoint(found) else "in"
-        flat = f'({reduce(times, found)},), "{chain.tensor(n).dtype}"'
+    for n, extents in dims.items():
+        whole = "arg" if shown.isdisjoint(extents) else "in"
+        flat = f'({reduce(times, extents)},), "{chain.tensor(n).dtype}"'
         lines.append(f"{n}_flat = T.decl_buffer({flat}, data={n}_{whole}.data)")
     return Parameters(", ".join(signature), tuple(lines), scalars)
 
@@ -79,12 +79,12 @@ def _dims(chain: Chain, name: str, packed: Mapping[str, Panels], shapes: Shapes)
     tensor = chain.tensor(name)
     if name in packed:
         return (str(packed[name].size(chain.shape(name))),)
-    found = shapes.get(name) or tensor.shape
-    if not any(isinstance(d, str) and isinstance(chain.extent(d), Bounds) for d in found):
+    dims = shapes.get(name) or tensor.shape
+    if not any(isinstance(d, str) and isinstance(chain.extent(d), Bounds) for d in dims):
         return tuple(str(d) for d in shapes.get(name) or (flat_size(chain, name),))
     if name not in shapes and (tensor.strides is not None or tensor.offset):
         return (f"{name}_elements",)
-    return tuple(_extent(chain, d) for d in found)
+    return tuple(_extent(chain, d) for d in dims)
 
 
 def _extent(chain: Chain, d: int | str) -> str:

@@ -26,7 +26,7 @@ def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
 
 
 def fill(w: Writer, s: Init) -> None:
-    """A tile set to one value, padding too; of a whole one, the part where the loops stand."""
+    """Sets a tile to one value, padding included; of a buffer of several tiles, the current one."""
     lanes, number = w.lowering.lanes, literal(s.value, w.held(s.buffer))
     counts, starts = [], []
     for dim in w.schedule.buffer(s.buffer).dims:
@@ -67,20 +67,20 @@ def store_partial(w: Writer, s: StorePartial) -> None:
 
 
 def combine(w: Writer, s: Combine) -> None:
-    """The parts one after the other into a tile that starts at the reduction's identity."""
+    """Reduces the parts, one after the other, into a tile that starts at the identity."""
     names = tile_axes(w, s.buffer)
-    found: Expr = read(s.buffer + PARTS, *names)
+    repaired: Expr = read(s.buffer + PARTS, *names)
     for r in s.repairs:
-        found = _repaired(r, found)
+        repaired = _repaired(r, repaired)
     largest = s.operator.reduce == "max"
     fill(w, Init(s.buffer, lowest(_dtype(w, s.operator.out)) if largest else 0.0))
     step = "max" if s.operator.reduce == "max" else "add"
     with w.block(f"for part in range({w.schedule.parts}):"):
-        assign(w, names, Call(step, (read(s.buffer, *names), found)), s.buffer)
+        assign(w, names, Call(step, (read(s.buffer, *names), repaired)), s.buffer)
 
 
 def _repaired(r: Repair, value: Expr) -> Expr:
-    """h of a part's value, and of the moving reduction as the same part shared it."""
+    """h of a part's value and of the moving reduction as the same part stored it."""
 
     def leaf(node: Read | Index) -> Expr:
         if not isinstance(node, Read) or node.tensor == r.new:
@@ -103,11 +103,11 @@ def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool
             here = {**at, **last}
             value = w.scalar(here, known).typed(body)
             if output:
-                found = value.stored(_dtype(w, target))
-                w.put(f"{w.address(target, indices, here)} = {found}")
+                text = value.stored(_dtype(w, target))
+                w.put(f"{w.address(target, indices, here)} = {text}")
             else:
-                found = value.stored(w.held(target))
-                w.put(f"{w.element(Read(target, indices), here)} = {found}")
+                text = value.stored(w.held(target))
+                w.put(f"{w.element(Read(target, indices), here)} = {text}")
 
         if names:
             w.lanes(names[-1], write)
@@ -131,7 +131,7 @@ def reduction(w: Writer, s: Compute) -> None:
 
 
 def _contiguous(w: Writer, body: Expr) -> str:
-    """The axis along which most of what is read lies side by side in memory."""
+    """The axis along which most of the elements that are read are contiguous in memory."""
     votes: dict[str, int] = {"": 0}
     for r in reads(body):
         tensor = w.schedule.buffer(r.tensor).tensor

@@ -1,4 +1,4 @@
-"""Memory of a function: the tiles of a block in its core's cache, and what parts share."""
+"""Memory of a function: the tiles of a block in its core's cache, and the parts' workspace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
 
 
 def workspace(w: Writer, body: Sequence[Statement], iterations: str) -> None:
-    """What every part of a split leaves behind, for each of so many iterations of the grid."""
+    """Allocates the partial results of every part of a split, for each iteration of the grid."""
     for s in body:
         if isinstance(s, StorePartial):
             extents: list[int | str] = [iterations, w.schedule.parts, *_tile_shape(w, s.buffer)]

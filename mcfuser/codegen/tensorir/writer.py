@@ -1,4 +1,4 @@
-"""The text under construction: lines, loops, and where the elements of tiles and tensors lie."""
+"""The text under construction: lines, loops, and the addresses of elements of tiles and tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ At = Mapping[str, str]
 """The text of each axis' position within the tile at hand."""
 
 PARTS = "/"
-"""Marks, after a tile's name, what the part at hand has shared of it."""
+"""The suffix of a tile's name that stands for the partial result of the current part."""
 SLOTS = 8
 """Values that a pass may compute once before its innermost loop."""
 _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
@@ -28,9 +28,12 @@ _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
 
 @dataclass
 class Writer:
-    """One function's text. `direct` maps a tile to the output that it is written straight to;
-    `loops` are those around; `parted` is the axis of which a part is at hand; `zeroed` holds the
-    sums that their micro-kernel starts at zero itself."""
+    """The text of one function, and the state at the line that is written next.
+
+    `direct` maps a tile to the output that it is written straight to; `loops` are the axes of the
+    surrounding loops; `parted` is the split axis inside a part; `zeroed` holds the sums that their
+    micro-kernel initialises itself.
+    """
 
     schedule: Schedule
     lowering: TensorirKnobs
@@ -109,7 +112,7 @@ class Writer:
         return times(f"{a}_t", self.schedule.tile(a)) if a in self.loops else "0"
 
     def count(self, a: str) -> str:
-        """Positions of the tile at hand that lie inside the extent."""
+        """Positions of the current tile that are inside the extent."""
         tile, size = self.schedule.tile(a), self.size(a)
         if a not in self.loops:
             return size
@@ -122,10 +125,10 @@ class Writer:
         tensor = self.schedule.chain.tensor(name)
         if tensor.strides is not None:
             return tuple(str(s) for s in tensor.strides)
-        found = ["1"]
+        strides = ["1"]
         for d in reversed(tensor.shape[1:]):
-            found.insert(0, times(str(d) if isinstance(d, int) else self.size(d), found[0]))
-        return tuple(found[: len(tensor.shape)])
+            strides.insert(0, times(str(d) if isinstance(d, int) else self.size(d), strides[0]))
+        return tuple(strides[: len(tensor.shape)])
 
     def global_position(self, index: Affine, at: At) -> str:
         total = str(index.offset)
@@ -141,7 +144,7 @@ class Writer:
         return f"{name}_flat[{total}]"
 
     def element(self, r: Read, at: At) -> str:
-        """An element of a loaded or computed tile, or of what a part has shared of one."""
+        """An element of a loaded or computed tile, or of a part's partial result."""
         name = r.tensor.removesuffix(PARTS)
         buffer = self.schedule.buffer(name)
         if buffer.tensor in self.schedule.chain.inputs:
@@ -162,11 +165,11 @@ class Writer:
     def typed(self, r: Read, at: At) -> Typed:
         """An element in the dtype that it is computed in."""
         text, stored = self.element(r, at), self.stored(r.tensor)
-        found = computed_in(stored)
+        dtype = computed_in(stored)
         if stored == "bfloat16":  # TVM casts its bits as a whole number where the value is named
             bits = f'T.Cast("uint32", T.reinterpret("uint16", {text}))'
-            return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', found)
-        return Typed(text if found == stored else f'T.Cast("{found}", {text})', found)
+            return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', dtype)
+        return Typed(text if dtype == stored else f'T.Cast("{dtype}", {text})', dtype)
 
     def value(self, r: Read, at: At) -> str:
         """An element as float32."""

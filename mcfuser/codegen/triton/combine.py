@@ -1,10 +1,10 @@
-"""The global phase of a split: what the parts have shared becomes one tile."""
+"""The global phase of a split: the partial results of all parts are reduced to one tile."""
 
 from __future__ import annotations
 
 from mcfuser.chain import lowest
 from mcfuser.codegen.triton.frame import TAB, Frame
-from mcfuser.codegen.triton.memory import fetch, shared
+from mcfuser.codegen.triton.memory import fetch, part_pointers
 from mcfuser.codegen.triton.tile import Scope, TileValue, cast, spread, value
 from mcfuser.expr import Read
 from mcfuser.space.statement import Combine
@@ -14,14 +14,18 @@ UNROLLED = 16
 
 
 def combine(frame: Frame, s: Combine) -> list[str]:
-    """A reduction over the parts, each part's value repaired first."""
+    """The lines of a reduction over the parts, in which each part's value is repaired first."""
     name, space = frame.tile(s.buffer), frame.layout.space(s.buffer)
     largest = s.operator.reduce == "max"
     pad, parts = TAB * frame.depth, frame.schedule.parts
     to = frame.dialect
     kind = to.word("static_range") if parts <= UNROLLED else "range"
     head = [
-        *(line for n in (s.buffer, *(r.new for r in s.repairs)) for line in shared(frame, n)),
+        *(
+            line
+            for n in (s.buffer, *(r.new for r in s.repairs))
+            for line in part_pointers(frame, n)
+        ),
         f"{pad}{name} = {frame.full(s.buffer, _identity(frame, s) if largest else 0.0)}",
         f"{pad}for peer in {kind}({parts}):",
     ]
@@ -40,11 +44,12 @@ def _identity(frame: Frame, s: Combine) -> float:
 
 
 def _repaired(frame: Frame, s: Combine) -> tuple[list[str], TileValue]:
-    """The lines that fetch a part's value and what it knew, and that value after its repairs."""
-    found = frame.named("part", f"{s.buffer}_part")
-    lines = fetch(frame, s.buffer, "peer", found)
+    """The lines that load a part's value and the moving reductions of that part, and the value
+    after its repairs."""
+    name_of_part = frame.named("part", f"{s.buffer}_part")
+    lines = fetch(frame, s.buffer, "peer", name_of_part)
     space = frame.layout.space(s.buffer)
-    step = TileValue(found, space, frame.dtype(s.buffer))
+    step = TileValue(name_of_part, space, frame.dtype(s.buffer))
     for r in s.repairs:
         old = frame.named("part", f"{r.new}_part")
         lines += fetch(frame, r.new, "peer", old)

@@ -1,4 +1,4 @@
-"""What a group of warps computes, iteration by iteration, in Gluon."""
+"""The source in Gluon of a warp group that computes: its loop, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ Body = tuple[Statement, ...]
 
 
 def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) -> list[str]:
-    """All lines of a group: what stands before the loop, its iterations from `start` to `stop`,
-    which mask what is no product only on the edge of a domain, and what stands after it."""
+    """All lines of a warp group: the statements before the loop, the loop from position `start` to
+    `stop`, and the statements after it. Iterations inside a domain compute maps and reductions
+    without masks."""
     groups = of(frame)
     loop = groups.loop
     body = groups.body
     lines = [*block(frame, before), f"{TAB}iteration = 0"]
-    if groups.deferred:  # the first iteration has no late products beside it
+    if groups.deferred:  # the first iteration issues no deferred products
         step, known = frame.schedule.tile(loop.axis), start.isdigit()
         frame.at[loop.axis] = int(start) // step if known else None
         lines += [] if known else [f"{TAB}{frame.start(loop.axis)} = {start}"]
@@ -42,7 +43,7 @@ def computing(frame: Frame, before: Body, after: Body, start: str, stop: str) ->
         lines.append(f"{TAB}{loop.axis}_inside = {limit}")
     lines += _iterations(frame, loop, start, stop, body)
     frame.unmasked = {}
-    lines += _landed(frame, body) if groups.deferred else []
+    lines += _last_deferred(frame, body) if groups.deferred else []
     for name in groups.lanes:
         whole = frame.tile(name)
         lines.append(f"{TAB}{whole} = gl.convert_layout(gl.sum({whole}, 1), ROWS)")
@@ -64,8 +65,9 @@ def _iterations(frame: Frame, loop: Loop, start: str, stop: str, body: Body) -> 
 
 
 def _iteration(frame: Frame, body: Body, first: bool) -> list[str]:
-    """An iteration: its first product, with the late ones of the iteration before beside it; what
-    follows; then the late ones have ended, are repaired, and get their next operand."""
+    """One iteration: its first product, issued together with the deferred products of the iteration
+    before; the statements that follow; then the end of the deferred products, their repairs, and
+    their next operands."""
     groups = of(frame)
     deferred = _deferred(groups, body)
     mends = tuple(s for s in body if isinstance(s, Repair) and s.buffer in groups.deferred)
@@ -85,8 +87,8 @@ def _iteration(frame: Frame, body: Body, first: bool) -> list[str]:
     return [*counted(frame, groups.stages), *before, *lines, f"{pad}iteration += 1"]
 
 
-def _landed(frame: Frame, body: Body) -> list[str]:
-    """The late products of the last iteration."""
+def _last_deferred(frame: Frame, body: Body) -> list[str]:
+    """The deferred products of the last iteration."""
     groups = of(frame)
     lines = counted(frame, groups.stages, deferred=True)
     deferred = _deferred(groups, body)
@@ -102,10 +104,12 @@ def _deferred(groups: WarpGroups, body: Body) -> tuple[Compute, ...]:
 
 
 def _unmasked(frame: Frame, loop: Loop, body: Body) -> tuple[dict[Statement, Compute], str]:
-    """What statements are in an iteration that lies inside the domain as a whole, where that
-    differs, and the first position that is no more in such an iteration; none where the domain is
-    more than upper bounds by the rows. A product is begun and waited for in one place, with its
-    mask."""
+    """The statements without masks, by statement, for iterations whose positions are all inside the
+    domain; and the position, as text, at which such iterations end.
+
+    There are none where the domain is anything but upper bounds by the rows. A product keeps its
+    mask: it is begun and waited for in one place.
+    """
     domains = {s.operator.domain for s in body if isinstance(s, Compute)} - {None}
     domain = domains.pop() if len(domains) == 1 else None
     if domain is None or loop.lo or not loop.hi:
@@ -128,7 +132,8 @@ def _without_mask(s: Compute, domain: Expr) -> Compute:
 
 
 def _chosen(e: Expr, domain: Expr) -> Expr:
-    """The expression with what a domain selects."""
+    """The expression where the domain holds: selections by the domain are replaced by what they
+    select."""
     if isinstance(e, Cast):
         return Cast(_chosen(e.arg, domain), e.dtype)
     if not isinstance(e, Call):

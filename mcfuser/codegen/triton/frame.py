@@ -1,5 +1,5 @@
-"""The place in a kernel that is being written: the iteration of every axis, the names that are
-taken."""
+"""The state of a kernel that is being written: the current iteration of every axis, names in
+use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcfuser.space.statement import Compute, Illegal, Statement
 GLUON = {"gl", "gluon", "hopper", "tma", "mbarrier", "fetch", "put", "lanes", "by_lane",
          "group", "iteration", "slot", "phase", "slot_before", "phase_before", "each",
          "TILE", "ROWS", "COLUMNS", "LEFT"}  # fmt: skip
-"""What kernels of warp groups call by name."""
+"""Names that the source of kernels with warp groups uses."""
 LINE = 100
 TAB = "    "
 
@@ -51,8 +51,8 @@ def mentions(lines: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The positions of a split axis that a block walks: the first, and the end of its part;
-    where parts are even, none of them reaches past the extent."""
+    """The positions of a split axis that a block covers: `first`, and the `end` of its part, as
+    text. Where parts are `even`, none of them reaches past the extent."""
 
     axis: str
     first: str
@@ -62,15 +62,18 @@ class Part:
 
 @dataclass
 class Frame:
-    """The place that is being written.
+    """The state of the kernel at the line that is written next.
 
-    `at` holds the axes whose iteration is settled: a number where it is written out, None where it
-    is a variable. `fresh` holds the buffers whose next reduction starts anew; `placed` the names of
-    where the parts of a split share theirs, for all that follows: no loop stands around a Combine.
-    Where warps have work of their own, it is the place of one of the `groups`: `arrived` holds the
-    tiles that an iteration has waited for, of this iteration or late ones of the one before;
-    `deferred` what is issued beside the iteration's first product; `unmasked` what statements are
-    in iterations inside a domain; `arrangements` names how its tiles are shared among threads.
+    `at` holds the axes whose current iteration is known: a number where the loop is written out,
+    None where it is a variable. `fresh` holds the buffers whose next reduction starts anew.
+    `placed` holds the names of pointers to the partial results of parts that are defined already;
+    they stay defined, since no loop encloses a Combine.
+
+    In a kernel with warp groups the frame is that of one of the `groups`. `arrived` holds the
+    buffers whose tiles this iteration has waited for, each with whether it is the tile of a
+    deferred product; `deferred` the products to issue together with the iteration's first one;
+    `unmasked` the statements without masks, by statement, for iterations inside a domain;
+    `arrangements` the names of the layouts that tiles have.
     """
 
     schedule: Schedule
@@ -99,7 +102,7 @@ class Frame:
     # --- names
 
     def named(self, kind: str, wish: str) -> str:
-        """A name for good: the same for the same wish, other than every other name."""
+        """A name in the source: always the same for the same kind and wish, and unique."""
         if (kind, wish) not in self.names:
             name = f"{wish}_" if keyword.iskeyword(wish) else wish
             while name in self.names.values():
@@ -121,7 +124,7 @@ class Frame:
     # --- axes
 
     def start(self, a: str) -> str:
-        """The first position of an axis in the iteration at hand."""
+        """The text of the first position of an axis in the current iteration."""
         iteration = self.at[a]
         if iteration is not None:
             return str(iteration * self.schedule.tile(a))
@@ -142,14 +145,14 @@ class Frame:
         return f"{a}_trips" if self.schedule.tile(a) > 1 else self.size(a)
 
     def first(self, a: str) -> Position:
-        """The least position of an axis at hand."""
+        """The first position of an axis in the current iteration; without a loop, of all."""
         iteration = self.at.get(a, 0)
         if iteration is not None:
             return Position(number=iteration * self.schedule.tile(a))
         return Position(((self.start(a), 1),))
 
     def last(self, a: str) -> Position:
-        """The greatest position of an axis at hand: where it has no iteration, of all."""
+        """The last position of an axis in the current iteration; without a loop, of all."""
         tile, size = self.schedule.tile(a), self.schedule.chain.size(a)
         iteration = self.at.get(a, self.schedule.trips(a) - 1)
         if iteration is None:
@@ -157,7 +160,7 @@ class Frame:
         return Position(number=min((iteration + 1) * tile, size) - 1)
 
     def limit(self, a: str) -> str:
-        """The first position past the iteration at hand."""
+        """The end of the current iteration along an axis: the first position past it."""
         tile, iteration, size = self.schedule.tile(a), self.at[a], self.size(a)
         if self.layout.width(a) == tile and (iteration is None or self.run_time(a)):
             return size
@@ -186,18 +189,19 @@ class Frame:
         return [mask for a in axes if (mask := self.inside(a)) is not None]
 
     def define(self, a: str, lines: list[str]) -> list[str]:
-        """The lines, after what they use of an axis: its positions, and which are inside."""
+        """The lines, after the definitions that they use of an axis: its positions, and its
+        mask."""
         if self.layout.scalar(a):
             return lines
-        pad, found = TAB * self.depth, []
+        pad, definitions = TAB * self.depth, []
         if mentions(lines, f"{a}_in"):
-            found.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
-        if mentions([*lines, *found], a):
+            definitions.append(f"{pad}{a}_in = {a} < {self.limit(a)}")
+        if mentions([*lines, *definitions], a):
             every = f"0, {self.layout.width(a)}{self.arrangement((a,))}"
             lanes = f"{self.dialect.word('arange')}({every}){self.wide}"
             start = self.start(a)
-            found.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
-        return [*found, *lines]
+            definitions.insert(0, f"{pad}{a} = {lanes if start == '0' else f'{start} + {lanes}'}")
+        return [*definitions, *lines]
 
     # --- values
 
@@ -216,12 +220,12 @@ class Frame:
         dims = self.schedule.buffer(r.tensor).dims
         held = load.read.indices if load is not None else tuple(d.index for d in dims)
         if r.indices != held:
-            found = ", ".join(index_text(i) for i in r.indices)
-            raise Illegal(f"'{r.tensor}' is read at {found}, where its tile does not lie")
+            where = ", ".join(index_text(i) for i in r.indices)
+            raise Illegal(f"'{r.tensor}' is read at {where}, but its tile is of other elements")
         return TileValue(self.tile(r.tensor), self.layout.space(r.tensor), self.dtype(r.tensor))
 
     def full(self, name: str, number: float) -> str:
-        """A buffer's tile with one number everywhere."""
+        """The text of a buffer's tile in which every element is one number."""
         dtype, zeros = named(self.dtype(name)), self.dialect.word("zeros")
         if self.groups is not None and name in self.lanes:
             axes = (self.groups.rows, self.groups.loop.axis)
@@ -236,7 +240,7 @@ class Frame:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """Sums of which each thread has a part (Groups.lanes)."""
+        """Sums of which each thread holds a partial sum (WarpGroups.lanes)."""
         return self.groups.lanes if self.groups is not None else ()
 
     @property
@@ -245,7 +249,8 @@ class Frame:
         return f".to({self.dialect.word('int64')})" if self.layout.wide else ""
 
     def arrangement(self, space: Sequence[str]) -> str:
-        """The argument that says how a group's threads share a tile, where they must be told."""
+        """The argument that names the layout of a warp group's tile; empty in Triton, which chooses
+        layouts itself."""
         if self.groups is None:
             return ""
         name = self.groups.arrangement(space)
@@ -260,9 +265,10 @@ class Frame:
         return dtype
 
     def scope(self, owner: str, order: Sequence[str], lines: list[str]) -> Scope:
-        """What the expressions of a buffer see here; a part that needs a line of its own adds it.
+        """The scope of the expressions of a buffer; subexpressions that need lines of their own are
+        appended to `lines`.
 
-        A part's name belongs to the buffer: a variable must keep its type across loops.
+        Their names contain the buffer's, since a variable must keep its type across loops.
         """
 
         def name(words: str) -> str:
@@ -272,6 +278,6 @@ class Frame:
 
     def part(self, wish: str, words: str, lines: list[str]) -> str:
         """The name of an intermediate result, after the line that computes it."""
-        found = self.named("part", wish)
-        lines += assign(self.depth, found, words)
-        return found
+        name = self.named("part", wish)
+        lines += assign(self.depth, name, words)
+        return name

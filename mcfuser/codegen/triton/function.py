@@ -6,7 +6,7 @@ matrix product uses it; `n_in` masks what the width or the last iteration adds, 
 anything. A loop over an axis of which a buffer keeps every tile is written out iteration by
 iteration, so that each tile is a variable of its own (`E_0`, `E_1`) and stays in registers.
 
-A split becomes two kernels, one that runs every part and one that combines what they shared, or
+A split becomes two kernels, one that runs the parts and one that combines their partial results, or
 one kernel in which the last part to end combines.
 """
 
@@ -42,7 +42,7 @@ def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> 
     """The schedule as Triton source whose first kernel has that name.
 
     Raises Illegal where Triton cannot express it: a tile over Triton's 1,048,576 elements,
-    statements beside the grid, an operator without counterpart, maps that fit no load.
+    statements outside the grid, an operator without counterpart, tensor maps that fit no load.
     """
     chain = schedule.chain
     parameters = (*chain.inputs, *chain.outputs)
@@ -111,19 +111,20 @@ def _broken(words: str) -> list[str]:
 
 
 def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ...]:
-    """What the parts share, and how many of them have."""
-    layout, found = TileLayout(schedule), []
+    """The workspaces of a split: the partial results of each reduction; and, where the last block
+    combines, a counter of parts that have ended."""
+    layout, workspaces = TileLayout(schedule), []
     for s, _ in statements(schedule.body):
         if isinstance(s, StorePartial):
             one = layout.workspace(s.buffer)
             size = schedule.parts * math.prod(int(d) for d in one.shape)
             if size >= 1 << 31:
                 raise Illegal(f"what the parts share of '{s.buffer}' is counted in 32 bits")
-            found.append(Workspace(one.name, one.dtype, size))
-    if found and lowering.combine == "last":
+            workspaces.append(Workspace(one.name, one.dtype, size))
+    if workspaces and lowering.combine == "last":
         blocks = math.prod(trips for _, trips in schedule.grid)
-        found.append(Workspace(layout.unused_name("ended"), "int32", blocks, zero=True))
-    return tuple(found)
+        workspaces.append(Workspace(layout.unused_name("ended"), "int32", blocks, zero=True))
+    return tuple(workspaces)
 
 
 # --- kernels
@@ -135,14 +136,14 @@ def _one(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
 
 
 def _local(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
-    """The parts, each of which ends with what it shares."""
+    """The kernel that runs the parts, each of which ends by storing its partial results."""
     parts, _ = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, parts.body), parts)
     return _kernel(frame, block(frame, parts.body), name, pointers)
 
 
 def _global(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
-    """What follows the parts, in a kernel of its own."""
+    """The kernel that runs the statements after the parts."""
     _, rest = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, rest))
     return _kernel(frame, block(frame, rest), name, pointers)
@@ -154,7 +155,7 @@ def _alone(layout: TileLayout, body: tuple[Statement, ...]) -> TileLayout:
 
 
 def _last(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
-    """The parts, and what follows them in the block that ends last.
+    """One kernel: the parts, and in the block that ends last the statements after them.
 
     The barrier puts the stores of all threads before the count, whose order puts them before what
     the last block loads.
@@ -189,7 +190,7 @@ def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
 
 
 def _frame(schedule: Schedule, layout: TileLayout, parts: Loop | None = None) -> Frame:
-    """A block's place: axes with iterations of the grid, and axes with one iteration."""
+    """The frame of a block, with the axes that the grid sets and those of one iteration."""
     split = parts.axis if parts is not None else None
     frame = Frame(schedule, layout, _part(schedule, split) if split is not None else None)
     frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)

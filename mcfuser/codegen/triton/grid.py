@@ -12,15 +12,19 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import loops
 
 CACHED = 16 << 20
-"""Bytes that blocks which start together may read beside their own rows: they should find each
-other's in the cache. Half of what the smallest data-center GPU of the catalogue caches."""
+"""Bytes that blocks which start together may read besides their own rows, for these to stay in the
+cache. Half of what the smallest data-center GPU of the catalogue caches."""
 
 
 def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
-    """From the block's number to its iteration of every grid loop, the innermost one fastest; and
-    to its part. Blocks with more iterations start first, for those that start last should end soon;
-    but first of a few heads, where all heads together read more than the cache holds."""
-    found: list[str] = []
+    """The lines that compute, from a block's number, its iteration of every grid loop (the
+    innermost one fastest) and its part.
+
+    Blocks with more iterations start first, so that the last ones to start end soon. Where all
+    heads together read more than the cache holds, blocks of a few heads start before those of
+    others.
+    """
+    definitions: list[str] = []
     divisor: list[str] = []
     grid, some = ordered(frame.schedule)
     for i, a in reversed(list(enumerate(grid))):
@@ -37,18 +41,22 @@ def identify(frame: Frame, lines: Sequence[str]) -> list[str]:
             iteration = f"({int(last) - 1 if last.isdigit() else f'{last} - 1'} - {iteration})"
         tile = frame.schedule.tile(a)
         if mentions(lines, frame.start(a)):
-            found.append(f"{frame.start(a)} = {iteration}{f' * {tile}' if tile > 1 else ''}")
+            definitions.append(f"{frame.start(a)} = {iteration}{f' * {tile}' if tile > 1 else ''}")
     number = frame.dialect.word("program_id")
-    if mentions([*found, *lines], "pid"):
-        found = [f"pid = {number}(0){frame.wide}", *_iterations(frame, found), *found]
+    if mentions([*definitions, *lines], "pid"):
+        definitions = [
+            f"pid = {number}(0){frame.wide}",
+            *_iterations(frame, definitions),
+            *definitions,
+        ]
     if frame.split is not None:
-        found += [f"part = {number}(1){frame.wide}", *_first(frame, frame.split)]
-    return [f"{TAB}{line}" for line in found]
+        definitions += [f"part = {number}(1){frame.wide}", *_first(frame, frame.split)]
+    return [f"{TAB}{line}" for line in definitions]
 
 
 def ordered(schedule: Schedule) -> tuple[list[str], int]:
-    """The grid's axes, the fastest one last; and how many positions of the second one start before
-    any others, 0 for all."""
+    """The grid's axes, the fastest one last; and how many positions of the second axis start before
+    any others, 0 for all of them."""
     grid = [a for a, n in schedule.grid if n > 1]
     uneven = next((a for a in grid if more_iterations(schedule, a)), None)
     if uneven is None:
@@ -59,8 +67,8 @@ def ordered(schedule: Schedule) -> tuple[list[str], int]:
 
 
 def more_iterations(schedule: Schedule, a: str) -> Literal["earlier", "later", ""]:
-    """Which iterations along an axis take more iterations of a loop inside: that of a causal mask
-    ends later for later rows, that of a window begins later, too."""
+    """Whether later or earlier iterations along an axis run more iterations of a loop inside; empty
+    where all run the same. The loop of a causal mask ends later for later rows."""
     for loop in loops(schedule.body):
         ends = sum(c for index in loop.hi for axis, c in index.terms if axis == a)
         begins = sum(c for index in loop.lo for axis, c in index.terms if axis == a)
@@ -72,8 +80,8 @@ def more_iterations(schedule: Schedule, a: str) -> Literal["earlier", "later", "
 
 
 def together(schedule: Schedule, uneven: str, a: str) -> int:
-    """How many positions of an axis start together, before the others' blocks of any length: as
-    many as divide it and read no more than CACHED beside their own rows; 0 for all of them."""
+    """How many positions of an axis start before all others: the largest number that divides the
+    axis and for which blocks read at most CACHED bytes besides their own rows; 0 for all."""
     chain, size = schedule.chain, schedule.trips(a)
     if isinstance(chain.extent(a), Bounds):
         return 0
@@ -94,7 +102,7 @@ def _product(counts: Sequence[str]) -> str:
 
 
 def _iterations(frame: Frame, lines: Sequence[str]) -> list[str]:
-    """How many iterations the grid takes along axes whose extent is an argument."""
+    """The lines that compute the grid's iterations along axes whose extent is an argument."""
     counted = [a for a, _ in frame.schedule.grid if mentions(lines, f"{a}_trips")]
     divided = frame.dialect.word("cdiv")
     return [f"{a}_trips = {divided}({a}_size, {frame.schedule.tile(a)})" for a in counted]

@@ -27,7 +27,7 @@ MOST_WRITTEN_OUT = 64
 
 
 def block(frame: Frame, body: Sequence[Statement]) -> list[str]:
-    """The lines of statements that follow each other. Raises Illegal where Triton has none."""
+    """The lines of a sequence of statements. Raises Illegal where Triton cannot express one."""
     lines: list[str] = []
     for i, s in enumerate(body):
         if isinstance(s, Loop):
@@ -54,10 +54,10 @@ def _overwritten(frame: Frame, name: str, rest: Sequence[Statement]) -> bool:
 
 def _unset_axes(frame: Frame, s: SimpleStatement) -> tuple[str, ...]:
     """Axes of which a statement covers every tile, with no loop of their own around it."""
-    found = [a for name in touched(s) for a in frame.layout.kept(name)]
+    axes = [a for name in touched(s) for a in frame.layout.kept(name)]
     if isinstance(s, Compute):
-        found += s.operator.related
-    return tuple(dict.fromkeys(a for a in found if a not in frame.at))
+        axes += s.operator.related
+    return tuple(dict.fromkeys(a for a in axes if a not in frame.at))
 
 
 def _loop(frame: Frame, s: Loop) -> list[str]:
@@ -87,27 +87,27 @@ def _iterations(
     for a in names:
         if frame.layout.scalar(a) and frame.run_time(a):
             raise Illegal(f"single positions of '{a}', known at run time only, are written out")
-    found: list[str] = []
+    written: list[str] = []
     for iteration in product(*(range(n) for n in counts)):
         frame.at |= dict(zip(names, iteration, strict=True))
         lines = make()
         for a in reversed(names):
             lines = frame.define(a, lines)
         if comment and lines:
-            found.append(
+            written.append(
                 f"{TAB * frame.depth}# {names[0]}: iteration {iteration[0] + 1} of {counts[0]}"
             )
-        found += lines
+        written += lines
     for a in names:
         del frame.at[a]
-    return found
+    return written
 
 
 # --- bounds
 
 
 def loop_range(frame: Frame, s: Loop) -> list[str]:
-    """First position, end and step of the iterations that a loop takes (`Schedule.iterations`)."""
+    """The arguments of a loop's `range`: first position, end and step (`Schedule.iterations`)."""
     tile, split = frame.schedule.tile(s.axis), frame.split
     edges = [edge(frame, index, greatest=False) for index in s.lo]
     low = [] if any(e.natural for e in edges) else ["0"]
@@ -146,20 +146,20 @@ def _guarded(frame: Frame, s: Loop) -> list[str]:
 
 
 def edge(frame: Frame, index: Affine, greatest: bool) -> Position:
-    """The greatest or the least value of an index over the positions at hand."""
-    found = Position(number=index.offset)
+    """The greatest or the least value of an index over the current tiles of its axes."""
+    position = Position(number=index.offset)
     for a, c in index.terms:
-        found = found.plus(frame.last(a) if (c > 0) == greatest else frame.first(a), c)
-    return found
+        position = position.plus(frame.last(a) if (c > 0) == greatest else frame.first(a), c)
+    return position
 
 
 def _extreme(frame: Frame, kind: str, ends: Sequence[str]) -> str:
     """The largest or the smallest of some positions; numbers are compared here."""
     numbers = [int(e) for e in ends if e.lstrip("-").isdigit()]
-    found = [e for e in dict.fromkeys(ends) if not e.lstrip("-").isdigit()]
+    candidates = [e for e in dict.fromkeys(ends) if not e.lstrip("-").isdigit()]
     if numbers:
-        found.append(str(max(numbers) if kind == "maximum" else min(numbers)))
-    words = found.pop()
-    while found:
-        words = f"{frame.dialect.word(kind)}({found.pop()}, {words})"
+        candidates.append(str(max(numbers) if kind == "maximum" else min(numbers)))
+    words = candidates.pop()
+    while candidates:
+        words = f"{frame.dialect.word(kind)}({candidates.pop()}, {words})"
     return words

@@ -16,7 +16,7 @@ from mcfuser.space.statement import Load, Store, StorePartial
 
 
 def load(frame: Frame, s: Load) -> list[str]:
-    """The tile of an input, zero outside it."""
+    """The lines that load the tile of an input, with zeros outside the tensor."""
     if frame.groups is not None and s.buffer in frame.groups.rings:
         ring = frame.groups.rings[s.buffer]
         return [] if ring.looped else arrived(frame, ring)
@@ -32,23 +32,27 @@ def load(frame: Frame, s: Load) -> list[str]:
 
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
-    """The tile as it lies in memory, its dimensions then in the order that is wanted."""
-    layout, (at, lie) = frame.layout, corner(frame, s)
+    """The lines that load a tile through a tensor map, and bring its dimensions into the order of
+    the buffer."""
+    layout, (at, extending) = frame.layout, corner(frame, s)
     words = f"{frame.map(s.buffer)}.load([{', '.join(at)}])"
-    if len(lie) < len(at):
-        shape = shape_text([layout.width(a) for a in lie])
+    if len(extending) < len(at):
+        shape = shape_text([layout.width(a) for a in extending])
         words = f"{frame.dialect.moving('reshape')}({words}, {shape})"
     space = layout.space(s.buffer)
-    found = aligned(
-        frame.dialect, TileValue(words, tuple(lie), frame.schedule.buffer(s.buffer).dtype), space
+    tile = aligned(
+        frame.dialect,
+        TileValue(words, tuple(extending), frame.schedule.buffer(s.buffer).dtype),
+        space,
     )
-    words = cast(frame.dialect, found, frame.dtype(s.buffer)).text
+    words = cast(frame.dialect, tile, frame.dtype(s.buffer)).text
     return [f"{TAB * frame.depth}{frame.tile(s.buffer)} = {words}"]
 
 
 def corner(frame: Frame, s: Load) -> tuple[list[str], list[str]]:
-    """Where the tile that comes through a map begins, and the axes along which it extends."""
-    at, lie = list[str](), list[str]()
+    """The first element of a tile of a tensor map, an index for each dimension, and the axes along
+    which the tile extends, in the order of its dimensions."""
+    at, extending = list[str](), list[str]()
     for _, _, index in dimensions(frame.schedule.chain, s.read):
         a = index.plain
         if a is None:
@@ -57,12 +61,12 @@ def corner(frame: Frame, s: Load) -> tuple[list[str], list[str]]:
             at.append(frame.position(a).text)
         else:
             at.append(frame.start(a))
-            lie.append(a)
-    return at, lie
+            extending.append(a)
+    return at, extending
 
 
 def store(frame: Frame, s: Store) -> list[str]:
-    """The tile of an output, where it lies inside it."""
+    """The lines that store the elements of an output's tile that are inside the tensor."""
     if frame.groups is not None and s.buffer in frame.groups.stored:
         value = TileValue(frame.tile(s.buffer), frame.layout.space(s.buffer), frame.dtype(s.buffer))
         at, _ = corner(frame, Load(s.buffer, frame.groups.written(s)))
@@ -76,8 +80,9 @@ def store_partial(frame: Frame, s: StorePartial) -> list[str]:
     return _put(frame, s.buffer, frame.layout.workspace(s.buffer), "part")
 
 
-def shared(frame: Frame, name: str) -> list[str]:
-    """Where the parts have put their tiles of a reduction, under a name; nothing if it is known."""
+def part_pointers(frame: Frame, name: str) -> list[str]:
+    """The line that names the pointers to the parts' tiles of a reduction; none if the name is
+    defined already."""
     at = _place(frame, name)
     if at in frame.placed:
         return []
@@ -89,8 +94,9 @@ def shared(frame: Frame, name: str) -> list[str]:
 
 
 def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
-    """What a part has `shared` of a reduction. Past the first level of cache, because in a kernel
-    that also shares, other blocks have only just written it."""
+    """The lines that load the partial result of one part into a variable. The load bypasses the
+    first level of cache: in a kernel that also runs the parts, other blocks have only just stored
+    it."""
     space, tensor = frame.layout.space(name), frame.layout.workspace(name)
     args = [f"{_place(frame, name)} + {_of_part(tensor, part)}", *_mask(frame, space)]
     args += [_nothing(frame.dtype(name))] if len(args) > 1 else []

@@ -11,7 +11,7 @@ from mcfuser.lowering.triton.hopper.tensor_map import TensorMap
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Memory that kernels want beside their tensors, `size` elements of it.
+    """Memory that kernels take besides their tensors, of `size` elements.
 
     Where `zero`, it holds zeros before the first launch, and again after every one.
     """

@@ -43,7 +43,8 @@ LONG = 24
 
 
 def write(frame: Frame, s: SimpleStatement) -> list[str]:
-    """The lines of a statement in the iteration at hand. Raises Illegal where Triton has none."""
+    """The lines of a statement in the current iteration. Raises Illegal where Triton cannot express
+    it."""
     match s:
         case Load():
             return load(frame, s)
@@ -72,7 +73,8 @@ def _assign(frame: Frame, buffer: str, words: str) -> list[str]:
 
 
 def _either(frame: Frame, s: Compute, unmasked: Compute) -> list[str]:
-    """A statement as it is in an iteration inside its domain, or on the edge."""
+    """A branch: the statement without masks in iterations inside the domain, with masks in
+    others."""
     a, pad = of(frame).loop.axis, TAB * frame.depth
     frame.depth += 1
     inside, outside = _compute(frame, unmasked), _compute(frame, s)
@@ -188,7 +190,7 @@ def _masked(
     order: Sequence[str],
     lines: list[str],
 ) -> TileValue:
-    """The value where all conditions hold, the identity of the reduction elsewhere."""
+    """The value where all conditions hold, else the identity of the reduction."""
     to = frame.dialect
     mask = both(to, conditions, order)
     if mask is None:
@@ -259,18 +261,18 @@ def _operand(
     """One side of a product: as wide as its axes, one dimension a group, zero past these ends."""
     space = tuple(x for g in groups for x in g)
     to = frame.dialect
-    found = cast(to, value(e, frame.scope(s.buffer, space, lines)), dtype)
+    side = cast(to, value(e, frame.scope(s.buffer, space, lines)), dtype)
     conditions = frame.masks(ends)
     if s.domain is not None:
         domain = value(s.domain, frame.scope(s.buffer, s.operator.related, lines))
         if set(domain.space) <= set(space):
             conditions.append(cast(to, domain, "bool"))
-    found = _masked(frame, s, found, conditions, space, lines)
-    found = spread(to, found, space, frame.layout.width)
+    side = _masked(frame, s, side, conditions, space, lines)
+    side = spread(to, side, space, frame.layout.width)
     if all(len(g) <= 1 for g in groups):
-        return found.text
+        return side.text
     sizes = [math.prod(frame.layout.width(x) for x in g) for g in groups if g]
-    text = found.text
+    text = side.text
     if not text.isidentifier():
         text = frame.part(f"{s.buffer}_part_{len(lines) + 1}", text, lines)
     return f"{to.moving('reshape')}({text}, {shape_text(sizes)})"

@@ -1,8 +1,8 @@
 """Values in a Triton kernel: the text of a tile, the axes along which it extends, its dtype.
 
-Expressions become text here. Two tiles meet over the union of their axes: each gets a `None` for
-every axis that it lacks, and is permuted only where its axes lie in another order. Half precision
-is a storage format: arithmetic happens in float32.
+Expressions become text here. Two tiles are combined over the union of their axes: each gets a
+`None` for every axis that it lacks, and is permuted only where its axes have another order. Half
+precision is a storage format: arithmetic happens in float32.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def literal(value: float | int | bool) -> TileValue:
 
 
 def value(e: Expr, scope: Scope) -> TileValue:
-    """The text of an expression; raises Illegal for what Triton has no words for."""
+    """The value of an expression as text; raises Illegal where Triton cannot express it."""
     if isinstance(e, Const):
         return literal(e.value)
     if isinstance(e, Index):

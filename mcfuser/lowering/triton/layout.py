@@ -64,8 +64,8 @@ class TileLayout:
     @cached_property
     def widths(self) -> dict[str, int]:
         """Lanes by axis: a power of two, and enough of them for every product."""
-        found = widths(self.schedule.chain, self.dots.values(), self.schedule.tile)
-        return {a: int(n) for a, n in found.items()}
+        lanes = widths(self.schedule.chain, self.dots.values(), self.schedule.tile)
+        return {a: int(n) for a, n in lanes.items()}
 
     def width(self, a: str) -> int:
         return self.widths[a]

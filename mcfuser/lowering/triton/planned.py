@@ -66,11 +66,11 @@ class Planned:
     @cached_property
     def last_reads(self) -> Mapping[str, int]:
         """The number of the last computation that reads a buffer, by buffer."""
-        found = dict[str, int]()
+        last = dict[str, int]()
         for i, (s, _) in enumerate(self.points):
             if isinstance(s, Compute):
-                found |= dict.fromkeys((r.tensor for r in reads(s.body)), i)
-        return found
+                last |= dict.fromkeys((r.tensor for r in reads(s.body)), i)
+        return last
 
     @cached_property
     def defers(self) -> bool:

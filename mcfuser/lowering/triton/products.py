@@ -16,11 +16,11 @@ def products(
 ) -> dict[str, Product]:
     """The matrix products of some statements by the tensors that they compute; what a product reads
     is named by its buffer."""
-    found = {}
+    roles_of = {}
     for s, _ in statements(body):
         if isinstance(s, Compute) and (roles := _product(chain, buffers, s)) is not None:
-            found[s.operator.out] = roles
-    return found
+            roles_of[s.operator.out] = roles
+    return roles_of
 
 
 def _product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product | None:
@@ -53,6 +53,6 @@ def operand_dtype(chain: Chain, buffers: Mapping[str, Buffer], e: Expr) -> str:
     return stored if stored in HALF else buffer.dtype
 
 
-def row_axes(found: Iterable[Product], extends: Callable[[str], bool]) -> set[str]:
+def row_axes(products: Iterable[Product], extends: Callable[[str], bool]) -> set[str]:
     """The axes along which products have rows, of those along which tiles extend."""
-    return {a for roles in found for a in roles.rows if extends(a)}
+    return {a for roles in products for a in roles.rows if extends(a)}

@@ -87,8 +87,8 @@ class TritonCandidates:
     @cached_property
     def _widths(self) -> Mapping[str, Floats]:
         chain = self.plan.program.chain
-        found = widths(chain, self.facts.products.values(), self.sizes.of)
-        return {a: n.astype(np.float64) for a, n in found.items()}
+        lanes = widths(chain, self.facts.products.values(), self.sizes.of)
+        return {a: n.astype(np.float64) for a, n in lanes.items()}
 
     def copies(self, loop: Loop | None) -> Floats:
         """Buffers for each tile that a loop loads: those in flight, and on Hopper the one that an
@@ -96,8 +96,8 @@ class TritonCandidates:
         if not pipelined(loop):
             return np.ones(len(self.tiles))
         grouped = np.any([d.grouped for d in self.dots.values()], axis=0) if self.dots else False
-        found: Floats = np.maximum(1.0, np.where(grouped, self.stages, self.stages - 1.0))
-        return found
+        buffers: Floats = np.maximum(1.0, np.where(grouped, self.stages, self.stages - 1.0))
+        return buffers
 
     def mapped(self, load: Load) -> NDArray[np.bool_]:
         """The load comes through a tensor map: one thread asks for the whole tile."""
@@ -180,8 +180,8 @@ class TritonCandidates:
         dot, roles = self.dots[s.operator.out], self.facts.products[s.operator.out]
         if self.loaded(roles.left.tensor):
             return np.zeros(len(self.tiles))
-        found: Floats = np.where(dot.grouped | (dot.along == 1), 0.0, 2 * dot.rows * dot.depth)
-        return found
+        nbytes: Floats = np.where(dot.grouped | (dot.along == 1), 0.0, 2 * dot.rows * dot.depth)
+        return nbytes
 
     # --- registers
 
@@ -195,24 +195,24 @@ class TritonCandidates:
         others, and hardly take registers of their own.
         """
         threads = 32.0 * self.warps
-        found, largest = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
+        needed, largest = np.full(len(self.tiles), BASE), np.zeros(len(self.tiles))
         for out, dot in self.dots.items():
             share = np.where(dot.grouped, 0.92, np.where(dot.rows < 2 * LEAST, 1.5, 1.19))
-            found += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
+            needed += share * dot.rows * dot.columns * dot.repeated * self._kept(out) / threads
             fragments = 0.07 * dot.columns / dot.along
             if not self.loaded(self.facts.products[out].left.tensor):
                 fragments = fragments + 0.6 * (dot.along > 1) * dot.rows / dot.across
-            found += ~dot.grouped * dot.depth / 64 * fragments
+            needed += ~dot.grouped * dot.depth / 64 * fragments
         for s, outer in self.facts.points:
             if isinstance(s, Load):
                 held = ~(self.asynchronous(s, outer) | self.mapped(s))
-                found += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
+                needed += 0.13 * held * self.nbytes(s.buffer) / 4 / threads
             elif isinstance(s, Compute) and s.operator.out not in self.dots:
                 size = _times(self.asked(a) for a in s.operator.related) / threads
-                found += 0.2 * (s.operator.domain is not None) * size
+                needed += 0.2 * (s.operator.domain is not None) * size
                 largest = np.maximum(largest, size)
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
-        result: Floats = addresses * (found + 0.26 * largest)
+        result: Floats = addresses * (needed + 0.26 * largest)
         return result
 
     @cached_property

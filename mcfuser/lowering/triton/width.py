@@ -19,15 +19,15 @@ def widths(
     chain: Chain, products: Iterable[Product], tile: Callable[[str], IntOrInts]
 ) -> dict[str, NDArray[np.int64]]:
     """Lanes by axis: a power of two, and enough of them for every product."""
-    found: dict[str, Any] = {a.name: power(np.asarray(tile(a.name))) for a in chain.axes}
+    lanes_of: dict[str, Any] = {a.name: power(np.asarray(tile(a.name))) for a in chain.axes}
     for roles in products:
         for group in (roles.rows, roles.columns, roles.depth):
-            lanes = np.prod([found[a] for a in group], axis=0)
-            found[group[-1]] = found[group[-1]] * np.maximum(LEAST // lanes, 1)
-    return found
+            lanes = np.prod([lanes_of[a] for a in group], axis=0)
+            lanes_of[group[-1]] = lanes_of[group[-1]] * np.maximum(LEAST // lanes, 1)
+    return lanes_of
 
 
 def power(n: NDArray[np.int64]) -> NDArray[np.int64]:
     """The next power of two."""
-    found: NDArray[np.int64] = np.exp2(np.ceil(np.log2(n))).astype(np.int64)
-    return found
+    result: NDArray[np.int64] = np.exp2(np.ceil(np.log2(n))).astype(np.int64)
+    return result

@@ -1,4 +1,4 @@
-"""What a kernel in Gluon says before it begins: imports, layouts of tiles, and functions."""
+"""The lines before a kernel in Gluon: imports, layouts of tiles, and functions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FUNCTIONS = {
         "    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]",
     ),
 }
-"""What groups call that Gluon does not have."""
+"""Functions that kernels call and that Gluon does not have."""
 LAYOUTS = {
     "TILE": "TILE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16]))",
     "ROWS": "ROWS = gl.constexpr(gl.SliceLayout(1, TILE))",
     "COLUMNS": "COLUMNS = gl.constexpr(gl.SliceLayout(0, TILE))",
     "LEFT": "LEFT = gl.constexpr(gl.DotOperandLayout(0, TILE, 2))",
 }
-"""How a group's threads share a tile: as its products leave it."""
+"""Layouts of a warp group's tiles: those of its products' results, operands and vectors."""
 
 
 def prelude(groups: WarpGroups, arrangements: Collection[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""A kernel whose warps have work of their own, in Gluon: a loader, groups that compute, and the
-kernel that sets up what they share.
+"""A warp-specialised kernel in Gluon: a function that loads, one that computes, and the kernel that
+sets up the rings and barriers that they share.
 
-The loader walks the loop and fills rings; a group walks it too, and takes from them.
+The loader runs the loop and fills the rings; each warp group runs it too, and uses their tiles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _dead(groups: WarpGroups) -> bool:
 
 
 def _placed(frame: Frame, groups: WarpGroups) -> Frame:
-    """A block's place, or a group's."""
+    """The frame with the axes that the grid sets, for a block or for a warp group."""
     schedule = frame.schedule
     frame.at |= {a.name: 0 for a in schedule.chain.axes if schedule.trips(a.name) == 1}
     frame.at |= dict.fromkeys((a for a, n in schedule.grid if n > 1), None)
@@ -62,7 +62,8 @@ def _placed(frame: Frame, groups: WarpGroups) -> Frame:
 
 
 def _ends(frame: Frame, groups: WarpGroups) -> tuple[str, str, list[str]]:
-    """Where the loop begins and ends, the same for all warps of a block, after these lines."""
+    """The first position and the end of the loop, as text, the same for all warps of a block, and
+    the lines that compute them."""
     loop, a, lines = groups.loop, groups.loop.axis, list[str]()
     first, last, *_ = loop_range(frame, loop)
     if groups.deferred and loop.lo:
@@ -103,7 +104,7 @@ def _loading(frame: Frame, groups: WarpGroups, start: str, stop: str) -> list[st
 
 
 def _filled(frame: Frame, groups: WarpGroups, ring: Ring) -> list[str]:
-    """A tile for every group that has one of its own, or one for all."""
+    """The lines that fill one tile of a ring for each warp group, or one tile for all."""
     depth, lines = frame.depth, list[str]()
     if ring.own:
         lines.append(f"{TAB * depth}for group in gl.static_range({groups.count}):")
@@ -165,7 +166,7 @@ def _assembled(
 
 
 def _set_up(frame: Frame, groups: WarpGroups) -> list[str]:
-    """Tiles and barriers of every ring."""
+    """The lines that allocate the tiles and barriers of every ring."""
     lines: list[str] = []
     inits: dict[int, list[str]] = {}
     for ring in groups.rings.values():

@@ -12,20 +12,21 @@ from mcfuser.space.statement import Compute, Illegal
 
 NOW = ("slot", "phase")
 BEFORE = ("slot_before", "phase_before")
-"""Of this iteration's tiles, and of those of the iteration before, whose products are issued
-late."""
+"""Variables of the current iteration's tiles, and of the previous iteration's, which the deferred
+products read."""
 
 
 def multiply(frame: Frame, s: Compute, a: str, b: str) -> list[str]:
-    """A product from what Triton would take, begun and waited for. Late ones begin beside it and
-    are still under way after it."""
+    """The lines that begin a product of the operands `a` and `b` and wait for it. Deferred products
+    begin right after it, and are still running when it has ended."""
     lines = _begin(frame, s, operand(frame, s, a, 0), operand(frame, s, b, 1))
     deferred, frame.deferred = frame.deferred, ()
     return lines + begin_deferred(frame, deferred) + _end(frame, s, len(deferred))
 
 
 def begin_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
-    """Products of the iteration before begin, with the left operands that it has left."""
+    """The lines that begin the products of the previous iteration, with the left operands that it
+    computed."""
     lines: list[str] = []
     for s in deferred:
         words = frame.tile(of(frame).layout.dots[s.buffer].right.tensor)
@@ -35,7 +36,7 @@ def begin_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
 
 
 def end_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
-    """They have ended, the first of them first."""
+    """The lines that wait for the deferred products, in the order in which they began."""
     lines: list[str] = []
     for i, s in enumerate(deferred):
         lines += _end(frame, s, len(deferred) - 1 - i, deferred=True)
@@ -43,7 +44,7 @@ def end_deferred(frame: Frame, deferred: Sequence[Compute]) -> list[str]:
 
 
 def _begin(frame: Frame, s: Compute, a: str, b: str, deferred: bool = False) -> list[str]:
-    """The product begins, once its operands are there."""
+    """The lines that wait for the operands of a product, and begin it."""
     lines, name = list[str](), frame.tile(s.buffer)
     for ring in _rings(frame, s):
         if ring.looped and (ring.buffer, deferred) not in frame.arrived:
@@ -58,8 +59,8 @@ def _begin(frame: Frame, s: Compute, a: str, b: str, deferred: bool = False) -> 
 
 
 def _end(frame: Frame, s: Compute, flying: int, deferred: bool = False) -> list[str]:
-    """The product has ended, so many later ones have perhaps not; tiles that the iteration does not
-    need any more may be filled again."""
+    """The lines that wait for a product while `flying` later ones may still run, and that release
+    tiles which the iteration does not need any more."""
     pad, names = TAB * frame.depth, [frame.tile(s.buffer)]
     if deferred:
         names.append(left_name(frame, s))
@@ -74,8 +75,8 @@ def _end(frame: Frame, s: Compute, flying: int, deferred: bool = False) -> list[
 
 
 def operand(frame: Frame, s: Compute, words: str, side: int, deferred: bool = False) -> str:
-    """A side of a product: a tile that was loaded lies in a ring, one that was computed is in
-    registers, and moves among them."""
+    """The text of an operand of a product: a loaded tile is in a ring; a computed one is in
+    registers, whose layout is converted."""
     roles = of(frame).layout.dots[s.buffer]
     name = (roles.left, roles.right)[side].tensor
     ring = of(frame).rings.get(name)
@@ -88,12 +89,13 @@ def operand(frame: Frame, s: Compute, words: str, side: int, deferred: bool = Fa
 
 
 def left_name(frame: Frame, s: Compute) -> str:
-    """The variable that holds the left operand of a late product."""
+    """The variable that holds the left operand of a deferred product."""
     return frame.named("left", f"{s.buffer}_left")
 
 
 def put(frame: Frame, buffer: str, value: str, at: Sequence[str]) -> list[str]:
-    """An output's tile leaves through a map, from where an operand has lain."""
+    """The lines that store an output's tile through a tensor map, from the place in shared memory
+    of an operand that is not needed any more."""
     groups = of(frame)
     name, _ = groups.stored[buffer]
     ring, pad = groups.rings[name], TAB * frame.depth
@@ -110,7 +112,7 @@ def put(frame: Frame, buffer: str, value: str, at: Sequence[str]) -> list[str]:
 
 
 def arrived(frame: Frame, ring: Ring, deferred: bool = False) -> list[str]:
-    """Waits until a tile is there."""
+    """The line that waits until a tile is filled."""
     slot, phase = BEFORE if deferred else NOW
     at = place(of(frame), ring, slot)
     words = f"{full(frame, ring)}.index({at}), {phase if ring.looped else 0}"
@@ -118,7 +120,7 @@ def arrived(frame: Frame, ring: Ring, deferred: bool = False) -> list[str]:
 
 
 def place(groups: WarpGroups, ring: Ring, slot: str = NOW[0]) -> str:
-    """Which tile of a ring a group has in an iteration."""
+    """The number, as text, of the tile of a ring that a warp group uses in an iteration."""
     if not ring.looped:
         return "group" if ring.own else "0"
     return f"{slot} * {groups.count} + group" if ring.own else slot
@@ -126,12 +128,13 @@ def place(groups: WarpGroups, ring: Ring, slot: str = NOW[0]) -> str:
 
 def flat(frame: Frame, ring: Ring, at: str) -> str:
     """A tile as a matrix."""
-    found = f"{tile(frame, ring)}.index({at})"
-    return f"{found}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else found
+    one = f"{tile(frame, ring)}.index({at})"
+    return f"{one}.reshape({[*ring.shape]})" if len(ring.map.box) > 2 else one
 
 
 def counted(frame: Frame, stages: int, deferred: bool = False) -> list[str]:
-    """Which tiles of the rings an iteration has, or the one before, and in which round of them."""
+    """The lines that compute the slot and the phase of the rings' tiles, of the current iteration
+    or of the previous one."""
     pad, iteration = TAB * frame.depth, "(iteration - 1)" if deferred else "iteration"
     slot, phase = BEFORE if deferred else NOW
     return [f"{pad}{slot} = {iteration} % {stages}", f"{pad}{phase} = {iteration} // {stages} % 2"]
@@ -150,7 +153,7 @@ def empty(frame: Frame, ring: Ring) -> str:
 
 
 def names(frame: Frame, ring: Ring) -> Sequence[str]:
-    """What a function is handed of a ring."""
+    """The names of a ring's tiles and barriers, which functions take as arguments."""
     both = (tile(frame, ring), full(frame, ring))
     return (*both, empty(frame, ring)) if ring.looped else both
 
@@ -163,6 +166,6 @@ def _rings(frame: Frame, s: Compute) -> list[Ring]:
 
 
 def of(frame: Frame) -> WarpGroups:
-    """The groups of which the frame is one's place."""
+    """The warp groups of a frame; the frame must be that of a warp group."""
     assert frame.groups is not None
     return frame.groups

@@ -47,16 +47,16 @@ def divisible(plan: Plan, tiles: Ints) -> Bools:
     No candidate that has a kernel is left out; a few are let through for which code generation
     raises Illegal.
     """
-    found = np.zeros(len(tiles), bool)
+    result = np.zeros(len(tiles), bool)
     try:
         if around_loop(plan.placed[1]) is None:
-            return found
+            return result
     except Illegal:
-        return found
+        return result
     tiled = Tiled(plan, tiles)
     for which in tiled.kinds():
-        found[which] = tiled.divide(which)
-    return found
+        result[which] = tiled.divide(which)
+    return result
 
 
 def mapped(plan: Plan, tiles: Ints) -> Bools:
@@ -85,8 +85,8 @@ class Tiled:
     @cached_property
     def widths(self) -> dict[str, Ints]:
         """Lanes by axis, one count a candidate."""
-        found = widths(self.plan.program.chain, self.facts.products.values(), self.sizes.of)
-        return {a: np.broadcast_to(n, len(self.tiles)) for a, n in found.items()}
+        lanes = widths(self.plan.program.chain, self.facts.products.values(), self.sizes.of)
+        return {a: np.broadcast_to(n, len(self.tiles)) for a, n in lanes.items()}
 
     def kinds(self) -> Iterator[Ints]:
         """The candidates that may have warp groups, as arrays of their numbers, one array for each
@@ -108,10 +108,10 @@ class Tiled:
     def divide(self, which: Ints) -> Bools:
         """Which of these candidates of one kind can have warp groups."""
         no, first = np.zeros(len(which), bool), which[0]
-        found = row_axes(self.facts.products.values(), lambda a: bool(self.widths[a][first] > 1))
-        if len(found) != 1:
+        axes = row_axes(self.facts.products.values(), lambda a: bool(self.widths[a][first] > 1))
+        if len(axes) != 1:
             return no
-        (rows,) = found
+        (rows,) = axes
         tile = self._of(which, rows, self.sizes.of)
         width = self._of(which, rows, self.widths.__getitem__)
         fits = np.ones(len(which), bool)

@@ -54,10 +54,10 @@ class WarpGroups:
     def rows(self) -> str:
         """The axis whose positions the warp groups divide among themselves."""
         layout = TileLayout(self.whole)
-        found = row_axes(layout.dots.values(), lambda a: not layout.scalar(a))
-        if len(found) != 1:
+        axes = row_axes(layout.dots.values(), lambda a: not layout.scalar(a))
+        if len(axes) != 1:
             raise Illegal("warp groups divide the rows of products, and these are not one axis")
-        (a,) = found
+        (a,) = axes
         every = (s for s, _ in statements(self.whole.body))
         if any(isinstance(s, Compute) and a in s.operator.over for s in every):
             raise Illegal(f"something is reduced over '{a}', of which each group has a part")
@@ -65,11 +65,11 @@ class WarpGroups:
 
     @cached_property
     def count(self) -> int:
-        found, rest = divmod(self.whole.tile(self.rows), ROWS)
-        if rest or found not in COUNTS:
+        groups, rest = divmod(self.whole.tile(self.rows), ROWS)
+        if rest or groups not in COUNTS:
             tile = self.whole.tile(self.rows)
             raise Illegal(f"{tile} rows are not those of {COUNTS[0]} to {COUNTS[-1]} warp groups")
-        return found
+        return groups
 
     @property
     def threads(self) -> int:
@@ -103,10 +103,10 @@ class WarpGroups:
         """The statements of a warp group before the loop, and those after it."""
         if self.whole.split is not None:
             raise Illegal("warp groups do not run parts of a split")
-        found = around_loop(self.whole.body)
-        if found is None or found[1] != self.loop:
+        parts = around_loop(self.whole.body)
+        if parts is None or parts[1] != self.loop:
             raise Illegal("warp groups want one loop, around everything that is repeated")
-        return found[0], found[2]
+        return parts[0], parts[2]
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
@@ -119,18 +119,18 @@ class WarpGroups:
     def rings(self) -> dict[str, Ring]:
         """The rings of all loaded operands of products, by buffer."""
         inside = {s.buffer for s in self.body if isinstance(s, Load)}
-        found, dots = dict[str, Ring](), self.layout.dots
+        rings, dots = dict[str, Ring](), self.layout.dots
         for name, s in self.layout.loads.items():
             if name in self.layout.operands:
-                found[name] = ring(self.layout, s, self.rows, name in inside)
+                rings[name] = ring(self.layout, s, self.rows, name in inside)
             elif name in inside and len(self.layout.space(name)) > 1:
                 raise Illegal(f"'{name}' is loaded in a loop, and not as an operand of a product")
         others = [s for s, _ in statements(self.whole.body) if isinstance(s, Compute)]
         for other in others:
             read = {r.tensor for r in reads_of(other)} if other.buffer not in dots else set()
-            if shared := read & {*found}:
+            if shared := read & {*rings}:
                 raise Illegal(f"'{shared.pop()}' is read by a product and by something else")
-        return found
+        return rings
 
     @cached_property
     def stored(self) -> dict[str, tuple[str, TensorMap]]:
@@ -193,12 +193,12 @@ class WarpGroups:
         """
         if (held := self.registers()) > REGISTERS[self.count]:
             raise Illegal(f"a thread of {self.count} warp groups has no {held} registers")
-        found = deferred(self.body, self.loop.axis, self.layout.dots)
-        if len(self.dots) != len(found) + 1 or self.registers(found) > REGISTERS[self.count]:
+        products = deferred(self.body, self.loop.axis, self.layout.dots)
+        if len(self.dots) != len(products) + 1 or self.registers(products) > REGISTERS[self.count]:
             return frozenset()
-        if self.stages == 1 and self.dots[0] in found:
+        if self.stages == 1 and self.dots[0] in products:
             return frozenset()  # a loader would wait for its tile before it fetches the other's
-        return frozenset(s.buffer for s in found)
+        return frozenset(s.buffer for s in products)
 
     def registers(self, deferred: Sequence[Compute] = ()) -> int:
         """Registers of a thread that holds all products of the loop and the left operands of the
@@ -219,24 +219,24 @@ class WarpGroups:
     def lanes(self) -> tuple[str, ...]:
         """The buffers of sums over the loop's axis of which each thread keeps a partial sum until
         the loop has ended, since no statement of an iteration needs the whole sum."""
-        found = []
+        buffers = []
         for s in self.body:
             if not isinstance(s, Compute) or s.buffer in self.layout.dots:
                 continue
             over = self.layout.extending(s.operator.over)
             alone = self.layout.space(s.buffer) == (self.rows,) and over == (self.loop.axis,)
             if s.operator.reduce == "sum" and alone and only_scaled(self.body, s):
-                found.append(s.buffer)
-        return tuple(found)
+                buffers.append(s.buffer)
+        return tuple(buffers)
 
     def readers(self, name: str) -> list[str]:
         """The products of the loop that read a buffer, the deferred ones last."""
         roles = self.layout.dots
-        found = [
+        products = [
             s.buffer for s in self.dots
             if name in (roles[s.buffer].left.tensor, roles[s.buffer].right.tensor)
         ]  # fmt: skip
-        return sorted(found, key=self.deferred.__contains__)
+        return sorted(products, key=self.deferred.__contains__)
 
     # --- how tiles are shared among threads
 

@@ -103,10 +103,10 @@ def _stays_in_place(
 ) -> bool:
     """Whether an expression's values, under a mask along some axes, already have the axes of a tile
     in the order `order`, so that no value moves."""
-    found = _space(layout, e, order)
-    if found is None:
+    along = _space(layout, e, order)
+    if along is None:
         return False
-    space = tuple(a for a in order if a in found or a in mask)
+    space = tuple(a for a in order if a in along or a in mask)
     return space == tuple(order) and (bool(space) or not _constant(layout, e))
 
 

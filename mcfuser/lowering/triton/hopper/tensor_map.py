@@ -79,8 +79,8 @@ def dimensions(chain: Chain, read: Read) -> tuple[Dimension, ...]:
     every = list(zip(chain.shape(tensor.name), steps(chain, tensor), read.indices, strict=True))
     if any(step.extents for _, step, _ in every):
         return ()
-    found = ((n, step.number, i) for n, step, i in every if n > 1 and step.number)
-    return tuple(sorted(found, key=lambda d: -d[1]))
+    moving = ((n, step.number, i) for n, step, i in every if n > 1 and step.number)
+    return tuple(sorted(moving, key=lambda d: -d[1]))
 
 
 def tensor_map(chain: Chain, read: Read, width: Callable[[str], int]) -> TensorMap:
@@ -101,10 +101,10 @@ def mappable(
     kernels of Triton 3.6 were wrong (heads of a group packed into rows), and 1 of 1,570 others,
     which had no loop (model.feasible).
     """
-    found = dimensions(chain, read)
-    if not _regular(chain, read, found) or wide(chain):
+    dims = dimensions(chain, read)
+    if not _regular(chain, read, dims) or wide(chain):
         return np.asarray(False)
-    tensor, last = chain.tensor(read.tensor), found[-1][2].plain
+    tensor, last = chain.tensor(read.tensor), dims[-1][2].plain
     assert last is not None
     fits = np.asarray(np.asarray(width(last)) * BYTES[tensor.dtype] % ALIGNED == 0)
     for n, i in zip(chain.shape(tensor.name), read.indices, strict=True):
@@ -113,20 +113,20 @@ def mappable(
             inside = np.asarray(size % tile(a) == 0) | whole
             alone = np.asarray(tile(a) >= size) & whole & (n > 1)  # else the map lacks it
             fits = fits & inside & (alone | np.asarray(width(a) == tile(a)))
-    long = sum(np.asarray(width(i.plain)) > 1 for *_, i in found if i.plain is not None)
+    long = sum(np.asarray(width(i.plain)) > 1 for *_, i in dims if i.plain is not None)
     return np.asarray(fits & (long == 2))
 
 
-def _regular(chain: Chain, read: Read, found: Sequence[Dimension]) -> bool:
+def _regular(chain: Chain, read: Read, dims: Sequence[Dimension]) -> bool:
     """What does not depend on tiles: an axis or a constant along every dimension, the last one
     contiguous, the others at aligned steps."""
     tensor = chain.tensor(read.tensor)
     axes = [a for i in read.indices for a in i.axes]
-    if tensor.dtype not in DTYPES or not 1 < len(found) <= MOST_DIMENSIONS:
+    if tensor.dtype not in DTYPES or not 1 < len(dims) <= MOST_DIMENSIONS:
         return False
     if any(i.terms and i.plain is None for i in read.indices) or len(set(axes)) < len(axes):
         return False
-    *others, (_, least, last) = found
+    *others, (_, least, last) = dims
     numbers = (tensor.offset, *(step for _, step, _ in others))
     aligned = not any(n * BYTES[tensor.dtype] % ALIGNED for n in numbers)
     return aligned and least == 1 and last.plain is not None
