@@ -67,10 +67,10 @@ def by_place(text: str) -> dict[tuple[int, int], list[Place]]:
 def places(text: str) -> Iterator[Place]:
     nodes = list(ast_nodes(get_ast(text)))
     for name in operator_names():
-        operator = get_operator(name)
-        if name.rpartition("/")[2].startswith(LEFT_OUT) or operator.arguments():
+        if name.rpartition("/")[2].startswith(LEFT_OUT) or get_operator(name).arguments():
             continue
-        starts = (s for n in nodes for s, _ in operator().mutation_positions(n))
+        operator = get_operator(name)()
+        starts = (s for n in nodes for s, _ in operator.mutation_positions(n))
         for occurrence, (line, column) in enumerate(starts):
             yield Place(name, occurrence, line, column)
 

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("cosmic_ray", reason="mutants need the dev extra's cosmic-ray")
 
+from tests.mutation.__main__ import Unready, copied, judged, passes
 from tests.mutation.__main__ import tests_of as chosen
 from tests.mutation.mutants import by_place, sampled
 from tests.support.paths import ROOT
@@ -57,5 +58,57 @@ def test_no_more_are_drawn_than_there_are(folder: Path) -> None:
 
 def test_a_modules_own_tests_come_before_those_of_its_room() -> None:
     own, room = chosen(Path("mcfuser/algebra/linear.py"), ROOT)
-    assert (own, room) == ("tests/algebra/test_linear.py", "tests/algebra")
-    assert chosen(Path("mcfuser/algebra/masks_of_old.py"), ROOT) == ["tests/algebra"]
+    assert own == ["tests/algebra/test_linear.py"]
+    assert room == ["tests/algebra", "--ignore=tests/algebra/test_linear.py"]
+    assert chosen(Path("mcfuser/algebra/masks_of_old.py"), ROOT) == [["tests/algebra"]]
+    inside, _ = chosen(Path("mcfuser/lowering/triton/dot.py"), ROOT)
+    assert inside == ["tests/lowering/triton/test_dot.py"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A room of one module, which its own tests pin down but for one number."""
+    room, tests = tmp_path / "mcfuser" / "algebra", tmp_path / "tests" / "algebra"
+    room.mkdir(parents=True)
+    tests.mkdir(parents=True)
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--cases')\n"
+    )
+    (room / "bound.py").write_text("LOW = 1\nHIGH = 9\n")
+    (tests / "test_bound.py").write_text(
+        "from mcfuser.algebra.bound import LOW\n\n\ndef test_low():\n    assert LOW == 1\n"
+    )
+    return tmp_path
+
+
+def test_what_no_test_notices_survives_and_files_are_put_back(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutation.__main__.ROOT", checkout)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    copied(copy)
+    mutants = sampled([checkout / "mcfuser"], 0, 10)
+    assert [m.before for m in mutants] == ["LOW = 1", "HIGH = 9"]
+    assert [m.before for m in judged(mutants, copy)] == ["HIGH = 9"]
+    for folder in (checkout, copy):
+        assert (folder / "mcfuser/algebra/bound.py").read_text() == "LOW = 1\nHIGH = 9\n"
+
+
+def test_a_room_whose_tests_fail_without_a_mutant_is_refused(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutation.__main__.ROOT", checkout)
+    mutants = sampled([checkout / "mcfuser"], 0, 1)
+    (checkout / "tests/algebra/test_bound.py").write_text("def test_low():\n    assert False\n")
+    with pytest.raises(Unready, match="tests/algebra fail without any mutant"):
+        judged(mutants, checkout)
+
+
+def test_no_tests_at_all_notice_nothing_and_hanging_ones_notice(checkout: Path) -> None:
+    (checkout / "tests/algebra/test_bound.py").write_text("")
+    assert passes(["tests/algebra"], checkout, None)
+    (checkout / "tests/algebra/test_bound.py").write_text(
+        "import time\n\n\ndef test_it():\n    time.sleep(600)\n"
+    )
+    assert not passes(["tests/algebra"], checkout, 5.0)
