@@ -22,6 +22,12 @@ ORDINARY = 1e30
 operations without a pole. Numbers far beyond it are masks."""
 
 
+INTEGERS = 2.0**31
+"""Numbers of smaller magnitude have a value of every integer type."""
+LAST_BITS = 2.0**-20
+"""By how much, relatively, two libraries' values of one function may differ in float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class ValueRange:
     """All numbers from `low` to `high`, infinities included. A range that is unbounded on both
@@ -94,8 +100,11 @@ def _rounded_outward(result: ValueRange, args: Sequence[ValueRange]) -> ValueRan
 def _cast(x: ValueRange, dtype: str) -> ValueRange:
     if dtype == "bool":
         return _truth(x)
-    if dtype in DISCRETE:  # rounded towards zero
-        return ValueRange(min(x.low, 0.0), max(x.high, 0.0)) if x.ordinary else ANY
+    if dtype in DISCRETE:  # rounded towards zero; what is too large becomes any integer
+        fits = x.low > -INTEGERS and x.high < INTEGERS
+        if fits:
+            return ValueRange(min(x.low, 0.0), max(x.high, 0.0))
+        return FINITE if x.ordinary else ANY
     if dtype == "float16":  # the lowest number is infinite there
         low = -math.inf if x.low < -ORDINARY else x.low
         high = math.inf if x.high > ORDINARY else x.high
@@ -177,6 +186,20 @@ def _rising(f: Callable[[float], float]) -> Callable[[ValueRange], ValueRange]:
     return lambda x: ValueRange(f(x.low), f(x.high))
 
 
+def _computed(
+    f: Callable[[float], float], least: float = -math.inf, most: float = math.inf
+) -> Callable[[ValueRange], ValueRange]:
+    """A rising function with values from `least` to `most`, of which libraries round the last bits
+    differently. Its zeros are exact."""
+    return lambda x: ValueRange(
+        max(least, _scaled(f(x.low), -LAST_BITS)), min(most, _scaled(f(x.high), LAST_BITS))
+    )
+
+
+def _scaled(x: float, by: float) -> float:
+    return x + abs(x) * by if math.isfinite(x) else x
+
+
 def _exponential(base: float) -> Callable[[float], float]:
     return lambda x: math.inf if x > 88 else base**x  # beyond, float32 may overflow
 
@@ -190,7 +213,7 @@ def _positive(f: Callable[[float], float], at_zero: bool) -> Callable[[ValueRang
 
     def of(x: ValueRange) -> ValueRange:
         defined = x.low > 0 or (at_zero and x.low == 0)
-        return ValueRange(f(x.low), f(x.high)) if defined else ANY
+        return _computed(f)(x) if defined else ANY
 
     return of
 
@@ -233,11 +256,11 @@ _ARITHMETIC: dict[str, Callable[..., ValueRange]] = {
     "min": lambda x, y: ValueRange(min(x.low, y.low), min(x.high, y.high)),
     "pow": _power,
     "abs": _magnitude,
-    "exp": _rising(_exponential(math.e)),
-    "exp2": _rising(_exponential(2.0)),
+    "exp": _computed(_exponential(math.e), least=0.0),
+    "exp2": _computed(_exponential(2.0), least=0.0),
     "log": _positive(math.log, at_zero=False),
     "sqrt": _positive(math.sqrt, at_zero=True),
-    "tanh": _rising(math.tanh),
-    "erf": _rising(math.erf),
+    "tanh": _computed(math.tanh, -1.0, 1.0),
+    "erf": _computed(math.erf, -1.0, 1.0),
     "floor": _rising(_floor),
 }

@@ -105,7 +105,7 @@ def test_the_statements_of_a_kept_function_stay_under_other_shapes_and_names() -
     for plain, schedule, source in cpu_schedules():
         record = json.loads(json.dumps(tensorir.to_record(source)))
         _, tensors, axes = other(plain)
-        made = tensorir.from_record(record, source.text, plain, tensors, axes)
+        made = tensorir.from_record(record, source.text, tensors, axes)
         assert made.text == source.text and made.scalars == tuple(axes[a] for a in source.scalars)
         assert [tensors[n] for n, _ in source.packed] == [n for n, _ in made.packed]
         shapes = {n: (1, *plain.shape(n)) for n in (*plain.inputs, *plain.outputs)}
@@ -115,7 +115,7 @@ def test_the_statements_of_a_kept_function_stay_under_other_shapes_and_names() -
 
 def test_a_text_that_declares_its_parameters_otherwise_is_told() -> None:
     plain, _, source = cpu_schedules()[0]
-    same = {t.name: t.name for t in plain.tensors}, {a.name: a.name for a in plain.axes}
+    tensorir.check_parameters(source, plain)
     for text in ("", source.text.replace("_arg", "_argument"), source.text.replace("noalias", "")):
         with pytest.raises(ValueError, match="declares its parameters in another way"):
-            tensorir.from_record(tensorir.to_record(source), text, plain, *same)
+            tensorir.check_parameters(replace(source, text=text), plain)

@@ -227,7 +227,7 @@ def test_running_values_are_kept_before_they_move_and_repaired_after() -> None:
     buffers, body = place(PROGRAMS["attention"], parse("m.n(k,h)"), "kh")
     inside = [s for s, outer in flat(body) if "n" in outer]
     order = {(type(s).__name__, getattr(s, "buffer", "")): i for i, s in enumerate(inside)}
-    keep, step = order["Keep", "R"], order["Compute", "R"]
+    keep, step = order["SaveOld", "R"], order["Compute", "R"]
     assert keep < step
     for target in "ZU":
         assert step < order["Repair", target] < order["Compute", target]

@@ -16,6 +16,7 @@ from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
 from mcfuser.process.child import NO_TIME
+from mcfuser.tune import choice as choice_module
 from mcfuser.tune import key as cache_key
 from mcfuser.tune import search as search_module
 from mcfuser.tune import tuner as tune_module
@@ -138,7 +139,7 @@ def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> N
 
     with monkeypatch.context() as patch:  # time is over once something was measured
         over = property(lambda self: bool(bench.alone))
-        patch.setattr(search_module.Search, "late", over)
+        patch.setattr(search_module.CandidateSearch, "late", over)
         patch.setattr(tune_module._Tuning, "_late", lambda self: bool(bench.alone))
         short = again(600.0)
     assert short.budget == Budget(None, 600.0, "time") and short.measured is not None
@@ -317,7 +318,7 @@ def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
 def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> None:
     cache = MemoryCache()
     tuned = tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic())
-    assert (tuned.measured, tuned.error, tuned.trials) == (None, None, 0)
+    assert (tuned.measured, tuned.error, tuned.trials) == (None, None, 1)  # one was built
     assert tuned.seconds == tuned.predicted > 0
     again = tune(SMALL, CPU, cache, TuneOptions(), worker=Bench(0))
     assert again.measured is not None and cache.get(tuned.key) is again
@@ -338,11 +339,11 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
     right = tune(SMALL, CPU, MemoryCache(), TuneOptions(), deadline=time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         over = property(lambda self: bool(ended))
-        patch.setattr(search_module.Search, "late", over)
+        patch.setattr(search_module.CandidateSearch, "late", over)
         patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
-        patch.setattr(
-            search_module, "HURRY", math.inf
-        )  # the candidates predicted best are measured first
+        # The candidates predicted best are measured first, and there is time to choose from them.
+        patch.setattr(search_module, "HURRY", math.inf)
+        patch.setattr(choice_module, "ATTEMPTS", choice_module.CHOICES)
         with pytest.raises(NoCandidate, match="its error is 1"):
             tune(SMALL, CPU, MemoryCache(), TuneOptions(), worker=Wrong(0))
     assert ended and right.measured is None

@@ -66,9 +66,8 @@ class CpuBackend:
         return dict.fromkeys(("TVM_NUM_THREADS", "OMP_NUM_THREADS"), str(device.units))
 
     def renamed(self, kernel: Kernel, chain: Chain, names: Names) -> Kernel:
-        source = tensorir.from_record(
-            kernel.launch, kernel.source, kernel.chain, names.tensors, names.axes
-        )
+        _kept(kernel)
+        source = tensorir.from_record(kernel.launch, kernel.source, names.tensors, names.axes)
         return Kernel(chain, source.text, tensorir.to_record(source))
 
     def function(
@@ -78,10 +77,8 @@ class CpuBackend:
         """The kept statements; only the function's parameters are declared anew."""
         from mcfuser.codegen.tensorir.build import parse_function
 
-        same = {n: n for n in names.tensors}, {a: a for a in names.axes}
-        kept = tensorir.from_record(kernel.launch, kernel.source, kernel.chain, *same)
         own = {old: shapes[new] for old, new in names.tensors.items() if new in shapes}
-        source = tensorir.with_shapes(kept, kernel.chain, name, own)
+        source = tensorir.with_shapes(_kept(kernel), kernel.chain, name, own)
         order = kernel.chain.inputs
         packed = tuple((order.index(n), panels) for n, panels in source.packed)
         return Function(name, parse_function(source.text), packed)
@@ -99,6 +96,16 @@ class CpuBackend:
         from mcfuser.codegen.llvm.module import build_library
 
         return build_library(module, device)
+
+
+def _kept(kernel: Kernel) -> tensorir.TensorirSource:
+    """The function of a kernel, by the names of its chain. Raises KeyError, TypeError or ValueError
+    where this back end has not written the kernel's launch, or not its source."""
+    chain = kernel.chain
+    same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
+    source = tensorir.from_record(kernel.launch, kernel.source, *same)
+    tensorir.check_parameters(source, chain)
+    return source
 
 
 def _llvm() -> str:

@@ -117,7 +117,7 @@ def read(kernel: Kernel) -> TensorirSource:
     """The function of a kernel, as its source and launch say."""
     chain = kernel.chain
     same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
-    return from_record(kernel.launch, kernel.source, chain, *same)
+    return from_record(kernel.launch, kernel.source, *same)
 
 
 def _arguments(built: Built, case: Case, tensors: dict[str, Any]) -> list[Any]:

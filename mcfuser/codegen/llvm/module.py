@@ -14,7 +14,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from mcfuser.codegen.llvm import rest
 from mcfuser.device import Device
 
-TILES_APART = {"tirx.disable_storage_rewrite": True}
+NO_STORAGE_REUSE = {"tirx.disable_storage_rewrite": True}
 """Every tile of a kernel has memory of its own (codegen.tensorir.build.without_storage_reuse)."""
 
 
@@ -29,7 +29,7 @@ def build_library(module: tvm.IRModule, device: Device) -> bytes:
 
 def _build(module: tvm.IRModule, device: Device) -> relax.VMExecutable:
     target = cpu_target(device)
-    with target, tvm.transform.PassContext(config=TILES_APART):
+    with target, tvm.transform.PassContext(config=NO_STORAGE_REUSE):
         lowered = tvm.transform.Sequential(list(_passes()))(module)
         return tvm.compile(lowered, target=target, relax_pipeline=None)
 

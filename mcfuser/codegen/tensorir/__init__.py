@@ -7,10 +7,15 @@ needs a mask. Loads copy nothing unless a product needs its right operand in pan
 
 from mcfuser.codegen.tensorir.function import generate
 from mcfuser.codegen.tensorir.parameters import shaped
-from mcfuser.codegen.tensorir.record import from_record, to_record, with_shapes
+from mcfuser.codegen.tensorir.record import (
+    check_parameters,
+    from_record,
+    to_record,
+    with_shapes,
+)
 from mcfuser.codegen.tensorir.source import Panels, TensorirSource
 
 __all__ = [
-    "Panels", "TensorirSource", "from_record", "generate", "shaped",
+    "Panels", "TensorirSource", "check_parameters", "from_record", "generate", "shaped",
     "to_record", "with_shapes",
 ]  # fmt: skip
