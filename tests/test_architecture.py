@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 LAZY = {"sympy": {"algebra"}, "tvm": {"tune", "devices"}, "numpy": {"devices"}}
 
 READERS = {
-    "service/settings.py": "settings are read from the environment here",
+    "service/mcfuser_service/settings.py": "settings are read from the environment here",
     "mcfuser/process/supervised.py": "hands its own environment on to every child process",
 }
 

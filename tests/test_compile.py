@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from db import Blobs, Storage
 from mcfuser import compile as compiling
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
 from mcfuser.measure.rounds import MARGIN
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
-from service.app import create_app
-from service.settings import ServiceSettings
+from mcfuser_db import Blobs, Storage
+from mcfuser_service.app import create_app
+from mcfuser_service.settings import ServiceSettings
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
 # By the test file that looks at them: modules that have none, as they are paths in their package.
 THROUGH: dict[str, str] = {
@@ -88,10 +88,11 @@ ELSEWHERE = {module: test for test, modules in THROUGH.items() for module in mod
 
 
 def modules() -> Iterator[str]:
-    """Every module's path in its package, rooms of `mcfuser` without its name."""
-    for top in ("mcfuser", "db", "service"):
-        for path in (ROOT / top).rglob("*.py"):
-            inside = path.relative_to(ROOT / "mcfuser" if top == "mcfuser" else ROOT)
+    """Every module's path: its room, and its path in that."""
+    for name, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            room = name.removeprefix("mcfuser").removeprefix("_")
+            inside = Path(room) / path.relative_to(folder)
             if path.stem not in ("__init__", "__main__") and "migrations" not in inside.parts:
                 yield inside.with_suffix("").as_posix()
 

@@ -40,5 +40,5 @@ def test_a_wheel_holds_every_source_and_no_other_package(built: Path) -> None:
 def test_a_wheel_holds_what_is_read_beside_the_sources(built: Path) -> None:
     for name in CATALOGUE:
         assert (built / "mcfuser" / "devices" / f"{name}.toml").is_file()
-    assert (built / "service" / "page.html").is_file()
-    assert (built / "db" / "migrations" / "script.py.mako").is_file()
+    assert (built / "mcfuser_service" / "page.html").is_file()
+    assert (built / "mcfuser_db" / "migrations" / "script.py.mako").is_file()

@@ -50,8 +50,8 @@ def compile_(
     check_writable(output)
     from mcfuser.process.confined import Stopped
     from mcfuser.report import show
-    from service.compilation import CompileRequest, compiled, start
-    from service.settings import read_settings
+    from mcfuser_service.compilation import CompileRequest, compiled, start
+    from mcfuser_service.settings import read_settings
 
     settings = read_settings()
     process = start(settings.job_memory)

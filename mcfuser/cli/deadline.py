@@ -29,7 +29,7 @@ def process_start() -> float:
 
 @contextmanager
 def interrupted(end: float | None, limit: float | None) -> Iterator[None]:
-    """Raises LimitError in the block some time (service.compilation.grace) after `end`
+    """Raises LimitError in the block some time (mcfuser_service.compilation.grace) after `end`
     (time.monotonic), the end of a limit of `limit` seconds.
 
     The block ends in time by itself, except on a busy machine, where a step that checks no clock
@@ -39,7 +39,7 @@ def interrupted(end: float | None, limit: float | None) -> Iterator[None]:
         yield
         return
 
-    from service.compilation import grace
+    from mcfuser_service.compilation import grace
 
     def late(*_: object) -> NoReturn:
         raise LimitError(f"the chain was not tuned within {limit:g} s; give it more time")

@@ -11,14 +11,14 @@ from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
-    from db import Storage
     from mcfuser.device import Device
     from mcfuser.tune.tuned import Cache
+    from mcfuser_db import Storage
 
 
 def make_data_folder(path: Path) -> None:
     """Makes the data folder, for the user alone, if it is missing. Raises InputError."""
-    from db.private import make_folder
+    from mcfuser_db.private import make_folder
 
     try:
         make_folder(path)
@@ -32,8 +32,8 @@ def make_data_folder(path: Path) -> None:
 @contextmanager
 def opened_store() -> Iterator[Storage]:
     """The database under the user's data folder. Raises InputError where it cannot be used."""
-    from db import Storage, StorageError
-    from service.settings import read_settings
+    from mcfuser_db import Storage, StorageError
+    from mcfuser_service.settings import read_settings
 
     settings = read_settings()
     make_data_folder(settings.data)

@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Run a compiled module in a fresh process, and onnxruntime on the same random inputs."""
     from mcfuser.graph.check import check as compare
-    from service.settings import read_settings
+    from mcfuser_service.settings import read_settings
 
     report = read_report(folder)
     on_host = report.get("device", HOST) == HOST

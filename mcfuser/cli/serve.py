@@ -17,8 +17,8 @@ def serve(
     ] = False,
 ) -> None:
     """Serve compilation over HTTP; settings come from MCFUSER_* and these options."""
-    from service.serve import serve as serve_settings
-    from service.settings import read_settings
+    from mcfuser_service.serve import serve as serve_settings
+    from mcfuser_service.settings import read_settings
 
     options = {
         "host": host,

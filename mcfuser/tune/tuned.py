@@ -125,7 +125,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 class Cache(Protocol):
-    """Where tuned kernels are kept: `db.Storage` or, in memory, `MemoryCache`."""
+    """Where tuned kernels are kept: `mcfuser_db.Storage` or, in memory, `MemoryCache`."""
 
     def get(self, key: str) -> Tuned | None: ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from db import Storage
+from mcfuser_db import Storage
 from tests.support.paths import FIXTURES
 
 

@@ -18,7 +18,7 @@ def test_a_process_was_started_before_it_asks() -> None:
 
 
 def test_what_goes_on_past_its_end_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.compilation.grace", lambda limit: 0.05)
+    monkeypatch.setattr("mcfuser_service.compilation.grace", lambda limit: 0.05)
     before = signal.getsignal(signal.SIGALRM)
     with (
         pytest.raises(LimitError, match=r"was not tuned within 0\.1 s"),

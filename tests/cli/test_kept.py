@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from db import StorageError
 from mcfuser.cli.kept import kernel_cache, make_data_folder, opened_store
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.errors import InputError
 from mcfuser.tune.tuned import MemoryCache
+from mcfuser_db import StorageError
 
 L4 = CATALOGUE["nvidia/l4"]
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 HEAVY = (
-    "alembic", "cuda", "db", "fastapi", "numpy", "onnx", "onnxruntime", "pydantic", "service",
+    "alembic", "cuda", "fastapi", "mcfuser_db", "mcfuser_service", "numpy", "onnx", "onnxruntime",
+    "pydantic",
     "sqlalchemy", "sympy", "torch", "triton", "tvm", "tvm_ffi", "uvicorn",
 )  # fmt: skip
 

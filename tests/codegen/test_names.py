@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from db import Storage
 from mcfuser.chain import Chain, attention, from_json, gemm, identifier
 from mcfuser.codegen import tensorir, triton
 from mcfuser.errors import ChainError
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
+from mcfuser_db import Storage
 from tests.support.kernels import tuned
 from tests.support.triton_cases import scheduled
 

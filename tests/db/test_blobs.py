@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from db import Blobs, Storage
+from mcfuser_db import Blobs, Storage
 
 DATA = b"model"
 DIGEST = hashlib.sha256(DATA).hexdigest()

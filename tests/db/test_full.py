@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from db import is_full
 from mcfuser.process.confined import Stopped
+from mcfuser_db import is_full
 
 
 @pytest.mark.parametrize(

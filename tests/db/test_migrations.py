@@ -8,10 +8,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from db import Storage
-from db.engine import connect, upgrade
-from db.models import Base
 from mcfuser.errors import InputError
+from mcfuser_db import Storage
+from mcfuser_db.engine import connect, upgrade
+from mcfuser_db.models import Base
 from tests.support.db_storages import STORAGES, fresh
 
 

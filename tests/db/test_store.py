@@ -16,15 +16,15 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from db import Job, Order, Storage
-from db.again import INTERRUPTIONS
-from db.models import KernelRow
 from mcfuser.chain import from_text
 from mcfuser.codegen import triton
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import TuneOptions, Use
 from mcfuser.tune.tuner import key_of, tune
+from mcfuser_db import Job, Order, Storage
+from mcfuser_db.again import INTERRUPTIONS
+from mcfuser_db.models import KernelRow
 from tests.support.db_storages import STORAGES, claim_all, fresh, open_store
 from tests.support.kernels import tuned
 from tests.support.triton_cases import scheduled

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import PACKAGES, ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOPS = ("mcfuser", "db", "service", "deploy", "tests", "benchmarks", "examples", "docs")
@@ -76,7 +76,7 @@ def bound(node: ast.stmt) -> Iterator[str]:
 
 def resolves(parts: list[str]) -> bool:
     """A package or module of the checkout, and what it defines."""
-    at, rest = ROOT, list(parts)
+    at, rest = PACKAGES.get(parts[0], ROOT / parts[0]).parent, list(parts)
     while rest and (at / rest[0]).is_dir():
         at, rest = at / rest[0], rest[1:]
     module = at / f"{rest[0]}.py" if rest else None
@@ -114,7 +114,7 @@ def known(name: str) -> bool | None:
     parts = name.split(".")
     if name in FOREIGN or parts[-1] in SUFFIXES:
         return None
-    if parts[0] in TOPS:
+    if parts[0] in PACKAGES or parts[0] in TOPS:
         return resolves(parts)
     if parts[0] in ROOMS:
         return resolves(["mcfuser", *parts])
@@ -162,7 +162,7 @@ def test_every_name_in_a_document_exists(document: Path) -> None:
         ("`WarpGroups.early` and `knobs.knot`", ["WarpGroups.early", "knobs.knot"]),
         ("a span `over two\nlines` and then `mcfuser/tune.py`", ["mcfuser/tune.py"]),
         ("`tests/test_expr.py::test_no_such`", ["tests/test_expr.py::test_no_such"]),
-        ("run `python benchmarks/cpu.py` or `python -m service.worker`", []),
+        ("run `python benchmarks/cpu.py` or `python -m mcfuser_service.worker`", []),
         ("run `python benchmarks/bench.py`", ["benchmarks/bench.py"] * 2),
         ("[there](README.md), [not there](nowhere.md)", ["nowhere.md"]),
         ("`zoo.toml`, `report/`, `sqlite:///x/mcfuser.db`, `POST /v1/jobs`", []),

@@ -20,7 +20,7 @@ from mcfuser.graph.read import read
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.sizes import check_sizes
 from mcfuser.graph.wire import scan
-from service.settings import ServiceSettings
+from mcfuser_service.settings import ServiceSettings
 from tests.support.paths import FIXTURES
 
 FIXTURES = sorted((FIXTURES).glob("*.onnx"))

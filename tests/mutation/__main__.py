@@ -107,7 +107,8 @@ def passes(tests: list[str], folder: Path, limit: float | None) -> bool:
     test at all, where what they need is not installed: pytest gives that a code of its own."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no",
                "--cases", str(CASES), *tests]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    packages = os.pathsep.join(str(folder / top) for top in ("", "db", "service"))
+    environment = {**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         command, cwd=folder, env=environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

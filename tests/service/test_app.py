@@ -15,12 +15,12 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from db import Blobs, Storage
-from db.blobs import Incoming
 from mcfuser.errors import ModelError
 from mcfuser.tune.tuned import Tuned
-from service.app import create_app
-from service.settings import ServiceSettings
+from mcfuser_db import Blobs, Storage
+from mcfuser_db.blobs import Incoming
+from mcfuser_service.app import create_app
+from mcfuser_service.settings import ServiceSettings
 from tests.support.full import sqlite_full
 from tests.support.kernels import tuned
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from db import Storage
 from mcfuser.errors import LimitError, ModelError
-from service.claim import Interrupted
-from service.compilation import CompileRequest, CompileResult, Progress, compiled, start
-from service.compiler import Compiler
-from service.schemas import JobOptions
-from service.settings import ServiceSettings
+from mcfuser_db import Storage
+from mcfuser_service.claim import Interrupted
+from mcfuser_service.compilation import CompileRequest, CompileResult, Progress, compiled, start
+from mcfuser_service.compiler import Compiler
+from mcfuser_service.schemas import JobOptions
+from mcfuser_service.settings import ServiceSettings
 from tests.support.paths import FIXTURES
 
 MODEL = FIXTURES / "attention_where.onnx"

@@ -13,9 +13,9 @@ from onnx import TensorProto
 
 from mcfuser.errors import InputError, ModelError
 from mcfuser.graph.inspection import inspect
-from service.inspect import Inspector
-from service.problems import ProblemError
-from service.settings import ServiceSettings
+from mcfuser_service.inspect import Inspector
+from mcfuser_service.problems import ProblemError
+from mcfuser_service.settings import ServiceSettings
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH
 
@@ -62,7 +62,7 @@ def test_bad_models_are_refused_in_one_sentence(
 
 def test_the_web_process_loads_no_compiler_and_no_reader_of_models() -> None:
     heavy = ("tvm", "triton", "sympy", "onnxruntime", "torch", "onnx", "google.protobuf")
-    code = f"import sys, service.serve; print([m for m in {heavy!r} if m in sys.modules])"
+    code = f"import sys, mcfuser_service.serve; print([m for m in {heavy!r} if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"
 
@@ -85,7 +85,7 @@ class TestInspector:
         return path
 
     def test_a_model_passes_or_is_refused_in_the_child_s_words(self, tmp_path: Path) -> None:
-        inspector = self.inspector(tmp_path, "service.inspect_child", max_nodes=1)
+        inspector = self.inspector(tmp_path, "mcfuser_service.inspect_child", max_nodes=1)
         good = self.file(tmp_path, model(rows="n"))
         anyio.run(inspector, good, {"x": (2, 4)})
         with pytest.raises(ModelError, match="'n' of input 'x' is dynamic"):

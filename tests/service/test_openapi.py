@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db import Blobs, Storage
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
-from service.app import create_app
-from service.documents import KernelDocument, Problem, Report, finite
-from service.problems import KINDS
-from service.settings import ServiceSettings
+from mcfuser_db import Blobs, Storage
+from mcfuser_service.app import create_app
+from mcfuser_service.documents import KernelDocument, Problem, Report, finite
+from mcfuser_service.problems import KINDS
+from mcfuser_service.settings import ServiceSettings
 from tests.support.kernels import tuned
 from tests.support.paths import FIXTURES
 

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from mcfuser.arguments.shapes import shapes as parse_shapes
-from service.schemas import JobOptions
-from service.work import work_key
+from mcfuser_service.schemas import JobOptions
+from mcfuser_service.work import work_key
 
 
 def test_shapes_are_read() -> None:

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from mcfuser.errors import InputError
-from service.serve import serve
-from service.settings import ServiceSettings
+from mcfuser_service.serve import serve
+from mcfuser_service.settings import ServiceSettings
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
 
@@ -51,7 +51,8 @@ class Server:
                 if done():
                     return
             except httpx.TransportError:
-                pass
+                ended = None if self.process is None else self.process.poll()
+                assert ended is None, f"the server ended with exit code {ended}"
             time.sleep(0.05)
         pytest.fail("waited in vain")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mcfuser.errors import InputError
-from service.settings import read_settings
+from mcfuser_service.settings import read_settings
 
 
 def test_defaults_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from db import Blobs, Job, Order, Storage
-from db.blobs import Incoming
 from mcfuser.errors import ModelError
 from mcfuser.process.confined import Stopped
-from service import claim, worker
-from service.schemas import JobOptions
-from service.settings import ServiceSettings
+from mcfuser_db import Blobs, Job, Order, Storage
+from mcfuser_db.blobs import Incoming
+from mcfuser_service import claim, worker
+from mcfuser_service.schemas import JobOptions
+from mcfuser_service.settings import ServiceSettings
 from tests.support.full import sqlite_full
 
 
@@ -61,8 +61,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(claim, "_BEAT", 0.02)
     monkeypatch.setattr(claim, "_WRITE", 0.02)
     monkeypatch.setattr(claim, "_RENEW", 0.02)
-    monkeypatch.setattr("db.again.FIRST", 0.0)
-    monkeypatch.setattr("service.room._PAUSE", 0.01)
+    monkeypatch.setattr("mcfuser_db.again.FIRST", 0.0)
+    monkeypatch.setattr("mcfuser_service.room._PAUSE", 0.01)
     settings = ServiceSettings(data=tmp_path, job_timeout=3600, grace=0.2)
     store = Storage(settings.database_url)
     blobs = Blobs(settings.blobs)
@@ -291,7 +291,7 @@ def test_an_assignment_arrives_as_it_was_given(
         data=tmp_path, database="postgresql://me:secret@db/mcfuser", workers=3, grace=0.5,
         allowed_hosts="a.example, b.example",
     )  # fmt: skip
-    told = worker.Assignment(settings, "service.worker:load_compiler", "here:0")
+    told = worker.Assignment(settings, "mcfuser_service.worker:load_compiler", "here:0")
     line = told.to_json()
     monkeypatch.setenv("MCFUSER_WORKERS", "7")
     assert worker.Assignment.from_json(line) == told

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from db import Storage
+from mcfuser_db import Storage
 from tests.support.db_server import Missing, server
 
 STORAGES = ("file", "memory", "postgresql")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from db import Storage
+from mcfuser_db import Storage
 
 
 def sqlite_full(store: Storage, *_: object) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES: Mapping[str, Path] = {
     "mcfuser": ROOT / "mcfuser",
-    "db": ROOT / "db",
-    "service": ROOT / "service",
+    "mcfuser_db": ROOT / "db" / "mcfuser_db",
+    "mcfuser_service": ROOT / "service" / "mcfuser_service",
 }
 """What is installed, by the name that it is imported by."""
 PYTHONPATH = os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in PACKAGES.values()))

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from service import work
-from service.serve import serve
-from service.settings import ServiceSettings
+from mcfuser_service import work
+from mcfuser_service.serve import serve
+from mcfuser_service.settings import ServiceSettings
 
 if __name__ == "__main__":
     folder, port, seconds = sys.argv[1:]

@@ -12,9 +12,9 @@ from typing import Any
 
 import uvicorn
 
-from db import Blobs, Storage
-from service.app import create_app
-from service.settings import ServiceSettings
+from mcfuser_db import Blobs, Storage
+from mcfuser_service.app import create_app
+from mcfuser_service.settings import ServiceSettings
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from db import Storage
-from service.schemas import JobOptions
-from service.settings import ServiceSettings
-from service.worker import CompileFunction, Progress
+from mcfuser_db import Storage
+from mcfuser_service.schemas import JobOptions
+from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.worker import CompileFunction, Progress
 
 
 @dataclass

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from mcfuser.devices.catalogue import HOST
 from mcfuser.revision import revision
-from service.schemas import JobOptions
+from mcfuser_service.schemas import JobOptions
 
 
 def work_key(model: str, options: JobOptions) -> str:

@@ -11,17 +11,17 @@ from importlib.resources import files
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 
-from db import Blobs, Storage
 from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
-from service import jobs, kernels
-from service.http import Gate, add_handlers
-from service.inspect import Inspect, Inspector
-from service.metrics import Metrics
-from service.openapi import describe, problems, readable
-from service.queries import only
-from service.schemas import DeviceOut, Health
-from service.settings import ServiceSettings
+from mcfuser_db import Blobs, Storage
+from mcfuser_service import jobs, kernels
+from mcfuser_service.http import Gate, add_handlers
+from mcfuser_service.inspect import Inspect, Inspector
+from mcfuser_service.metrics import Metrics
+from mcfuser_service.openapi import describe, problems, readable
+from mcfuser_service.queries import only
+from mcfuser_service.schemas import DeviceOut, Health
+from mcfuser_service.settings import ServiceSettings
 
 DESCRIPTION = (
     "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "
@@ -72,7 +72,7 @@ def _rest(
     settings: ServiceSettings, store: Storage, metrics: Metrics, alive: Callable[[], int]
 ) -> APIRouter:
     router = APIRouter()
-    html = files("service").joinpath("page.html").read_text(encoding="utf-8")
+    html = files("mcfuser_service").joinpath("page.html").read_text(encoding="utf-8")
     policy = {"Content-Security-Policy": _policy(html)}
 
     @readable(

@@ -15,19 +15,19 @@ from types import FrameType
 
 import uvicorn
 
-from db import Blobs, Storage
-from db.private import make_file, make_folder, warn_if_open
 from mcfuser.errors import InputError
-from service import logs
-from service.app import create_app
-from service.hosts import is_loopback
-from service.settings import ServiceSettings
-from service.supervisor import Supervisor
+from mcfuser_db import Blobs, Storage
+from mcfuser_db.private import make_file, make_folder, warn_if_open
+from mcfuser_service import logs
+from mcfuser_service.app import create_app
+from mcfuser_service.hosts import is_loopback
+from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
 
-LOAD = "service.worker:load_compiler"
+LOAD = "mcfuser_service.worker:load_compiler"
 """The name of the function that gives a worker mcfuser's own compiler."""
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from db import Job, Storage, StorageError, is_full
+from mcfuser_db import Job, Storage, StorageError, is_full
 
 log = logging.getLogger(__name__)
 

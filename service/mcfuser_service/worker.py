@@ -18,19 +18,21 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, Self
 
-from db import Blobs, Job, LostBlob, Storage, StorageError, is_full
 from mcfuser.errors import InputError, LimitError
 from mcfuser.process.confined import Stopped
 from mcfuser.tune.tuned import Progress
-from service import logs
-from service.claim import Claim, Interrupted
-from service.documents import finite
-from service.problems import problem
-from service.room import claimed, guarded
-from service.schemas import JobOptions
-from service.settings import ServiceSettings, read_settings
+from mcfuser_db import Blobs, Job, LostBlob, Storage, StorageError, is_full
+from mcfuser_service import logs
+from mcfuser_service.claim import Claim, Interrupted
+from mcfuser_service.documents import finite
+from mcfuser_service.problems import problem
+from mcfuser_service.room import claimed, guarded
+from mcfuser_service.schemas import JobOptions
+from mcfuser_service.settings import ServiceSettings, read_settings
 
-log = logging.getLogger("service.worker")  # not __name__, which is __main__ if run by itself
+log = logging.getLogger(
+    "mcfuser_service.worker"
+)  # not __name__, which is __main__ if run by itself
 
 
 class CompiledOutput(Protocol):
@@ -48,7 +50,7 @@ CompilerFactory = Callable[[ServiceSettings], CompileFunction]
 
 def load_compiler(settings: ServiceSettings) -> CompileFunction:
     """mcfuser's own compiler, which compiles in a process that can be ended at any time."""
-    from service.compiler import Compiler as Confining
+    from mcfuser_service.compiler import Compiler as Confining
 
     return Confining(settings)
 
@@ -56,7 +58,7 @@ def load_compiler(settings: ServiceSettings) -> CompileFunction:
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a server tells a worker that it starts: the settings, the worker's name, and `load`, the
-    name of a CompilerFactory, as `service.worker:load_compiler`."""
+    name of a CompilerFactory, as `mcfuser_service.worker:load_compiler`."""
 
     settings: ServiceSettings
     load: str

@@ -17,8 +17,8 @@ import anyio.to_thread
 
 from mcfuser.errors import ModelError
 from mcfuser.process.confined import Limits, Stopped, run
-from service.problems import ProblemError, problem
-from service.settings import ServiceSettings
+from mcfuser_service.problems import ProblemError, problem
+from mcfuser_service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ _NAMED = {
 class Inspector:
     """Checks a few models at a time; others wait without holding a thread."""
 
-    def __init__(self, settings: ServiceSettings, module: str = "service.inspect_child") -> None:
+    def __init__(
+        self, settings: ServiceSettings, module: str = "mcfuser_service.inspect_child"
+    ) -> None:
         self._settings = settings
         self._module = module
         self._turns = anyio.Semaphore(settings.inspections)

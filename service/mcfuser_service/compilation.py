@@ -13,7 +13,7 @@ from mcfuser.errors import LimitError
 from mcfuser.process.confined import Confined, Limits, Stopped
 from mcfuser.tune.tuned import Progress
 
-_MODULE = "service.compile_child"
+_MODULE = "mcfuser_service.compile_child"
 
 
 @dataclass(frozen=True)

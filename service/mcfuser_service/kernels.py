@@ -8,12 +8,12 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from db import Storage
-from service.documents import finite
-from service.openapi import document, problems, readable
-from service.problems import error
-from service.queries import Word, only
-from service.schemas import KernelOut, KernelPage
+from mcfuser_db import Storage
+from mcfuser_service.documents import finite
+from mcfuser_service.openapi import document, problems, readable
+from mcfuser_service.problems import error
+from mcfuser_service.queries import Word, only
+from mcfuser_service.schemas import KernelOut, KernelPage
 
 _KEY = "^[0-9a-f]{64}$"
 

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mcfuser.errors import InputError
 from mcfuser.graph.limits import DEFAULTS, LIMITS, ModelLimits
-from service.hosts import host_of
+from mcfuser_service.hosts import host_of
 
 _PREFIX = "MCFUSER_"
 

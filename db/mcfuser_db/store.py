@@ -17,10 +17,10 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sessionmaker
 
-from db import again
-from db.again import gave_up
-from db.engine import connect, upgrade, writing
-from db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
+from mcfuser_db import again
+from mcfuser_db.again import gave_up
+from mcfuser_db.engine import connect, upgrade, writing
+from mcfuser_db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
 
 if TYPE_CHECKING:
     from mcfuser.device import Device

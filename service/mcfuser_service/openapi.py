@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service.documents import KernelDocument, Problem, Report
-from service.problems import KINDS
+from mcfuser_service.documents import KernelDocument, Problem, Report
+from mcfuser_service.problems import KINDS
 
 EVERYWHERE = (
     "malformed", "cross-origin", "wrong-host", "bad-option", "bug", "storage", "disk-full",

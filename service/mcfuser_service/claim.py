@@ -9,9 +9,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from db import Job, Storage, StorageError
-from service.problems import problem
-from service.settings import ServiceSettings
+from mcfuser_db import Job, Storage, StorageError
+from mcfuser_service.problems import problem
+from mcfuser_service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 

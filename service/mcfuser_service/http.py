@@ -18,10 +18,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from db import StorageError, is_full
-from service.hosts import host_of, is_allowed
-from service.metrics import Metrics
-from service.problems import ProblemError, problem
+from mcfuser_db import StorageError, is_full
+from mcfuser_service.hosts import host_of, is_allowed
+from mcfuser_service.metrics import Metrics
+from mcfuser_service.problems import ProblemError, problem
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from pydantic import AfterValidator, Field
 
-from service.problems import error
+from mcfuser_service.problems import error
 
 LONGEST = 1000
 """The largest number of characters of a value in a query."""

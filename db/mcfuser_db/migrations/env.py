@@ -1,4 +1,4 @@
-"""Run by Alembic, on the connection that `db.engine.upgrade` hands in, or on the database
+"""Run by Alembic, on the connection that `mcfuser_db.engine.upgrade` hands in, or on the database
 that `-x url=` names."""
 
 from __future__ import annotations
@@ -6,8 +6,8 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from db.engine import connect
-from db.models import Base
+from mcfuser_db.engine import connect
+from mcfuser_db.models import Base
 
 
 def migrate(connection: Connection) -> None:

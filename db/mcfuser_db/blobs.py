@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from db.private import make_folder, tighten
+from mcfuser_db.private import make_folder, tighten
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ABANDONED = 24 * 3600.0  # seconds; no upload takes so long

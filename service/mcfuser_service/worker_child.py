@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from service.worker import Assignment, run
+from mcfuser_service.worker import Assignment, run
 
 
 def main() -> None:

@@ -12,18 +12,18 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from db import Blobs, Job, Order, Storage
-from db.blobs import Incoming
 from mcfuser.errors import InputError
-from service.documents import finite
-from service.inspect import Inspect
-from service.metrics import Metrics
-from service.openapi import document, problems, readable
-from service.problems import ProblemError, error
-from service.queries import only
-from service.schemas import JobOptions, JobOut, JobPage, JobState
-from service.settings import ServiceSettings
-from service.work import work_key
+from mcfuser_db import Blobs, Job, Order, Storage
+from mcfuser_db.blobs import Incoming
+from mcfuser_service.documents import finite
+from mcfuser_service.inspect import Inspect
+from mcfuser_service.metrics import Metrics
+from mcfuser_service.openapi import document, problems, readable
+from mcfuser_service.problems import ProblemError, error
+from mcfuser_service.queries import only
+from mcfuser_service.schemas import JobOptions, JobOut, JobPage, JobState
+from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.work import work_key
 
 _RETRY = {"Retry-After": "1"}  # s
 _CHUNK = 1 << 20

@@ -12,8 +12,8 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from db.private import make_file
 from mcfuser.errors import InputError
+from mcfuser_db.private import make_file
 
 _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from db import Job
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.tune import tuned
+from mcfuser_db import Job
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from db import Storage
 from mcfuser.process.confined import Confined
 from mcfuser.tune.tuned import Progress
-from service.compilation import CompileRequest, CompileResult, compiled, start
-from service.schemas import JobOptions
-from service.settings import ServiceSettings
+from mcfuser_db import Storage
+from mcfuser_service.compilation import CompileRequest, CompileResult, compiled, start
+from mcfuser_service.schemas import JobOptions
+from mcfuser_service.settings import ServiceSettings
 
 
 class Compiler:

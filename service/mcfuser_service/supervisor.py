@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from db import Storage, StorageError
 from mcfuser.process.supervised import Supervised
-from service.settings import ServiceSettings
-from service.worker import Assignment
+from mcfuser_db import Storage, StorageError
+from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.worker import Assignment
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Supervisor:
             self._stop.wait(_LOOK)
 
     def _start(self, slot: _Slot, now: float) -> None:
-        slot.process = Supervised("service.worker_child", output=None, errors=None)
+        slot.process = Supervised("mcfuser_service.worker_child", output=None, errors=None)
         slot.born = now
         assignment = Assignment(self._settings, self._load, slot.name)
         slot.process.write(assignment.to_json().encode(), now + _READ)  # it fits in the pipe

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from db import Storage
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
+from mcfuser_db import Storage
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
