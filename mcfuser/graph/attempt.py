@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from tvm import relax
 
 from mcfuser.expr import Expr, Read
-from mcfuser.graph.dataflow import Dataflow, array, dtype
+from mcfuser.graph.dataflow import Dataflow, array, dtype, shape
 from mcfuser.graph.draft import Draft, DraftInput, DraftOperator
-from mcfuser.graph.views import AxisStrides, LaidOutValue, Straddle, Unliftable, dense, step
+from mcfuser.graph.views import (
+    Along,
+    Axes,
+    AxisStrides,
+    LaidOutValue,
+    Straddle,
+    Unliftable,
+    dense,
+    step,
+    within,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +60,110 @@ class Attempt:
         """
         ordinal = len(self.dimensions)
         factors = self.factors.get(ordinal, (extent,) if extent > 1 else ())
-        start = len(self.draft.sizes)
+        start = max(self.draft.sizes, default=-1) + 1
         axes = tuple(range(start, start + len(factors)))
         self.draft.sizes.update(zip(axes, factors, strict=True))
         self.dimensions.append(axes)
         return list(zip(axes, dense(factors), strict=True))
+
+
+def along_of(s: Attempt, value: relax.Expr) -> Along:
+    """The axes along each dimension of a value that the chain computes."""
+    return within(s.values[value].layout, s.draft.sizes, shape(value))
+
+
+def unify(s: Attempt, pairs: Callable[[], Iterable[tuple[Axes, Axes]]]) -> None:
+    """Makes both rows of axes of every pair the same: positions along them are the same positions.
+
+    `pairs` finds the rows anew each time. Raises Straddle where an axis of one row must be split
+    before, Unliftable where the axes must be told apart elsewhere.
+    """
+    while True:
+        different = next((p for rows in pairs() if (p := _different(s, *rows)) is not None), None)
+        if different is None:
+            return
+        _rename(s, *different)
+
+
+def _different(s: Attempt, one: Axes, two: Axes) -> tuple[int, int] | None:
+    """The innermost pair of axes that differ; None where the rows are the same."""
+    for (a, _), (b, _) in zip(reversed(one), reversed(two), strict=False):
+        if a == b:
+            continue
+        sizes = s.draft.sizes
+        large, small = (a, b) if sizes[a] > sizes[b] else (b, a)
+        if sizes[a] == sizes[b]:
+            return a, b
+        if sizes[large] % sizes[small]:
+            raise Unliftable("two values cut a dimension into parts that do not divide each other")
+        raise Straddle(large, sizes[small])
+    if len(one) != len(two):
+        raise Unliftable("a value varies along a part of a dimension alone")
+    return None
+
+
+def _rename(s: Attempt, kept: int, gone: int) -> None:
+    """Puts the axis `kept` in the place of `gone`."""
+    rows = [{*o.axes, *o.over} for o in s.draft.operators]
+    rows += [set(source.layout) for source in s.draft.sources.values()]
+    rows += [set(value.axes) for value in s.values.values()]
+    if any(kept in row and gone in row for row in rows):
+        raise Unliftable("it combines a value with its own transpose")
+
+    def renamed(axes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(kept if a == gone else a for a in axes)
+
+    def laid_out(layout: AxisStrides) -> AxisStrides:
+        return dict(zip(renamed([*layout]), layout.values(), strict=True))
+
+    s.draft.operators[:] = [
+        replace(o, axes=renamed(o.axes), over=renamed(o.over)) for o in s.draft.operators
+    ]
+    for name, source in s.draft.sources.items():
+        s.draft.sources[name] = replace(
+            source, layout=laid_out(source.layout), order=renamed(source.order)
+        )
+    for v, value in s.values.items():
+        s.values[v] = replace(value, axes=renamed(value.axes), layout=laid_out(value.layout))
+    s.dimensions[:] = [renamed(axes) for axes in s.dimensions]
+    if gone in s.batch:
+        s.batch = s.batch - {gone} | {kept}
+    del s.draft.sizes[gone]
+
+
+def merge_equal_inputs(s: Attempt) -> None:
+    """Makes one input of several that have the same elements at other axes.
+
+    Two sums over the same operand then run over one axis. Axes that must be told apart, as those of
+    a matrix and its transpose, stay as they are.
+    """
+    for one, two in combinations([*s.draft.sources], 2):
+        first, second = s.draft.sources.get(one), s.draft.sources.get(two)
+        if first is None or second is None or not first.value.same_as(second.value):
+            continue
+        strides = [sorted((n, a) for a, n in x.layout.items()) for x in (first, second)]
+        if first.offset != second.offset or not _alike(s, *strides):
+            continue
+        for (_, kept), (_, gone) in zip(*strides, strict=True):
+            if kept != gone and _uses(s, kept) == _uses(s, gone):
+                with suppress(Unliftable):
+                    _rename(s, kept, gone)
+        if s.draft.sources[one].layout == s.draft.sources[two].layout:
+            s.draft.merge(one, two)
+
+
+def _uses(s: Attempt, axis: int) -> tuple[bool, bool]:
+    """Whether some operator keeps an axis, and whether some operator reduces it."""
+    operators = s.draft.operators
+    return any(axis in o.axes for o in operators), any(axis in o.over for o in operators)
+
+
+def _alike(s: Attempt, one: Sequence[tuple[int, int]], two: Sequence[tuple[int, int]]) -> bool:
+    """Whether two inputs have axes of the same strides and extents."""
+    sizes = s.draft.sizes
+    return len(one) == len(two) and all(
+        m == n and sizes[a] == sizes[b] for (m, a), (n, b) in zip(one, two, strict=True)
+    )
 
 
 def followed_views(s: Attempt, view: LaidOutValue) -> LaidOutValue:

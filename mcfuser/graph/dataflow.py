@@ -14,11 +14,22 @@ from tvm import ir, relax, tirx
 
 from mcfuser.graph.scalar import ELEMENTWISE
 
-ValueKind = Literal["product", "view", "softmax", "elementwise", "other"]
+ValueKind = Literal["product", "view", "softmax", "norm", "reduction", "elementwise", "other"]
 # Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
+_KINDS: Mapping[str, ValueKind] = {
+    "relax.matmul": "product",
+    "relax.nn.softmax": "softmax",
+    "relax.nn.log_softmax": "softmax",
+    "relax.nn.layer_norm": "norm",
+    "relax.nn.rms_norm": "norm",
+    "relax.sum": "reduction",
+    "relax.mean": "reduction",
+    "relax.max": "reduction",
+    "relax.min": "reduction",
+}
 
 
 @dataclass(frozen=True)
@@ -87,12 +98,10 @@ def kind(v: relax.Var, value: relax.Expr) -> ValueKind:
     if extents(v) is None or not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
         return "other"
     name = value.op.name
-    if name == "relax.matmul":
-        return "product"
     if name in BIJECTIVE:
         return "view"
-    if name == "relax.nn.softmax":
-        return "softmax"
+    if name in _KINDS:
+        return _KINDS[name]
     return "elementwise" if name in ELEMENTWISE else "other"
 
 

@@ -70,6 +70,23 @@ class Draft:
             return tuple(self.sources[tensor].layout)
         return next(operator.axes for operator in self.operators if operator.out == tensor)
 
+    def merge(self, kept: str, gone: str) -> None:
+        """Makes every operator read the input `kept` where it read an equal one, `gone`."""
+
+        def leaf(node: Read | Index) -> Expr:
+            return Read(kept, ()) if isinstance(node, Read) and node.tensor == gone else node
+
+        def factors(o: DraftOperator) -> tuple[str, str] | None:
+            if o.factors is None:
+                return None
+            one, two = (kept if t == gone else t for t in o.factors)
+            return one, two
+
+        self.operators[:] = [
+            replace(o, body=rewrite(o.body, leaf), factors=factors(o)) for o in self.operators
+        ]
+        del self.sources[gone]
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -225,11 +242,18 @@ def _products(draft: Draft) -> Iterator[tuple[DraftOperator, set[int], set[int]]
 
 
 def _roles(draft: Draft) -> dict[int, str]:
-    """The role of each axis in the products, by the paper's letters: b, m, n, k or h."""
-    (first, left, right), *more = _products(draft)
+    """The role of each axis in the products, by the paper's letters: b, m, n, k or h.
+
+    Without a product, what is reduced is n and everything else m.
+    """
     seen = dict.fromkeys(
         a for operator in draft.operators for a in (*operator.axes, *operator.over)
     )
+    products = list(_products(draft))
+    if not products:
+        reduced = {a for operator in draft.operators for a in operator.over}
+        return {a: "n" if a in reduced else "m" for a in seen}
+    (first, left, right), *more = products
     roles = {}
     for a in seen:
         shared = a in left and a in right and all(a in x and a in y for _, x, y in more)

@@ -24,6 +24,7 @@ from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.read import expand, name_nodes, read
 from mcfuser.graph.refusal import refused, sentence
+from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
 
 # Operators that the importer handles outside its table of converters.
@@ -66,7 +67,7 @@ def load(
     expanded = expand(proto, known, limits)
     if expanded is not proto:
         check_sizes(expanded, limits)
-    folded = einsums(fold(expanded))
+    folded = combine_siblings(einsums(fold(expanded)))
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
     module = _simplify(_import(folded))

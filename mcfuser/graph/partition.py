@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,12 +24,18 @@ from mcfuser.graph.dataflow import (
     reachable,
     shape,
     size,
+    sources,
 )
-from mcfuser.graph.lift import FLOATS, Lifted, lift
+from mcfuser.graph.lift import Lifted, lift
+from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.views import Unliftable
 
 _EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
 _BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
+_ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction")
+"""What a chain without a product is made of, besides views."""
+_SMALLEST = 1 << 15
+"""Elements of maps below which they are left to TVM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +166,14 @@ def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
     elementwise epilogue. Chains do not overlap, and nothing inside one is read outside.
     """
     cut = _Cut(dataflow(module["main"]))
-    for pair in sorted(_pairs(cut), key=lambda p: -p.saved):
+    for pair in sorted((*_gates(cut), *_pairs(cut)), key=lambda p: -p.saved):
         _fuse(cut, pair)
     for v in cut.flow.products:
         if v not in cut.closed:
             _alone(cut, v)
+    for v in reversed(cut.flow.order):
+        if v not in cut.closed and cut.flow.kinds[v] in _ROWS and v in cut.live:
+            _without_product(cut, v)
     matches = sorted(cut.matches, key=lambda m: cut.flow.position[m.bindings[-1]])
     products = tuple(_product(cut, matches, v, peak / bandwidth) for v in cut.flow.products)
     return Partition(tuple(matches), products)
@@ -184,6 +194,79 @@ def _pairs(cut: _Cut) -> Iterator[_Pair]:
                 rounds = 1 + sum(flow.kinds[x] == "softmax" for x in inner)
                 saved = 2 * rounds * size(first) * BYTES.get(dtype(first), 4)
                 yield _Pair(first, second, inner, saved)
+
+
+def _gates(cut: _Cut) -> Iterator[_Pair]:
+    """Two products with the same left operand, whose results are combined elementwise."""
+    flow = cut.flow
+    reached = {v: reachable(flow, v, _EPILOGUE) for v in flow.products if v not in cut.closed}
+    for i, (first, after) in enumerate(reached.items()):
+        for second in [*reached][i + 1 :]:
+            if not flow.values[first].args[0].same_as(flow.values[second].args[0]):
+                continue
+            joined = next((v for v in after if v in reached[second]), None)
+            if joined is None or size(joined) != size(first):
+                continue
+            inner = computed_from(flow, joined, {*after, *reached[second]})
+            if cut.escapes(inner[:-1], set(inner)) is None and inner[-1].same_as(joined):
+                saved = 4 * size(first) * BYTES.get(dtype(first), 4)
+                after_gate = _next_product(cut, joined)
+                if after_gate is not None:
+                    yield _Pair(first, after_gate[-1], (*inner, *after_gate[:-1]), 3 * saved // 2)
+                yield _Pair(first, joined, inner[:-1], saved)
+
+
+def _next_product(cut: _Cut, v: relax.Var) -> tuple[relax.Var, ...] | None:
+    """The only product that reads a value, after the views and maps between them."""
+    path = list[relax.Var]()
+    while cut.escapes([v], set(cut.flow.readers.get(v, ()))) is None:
+        readers = cut.flow.readers.get(v, ())
+        if len(readers) != 1 or cut.flow.kinds[readers[0]] not in ("view", "product"):
+            return None
+        v = readers[0]
+        path.append(v)
+        if cut.flow.kinds[v] == "product":
+            return tuple(path)
+    return None
+
+
+def _without_product(cut: _Cut, last: relax.Var) -> None:
+    """Cuts out the values that only `last` is computed from, as many as one chain can have."""
+    members = (last,)
+    try:
+        lifted = _lifted(cut, members)
+    except Unliftable:
+        return
+    refused = set[relax.Var]()
+    while (more := _producer(cut, members, refused)) is not None:
+        grown = tuple(sorted((more, *members), key=cut.flow.position.__getitem__))
+        try:
+            lifted, members = _lifted(cut, grown), grown
+        except Unliftable:
+            refused.add(more)
+    kinds = {cut.flow.kinds[v] for v in members}
+    if kinds <= {"elementwise", "view"} and max(size(v) for v in members) < _SMALLEST:
+        return
+    saved = 2 * sum(size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
+    cut.take(members, lifted, saved)
+
+
+def _lifted(cut: _Cut, members: tuple[relax.Var, ...]) -> Lifted:
+    return lift(cut.flow, members, frozenset(cut.closed), members[-1].name)
+
+
+def _producer(
+    cut: _Cut, members: Sequence[relax.Var], refused: AbstractSet[relax.Var]
+) -> relax.Var | None:
+    """The latest value that members alone read, of a kind that may join them."""
+    inside, found = set(members), list[relax.Var]()
+    for member in members:
+        for v in sources(cut.flow.values[member]):
+            if v in inside or v in refused or v in cut.closed:
+                continue
+            if cut.flow.kinds.get(v) in (*_ROWS, "view") and cut.escapes([v], inside) is None:
+                found.append(v)
+    return max(found, key=cut.flow.position.__getitem__, default=None)
 
 
 def _fuse(cut: _Cut, pair: _Pair) -> None:

@@ -15,7 +15,9 @@ from tvm import ir, relax
 from mcfuser.graph.dataflow import Dataflow, array, shape
 
 AxisStrides = dict[int, int]
-Along = list[list[tuple[int, int]]]
+Axes = list[tuple[int, int]]
+"""The axes along a dimension, outermost first, with their strides in it."""
+Along = list[Axes]
 """For each dimension of a value, the axes along it, outermost first, with their strides in it."""
 
 

@@ -1,0 +1,97 @@
+"""Lifts matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tvm import relax
+
+from mcfuser.expr import Cast, Const, Expr, Read, call
+from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
+from mcfuser.graph.dataflow import dtype, shape
+from mcfuser.graph.draft import DraftOperator
+from mcfuser.graph.operand import FLOATS, axes_of, factor
+from mcfuser.graph.scalar import simplify
+from mcfuser.graph.views import Along, Axes, Unliftable, broadcast
+
+
+def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
+    """A matrix product of two values, each computed by the chain or read."""
+    _check(value)
+    unify(s, lambda: _shared(s, value))
+    batch, rows, columns, depth = _dimensions(s, v, value)
+    s.batch |= set(axes_of(batch))
+    first = all(o.factors is None for o in s.draft.operators)
+    operands: list[Expr] = []
+    scale = 1.0
+    for i, a in enumerate(value.args):
+        if a in s.values:
+            stored = Read(stored_tensor(s, s.values[a], "P", "W"), ())
+            operands.append(stored if dtype(a) == "float32" else Cast(stored, dtype(a)))
+            continue
+        along = [*batch, rows, depth] if i == 0 else [*batch, depth, columns]
+        role = ("left", "right")[i] if first else "outer"
+        name, number = factor(s, a, along, s.names[role])
+        operands.append(Read(name, ()))
+        scale *= number
+    along = [*batch, rows, columns]
+    layout, axes = broadcast(along, shape(v)), axes_of(along)
+    out = s.draft.fresh([s.names["first" if first else "second"]])
+    one, two = (_tensor_read(e) for e in operands)
+    s.draft.operators.append(
+        DraftOperator(out, axes, call("mul", *operands), "sum", axes_of([depth]), (one, two))
+    )
+    result = ChainValue(Read(out, ()), axes, layout)
+    return replace(result, expr=simplify("mul", result.expr, Const(scale)))
+
+
+def _check(value: relax.Call) -> None:
+    left, right = value.args
+    if len(shape(left)) < 2 or len(shape(right)) < 2:
+        raise Unliftable("an operand is a vector")
+    if dtype(left) != dtype(right) or dtype(left) not in FLOATS:
+        raise Unliftable(
+            f"it multiplies {dtype(left)} by {dtype(right)}, not floats of 16 or 32 bits"
+        )
+    if shape(left)[-1] == 1:
+        raise Unliftable("its depth is 1, so nothing is summed")
+
+
+def _shared(s: Attempt, value: relax.Call) -> Iterator[tuple[Axes, Axes]]:
+    """Axes of the two operands that are the same: the depth's, and those of batch dimensions."""
+    left, right = value.args
+    if left not in s.values or right not in s.values:
+        return
+    one, two = along_of(s, left), along_of(s, right)
+    yield one[-1], two[-2]
+    for a, b in zip(reversed(one[:-2]), reversed(two[:-2]), strict=False):
+        if a and b:
+            yield a, b
+
+
+def _dimensions(s: Attempt, v: relax.Var, value: relax.Call) -> tuple[Along, Axes, Axes, Axes]:
+    """The axes of the batch dimensions, the rows, the columns and the depth; new ones for what no
+    operand in the chain has."""
+    left, right = (along_of(s, a) if a in s.values else None for a in value.args)
+    extents, sides = shape(v), [side for side in (left, right) if side is not None]
+    batch: Along = []
+    for i in range(len(extents) - 2):
+        at = i - (len(extents) - 2)
+        known = [side[at - 2] for side in sides if len(side) >= 2 - at and side[at - 2]]
+        batch.append(known[0] if known else s.dimension(extents[i]))
+    rows = left[-2] if left is not None else s.dimension(shape(value.args[0])[-2])
+    columns = right[-1] if right is not None else s.dimension(shape(value.args[1])[-1])
+    if left is not None:
+        depth = left[-1]
+    else:
+        depth = right[-2] if right is not None else s.dimension(shape(value.args[0])[-1])
+    if not depth:
+        raise Unliftable("an operand does not vary along the depth of its product")
+    return batch, rows, columns, depth
+
+
+def _tensor_read(e: Expr) -> str:
+    inner = e.arg if isinstance(e, Cast) else e
+    assert isinstance(inner, Read)
+    return inner.tensor

@@ -1,0 +1,100 @@
+"""What an operator of a chain reads: values that the chain computes, inputs, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm import relax, tirx
+
+from mcfuser.expr import Cast, Const, Expr, Read
+from mcfuser.graph.attempt import (
+    Attempt,
+    ChainValue,
+    filled_number,
+    followed_views,
+    input_tensor,
+    stored_tensor,
+)
+from mcfuser.graph.dataflow import dtype, shape, size
+from mcfuser.graph.scalar import nodes
+from mcfuser.graph.views import Along, LaidOutValue, Unliftable, broadcast
+
+FLOATS = ("float32", "float16")
+_MORE = "FGHL"  # names of operands that have no role in a product
+_LARGEST = 60  # nodes of a body, beyond which an operand becomes a tensor of its own
+
+
+def operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
+    """An element of an operand, as an expression; `along` are the axes along the dimensions of the
+    result. Raises Unliftable where the operand's type is not one that chains have."""
+    if isinstance(a, (tirx.IntImm, tirx.FloatImm)):
+        return Const(float(a.value))
+    if a in s.values:
+        seen = s.values[a]
+        if nodes(seen.expr) > _LARGEST and dtype(a) != "bool":
+            s.values[a] = seen = replace(seen, expr=Read(stored_tensor(s, seen, "Y"), ()))
+        return seen.expr
+    filled = filled_number(a)
+    if filled is not None:
+        return Const(filled)
+    if dtype(a) not in (*FLOATS, "bool"):
+        raise Unliftable(f"an operand between its products has dtype {dtype(a)}")
+    extents = shape(a)
+    view = followed_views(
+        s, LaidOutValue(a, broadcast(along[len(along) - len(extents) :], extents))
+    )
+    order = tuple(x for axes in along for x, _ in axes if x in view.layout)
+    read = Read(input_tensor(s, view, order, _MORE), ())
+    return Cast(read, "float32") if dtype(a) == "float16" else read
+
+
+def whole(s: Attempt, a: relax.Expr) -> ChainValue:
+    """An operand with all its axes: a value of the chain, or an input whose dimensions become axes
+    of their own."""
+    if a in s.values:
+        return s.values[a]
+    along = [s.dimension(e) for e in shape(a)]
+    element = operand(s, a, along)
+    return ChainValue(
+        element, tuple(x for axes in along for x, _ in axes), broadcast(along, shape(a))
+    )
+
+
+def factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str, float]:
+    """The input that a product's operand is read from, and the product of the constant factors
+    between the two."""
+    scale = 1.0
+    extents = shape(value)
+    view = LaidOutValue(value, broadcast(along[-len(extents) :], extents))
+    while True:
+        view = followed_views(s, view)
+        if (unscaled := _unscaled(s, view)) is None:
+            break
+        view, number = unscaled
+        scale *= number
+    order = tuple(a for axes in along for a, _ in axes if a in view.layout)
+    return input_tensor(s, view, order, [name, _MORE[0]]), scale
+
+
+def _unscaled(s: Attempt, view: LaidOutValue) -> tuple[LaidOutValue, float] | None:
+    """The value that an operand is a constant multiple of, and the factor; None if it is none."""
+    v = view.value
+    value = s.flow.values.get(v) if isinstance(v, relax.Var) else None
+    if value is None or s.flow.kinds[v] != "elementwise" or v in s.closed:
+        return None
+    if value.op.name not in ("relax.multiply", "relax.divide") or len(s.flow.readers[v]) > 1:
+        return None
+    one, two = value.args
+    number = filled_number(two)
+    if number is None and value.op.name == "relax.multiply":
+        one, two, number = two, one, filled_number(one)
+    if not number or size(two) != 1 or shape(one) != shape(v) or v in s.flow.outputs:
+        return None
+    scale = float(number) if value.op.name == "relax.multiply" else 1 / float(number)
+    return replace(view, value=one), scale
+
+
+def axes_of(along: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
+    """The axes along some dimensions, outermost first."""
+    return tuple(a for axes in along for a, _ in axes)

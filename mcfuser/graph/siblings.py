@@ -1,0 +1,155 @@
+"""Makes one matrix product of several that multiply one value by constant matrices.
+
+Queries, keys and values are such siblings: one product with their weights side by side reads their
+common operand once, and takes one launch. Results that are combined elementwise before the next
+product, as a gate's, stay apart: their products share a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Einsum"})
+_SPLIT_BY_INPUT = 13
+"""The opset from which Split takes the extents as an input."""
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A product `out = x * weight`, or `out = x * weight + bias` where there is a bias.
+
+    `nodes` compute it, and `weight` [depth, columns] and `bias` [columns] are names of
+    initializers.
+    """
+
+    x: str
+    weight: str
+    bias: str | None
+    out: str
+    nodes: tuple[int, ...]
+
+
+def combine_siblings(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in which siblings are one product, whose result is split; the same model where
+    there are none."""
+    graph = proto.graph
+    weights = {t.name: t for t in graph.initializer}
+    groups = list(_groups(graph, weights))
+    if not groups:
+        return proto
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    first = {min(s.nodes[0] for s in group): group for group in groups}
+    gone = {i for group in groups for s in group for i in s.nodes}
+    nodes: list[onnx.NodeProto] = []
+    for i, node in enumerate(graph.node):
+        if i in first:
+            steps, constants = _combined(first[i], weights, opset)
+            nodes += steps
+            made.graph.initializer.extend(constants)
+        if i not in gone:
+            nodes.append(node)
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+def _groups(
+    graph: onnx.GraphProto, weights: Mapping[str, onnx.TensorProto]
+) -> Iterator[list[Sibling]]:
+    """The siblings of every value that has several."""
+    readers: dict[str, list[int]] = {}
+    for i, node in enumerate(graph.node):
+        for name in node.input:
+            readers.setdefault(name, []).append(i)
+    kept = {o.name for o in graph.output}
+    by_operand: dict[tuple[str, int, int], list[Sibling]] = {}
+    for i, node in enumerate(graph.node):
+        if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+            continue
+        weight = weights.get(node.input[1])
+        if weight is None or len(weight.dims) != 2 or node.input[0] in weights:
+            continue
+        key = (node.input[0], weight.dims[0], weight.data_type)
+        by_operand.setdefault(key, []).append(_sibling(graph, i, weights, readers, kept))
+    for siblings in by_operand.values():
+        reached = {s: _reached(graph, readers, s.out) for s in siblings}
+        apart = [
+            s
+            for s in siblings
+            if all(reached[s].isdisjoint(reached[o]) for o in siblings if o is not s)
+        ]
+        if len(apart) > 1:
+            yield apart
+
+
+def _sibling(
+    graph: onnx.GraphProto,
+    i: int,
+    weights: Mapping[str, onnx.TensorProto],
+    readers: Mapping[str, Sequence[int]],
+    kept: set[str],
+) -> Sibling:
+    """The product of a node, with the constant row that is added to it if there is one."""
+    node = graph.node[i]
+    x, weight = node.input
+    (out,) = node.output
+    columns = weights[weight].dims[1]
+    after = readers.get(out, ())
+    if len(after) == 1 and out not in kept and graph.node[after[0]].op_type == "Add":
+        add = graph.node[after[0]]
+        other = next((n for n in add.input if n != out), "")
+        if other in weights and list(weights[other].dims) == [columns]:
+            return Sibling(x, weight, other, add.output[0], (i, after[0]))
+    return Sibling(x, weight, None, out, (i,))
+
+
+def _reached(
+    graph: onnx.GraphProto, readers: Mapping[str, Sequence[int]], out: str
+) -> frozenset[int]:
+    """The nodes that a value reaches before the next product."""
+    found, names = set[int](), [out]
+    while names:
+        for i in readers.get(names.pop(), ()):
+            if i not in found and graph.node[i].op_type not in _PRODUCTS:
+                found.add(i)
+                names += graph.node[i].output
+    return frozenset(found)
+
+
+def _combined(
+    group: Sequence[Sibling], weights: Mapping[str, onnx.TensorProto], opset: int
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """The nodes of one product whose columns are those of all siblings, and their constants."""
+    name = f"{group[0].out}_siblings"
+    matrices = [numpy_helper.to_array(weights[s.weight]) for s in group]
+    columns = [m.shape[1] for m in matrices]
+    constants = [_constant(f"{name}_weight", np.concatenate(matrices, axis=1))]
+    steps = [helper.make_node("MatMul", [group[0].x, constants[0].name], [name], name)]
+    if any(s.bias is not None for s in group):
+        rows = [
+            np.zeros(n, m.dtype) if s.bias is None else numpy_helper.to_array(weights[s.bias])
+            for s, n, m in zip(group, columns, matrices, strict=True)
+        ]
+        constants.append(_constant(f"{name}_bias", np.concatenate(rows)))
+        added = f"{name}_added"
+        steps.append(helper.make_node("Add", [name, constants[1].name], [added], added))
+        name = added
+    outs, split = [s.out for s in group], f"{name}_split"
+    if opset < _SPLIT_BY_INPUT:
+        steps.append(helper.make_node("Split", [name], outs, split, axis=-1, split=columns))
+        return steps, constants
+    constants.append(_constant(f"{split}_columns", np.asarray(columns, np.int64)))
+    steps.append(helper.make_node("Split", [name, constants[-1].name], outs, split, axis=-1))
+    return steps, constants
+
+
+def _constant(name: str, array: NDArray[np.generic]) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(array), name)
