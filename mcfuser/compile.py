@@ -20,8 +20,9 @@ from mcfuser.device import Device
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import ModelPort, load
-from mcfuser.graph.partition import ChainMatch, ModelProduct, partition
+from mcfuser.graph.partition import ModelProduct, partition
 from mcfuser.graph.refusal import refused
+from mcfuser.graph.selection import ChainMatch
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, decide, pieces

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
-from mcfuser.graph.partition import ChainMatch
+from mcfuser.graph.selection import ChainMatch
 
 
 @dataclass(frozen=True, slots=True)

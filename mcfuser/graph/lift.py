@@ -86,7 +86,11 @@ def lift(
 
 def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
     for v in members:
+        if s.flow.kinds[v] == "view" and s.flow.values[v].args[0] not in s.values:
+            continue  # a view of what is read is followed where it is read
         s.values[v] = _value(s, v)
+    if members[-1] not in s.values:
+        raise Unliftable(f"'{members[-1].name}' is a view of what is read")
     merge_equal_inputs(s)
     last = members[-1]
     value = s.values[last]
@@ -114,8 +118,6 @@ def _value(s: Attempt, v: relax.Var) -> ChainValue:
         case "product":
             return lifted_product(s, v, value)
         case "view":
-            if value.args[0] not in s.values:
-                raise Unliftable(f"'{v.name}' ({s.flow.operator(v)}) is a view of what is read")
             seen = s.values[value.args[0]]
             return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
         case "softmax":

@@ -18,7 +18,8 @@ from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ChainError
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load
-from mcfuser.graph.partition import ChainMatch, partition
+from mcfuser.graph.partition import partition
+from mcfuser.graph.selection import ChainMatch
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 

@@ -15,7 +15,8 @@ from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
-from mcfuser.graph.partition import ChainMatch, Partition, partition
+from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.selection import ChainMatch
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 

@@ -1,0 +1,121 @@
+"""Regions of a module: values that might share a kernel, whatever operators compute them.
+
+Regions overlap; `mcfuser.graph.partition` chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from tvm import relax
+
+from mcfuser.chain import BYTES
+from mcfuser.graph.dataflow import (
+    ValueKind,
+    computed_from,
+    dtype,
+    reachable,
+    size,
+    sources,
+)
+from mcfuser.graph.selection import Selection
+
+EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
+BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
+ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction")
+"""What a region without a product is made of, besides views."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Values that might share a kernel, the last one its result, and the bytes that this saves.
+
+    `first` and `second` are two of its products, for messages.
+    """
+
+    members: tuple[relax.Var, ...]
+    saved: int
+    first: relax.Var
+    second: relax.Var
+
+
+def product_pairs(chosen: Selection) -> Iterator[Region]:
+    """Two products, the second of which reads what the first computes, and all between them."""
+    flow = chosen.flow
+    for first in flow.products:
+        reached = reachable(flow, first, BETWEEN)
+        for v in reached:
+            for second in flow.readers.get(v, ()):
+                if flow.kinds[second] != "product":
+                    continue
+                inner = computed_from(flow, v, reached)
+                if why := chosen.escapes(inner, {*inner, second}):
+                    chosen.reasons.setdefault(first, why)
+                    continue
+                rounds = 1 + sum(flow.kinds[x] == "softmax" for x in inner)
+                saved = 2 * rounds * size(first) * BYTES.get(dtype(first), 4)
+                yield Region((*inner, second), saved, first, second)
+
+
+def gated_pairs(chosen: Selection) -> Iterator[Region]:
+    """Two products with the same left operand whose results are combined elementwise, as in a gated
+    feed-forward block; and the same with the product that reads the result."""
+    flow = chosen.flow
+    reached = {v: reachable(flow, v, EPILOGUE) for v in flow.products if v not in chosen.closed}
+    for i, (first, after) in enumerate(reached.items()):
+        for second in [*reached][i + 1 :]:
+            if not flow.values[first].args[0].same_as(flow.values[second].args[0]):
+                continue
+            joined = next((v for v in after if v in reached[second]), None)
+            if joined is None or size(joined) != size(first):
+                continue
+            inner = computed_from(flow, joined, {*after, *reached[second]})
+            if chosen.escapes(inner[:-1], set(inner)) is None and inner[-1].same_as(joined):
+                saved = 4 * size(first) * BYTES.get(dtype(first), 4)
+                after_gate = _next_product(chosen, joined)
+                if after_gate is not None:
+                    members = (*inner, *after_gate)
+                    yield Region(members, 3 * saved // 2, first, second)
+                yield Region(inner, saved, first, second)
+
+
+def _next_product(chosen: Selection, v: relax.Var) -> tuple[relax.Var, ...] | None:
+    """The only product that reads a value, after the views and maps between them."""
+    path = list[relax.Var]()
+    while chosen.escapes([v], set(chosen.flow.readers.get(v, ()))) is None:
+        readers = chosen.flow.readers.get(v, ())
+        if len(readers) != 1 or chosen.flow.kinds[readers[0]] not in ("view", "product"):
+            return None
+        v = readers[0]
+        path.append(v)
+        if chosen.flow.kinds[v] == "product":
+            return tuple(path)
+    return None
+
+
+def next_producer(
+    chosen: Selection, members: Sequence[relax.Var], refused: AbstractSet[relax.Var]
+) -> relax.Var | None:
+    """The latest value that only `members` read, of a kind that may join them.
+
+    It is None where there is none. Those that were `refused` are left out."""
+    inside, found = set(members), list[relax.Var]()
+    for member in members:
+        for v in sources(chosen.flow.values[member]):
+            if v in inside or v in refused or v in chosen.closed:
+                continue
+            if chosen.flow.kinds.get(v) in (*ROWS, "view") and chosen.escapes([v], inside) is None:
+                found.append(v)
+    return max(found, key=chosen.flow.position.__getitem__, default=None)
+
+
+def epilogues(chosen: Selection, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
+    """The sequences of values that may follow a chain's last product in its kernel, longest
+    first."""
+    reached = [v for v in reachable(chosen.flow, last, EPILOGUE) if v not in chosen.closed]
+    for v in reversed(reached):
+        inner = computed_from(chosen.flow, v, reached)
+        if inner[0].same_as(last) and chosen.escapes(inner[:-1], set(inner)) is None:
+            yield inner

@@ -1,0 +1,100 @@
+"""The regions of a module that were chosen so far, and why others could not be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from mcfuser.chain import Chain
+from mcfuser.graph.dataflow import Dataflow
+from mcfuser.graph.lift import Lifted
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMatch:
+    """A chain of a module, and the values of the module that it reads, replaces and computes.
+
+    `arguments` are the values of its inputs that are computed at run time, `constants` the arrays
+    of the others, each in the chain's own dimensions; `shapes` are the physical shapes of all
+    inputs and outputs. `bindings` are the values that it replaces, the last one its output.
+    `saved` is the number of bytes that need not be written and read back.
+    """
+
+    chain: Chain
+    arguments: Mapping[str, relax.Expr]
+    constants: Mapping[str, NDArray[np.generic]]
+    outputs: Mapping[str, relax.Var]
+    shapes: Mapping[str, tuple[int, ...]]
+    bindings: tuple[relax.Var, ...]
+    saved: int
+
+
+@dataclass
+class Selection:
+    """The chains that were taken from a module so far.
+
+    `closed` are the values that they compute, `arguments` those that they read, and `live` those
+    that are still read. `reasons` say of products why they share no chain.
+    """
+
+    flow: Dataflow
+    matches: list[ChainMatch] = field(default_factory=list)
+    closed: set[relax.Var] = field(default_factory=set)
+    arguments: set[relax.Var] = field(default_factory=set)
+    reasons: dict[relax.Var, str] = field(default_factory=dict)
+    live: set[relax.Var] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Finds the values that are still read. A view that was lifted into a chain is read no
+        more."""
+        self.live = set(self.flow.outputs) | self.arguments
+        for v in reversed(self.flow.order):
+            readers = self.flow.readers.get(v, ())
+            if any(r in self.live and r not in self.closed for r in readers):
+                self.live.add(v)
+            if v in self.closed:
+                self.live.add(v)
+
+    def readers(self, v: relax.Var, inside: set[relax.Var]) -> tuple[relax.Var, ...]:
+        """The values outside `inside` that read `v` and are computed by no chain so far."""
+        every = self.flow.readers.get(v, ())
+        return tuple(
+            r for r in every if r in self.live and r not in self.closed and r not in inside
+        )
+
+    def escapes(self, inner: Sequence[relax.Var], inside: set[relax.Var]) -> str | None:
+        """Why a value of `inner` must be stored although only `inside` should read it."""
+        for v in inner:
+            if v in self.flow.outputs:
+                return f"'{v.name}' is an output of the model"
+            if v in self.arguments:
+                return f"'{v.name}' is also read by another chain"
+            if others := self.readers(v, inside):
+                return (
+                    f"'{v.name}' is also read by '{others[0].name}' "
+                    f"({self.flow.operator(others[0])})"
+                )
+        return None
+
+    def take(self, members: Sequence[relax.Var], lifted: Lifted, saved: int) -> None:
+        self.matches.append(
+            ChainMatch(
+                lifted.chain,
+                lifted.arguments,
+                lifted.constants,
+                lifted.outputs,
+                lifted.shapes,
+                tuple(members),
+                saved,
+            )
+        )
+        self.closed |= set(members)
+        self.arguments |= {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}
+        self.refresh()
