@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcfuser.algebra.quotient import guarded
-from mcfuser.chain import Chain, Cut, cut, intermediate_cuts, unfused_cut
+from mcfuser.chain import Chain, Cut, cut, intermediate_cuts, products, unfused_cut
 from mcfuser.device import Device
 from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty, interval
 from mcfuser.model.least import least
@@ -126,7 +126,8 @@ def decide(
     unfused_at, reasons = unfused_cut(chain), list[str]()
     fused = _tuned_cover(chain, (len(chain.operators),), search, math.inf, reasons)
     if len(unfused_at) == 1:
-        reason = f"left to TVM: {reasons[0]}" if fused is None else "one product with its epilogue"
+        kind = "one product with its epilogue" if products(chain) else "no product, one kernel"
+        reason = f"left to TVM: {reasons[0]}" if fused is None else kind
         only = (fused,) if fused is not None else ()
         return Decision(unfused_at, fused, only, (), reason)
     unfused, limit = None, math.inf

@@ -11,20 +11,19 @@ import pytest
 from numpy.typing import NDArray
 
 from mcfuser.chain import products
-from mcfuser.codegen.llvm.module import build_library
-from mcfuser.devices.cpu import probe_cpu
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.selection import ChainMatch
+from tests.support.lifted import computed
 from tests.support.naive import primfunc
 from tests.support.paths import FIXTURES
 
-SHAPES = {"attention_dynamic": {"x": (2, 16, 24), "mask": (2, 16)}}
+SHAPES = {"bert_half": {"ids": (1, 16)}, "attention_dynamic": {"x": (2, 16, 24), "mask": (2, 16)}}
 ATTENTION = sorted(p.stem for p in FIXTURES.glob("attention_*.onnx"))
 FUSED = [
     *ATTENTION, "feed_forward_relu", "feed_forward_gelu", "feed_forward_gelu_tanh",
-    "feed_forward_gated", "three_products", "product_on_the_right",
+    "three_products", "product_on_the_right",
     "softmax_over_rows",
 ]  # fmt: skip
 SINGLE = ["linear_transposed", "escaping"]
@@ -55,25 +54,12 @@ def naive(match: ChainMatch, index: int) -> Replacement:
     return Replacement(match, (kernel,))
 
 
-def run(library: bytes, values: list[NDArray[Any]], folder: Path) -> list[NDArray[Any]]:
-    import tvm
-    from tvm import relax
-
-    path = folder / "module.so"
-    path.write_bytes(library)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    result = machine["main"](*[tvm.runtime.tensor(v) for v in values])
-    return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]
-
-
 def check(name: str, folder: Path) -> Partition:
     """Compares the module, every chain computed by its own operators, with onnxruntime."""
     loaded, cut = given(name)
     values = feeds(loaded, name)
     replacements = [naive(f, i) for i, f in enumerate(cut.matches)]
-    results = run(
-        build_library(install(loaded.module, replacements), probe_cpu()), [*values.values()], folder
-    )
+    results = computed(install(loaded.module, replacements), [*values.values()], folder)
     model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {}))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for ours, theirs in zip(results, session.run(None, values), strict=True):
@@ -108,8 +94,10 @@ def test_views_around_attention_cost_nothing() -> None:
     match = chain_of(cut, 2)
     left, outer, out = (match.chain.tensor(t) for t in ("A", "D", match.chain.outputs[0]))
     assert match.chain.shape("A") == (2, 3, 16, 8)
-    assert left.strides == outer.strides == out.strides == (384, 8, 24, 1)
-    assert match.shapes["A"] == match.shapes[match.chain.outputs[0]] == (2, 16, 24)
+    assert left.strides == outer.strides == (1152, 8, 72, 1)  # of one product's 72 columns
+    assert sorted(match.chain.tensor(t).offset for t in "ABD") == [0, 24, 48]
+    assert out.strides == (384, 8, 24, 1)
+    assert match.shapes["A"] == (2, 16, 72) and match.shapes[match.chain.outputs[0]] == (2, 16, 24)
     assert [str(o) for o in match.chain.operators] == [
         "C[b, a, m, n] = sum[k] A[b, a, m, k] * B[b, a, n, k]",
         f"X[b, a, m, n] = C[b, a, m, n] * {1 / float(np.float32(8**0.5))!r} + F[b, n]",
@@ -159,21 +147,36 @@ def test_a_row_without_keys_is_guarded_by_its_sum() -> None:
 
 
 def test_equal_blocks_are_equal_chains() -> None:
-    _, cut = given("attention_divide_after")
-    singles = [m.chain for m in cut.matches if len(products(m.chain)) == 1]
-    assert len(singles) == 3
-    assert len({c.key for c in singles}) == 1
-    assert len({c.name for c in singles}) == 3
+    _, cut = given("bert_half")
+    norms = [m.chain for m in cut.matches if not products(m.chain)][1:]  # not the embeddings' one
+    assert len(norms) == 2
+    assert len({c.key for c in norms}) == 1
+    assert len({c.name for c in norms}) == 2
 
 
 def test_the_larger_saving_wins_and_the_other_is_told_so() -> None:
     _, cut = given("three_products")
     assert [p.chain for p in cut.products] == [0, 0, 1]
     assert cut.matches[0].saved == 2 * 16 * 48 * 4
-    _, cut = given("feed_forward_gated")
-    gate, up, down = cut.products
-    assert sorted((gate.chain, up.chain, down.chain)) == [0, 1, 1]
-    assert "is in one that saves" in next(p.reason for p in cut.products if p.chain == 0)
+
+
+def test_a_gate_and_the_product_after_it_share_a_chain(tmp_path: Path) -> None:
+    cut = check("feed_forward_gated", tmp_path)
+    (match,) = cut.matches
+    assert [o.out for o in products(match.chain)] == ["C", "E", "E1"]
+    first, second = (match.chain.operator(t) for t in "CE")
+    assert first.over == second.over == ("k",)  # both sum over one axis of one input
+    assert match.chain.inputs[0] == "A" and "A" in str(first.body) and "A" in str(second.body)
+    assert match.saved == 3 * 2 * 32 * 40 * 4
+    assert [p.reason for p in cut.products] == [None] * 3
+
+
+def test_a_norm_that_no_product_computes_is_a_chain(tmp_path: Path) -> None:
+    cut = check("normalization_spelled_out", tmp_path)
+    (match,) = cut.matches
+    assert [(o.reduce, o.over) for o in match.chain.operators] == [
+        ("sum", ("n",)), ("none", ()), ("sum", ("n",)), ("none", ()),
+    ]  # fmt: skip
 
 
 def test_a_value_that_escapes_forbids_the_chain_and_is_named() -> None:
@@ -202,6 +205,8 @@ def test_phi_is_flops_per_byte_against_the_device() -> None:
         assert first.mbci is mbci
 
 
-def test_a_model_without_products_has_no_chains(tmp_path: Path) -> None:
+def test_reductions_of_several_dimensions_share_a_chain(tmp_path: Path) -> None:
     cut = check("no_product", tmp_path)
-    assert cut == Partition((), ())
+    (match,) = cut.matches
+    assert cut.products == ()
+    assert [o.over for o in match.chain.operators if o.reduce != "none"] == [("p",), ("p",), ("n",)]

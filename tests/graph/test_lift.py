@@ -1,0 +1,153 @@
+"""Any map, reduction, norm or product becomes operators that compute what the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from mcfuser.graph.assemble import Installed, Replacement, install
+from mcfuser.graph.dataflow import dataflow
+from mcfuser.graph.lift import Lifted, lift
+from mcfuser.graph.load import Loaded, load
+from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.views import Unliftable
+from tests.support.lifted import computed
+from tests.support.naive import primfunc
+from tests.support.nets import Net
+
+Build = Callable[[Net], str]
+
+
+def lifted(build: Build) -> tuple[onnx.ModelProto, Loaded, Lifted, ChainMatch]:
+    """A model, and one chain of all that it computes."""
+    net = Net()
+    model = net.model(build(net))
+    loaded = load(model.SerializeToString(), {})
+    flow = dataflow(loaded.module["main"])
+    members = tuple(v for v in flow.order if flow.kinds[v] != "other")
+    done = lift(flow, members, frozenset(), "whole")
+    match = ChainMatch(
+        done.chain, done.arguments, done.constants, done.outputs, done.shapes, members, 0
+    )
+    return model, loaded, done, match
+
+
+def x(n: Net, *shape: int, name: str = "x") -> str:
+    return n.input(name, *(shape or (2, 6, 8)))
+
+
+def rms(n: Net) -> str:
+    value = x(n)
+    mean = n.op("ReduceMean", n.op("Mul", value, value), axes=[-1])
+    root = n.op("Sqrt", n.op("Add", mean, n.const(1e-5)))
+    return n.op("Mul", n.op("Div", value, root), n.weight(8))
+
+
+def heads_summed(n: Net) -> str:
+    product = n.op("MatMul", x(n), n.weight(8, 12))
+    apart = n.op("Transpose", n.op("Reshape", product, n.ints(2, 6, 3, 4)), perm=[0, 2, 1, 3])
+    return n.op("ReduceSum", apart, n.ints(2), keepdims=0)
+
+
+def both_computed(n: Net) -> str:
+    left = n.op("MatMul", x(n), n.weight(8, 4))
+    right = n.op("MatMul", x(n, 2, 5, 8, name="y"), n.weight(8, 4))
+    return n.op("MatMul", left, n.op("Transpose", right, perm=[0, 2, 1]))
+
+
+def joined(n: Net) -> str:
+    """Values whose dimensions are cut in different places meet."""
+    one = n.op("Reshape", n.op("Tanh", x(n)), n.ints(2, 48))
+    two = n.op("Reshape", n.op("Neg", x(n, 2, 3, 16, name="y")), n.ints(2, 48))
+    return n.op("Add", one, two)
+
+
+def norm_product(n: Net) -> str:
+    normal = n.op("LayerNormalization", x(n), n.weight(8), n.weight(8), axis=-1)
+    return n.op("Relu", n.op("MatMul", normal, n.weight(8, 10)))
+
+
+MODELS: dict[str, Build] = {
+    "softmax of the first dimension": lambda n: n.op("Softmax", n.op("Exp", x(n)), axis=0),
+    "softmax of a middle dimension": lambda n: n.op("Softmax", x(n), axis=1),
+    "logarithm of a softmax": lambda n: n.op("LogSoftmax", n.op("Mul", x(n), x(n, 8, name="y"))),
+    "mean of two dimensions": lambda n: n.op("ReduceMean", x(n), axes=[0, 2], keepdims=0),
+    "maximum": lambda n: n.op("ReduceMax", n.op("Neg", x(n)), axes=[1], keepdims=0),
+    "minimum, kept": lambda n: n.op("Sub", x(n), n.op("ReduceMin", "x", axes=[1], keepdims=1)),
+    "sum of squares": lambda n: n.op("ReduceSumSquare", x(n), axes=[2], keepdims=0),
+    "layer norm of two dimensions": lambda n: n.op(
+        "LayerNormalization", x(n), n.weight(6, 8), n.weight(6, 8), axis=1
+    ),
+    "root-mean-square norm": rms,
+    "broadcast both ways": lambda n: n.op("Add", x(n, 6, 1), x(n, 2, 1, 8, name="y")),
+    "a product's heads summed": heads_summed,
+    "both operands computed": both_computed,
+    "dimensions cut apart": joined,
+    "norm and product": norm_product,
+    "a norm after a product": lambda n: n.op(
+        "Softmax", n.op("Add", n.op("MatMul", x(n), n.weight(8, 5)), x(n, 2, 6, 5, name="y"))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_lifted_means_the_same(name: str, tmp_path: Path) -> None:
+    model, loaded, _, match = lifted(MODELS[name])
+    rng = np.random.default_rng(0)
+    feeds = {p.name: rng.standard_normal(p.shape).astype(p.dtype) for p in loaded.inputs}
+    kernel = Installed("kernel", match.chain, primfunc(match.chain, match.shapes))
+    module = install(loaded.module, [Replacement(match, (kernel,))])
+    (ours,) = computed(module, [*feeds.values()], tmp_path)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (theirs,) = session.run(None, feeds)
+    assert ours.shape == np.shape(theirs)
+    assert np.linalg.norm(ours - theirs) <= 2e-6 * np.linalg.norm(theirs)
+
+
+def test_axes_of_values_that_meet_become_the_same() -> None:
+    *_, done, _ = lifted(joined)
+    assert [a.extent for a in done.chain.axes] == [96]  # both are dense
+
+
+def test_one_operand_read_by_two_sums_is_one_input() -> None:
+    def build(n: Net) -> str:
+        value = x(n)
+        highest = n.op("ReduceMax", value, axes=[2])
+        return n.op("Sub", highest, n.op("ReduceMean", value, axes=[2]))
+
+    *_, done, _ = lifted(build)
+    assert len(done.chain.inputs) == 1
+    assert len({o.over for o in done.chain.operators if o.over}) == 1
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (
+            lambda n: n.op("Add", x(n, 8, 8), n.op("Transpose", n.op("Neg", "x"), perm=[1, 0])),
+            "",
+        ),
+        (lambda n: n.op("ReduceSum", n.op("Neg", x(n)), keepdims=0), "to one number"),
+        (lambda n: n.op("Reshape", x(n), n.ints(96)), "view of what is read"),
+    ],
+)
+def test_what_cannot_be_lifted_says_why(build: Build, reason: str) -> None:
+    if not reason:
+        lifted(build)  # a transpose that is read stays an input of its own
+        return
+    with pytest.raises(Unliftable, match=reason):
+        lifted(build)
+
+
+def test_a_value_and_its_transpose_do_not_share_axes() -> None:
+    def build(n: Net) -> str:
+        product = n.op("MatMul", x(n, 8, 8), n.weight(8, 8))
+        return n.op("Add", product, n.op("Transpose", product, perm=[1, 0]))
+
+    with pytest.raises(Unliftable, match="its own transpose"):
+        lifted(build)
