@@ -38,7 +38,8 @@ THROUGH: dict[str, str] = {
     "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
     # models as a whole are imported, cut, compiled and run
     "graph/test_partition.py": "graph/idiom graph/regions graph/selection",
-    "graph/test_lift.py": "graph/attempt graph/draft graph/multiply graph/operand graph/reduce",
+    "graph/test_lift.py": """
+        graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_fold.py": "graph/constants graph/evaluate",
     "graph/test_limits.py": """
         graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes

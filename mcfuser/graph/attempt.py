@@ -9,9 +9,10 @@ from itertools import combinations
 
 from tvm import relax
 
-from mcfuser.expr import Expr, Read
+from mcfuser.chain import LOWEST
+from mcfuser.expr import Expr, Read, call
 from mcfuser.graph.dataflow import Dataflow, array, dtype, shape
-from mcfuser.graph.draft import Draft, DraftInput, DraftOperator
+from mcfuser.graph.draft import Draft, DraftInput, DraftOperator, moved
 from mcfuser.graph.views import (
     Along,
     Axes,
@@ -27,11 +28,27 @@ from mcfuser.graph.views import (
 
 @dataclass(frozen=True, slots=True)
 class ChainValue:
-    """A value that the chain computes: its expression, its axes, and their strides in the value."""
+    """A value that the chain computes: its expression, its axes, and their strides in the value.
+
+    Where there is a condition `shown`, the value is the lowest number outside of it; where there is
+    a condition `nonzero`, it is zero outside of that. The expression does not say so.
+    """
 
     expr: Expr
     axes: tuple[int, ...]
     layout: AxisStrides
+    shown: Expr | None = None
+    nonzero: Expr | None = None
+
+    @property
+    def plain(self) -> ChainValue:
+        """The same value, whose expression says what it is outside of conditions."""
+        e = self.expr
+        if self.shown is not None:
+            e = call("select", self.shown, e, LOWEST)
+        if self.nonzero is not None:
+            e = call("select", self.nonzero, e, 0.0)
+        return replace(self, expr=e, shown=None, nonzero=None)
 
 
 @dataclass
@@ -117,14 +134,27 @@ def _rename(s: Attempt, kept: int, gone: int) -> None:
         return dict(zip(renamed([*layout]), layout.values(), strict=True))
 
     s.draft.operators[:] = [
-        replace(o, axes=renamed(o.axes), over=renamed(o.over)) for o in s.draft.operators
+        replace(
+            o,
+            axes=renamed(o.axes),
+            over=renamed(o.over),
+            body=moved(o.body, kept, gone),
+            domain=o.domain and moved(o.domain, kept, gone),
+        )
+        for o in s.draft.operators
     ]
     for name, source in s.draft.sources.items():
         s.draft.sources[name] = replace(
             source, layout=laid_out(source.layout), order=renamed(source.order)
         )
     for v, value in s.values.items():
-        s.values[v] = replace(value, axes=renamed(value.axes), layout=laid_out(value.layout))
+        s.values[v] = ChainValue(
+            moved(value.expr, kept, gone),
+            renamed(value.axes),
+            laid_out(value.layout),
+            value.shown and moved(value.shown, kept, gone),
+            value.nonzero and moved(value.nonzero, kept, gone),
+        )
     s.dimensions[:] = [renamed(axes) for axes in s.dimensions]
     if gone in s.batch:
         s.batch = s.batch - {gone} | {kept}
@@ -225,6 +255,7 @@ def stored_tensor(s: Attempt, value: ChainValue, *names: str) -> str:
     Where no operator writes it yet, one is added, whose result has the first of `names` that is
     free.
     """
+    value = value.plain
     if isinstance(value.expr, Read) and value.expr.tensor in written_tensors(s):
         return value.expr.tensor
     out = s.draft.fresh(names)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from mcfuser.chain import Axis, Chain, Operator, Reducer, Tensor
-from mcfuser.expr import Affine, Expr, Index, Read, axis, rewrite
+from mcfuser.expr import Affine, Expr, Index, Read, axis, rewrite, walk
 from mcfuser.graph.views import AxisStrides, dense
 
 _MORE = {"b": "acdefg", "m": "ijl", "n": "pqr", "k": "stu", "h": "vwxyz"}
@@ -40,7 +40,10 @@ class DraftInput:
 
 @dataclass(frozen=True, slots=True)
 class DraftOperator:
-    """An operator of the chain; `factors` are the two tensors that a matrix product reads."""
+    """An operator of the chain; `factors` are the two tensors that a matrix product reads.
+
+    Positions in `body` and `domain` name axes by their numbers.
+    """
 
     out: str
     axes: tuple[int, ...]
@@ -48,6 +51,22 @@ class DraftOperator:
     reduce: Reducer = "none"
     over: tuple[int, ...] = ()
     factors: tuple[str, str] | None = None
+    domain: Expr | None = None
+
+
+def position(a: int) -> Index:
+    """The position along an axis of a draft."""
+    return Index(str(a))
+
+
+def positions(e: Expr | None) -> set[int]:
+    """The axes whose positions an expression of a draft uses."""
+    return {int(node.axis) for node in walk(e) if isinstance(node, Index)} if e else set()
+
+
+def moved(e: Expr, kept: int, gone: int) -> Expr:
+    """The expression with positions along `kept` in place of those along `gone`."""
+    return rewrite(e, lambda node: position(kept) if node == position(gone) else node)
 
 
 @dataclass
@@ -121,7 +140,7 @@ def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
         tuple(_operator(operator, dims, letters) for operator in draft.operators),
     )
     constants = {
-        t: _laid_out(s, dims[t], draft.sizes)
+        t: laid_out(s, dims[t], draft.sizes)
         for t, s in draft.sources.items()
         if s.array is not None
     }
@@ -132,7 +151,8 @@ def _operator(
     operator: DraftOperator, dims: Mapping[str, tuple[int, ...]], letters: Mapping[int, str]
 ) -> Operator:
     def leaf(node: Read | Index) -> Expr:
-        assert isinstance(node, Read)
+        if isinstance(node, Index):
+            return Index(letters[int(node.axis)])
         indices = tuple(axis(letters[a]) for a in dims[node.tensor])
         return Read(node.tensor, indices or (Affine((), 0),))
 
@@ -142,6 +162,7 @@ def _operator(
         rewrite(operator.body, leaf),
         operator.reduce,
         tuple(letters[a] for a in operator.over),
+        rewrite(operator.domain, leaf) if operator.domain is not None else None,
     )
 
 
@@ -158,7 +179,7 @@ def _input(draft: Draft, name: str, dims: tuple[int, ...], letters: Mapping[int,
     return Tensor(name, shape, source.dtype, strides=strides, offset=source.offset)
 
 
-def _laid_out(
+def laid_out(
     source: DraftInput, dims: tuple[int, ...], sizes: Mapping[int, int]
 ) -> NDArray[np.generic]:
     """The array of a constant, dense, with the dimensions `dims`."""
@@ -186,6 +207,9 @@ def _merged(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
 def _mergeable(draft: Draft, out: AxisStrides, one: int, two: int) -> bool:
     """Whether axis `two` directly follows axis `one` in every operator, and in the memory of every
     value (constants can be stored anew)."""
+    for operator in draft.operators:
+        if {one, two} & (positions(operator.body) | positions(operator.domain)):
+            return False
     layouts = [(s.layout, s.array is not None) for s in draft.sources.values()]
     for layout, constant in [*layouts, (out, False)]:
         if (one in layout) != (two in layout):
@@ -223,7 +247,7 @@ def _fused(source: DraftInput, one: int, two: int, sizes: Mapping[int, int]) -> 
     array, layout = source.array, source.layout
     if array is not None and layout[one] != layout[two] * sizes[two]:
         dims = tuple(source.order)
-        array = _laid_out(source, dims, sizes)
+        array = laid_out(source, dims, sizes)
         layout = dict(zip(dims, dense(array.shape), strict=True))
         source = replace(source, array=array, offset=0)
     order = tuple(a for a in source.order if a != two)

@@ -29,10 +29,11 @@ from mcfuser.graph.attempt import (
     stored_tensor,
     unify,
 )
+from mcfuser.graph.condition import MASKED
 from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
 from mcfuser.graph.draft import finish
 from mcfuser.graph.multiply import lifted_product
-from mcfuser.graph.operand import FLOATS, axes_of, operand
+from mcfuser.graph.operand import FLOATS, axes_of, operand, shown_where
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
 from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.views import Along, Axes, Straddle, Unliftable, broadcast, forward
@@ -145,6 +146,8 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     for d, extent in enumerate(extents):
         if extent > 1 and not along[d] and any(_varies(s, a, d - len(extents)) for a in value.args):
             along[d] = s.dimension(extent)
+    if (masked := _masked(s, value, along)) is not None:
+        return replace(masked, layout=broadcast(along, extents))
     operands = [operand(s, a, along) for a in value.args]
     if value.op.name == "relax.astype" and dtype(value.args[0]) == "bool":
         operands = [call("select", operands[0], 1.0, 0.0)]
@@ -154,6 +157,27 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     known = [s.values[a].axes for a in inner]
     order = next((row for row in known if set(row) == set(axes)), axes)
     return ChainValue(ELEMENTWISE[value.op.name](*operands), order, broadcast(along, extents))
+
+
+def _masked(s: Attempt, value: relax.Call, along: Along) -> ChainValue | None:
+    """The result of adding a constant mask to a value of the chain, or of choosing by one between
+    that value and a number; None for any other operator."""
+    name, args = value.op.name, list(value.args)
+    if name == "relax.where" and (number := filled_number(args[2])) is not None:
+        mask, x = args[:2]
+        if number > MASKED:
+            return None
+    elif name == "relax.add":
+        x, mask = args if args[0] in s.values else args[::-1]
+    else:
+        return None
+    if x not in s.values or {a for row in along for a, _ in row} != set(s.values[x].axes):
+        return None
+    condition = shown_where(s, mask, along)
+    if condition is None or s.values[x].nonzero is not None:
+        return None
+    shown = s.values[x].shown
+    return replace(s.values[x], shown=condition if shown is None else call("and", shown, condition))
 
 
 def _shared(s: Attempt, inner: Sequence[relax.Expr], rank: int) -> Iterator[tuple[Axes, Axes]]:

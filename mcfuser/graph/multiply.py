@@ -24,10 +24,12 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     s.batch |= set(axes_of(batch))
     first = all(o.factors is None for o in s.draft.operators)
     operands: list[Expr] = []
-    scale = 1.0
+    scale, domain = 1.0, None
     for i, a in enumerate(value.args):
         if a in s.values:
-            stored = Read(stored_tensor(s, s.values[a], "P", "W"), ())
+            inner = s.values[a] if s.values[a].shown is None else s.values[a].plain
+            domain = _both(domain, inner.nonzero)
+            stored = Read(stored_tensor(s, replace(inner, nonzero=None), "P", "W"), ())
             operands.append(stored if dtype(a) == "float32" else Cast(stored, dtype(a)))
             continue
         along = [*batch, rows, depth] if i == 0 else [*batch, depth, columns]
@@ -40,7 +42,9 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     out = s.draft.fresh([s.names["first" if first else "second"]])
     one, two = (_tensor_read(e) for e in operands)
     s.draft.operators.append(
-        DraftOperator(out, axes, call("mul", *operands), "sum", axes_of([depth]), (one, two))
+        DraftOperator(
+            out, axes, call("mul", *operands), "sum", axes_of([depth]), (one, two), domain
+        )
     )
     result = ChainValue(Read(out, ()), axes, layout)
     return replace(result, expr=simplify("mul", result.expr, Const(scale)))
@@ -89,6 +93,12 @@ def _dimensions(s: Attempt, v: relax.Var, value: relax.Call) -> tuple[Along, Axe
     if not depth:
         raise Unliftable("an operand does not vary along the depth of its product")
     return batch, rows, columns, depth
+
+
+def _both(one: Expr | None, two: Expr | None) -> Expr | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return call("and", one, two)
 
 
 def _tensor_read(e: Expr) -> str:

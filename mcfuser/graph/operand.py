@@ -16,7 +16,9 @@ from mcfuser.graph.attempt import (
     input_tensor,
     stored_tensor,
 )
-from mcfuser.graph.dataflow import dtype, shape, size
+from mcfuser.graph.condition import condition
+from mcfuser.graph.dataflow import array, dtype, shape, size
+from mcfuser.graph.draft import DraftInput, laid_out, position
 from mcfuser.graph.scalar import nodes
 from mcfuser.graph.views import Along, LaidOutValue, Unliftable, broadcast
 
@@ -31,7 +33,7 @@ def operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     if isinstance(a, (tirx.IntImm, tirx.FloatImm)):
         return Const(float(a.value))
     if a in s.values:
-        seen = s.values[a]
+        seen = s.values[a].plain
         if nodes(seen.expr) > _LARGEST and dtype(a) != "bool":
             s.values[a] = seen = replace(seen, expr=Read(stored_tensor(s, seen, "Y"), ()))
         return seen.expr
@@ -49,11 +51,33 @@ def operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     return Cast(read, "float32") if dtype(a) == "float16" else read
 
 
+def shown_where(s: Attempt, a: relax.Expr, along: Along) -> Expr | None:
+    """The condition on positions that a constant mask is; None where it is none.
+
+    The mask varies along two dimensions of the result, each of them one axis.
+    """
+    if isinstance(a, (tirx.IntImm, tirx.FloatImm)) or a in s.values:
+        return None
+    extents = shape(a)
+    if array(a) is None and not isinstance(a, relax.Var):
+        return None
+    view = followed_views(
+        s, LaidOutValue(a, broadcast(along[len(along) - len(extents) :], extents))
+    )
+    mask, axes = array(view.value), tuple(view.layout)
+    if mask is None or len(axes) != 2:
+        return None
+    rows, columns = sorted(axes, key=lambda x: -view.layout[x])
+    source = DraftInput(view.value, view.layout, view.offset, axes, dtype(view.value), mask)
+    dense = laid_out(source, (rows, columns), s.draft.sizes)
+    return condition(dense, position(rows).axis, position(columns).axis)
+
+
 def whole(s: Attempt, a: relax.Expr) -> ChainValue:
     """An operand with all its axes: a value of the chain, or an input whose dimensions become axes
     of their own."""
     if a in s.values:
-        return s.values[a]
+        return s.values[a].plain
     along = [s.dimension(e) for e in shape(a)]
     element = operand(s, a, along)
     return ChainValue(

@@ -48,7 +48,11 @@ def lifted_reduction(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
 
 def lifted_softmax(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """A softmax, or its logarithm, over one dimension."""
+    logarithm = value.op.name == "relax.nn.log_softmax"
     x = whole(s, value.args[0])
+    shown = None if logarithm else _shown(s, value.args[0])
+    if shown is not None:
+        x = replace(s.values[value.args[0]], shown=None)
     extents = shape(value.args[0])
     along = within(x.layout, s.draft.sizes, extents)
     over, kept = _parted(x, along, extents, _dimensions([value.attrs.axis], len(extents)))
@@ -56,14 +60,19 @@ def lifted_softmax(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     r, p, z = (s.draft.fresh([letter]) for letter in "RPZ")
     highest, total = Read(r, ()), Read(z, ())
     s.draft.operators += [
-        DraftOperator(r, kept, scores, "max", over),
+        DraftOperator(r, kept, scores, "max", over, domain=shown),
         DraftOperator(p, x.axes, call("exp", call("sub", scores, highest))),
-        DraftOperator(z, kept, Read(p, ()), "sum", over),
+        DraftOperator(z, kept, Read(p, ()), "sum", over, domain=shown),
     ]
-    if value.op.name == "relax.nn.log_softmax":
+    if logarithm:
         shifted = call("sub", scores, highest)
         return replace(x, expr=call("sub", shifted, call("log", total)))
-    return replace(x, expr=call("div", Read(p, ()), total))
+    return replace(x, expr=call("div", Read(p, ()), total), nonzero=shown)
+
+
+def _shown(s: Attempt, a: relax.Expr) -> Expr | None:
+    """The condition outside which a value of the chain is the lowest number."""
+    return s.values[a].shown if a in s.values else None
 
 
 def lifted_norm(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from mcfuser.chain import Chain, Operator
+from mcfuser.chain import LOWEST, Chain, Operator
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -45,6 +45,9 @@ def _compute(chain: Chain, o: Operator, tensors: Mapping[str, te.Tensor]) -> te.
     def body(*at: Any) -> Any:
         axes = dict(zip(o.axes, at, strict=True)) | at_over
         value = _value(chain, o.body, axes, tensors)
+        if o.domain is not None:
+            outside = tirx.const(LOWEST if o.reduce == "max" else 0.0, "float32")
+            value = tirx.if_then_else(_value(chain, o.domain, axes, tensors), value, outside)
         if o.reduce == "none":
             return value
         return (te.sum if o.reduce == "sum" else te.max)(value, axis=list(over.values()))
