@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mcfuser.backend import Kernel
-from mcfuser.backends.cpu.backend import CPU
 from mcfuser.backends.cpu import runner
+from mcfuser.backends.cpu.backend import CPU
 from mcfuser.backends.cpu.runner import _own_core
 from mcfuser.chain import attention, from_json, parts
 from mcfuser.codegen.tensorir import generate, to_record
