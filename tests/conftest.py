@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
@@ -18,6 +19,7 @@ from tests.support.paths import PYTHONPATH
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")])
 )  # processes that tests start run this checkout, whichever is installed
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")  # idle threads leave the cores to others
 
 _TVM = importlib.util.find_spec("tvm") is not None
 """Without it, as on a machine that has a GPU and no more, the tests that need none run."""
@@ -37,9 +39,11 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests ask a compiled module whether it is right; steady times would take seconds each."""
+    """Tests ask a compiled module, and a kernel, whether it is right; steady times would take
+    seconds each."""
     if not _TVM:
         return
+    monkeypatch.setattr(CpuBackend, "runner", "tests.support.hasty_cpu")
     for name, value in (("_ROUNDS", 1), ("_REST", 0.0), ("_WARM", 0.0), ("_COUNTED", 0.0)):
         monkeypatch.setattr(f"mcfuser.graph.check.{name}", value)
 

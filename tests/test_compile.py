@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,7 +18,7 @@ from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.check import check
 from mcfuser.measure.rounds import MARGIN
-from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
+from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
@@ -31,13 +34,20 @@ def compiled(name: str, cache: Cache, shapes=None) -> tuple[CompiledModel, bytes
     return compile_model(model, CPU, cache, QUICK, shapes or {}), model
 
 
+@lru_cache
+def once(name: str) -> tuple[CompiledModel, Mapping[str, Tuned]]:
+    """A model compiled with an empty cache, and what is in the cache then: for several tests."""
+    cache = MemoryCache()
+    return compiled(name, cache)[0], MappingProxyType(cache.kept)
+
+
 @pytest.mark.parametrize(
     "name",
     ["attention_where", "attention_nan_guard", "feed_forward_gelu", "three_products",
      "attention_split", "no_product", "escaping"],
 )  # fmt: skip
 def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
-    artifact, model = compiled(name, MemoryCache())
+    artifact, model = once(name)[0], (FIXTURES / f"{name}.onnx").read_bytes()
     (tmp_path / "module.so").write_bytes(artifact.module)
     result = check(tmp_path, model, {})
     assert result.error <= 1e-5
@@ -59,9 +69,8 @@ def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
 
 
 def test_a_warm_cache_answers_without_measuring() -> None:
-    cache = MemoryCache()
-    first, _ = compiled("attention_where", cache)
-    kept = dict(cache.kept)
+    first, kept = once("attention_where")
+    cache = MemoryCache(dict(kept))
     second, _ = compiled("attention_where", cache)
     assert cache.kept == kept
     assert [c["key"] for c in first.report["chains"]] == [c["key"] for c in second.report["chains"]]
@@ -93,9 +102,8 @@ def test_every_kernel_of_a_report_is_found_over_http(tmp_path: Path) -> None:
 
 
 def test_a_model_tuned_again_searches_every_chain_once() -> None:
-    cache = MemoryCache()
-    compiled("attention_where", cache)
-    kept = dict(cache.kept)
+    kept = once("attention_where")[1]
+    cache = MemoryCache(dict(kept))
     model = (FIXTURES / "attention_where.onnx").read_bytes()
     again = compile_model(model, CPU, cache, replace(QUICK, retune=True), {})
     used = {k["key"] for c in again.report["chains"] for k in c["kernels"]}
@@ -103,7 +111,7 @@ def test_a_model_tuned_again_searches_every_chain_once() -> None:
 
 
 def test_a_model_without_a_chain_compiles_all_the_same(tmp_path: Path) -> None:
-    artifact, _ = compiled("no_product", MemoryCache())
+    artifact, _ = once("no_product")
     assert artifact.report["chains"] == []
     assert artifact.module[:4] == b"\x7fELF"
 

@@ -49,13 +49,16 @@ def better(
 ) -> Tuned:
     """The faster of a kept kernel and one that a search with a larger budget found.
 
-    Where both were measured, `compare` times them, interleaved. Where it is not sure that the new
-    one is faster by more than noise, the known one is kept, with the larger budget.
+    Where both were measured, and they are not the same, `compare` times them, interleaved. Where it
+    is not sure that the new one is faster by more than noise, the known one is kept, with the
+    larger budget.
     """
     if searched.measured is None:
         keep_known = known.measured is not None or known.predicted <= searched.predicted
     elif known.measured is None:
         keep_known = False
+    elif (known.source, known.binary) == (searched.source, searched.binary):
+        keep_known = True
     else:
         timed = compare((known, searched))
         old, new = timed.seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcfuser.backend import Kernel
+from mcfuser.backends.cpu import runner
 from mcfuser.backends.cpu.backend import CPU
 from mcfuser.backends.cpu.runner import _own_core
 from mcfuser.chain import attention, from_json, parts
@@ -63,6 +64,23 @@ def test_each_failure_costs_itself_alone(worker: Worker) -> None:
     for ok in (found[0], found[4]):
         assert ok.error is not None and ok.error < 1e-5
         assert ok.seconds is not None and 0 < ok.seconds < 1
+
+
+def test_a_function_is_compiled_once_however_often_it_is_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, compiling = [], runner.compile_function
+
+    def counted(text: str, name: str) -> Callable[..., None]:
+        asked.append(text)
+        return compiling(text, name)
+
+    monkeypatch.setattr(runner, "compile_function", counted)
+    device = runner.open_device("cpu")
+    other = altered("T.float32(0.36067376022224085)", "T.float32(0.37)")
+    calls = [device.build(program)[0].call for program in ([kernel()], other, [kernel()])]
+    assert asked == [kernel().source, other[0].source]
+    assert calls[0] is calls[2] is not calls[1]
 
 
 @pytest.mark.skipif(

@@ -21,7 +21,7 @@ MEMORY = 8 << 30
 
 
 def compile_(model: Path | bytes, progress: Progress, **more) -> CompileResult:
-    request = CompileRequest(model, "cpu", {"trials": 4}, {}, None, **more)
+    request = CompileRequest(model, "cpu", {"trials": 1}, {}, None, **more)
     return compiled(request, start(MEMORY), progress)
 
 
@@ -63,10 +63,10 @@ def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_pat
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        compiler(MODEL.read_bytes(), JobOptions(trials=4), store, progress)
+        compiler(MODEL.read_bytes(), JobOptions(trials=1), store, progress)
     assert not ready.alive and not ready.scratch.exists()
     if when == "build":
-        made = compiler(MODEL.read_bytes(), JobOptions(trials=4), store, lambda *_: None)
+        made = compiler(MODEL.read_bytes(), JobOptions(trials=1), store, lambda *_: None)
         assert made.module[:4] == b"\x7fELF"
     compiler.stop()
     store.close()

@@ -92,6 +92,15 @@ def test_without_the_device_the_prediction_decides_and_a_measurement_stays() -> 
     assert better(replace(KEPT, measured=None), replace(KEPT, source="new"), never).source == "new"
 
 
+def test_a_kernel_that_was_found_again_is_not_compared_with_itself() -> None:
+    def never(some) -> Interleaved:
+        raise AssertionError("both are the same")
+
+    again = replace(KEPT, measured=1e-9, trials=40, budget=LARGER)
+    kept = better(KEPT, again, never)
+    assert (kept.measured, kept.budget, kept.trials) == (KEPT.measured, LARGER, 40)
+
+
 def test_tuning_anew_sees_only_what_was_put_since() -> None:
     cache = MemoryCache()
     cache.put(KEPT)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from mcfuser.backend import Names
 from mcfuser.backends import backend_of
+from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.chain import attention, from_json, gemm, to_json
 from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.measure.request import Measured
@@ -33,9 +35,27 @@ SMALL = gemm(2, 32, 32, 16, 16)
 KEPT = MemoryCache()
 
 
-def test_a_chain_is_measured_and_right() -> None:
+@pytest.fixture(scope="module")
+def device() -> Iterator[Worker]:
+    """One process that measures, for all tests that ask whether a kernel is right."""
+    backend = CpuBackend()
+    backend.runner = "tests.support.hasty_cpu"
+    with Worker(backend, CPU, limit=3600.0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(device: Worker) -> Tuned:
+    return tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8, timeout=3600.0), worker=device)
+
+
+def test_a_chain_is_measured_and_right(device: Worker) -> None:
     told: list[tuple[str, int, int]] = []
-    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), lambda *a: told.append(a))
+
+    def tell(*words) -> None:
+        told.append(words)
+
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), tell, device)
     assert tuned.measured is not None and tuned.measured > 0
     assert tuned.error is not None and tuned.error < 1e-5
     assert 0 < tuned.trials <= 10
@@ -45,34 +65,30 @@ def test_a_chain_is_measured_and_right() -> None:
     assert told and told[-1][0] == "measure"
 
 
-def test_the_cache_answers_and_names_do_not_matter() -> None:
-    cache = MemoryCache()
-    first = tune(SMALL, CPU, cache, TuneOptions(trials=8))
+def test_the_cache_answers_and_names_do_not_matter(device: Worker, small: Tuned) -> None:
+    cache = MemoryCache({small.key: small})
     document = json.loads(
         json.dumps(to_json(SMALL)).replace('"A', '"Left').replace(" A[", " Left[")
     )
     renamed = from_json(document)
     assert renamed != SMALL
-    assert tune(renamed, CPU, cache, TuneOptions(trials=8)) is first
-    with Worker(BACKEND, CPU) as worker:
-        again = worker.measure(renamed, [[kernel_of(BACKEND, first, renamed)]], 3)[0]
+    assert tune(renamed, CPU, cache, TuneOptions(trials=8, timeout=3600.0)) is small
+    again = device.measure(renamed, [[kernel_of(BACKEND, small, renamed)]], 3)[0]
     assert again.failed is None
 
 
-def test_axes_may_be_renamed_too() -> None:
-    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
+def test_axes_may_be_renamed_too(device: Worker, small: Tuned) -> None:
     text = json.dumps(to_json(SMALL))
     for old, new in (('"m"', '"p"'), (" m,", " p,")):
         text = text.replace(old, new)
     renamed = from_json(json.loads(text))
     assert renamed.key == SMALL.key
-    with Worker(BACKEND, CPU) as worker:
-        assert worker.measure(renamed, [[kernel_of(BACKEND, tuned, renamed)]], 0)[0].failed is None
+    again = device.measure(renamed, [[kernel_of(BACKEND, small, renamed)]], 0)[0]
+    assert again.failed is None
 
 
-def test_a_tuned_kernel_survives_json() -> None:
-    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8))
-    assert Tuned.from_json(json.loads(json.dumps(tuned.to_json()))) == tuned
+def test_a_tuned_kernel_survives_json(small: Tuned) -> None:
+    assert Tuned.from_json(json.loads(json.dumps(small.to_json()))) == small
 
 
 @pytest.mark.parametrize(
@@ -242,7 +258,7 @@ def test_a_search_whose_finalists_all_fail_has_no_kernel() -> None:
         tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=8), worker=Bench(None))
 
 
-def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
+def test_where_every_candidate_fails_the_reasons_are_counted(device: Worker) -> None:
     document = {
         "axes": {"m": 32, "n": 32, "k": 16},
         "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}},
@@ -252,7 +268,7 @@ def test_where_every_candidate_fails_the_reasons_are_counted() -> None:
         ],
     }
     with pytest.raises(NoCandidate, match="the chain is not defined on the inputs that were drawn"):
-        tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=2))
+        tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=2), worker=device)
 
 
 UNUSUAL = {
@@ -300,8 +316,9 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_chains_have_kernels_that_are_right(name: str) -> None:
-    tuned = tune(from_json(UNUSUAL[name]), CPU, MemoryCache(), TuneOptions(trials=4))
+def test_unusual_chains_have_kernels_that_are_right(name: str, device: Worker) -> None:
+    chain = from_json(UNUSUAL[name])
+    tuned = tune(chain, CPU, MemoryCache(), TuneOptions(trials=4), worker=device)
     assert tuned.error is not None and tuned.error < 2e-2
     assert not [why for why in tuned.failed if "ran longer" not in why], tuned.failed
 
@@ -315,7 +332,7 @@ def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
         tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
 
 
-def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> None:
+def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right(device: Worker) -> None:
     cache = MemoryCache()
     tuned = tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic())
     assert (tuned.measured, tuned.error, tuned.trials) == (None, None, 1)  # one was built
@@ -323,8 +340,7 @@ def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right() -> Non
     again = tune(SMALL, CPU, cache, TuneOptions(), worker=Bench(0))
     assert again.measured is not None and cache.get(tuned.key) is again
     assert tune(SMALL, CPU, cache, TuneOptions(), deadline=time.monotonic()) is again
-    with Worker(BACKEND, CPU) as worker:
-        assert worker.measure(SMALL, [[kernel_of(BACKEND, tuned, SMALL)]], 0)[0].failed is None
+    assert device.measure(SMALL, [[kernel_of(BACKEND, tuned, SMALL)]], 0)[0].failed is None
 
 
 def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
@@ -349,11 +365,11 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
     assert ended and right.measured is None
 
 
-def test_from_giving_up_on_there_is_no_kernel_but_a_cached_one() -> None:
+def test_from_giving_up_on_there_is_no_kernel_but_a_cached_one(device: Worker) -> None:
     cache, past = MemoryCache(), time.monotonic() - 1.0
     with pytest.raises(NoCandidate, match="no time was left to choose one"):
         tune(SMALL, CPU, cache, TuneOptions(), deadline=past, give_up=past)
-    kept = tune(SMALL, CPU, cache, TuneOptions(trials=4))
+    kept = tune(SMALL, CPU, cache, TuneOptions(trials=4), worker=device)
     assert tune(SMALL, CPU, cache, TuneOptions(), deadline=past, give_up=past) is kept
 
 
@@ -368,16 +384,17 @@ def test_finalists_that_there_is_no_time_for_stand_by_their_search() -> None:
     assert tuned.measured == 1e-3, "the first candidate was the fastest"
 
 
-def test_a_chain_without_inputs_has_a_kernel() -> None:
+def test_a_chain_without_inputs_has_a_kernel(device: Worker) -> None:
     document = {
         "axes": {"m": 4, "n": 6},
         "tensors": {"Y": {"shape": ["m", "n"], "dtype": "bool"}},
         "operators": ["Y[m, n] = n <= m"],
     }
-    assert tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=2)).error == 0.0
+    options = TuneOptions(trials=2)
+    assert tune(from_json(document), CPU, MemoryCache(), options, worker=device).error == 0.0
 
 
-def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
+def test_a_condition_that_the_compiler_knows_becomes_a_number(device: Worker) -> None:
     """In a vector loop TVM would fold it to a constant that is no vector."""
     document = {
         "axes": {"m": 11, "n": 1},
@@ -387,5 +404,5 @@ def test_a_condition_that_the_compiler_knows_becomes_a_number() -> None:
         ],
         "tensors": {},
     }
-    tuned = tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
+    tuned = tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4), worker=device)
     assert not [why for why in tuned.failed if "compile" in why]

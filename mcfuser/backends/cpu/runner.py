@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -41,6 +41,8 @@ FEW_ROUNDS = 3
 FEW_MOST_ROUNDS = 12
 """For programs of which one call lasts longer than LONG seconds."""
 LONG = 0.1
+KEPT = 256
+"""Compiled functions that are kept: compiling one again takes a tenth of a second or more."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class CpuRunner:
 
     resource: str = "cpu"
     builds: bool = True
+    compiled: Callable[[str, str], Callable[..., None]] = field(
+        default_factory=lambda: lru_cache(KEPT)(compile_function), repr=False, compare=False
+    )
+    """The functions by their text and name. Finalists, and the covers of a chain, are asked about
+    again with other inputs."""
 
     def attend(self, case: Case) -> None:
         """A CPU has the inputs where they were made."""
@@ -66,7 +73,7 @@ class CpuRunner:
         found = []
         for kernel in program:
             source = read(kernel)
-            found.append(Built(kernel, source, compile_function(source.text, source.name)))
+            found.append(Built(kernel, source, self.compiled(source.text, source.name)))
         return found
 
     def bind(self, built: Sequence[Built], case: Case) -> Bound:
