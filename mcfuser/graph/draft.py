@@ -137,7 +137,7 @@ def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
         name,
         tuple(Axis(letters[a], draft.sizes[a]) for a in order),
         tuple(tensors),
-        tuple(_operator(operator, dims, letters) for operator in draft.operators),
+        tuple(_operator(operator, draft, dims, letters) for operator in draft.operators),
     )
     constants = {
         t: laid_out(s, dims[t], draft.sizes)
@@ -148,13 +148,18 @@ def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
 
 
 def _operator(
-    operator: DraftOperator, dims: Mapping[str, tuple[int, ...]], letters: Mapping[int, str]
+    operator: DraftOperator,
+    draft: Draft,
+    dims: Mapping[str, tuple[int, ...]],
+    letters: Mapping[int, str],
 ) -> Operator:
     def leaf(node: Read | Index) -> Expr:
         if isinstance(node, Index):
             return Index(letters[int(node.axis)])
         indices = tuple(axis(letters[a]) for a in dims[node.tensor])
-        return Read(node.tensor, indices or (Affine((), 0),))
+        if not indices and node.tensor in draft.sources:
+            indices = (Affine((), 0),)  # an input has a dimension at least
+        return Read(node.tensor, indices)
 
     return Operator(
         operator.out,

@@ -85,6 +85,9 @@ MODELS: dict[str, Build] = {
         "LayerNormalization", x(n), n.weight(6, 8), n.weight(6, 8), axis=1
     ),
     "root-mean-square norm": rms,
+    "norm of a single row": lambda n: n.op(
+        "LayerNormalization", x(n, 1, 1, 8), n.weight(8), n.weight(8), axis=-1
+    ),
     "broadcast both ways": lambda n: n.op("Add", x(n, 6, 1), x(n, 2, 1, 8, name="y")),
     "a product's heads summed": heads_summed,
     "both operands computed": both_computed,
@@ -139,7 +142,7 @@ def test_one_operand_read_by_two_sums_is_one_input() -> None:
             lambda n: n.op("Add", x(n, 8, 8), n.op("Transpose", n.op("Neg", "x"), perm=[1, 0])),
             "",
         ),
-        (lambda n: n.op("ReduceSum", n.op("Neg", x(n)), keepdims=0), "to one number"),
+        (lambda n: n.op("ReduceSum", n.op("Neg", x(n)), keepdims=0), "a single number"),
         (lambda n: n.op("Reshape", x(n), n.ints(96)), "view of what is read"),
     ],
 )
