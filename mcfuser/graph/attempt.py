@@ -162,7 +162,8 @@ def _rename(s: Attempt, kept: int, gone: int) -> None:
 
 
 def merge_equal_inputs(s: Attempt) -> None:
-    """Makes one input of several that have the same elements at other axes.
+    """Makes one input of several that have the same elements at other axes. All that is computed
+    must be in operators by then.
 
     Two sums over the same operand then run over one axis. Axes that must be told apart, as those of
     a matrix and its transpose, stay as they are.

@@ -14,7 +14,9 @@ from tvm import ir, relax, tirx
 
 from mcfuser.graph.scalar import ELEMENTWISE
 
-ValueKind = Literal["product", "view", "softmax", "norm", "reduction", "elementwise", "other"]
+ValueKind = Literal[
+    "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "other"
+]
 # Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
@@ -29,6 +31,7 @@ _KINDS: Mapping[str, ValueKind] = {
     "relax.mean": "reduction",
     "relax.max": "reduction",
     "relax.min": "reduction",
+    "relax.concat": "concatenation",
 }
 
 

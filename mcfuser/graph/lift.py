@@ -31,7 +31,7 @@ from mcfuser.graph.attempt import (
 )
 from mcfuser.graph.condition import MASKED
 from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
-from mcfuser.graph.draft import finish
+from mcfuser.graph.draft import finish, position
 from mcfuser.graph.multiply import lifted_product
 from mcfuser.graph.operand import FLOATS, axes_of, operand, shown_where
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
@@ -92,7 +92,6 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
         s.values[v] = _value(s, v)
     if members[-1] not in s.values:
         raise Unliftable(f"'{members[-1].name}' is a view of what is read")
-    merge_equal_inputs(s)
     last = members[-1]
     value = s.values[last]
     if dtype(last) not in FLOATS:
@@ -104,7 +103,8 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
     out = stored_tensor(s, value, s.names["last"])
     if s.draft.operators[-1].out != out:
         raise Unliftable("its last value is not its result")
-    done = finish(s.draft, value.layout, dtype(last), name)
+    merge_equal_inputs(s)
+    done = finish(s.draft, s.values[last].layout, dtype(last), name)
     sources = s.draft.sources
     arguments = {t: kept.value for t, kept in sources.items() if t not in done.constants}
     shapes = {t: shape(value) for t, value in arguments.items()}
@@ -129,6 +129,8 @@ def _value(s: Attempt, v: relax.Var) -> ChainValue:
             return lifted_reduction(s, v, value)
         case "elementwise":
             return _map(s, v, value)
+        case "concatenation":
+            return _concatenated(s, v, value)
         case "other":
             raise Unliftable(f"'{v.name}' ({s.flow.operator(v)}) is no operator of a chain")
         case _:
@@ -157,6 +159,26 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     known = [s.values[a].axes for a in inner]
     order = next((row for row in known if set(row) == set(axes)), axes)
     return ChainValue(ELEMENTWISE[value.op.name](*operands), order, broadcast(along, extents))
+
+
+def _concatenated(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
+    """Equal parts side by side along a dimension: an axis counts them, others run along each."""
+    parts, extents = list(value.args[0].fields), list(shape(v))
+    if len({shape(part) for part in parts}) > 1:
+        raise Unliftable(f"'{v.name}' puts parts of different extents side by side")
+    at, rank = int(value.attrs.axis) % len(extents), len(extents)
+    inner = [part for part in parts if part in s.values]
+    unify(s, lambda: _shared(s, inner, rank))
+    along = _joined(s, inner, rank)
+    for d, extent in enumerate(shape(parts[0])):
+        if not along[d]:
+            along[d] = s.dimension(extent)
+    (number,) = s.dimension(len(parts))
+    *others, chosen = [operand(s, part, along) for part in parts]
+    for i, part in reversed([*enumerate(others)]):
+        chosen = call("select", call("lt", position(number[0]), i + 1), part, chosen)
+    along[at] = [(number[0], extents[at] // len(parts)), *along[at]]
+    return ChainValue(chosen, axes_of(along), broadcast(along, extents))
 
 
 def _masked(s: Attempt, value: relax.Call, along: Along) -> ChainValue | None:

@@ -24,7 +24,7 @@ from mcfuser.graph.selection import Selection
 
 EPILOGUE: tuple[ValueKind, ...] = ("elementwise", "view")
 BETWEEN: tuple[ValueKind, ...] = ("elementwise", "view", "softmax")
-ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction")
+ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction", "concatenation")
 """What a region without a product is made of, besides views."""
 
 

@@ -68,6 +68,19 @@ def joined(n: Net) -> str:
     return n.op("Add", one, two)
 
 
+def rotary(n: Net) -> str:
+    value = x(n, 2, 3, 6, 8)
+    low, high = (n.op("Slice", value, n.ints(i), n.ints(i + 4), n.ints(-1)) for i in (0, 4))
+    turned = n.op("Concat", n.op("Neg", high), low, axis=-1)
+    cosine, sine = n.weight(6, 8), n.weight(6, 8)
+    return n.op("Add", n.op("Mul", value, cosine), n.op("Mul", turned, sine))
+
+
+def three_side_by_side(n: Net) -> str:
+    parts = [n.op("Tanh", x(n)), x(n, name="y"), n.op("Exp", "x")]
+    return n.op("Neg", n.op("Concat", *parts, axis=1))
+
+
 def norm_product(n: Net) -> str:
     normal = n.op("LayerNormalization", x(n), n.weight(8), n.weight(8), axis=-1)
     return n.op("Relu", n.op("MatMul", normal, n.weight(8, 10)))
@@ -93,6 +106,8 @@ MODELS: dict[str, Build] = {
     "both operands computed": both_computed,
     "dimensions cut apart": joined,
     "norm and product": norm_product,
+    "rotary embedding": rotary,
+    "three parts side by side": three_side_by_side,
     "a norm after a product": lambda n: n.op(
         "Softmax", n.op("Add", n.op("MatMul", x(n), n.weight(8, 5)), x(n, 2, 6, 5, name="y"))
     ),
