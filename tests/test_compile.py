@@ -111,7 +111,7 @@ def test_a_model_tuned_again_searches_every_chain_once() -> None:
 
 
 def test_a_model_without_a_chain_compiles_all_the_same(tmp_path: Path) -> None:
-    artifact, _ = once("no_product")
+    artifact, _ = once("double")
     assert artifact.report["chains"] == []
     assert artifact.module[:4] == b"\x7fELF"
 

@@ -133,7 +133,7 @@ def _without_product(chosen: Selection, last: relax.Var) -> None:
         except Unliftable:
             refused.add(more)
     kinds = {chosen.flow.kinds[v] for v in members}
-    if kinds <= {"elementwise", "view"} and max(map(size, members)) < _SMALLEST:
+    if kinds <= {"elementwise", "view", "concatenation"} and max(map(size, members)) < _SMALLEST:
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)

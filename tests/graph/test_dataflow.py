@@ -50,7 +50,7 @@ def test_kinds_of_bindings(given) -> None:
     kinds = {n: flow.kinds[v[n]] for n in ("product", "relu", "soft", "turned", "total")}
     assert kinds == {
         "product": "product", "relu": "elementwise", "soft": "softmax", "turned": "view",
-        "total": "other",
+        "total": "reduction",
     }  # fmt: skip
 
 
