@@ -79,7 +79,7 @@ def _sample(one: Contender, count: int) -> float:
             one.call()
         after.record()
     after.synchronize()
-    return before.elapsed_time(after) / 1e3 / count
+    return float(before.elapsed_time(after)) / 1e3 / count
 
 
 def as_arrays(result: Tensor | Sequence[Tensor]) -> list[NDArray[np.generic]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 # --- MLP-Mixer ------------------------------------------------------------------------------
 
 
-class TwoLayers(nn.Module):
+class TwoLayers(nn.Module):  # type: ignore[misc]
     """Two linear layers with GELU between them."""
 
     def __init__(self, width: int, inner: int) -> None:
@@ -19,10 +19,10 @@ class TwoLayers(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))  # type: ignore[no-any-return]
+        return self.down(F.gelu(self.up(x)))
 
 
-class MixerLayer(nn.Module):
+class MixerLayer(nn.Module):  # type: ignore[misc]
     """Mixes the patches of each channel, then the channels of each patch."""
 
     def __init__(self, patches: int, width: int, across: int, along: int) -> None:
@@ -32,10 +32,10 @@ class MixerLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.across(self.first(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.along(self.second(x))  # type: ignore[no-any-return]
+        return x + self.along(self.second(x))
 
 
-class Mixer(nn.Module):
+class Mixer(nn.Module):  # type: ignore[misc]
     """MLP-Mixer B/16: an image to 1,000 classes."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Mixer(nn.Module):
         x = self.patches(pixel_values).flatten(2).transpose(1, 2)
         for layer in self.layers:
             x = layer(x)
-        return self.head(self.norm(x).mean(1))  # type: ignore[no-any-return]
+        return self.head(self.norm(x).mean(1))
 
 
 # --- Llama ----------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class DecoderShape:
         return self.width // self.heads
 
 
-class RootMeanSquare(nn.Module):
+class RootMeanSquare(nn.Module):  # type: ignore[misc]
     """RMSNorm, whose mean is taken in float32."""
 
     def __init__(self, width: int) -> None:
@@ -86,7 +86,7 @@ class RootMeanSquare(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(nn.Module):  # type: ignore[misc]
     """One layer of Llama 3 at fixed positions, after `cached` tokens that were seen before.
 
     Takes the hidden states of `rows` tokens and, where there are any, the cached keys and values;

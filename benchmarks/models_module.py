@@ -25,7 +25,7 @@ TUNED_ON_HOST = re.compile("chain_")
 TUNED_ON_GPU = re.compile("kernel_[0-9a-f]{16}")
 """What the names of tuned functions and kernels begin with (mcfuser.compile, mcfuser.tune)."""
 MOST = 12
-"""Functions outside of chains that are kept by name."""
+"""Functions of each sort that are kept by name, those that take longest."""
 
 
 def on_host(path: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> Contender:
@@ -50,14 +50,14 @@ def _spent_on_host(path: Path, inputs: Sequence[NDArray[np.generic]]) -> dict[st
     """Of each function that the machine calls, timed one by one."""
     machine = VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     tensors = [tvm.runtime.tensor(np.asarray(x, order="C")) for x in inputs]
-    seconds, calls, begun = Counter[str](), Counter[str](), [0.0]
+    seconds, calls, begun = dict[str, float](), Counter[str](), [0.0]
 
     def tell(_: object, name: str, before: bool, *rest: object) -> None:
         now = time.perf_counter()
         if before:
             begun[0] = now
             return
-        seconds[name] += now - begun[0]
+        seconds[name] = seconds.get(name, 0.0) + now - begun[0]
         calls[name] += 1
 
     machine["main"](*tensors)
@@ -77,10 +77,11 @@ def _spent_on_gpu(graph: Captured) -> dict[str, Any]:
         for _ in range(RUNS):
             graph.replay()
         torch.cuda.synchronize()
-    seconds, calls = Counter[str](), Counter[str]()
+    seconds, calls = dict[str, float](), Counter[str]()
     for event in seen.key_averages():
         if event.self_device_time_total > 0:
-            seconds[event.key] += event.self_device_time_total / 1e6
+            spent = event.self_device_time_total / 1e6
+            seconds[event.key] = seconds.get(event.key, 0.0) + spent
             calls[event.key] += event.count
     if not seconds:
         raise RuntimeError("the profiler saw no kernel of the graph")
@@ -90,18 +91,21 @@ def _spent_on_gpu(graph: Captured) -> dict[str, Any]:
 def divided(
     seconds: Mapping[str, float], calls: Mapping[str, int], runs: int, tuned: re.Pattern[str]
 ) -> dict[str, Any]:
-    """Seconds and calls of one run inside of tuned chains and outside, and the longest outside."""
-    inside = {n for n in seconds if tuned.match(n)}
-    outside = sorted((n for n in seconds if n not in inside), key=lambda n: -seconds[n])
+    """Seconds and calls of one run inside of tuned chains and outside, and the longest of each."""
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for name in sorted(seconds, key=lambda n: -seconds[n]):
+        parts[tuned.match(name) is not None].append(name)
     whole = sum(seconds.values())
-    return {
-        "outside_share": round(sum(seconds[n] for n in outside) / whole, 4) if whole else 0.0,
-        "chains": {"seconds": sum(seconds[n] for n in inside) / runs,
-                   "calls": sum(calls[n] for n in inside) // runs},
-        "outside": {"seconds": sum(seconds[n] for n in outside) / runs,
-                    "calls": sum(calls[n] for n in outside) // runs},
-        "longest_outside": [
-            {"name": n[:120], "seconds": seconds[n] / runs, "calls": calls[n] // runs}
-            for n in outside[:MOST]
-        ],
-    }  # fmt: skip
+    inside, outside = (
+        {
+            "seconds": sum(seconds[n] for n in parts[own]) / runs,
+            "calls": sum(calls[n] for n in parts[own]) // runs,
+            "longest": [
+                {"name": n[:120], "seconds": seconds[n] / runs, "calls": calls[n] // runs}
+                for n in parts[own][:MOST]
+            ],
+        }
+        for own in (True, False)
+    )
+    share = sum(seconds[n] for n in parts[False]) / whole if whole else 0.0
+    return {"outside_share": round(share, 4), "chains": inside, "outside": outside}

@@ -81,7 +81,7 @@ def made(
 # --- encoders -------------------------------------------------------------------------------
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(nn.Module):  # type: ignore[misc]
     """Attention of all positions to all, or to those that the mask leaves."""
 
     def __init__(self, shape: EncoderShape) -> None:
@@ -98,10 +98,10 @@ class SelfAttention(nn.Module):
             for part in (self.query, self.key, self.value)
         )
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.output(mixed.transpose(1, 2).reshape(batch, rows, width))  # type: ignore[no-any-return]
+        return self.output(mixed.transpose(1, 2).reshape(batch, rows, width))
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(nn.Module):  # type: ignore[misc]
     """Attention and two linear layers, each with a residual and a norm before or after it."""
 
     def __init__(self, shape: EncoderShape, before: bool) -> None:
@@ -117,13 +117,13 @@ class EncoderLayer(nn.Module):
             x = x + self.attention(self.first(x), mask)
             return x + self._inner(self.second(x))
         x = self.first(x + self.attention(x, mask))
-        return self.second(x + self._inner(x))  # type: ignore[no-any-return]
+        return self.second(x + self._inner(x))
 
     def _inner(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))  # type: ignore[no-any-return]
+        return self.down(F.gelu(self.up(x)))
 
 
-class TextEncoder(nn.Module):
+class TextEncoder(nn.Module):  # type: ignore[misc]
     """BERT: tokens and a mask of those that count, to hidden states."""
 
     def __init__(self, shape: EncoderShape, longest: int = 512) -> None:
@@ -145,7 +145,7 @@ class TextEncoder(nn.Module):
         return x
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(nn.Module):  # type: ignore[misc]
     """ViT: an image's patches of 16 x 16 pixels, and one more position, to hidden states."""
 
     def __init__(self, shape: EncoderShape, pixels: int = 224) -> None:
@@ -162,10 +162,10 @@ class ImageEncoder(nn.Module):
         x = torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.positions
         for layer in self.layers:
             x = layer(x)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
 
-class SpeechEncoder(nn.Module):
+class SpeechEncoder(nn.Module):  # type: ignore[misc]
     """Whisper's encoder: 80 mel bands of 3,000 frames to 1,500 hidden states."""
 
     def __init__(self, shape: EncoderShape, frames: int = 3000) -> None:
@@ -181,10 +181,10 @@ class SpeechEncoder(nn.Module):
         x = x + self.positions
         for layer in self.layers:
             x = layer(x)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
 
-class FirstState(nn.Module):
+class FirstState(nn.Module):  # type: ignore[misc]
     """A model of transformers, by the names of its arguments; gives its last hidden state alone.
 
     `spelled` chooses how its attention is written: torch's exporter writes a product of float16 and
@@ -200,7 +200,7 @@ class FirstState(nn.Module):
 
     def forward(self, *values: Tensor) -> Tensor:
         found = self.model(**dict(zip(self.names, values, strict=True)))
-        return found.last_hidden_state  # type: ignore[no-any-return]
+        return found.last_hidden_state
 
 
 def text_encoder(shape: EncoderShape, origin: Origin) -> nn.Module:
