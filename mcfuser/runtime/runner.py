@@ -75,7 +75,8 @@ class Captured:
 
     `replay` reads the present contents of `inputs` (`inputs[0].copyfrom(array)` changes them),
     writes `outputs`, and waits. The graph keeps its intermediate memory, which no other run in this
-    process uses. Replays of one graph must not overlap.
+    process uses. Replays of one graph must not overlap. `launch` is a replay that does not wait:
+    it is put on `stream` (a handle of CUDA's).
     """
 
     def __init__(
@@ -84,16 +85,20 @@ class Captured:
         self.inputs = list(inputs)
         self._driver = driver or Driver()
         self._machine, self._device = machine, device  # the graph reads the machine's constants
-        self._stream = device.create_raw_stream()
-        with tvm_ffi.use_raw_stream(device, self._stream):
+        self.stream = device.create_raw_stream()
+        with tvm_ffi.use_raw_stream(device, self.stream):
             self.outputs, self._storage, graph = self._captured()
         self._graph = self._driver.instantiate(graph)
 
     def replay(self) -> Any:
         """Runs the graph once; gives the outputs, which the next run overwrites."""
-        self._driver.launch(self._graph, self._stream)
-        self._driver.wait(self._stream)
+        self.launch()
+        self._driver.wait(self.stream)
         return self.outputs
+
+    def launch(self) -> None:
+        """Begins one run; work that is put on `stream` later sees what it writes."""
+        self._driver.launch(self._graph, self.stream)
 
     def _captured(self) -> tuple[Any, list[Any], Any]:
         """The outputs, all memory allocated for them and in between, and the graph."""
@@ -107,13 +112,13 @@ class Captured:
         self._machine.set_instrument(keep)
         try:
             main(*self.inputs)  # loads binaries and allocates memory before the capture
-            self._driver.wait(self._stream)
+            self._driver.wait(self.stream)
             storage.clear()
-            self._driver.begin(self._stream)
+            self._driver.begin(self.stream)
             try:
                 outputs = main(*self.inputs)
             finally:
-                graph = self._driver.end(self._stream)
+                graph = self._driver.end(self.stream)
         finally:
             self._machine.set_instrument(None)
         return outputs, storage, graph
@@ -121,7 +126,7 @@ class Captured:
     def close(self) -> None:
         """Frees the graph, which cannot be replayed afterwards."""
         self._driver.destroy(self._graph)
-        self._device.free_raw_stream(self._stream)
+        self._device.free_raw_stream(self.stream)
 
 
 class Driver:
