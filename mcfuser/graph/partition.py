@@ -11,7 +11,16 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain import BYTES
-from mcfuser.graph.dataflow import Dataflow, dataflow, dtype, extents, reachable, shape, size
+from mcfuser.graph.dataflow import (
+    Dataflow,
+    ValueKind,
+    dataflow,
+    dtype,
+    extents,
+    reachable,
+    shape,
+    size,
+)
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.regions import (
@@ -26,8 +35,9 @@ from mcfuser.graph.regions import (
 from mcfuser.graph.selection import ChainMatch, Selection
 from mcfuser.graph.views import Unliftable
 
-_SMALLEST = 1 << 15
-"""Elements of maps below which they are left to TVM."""
+_MOVES: tuple[ValueKind, ...] = ("elementwise", "view", "concatenation")
+_SMALLEST_MAP, _SMALLEST = 1 << 15, 1 << 8
+"""Elements of maps, and of what has reductions, below which they are left to TVM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +142,8 @@ def _without_product(chosen: Selection, last: relax.Var) -> None:
             lifted, members = _lifted(chosen, grown), grown
         except Unliftable:
             refused.add(more)
-    kinds = {chosen.flow.kinds[v] for v in members}
-    if kinds <= {"elementwise", "view", "concatenation"} and max(map(size, members)) < _SMALLEST:
+    moves = all(chosen.flow.kinds[v] in _MOVES for v in members)
+    if max(map(size, members)) < (_SMALLEST_MAP if moves else _SMALLEST):
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)
