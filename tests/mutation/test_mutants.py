@@ -11,7 +11,7 @@ pytest.importorskip("cosmic_ray", reason="mutants need the dev extra's cosmic-ra
 from tests.mutation.__main__ import Unready, copied, judged, passes, summary
 from tests.mutation.__main__ import tests_of as chosen
 from tests.mutation.equivalents import Equivalent
-from tests.mutation.mutants import by_place, sampled
+from tests.mutation.mutants import by_place, places, sampled
 from tests.support.paths import ROOT
 
 SOURCE = '''"""A module."""
@@ -50,6 +50,16 @@ def test_annotations_and_decorators_stay(folder: Path) -> None:
     lines = {line for line, _ in by_place(SOURCE)}
     assert lines and not lines & {5}
     assert all(column > 26 for line, column in by_place(SOURCE) if line == 6)  # the 3 alone
+
+
+def test_words_are_compared_and_never_ordered() -> None:
+    def names(text: str) -> list[str]:
+        return sorted(p.operator.rpartition("/")[2] for p in places(text))
+
+    turned = ["ReplaceComparisonOperator_Eq_NotEq"]
+    assert names('same = kind == "sum"\n') == names('same = "sum" == kind\n') == turned
+    assert "ReplaceComparisonOperator_Eq_Lt" in names("same = kind == other\n")
+    assert "ReplaceComparisonOperator_Lt_GtE" in names("less = 'a' != kind < other\n")
 
 
 def test_no_more_are_drawn_than_there_are(folder: Path) -> None:
