@@ -158,3 +158,12 @@ def test_of_equal_programs_none_is_surely_faster() -> None:
         wrong += certainty(ratios(times[1], times[0]), 1 / MARGIN) >= CONFIDENT
     assert wrong <= 200 * 0.05
     assert EQUAL > 1
+
+
+def test_a_comparison_says_how_sure_the_chosen_one_is_and_how_far_the_next_one() -> None:
+    times = [[1.0] * 7, [1.25] * 7, [1.5] * 7]
+    assert comparison(times, 0) == {
+        "rounds": 7, "sure": round(certainty([1.25] * 7, 1.0), 4), "next": [1.25, 1.25],
+    }  # fmt: skip
+    assert comparison([*times[:2], [0.9] * 7], 0)["sure"] == 0.0
+    assert comparison(times[:1], 0) == {}

@@ -10,9 +10,14 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.triton.resources import BASE, TritonCandidates
 from mcfuser.model.feasible import GATHERED, HELD, feasible
 from mcfuser.model.fitted import lowered
+from mcfuser.space.expression import parse
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import program
 from mcfuser.space.prune import distinct, parted, prune, space
+from tests.support.chains import chain
 from tests.support.gpu_candidates import every
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -49,6 +54,17 @@ def test_without_group_instructions_a_stage_less_is_in_flight() -> None:
     few, more = made(plan, tiles, 4, 3), made(plan, tiles, 4, 4)
     assert more.shared[0] - few.shared[0] == 2 * 128 * 64 * 2  # a tile of K and one of V
     assert more.shared[0] == 104448  # as Triton 3.6 allocates
+
+
+def test_threads_share_the_registers_of_a_tile() -> None:
+    """But for those that each has for itself."""
+    c = chain({"m": 512, "n": 512}, {"X": "mn", "s": "m"}, ["Y[m, n] = X[m, n] * s[m]"])
+    plan = Plan(program(c), parse("mn"), frozenset())
+    warps = np.asarray([1, 2, 4, 8])
+    tiles = np.full((4, 2), 64)
+    found = TritonCandidates(plan, tiles, warps, np.ones_like(warps), warps < 0).registers - BASE
+    loaded, computed = 0.13 * (64 * 64 + 64), 0.26 * 64 * 64
+    np.testing.assert_allclose(found, (loaded + computed) / (32 * warps))
 
 
 def test_estimates_agree_with_the_compiler() -> None:
