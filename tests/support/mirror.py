@@ -18,7 +18,7 @@ THROUGH: dict[str, str] = {
     "codegen/triton/test_function.py": """
         codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory
         codegen/triton/position codegen/triton/power codegen/triton/source
-        codegen/triton/statement codegen/triton/tile lowering/triton/address""",
+        codegen/triton/statement codegen/triton/tile""",
     "codegen/triton/test_split.py": "codegen/triton/combine",
     "codegen/triton/hopper/test_groups.py": """
         codegen/triton/hopper/gluon codegen/triton/hopper/specialised
@@ -28,7 +28,7 @@ THROUGH: dict[str, str] = {
     # facts are the same for one schedule and for a plan's candidates
     "lowering/triton/test_facts.py": """
         lowering/triton/layout lowering/triton/planned lowering/triton/products
-        lowering/triton/width lowering/triton/instructions""",
+        lowering/triton/instructions""",
     "lowering/test_deferred.py": "lowering/uses",
     "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
     # models as a whole are imported, cut, compiled and run
