@@ -14,7 +14,7 @@ from mcfuser.codegen.triton import TensorMap, TritonSource, generate
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Read, parse
 from mcfuser.lowering.triton.hopper.feasible import mapped
-from mcfuser.lowering.triton.hopper.tensor_map import tensor_map
+from mcfuser.lowering.triton.hopper.tensor_map import mappable, tensor_map
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
@@ -116,6 +116,19 @@ def test_where_an_index_is_a_number_a_tile_has_one_position() -> None:
 
 
 # --- which can --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tiles", "fits"),
+    [({"m": 4, "k": 8}, True), ({"m": 8, "k": 4}, False), ({"m": 1, "k": 8}, False)],
+    ids=["rows of 16 bytes", "rows of 8 bytes", "one row"],
+)  # fmt: skip
+def test_a_tile_is_a_matrix_of_rows_of_16_bytes(tiles: Mapping[str, int], fits: bool) -> None:
+    c = chain_named("gemm", {"b": 1, "m": 64, "n": 64, "k": 64, "h": 64}, "float16")
+    read = parse("A[b, m, k]")
+    assert isinstance(read, Read)
+    tile = {**tiles, "b": 1}.__getitem__
+    assert bool(mappable(c, read, tile, tile)) == fits
 
 
 def test_what_cannot_keeps_its_pointer() -> None:
