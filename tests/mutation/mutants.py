@@ -91,7 +91,8 @@ def _of_words(nodes: list[NodeOrLeaf]) -> Iterator[tuple[int, int]]:
 
 
 def _meaningless(text: str) -> Iterator[tuple[int, int]]:
-    """Every position of an annotation, which nothing evaluates, and of a decorator."""
+    """Every position of an annotation, which nothing evaluates, of a decorator, and of the value of
+    `strict` in a call of `zip`: an assertion that the lengths agree, which they do."""
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         hidden: list[ast.expr | None] = []
@@ -101,6 +102,8 @@ def _meaningless(text: str) -> Iterator[tuple[int, int]]:
             hidden += node.decorator_list
         elif isinstance(node, (ast.arg, ast.AnnAssign)):
             hidden.append(node.annotation)
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            hidden.append(node.value)
         for e in hidden:
             if e is not None:
                 for line in range(e.lineno, (e.end_lineno or e.lineno) + 1):

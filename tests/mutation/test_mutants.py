@@ -52,6 +52,11 @@ def test_annotations_and_decorators_stay(folder: Path) -> None:
     assert all(column > 26 for line, column in by_place(SOURCE) if line == 6)  # the 3 alone
 
 
+def test_that_lengths_agree_is_an_assertion_which_stays() -> None:
+    assert by_place("pairs = zip(a, b, strict=True)\n") == {}
+    assert by_place("pairs = sort(a, other=True)\n")
+
+
 def test_words_are_compared_and_never_ordered() -> None:
     def names(text: str) -> list[str]:
         return sorted(p.operator.rpartition("/")[2] for p in places(text))
@@ -77,8 +82,8 @@ def test_a_modules_own_tests_come_before_those_of_its_room() -> None:
 
 
 def test_a_module_without_tests_of_its_own_is_judged_by_those_that_look_at_it() -> None:
-    looking, room = chosen(Path("mcfuser/lowering/triton/address.py"), ROOT)
-    assert looking == ["tests/codegen/triton/test_function.py"]
+    looking, room = chosen(Path("mcfuser/lowering/tensorir/knobs.py"), ROOT)
+    assert looking == ["tests/backends/test_backends.py"]
     assert room[0] == "tests/lowering"
 
 

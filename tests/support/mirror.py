@@ -42,7 +42,7 @@ THROUGH: dict[str, str] = {
     "space/test_place.py": "space/statement",
     "backends/cuda/test_candidates.py": "tune/expected lowering/triton/knobs",
     "model/test_fitted.py": "model/groups  ",
-    "tune/test_recall.py": "tune/record tune/tuned",
+    "tune/test_recall.py": "tune/tuned",
     "test_compile.py": "report",
     # processes that others start, and what only they load
     "measure/test_worker.py": "backends/cpu/runner",
