@@ -35,7 +35,7 @@ docs: venv
 	$(BIN)/python docs/architecture.py
 
 mutants: venv
-	@echo "== mutants, each judged by the tests of its room"
+	@echo "== mutants, each judged by the tests of its module and of its room"
 	$(BIN)/python -m tests.mutation --seed $(SEED) --count $(COUNT)
 
 lint: venv

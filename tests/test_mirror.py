@@ -1,114 +1,21 @@
-"""Every module has a test file of its own, or is named below with the tests that look at it.
+"""Every module has a test file of its own, or is named in the table of those that have none.
 
 `mcfuser/<room>/<module>.py` is tested by `tests/<room>/test_<module>.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.support.paths import PACKAGES, ROOT
-
-# By the test file that looks at them: modules that have none, as they are paths in their package.
-THROUGH: dict[str, str] = {
-    # kernels as a whole are run against the chain's meaning, whichever file writes a line of them
-    "codegen/tensorir/test_function.py": """
-        codegen/tensorir/build codegen/tensorir/integer codegen/tensorir/operands
-        codegen/tensorir/parameters codegen/tensorir/passes codegen/tensorir/product
-        codegen/tensorir/scalar codegen/tensorir/scratch codegen/tensorir/source
-        codegen/tensorir/iterations codegen/tensorir/writer""",
-    "codegen/triton/test_function.py": """
-        codegen/triton/compute codegen/triton/frame codegen/triton/loop codegen/triton/memory
-        codegen/triton/position codegen/triton/power codegen/triton/source
-        codegen/triton/statement codegen/triton/tile lowering/triton/address""",
-    "codegen/triton/test_split.py": "codegen/triton/combine",
-    "codegen/triton/hopper/test_groups.py": """
-        codegen/triton/hopper/gluon codegen/triton/hopper/specialised
-        codegen/triton/hopper/warpgroup lowering/triton/hopper/groups
-        lowering/triton/hopper/rings""",
-    "codegen/triton/hopper/test_tensor_map.py": "lowering/triton/hopper/tensor_map",
-    # facts are the same for one schedule and for a plan's candidates
-    "lowering/triton/test_facts.py": """
-        lowering/triton/layout lowering/triton/planned lowering/triton/products
-        lowering/triton/width lowering/triton/instructions""",
-    "lowering/test_deferred.py": "lowering/uses",
-    "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
-    # models as a whole are imported, cut, compiled and run
-    "graph/test_partition.py": "graph/idiom graph/regions graph/selection",
-    "graph/test_lift.py": """
-        graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
-    "graph/test_fold.py": "graph/constants graph/evaluate",
-    "graph/test_limits.py": """
-        graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes
-        graph/wire""",
-    "chain/test_chain.py": "chain/document chain/forms chain/roles chain/values",
-    "chain/test_cut.py": "chain/part",
-    "space/test_place.py": "space/statement",
-    "backends/cuda/test_candidates.py": "tune/expected lowering/triton/knobs",
-    "model/test_fitted.py": "model/groups  ",
-    "tune/test_recall.py": "tune/record tune/tuned",
-    "test_compile.py": "report",
-    # processes that others start, and what only they load
-    "measure/test_worker.py": "backends/cpu/runner",
-    "measure/test_child.py": "measure/runner",
-    "backends/test_backends.py": """
-        backends/cpu/backend backends/cpu/builder backends/cuda/backend lowering/tensorir/knobs""",
-    "tune/test_search.py": "backends/cuda/builder",
-    "tune/test_key.py": "backends/versions",
-    "process/test_supervised.py": "process/birth process/limits process/seccomp",
-    "graph/test_assemble.py": "codegen/llvm/module codegen/llvm/rest",
-    "space/test_ends.py": "space/past",
-    "service/test_worker.py": "service/worker_child",
-    "cli/test_command.py": "cli/batch cli/compile cli/devices cli/run cli/serve cli/space cli/tune",
-    "backends/cuda/test_runner.py": """
-        backends/cuda/driver   backends/cuda/timing""",
-    "codegen/cuda/test_pool.py": "codegen/cuda/compile_server",
-    "process/test_confined.py": "process/confinement",
-    "runtime/test_capture.py": "runtime/runner",
-    "service/test_compilation.py": "service/compile_child service/compiler service/claim",
-    "service/test_inspect.py": "service/inspect_child service/problems",
-    # commands and the service, asked as a user asks them
-    "cli/test_terminal.py": "  arguments/shapes",
-    "batch/test_batch.py": """
-        batch/outcome batch/results batch/run batch/state
-        batch/summary""",
-    "batch/test_zoo.py": "batch/entry",
-    "service/test_app.py": """
-        service/hosts service/http service/jobs service/kernels service/metrics
-        service/queries""",
-    "service/test_openapi.py": "service/documents",
-    "service/test_schemas.py": "service/work",
-    "service/test_serve.py": "service/supervisor service/room",
-    "db/test_store.py": "db/again db/models db/private",
-    "db/test_migrations.py": "db/engine",
-    "test_expr.py": "errors",
-}
-ELSEWHERE = {module: test for test, modules in THROUGH.items() for module in modules.split()}
-
-
-def modules() -> Iterator[str]:
-    """Every module's path: its room, and its path in that."""
-    for name, folder in PACKAGES.items():
-        for path in folder.rglob("*.py"):
-            room = name.removeprefix("mcfuser").removeprefix("_")
-            inside = Path(room) / path.relative_to(folder)
-            if path.stem not in ("__init__", "__main__") and "migrations" not in inside.parts:
-                yield inside.with_suffix("").as_posix()
-
-
-def mirror(module: str) -> Path:
-    path = Path(module)
-    return ROOT / "tests" / path.parent / f"test_{path.name}.py"
+from tests.support.mirror import ELSEWHERE, THROUGH, mirror, modules
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_a_module_has_its_test_file_or_says_which_looks_at_it(module: str) -> None:
     own, named = mirror(module).exists(), module in ELSEWHERE
     assert own or named, f"write {mirror(module).relative_to(ROOT)}"
-    assert not (own and named), f"{module} has a test file: take it out of THROUGH"
+    assert not (own and named), f"{module} has a test file: take it out of tests/support/mirror.py"
 
 
 def test_what_looks_at_a_module_exists_and_so_does_the_module() -> None:

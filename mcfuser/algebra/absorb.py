@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcfuser.algebra.dependence import dependences, through_maps
+from mcfuser.algebra.dependence import through_maps
 from mcfuser.chain import Chain, Operator
 from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, read, reads, replaced
 
@@ -60,8 +60,6 @@ def _uncast(e: Expr) -> Expr:
 def _merged(chain: Chain, o: Operator, source: Operator, other: Expr) -> Chain | None:
     """The chain in which s (`other`) is part of the maximum, and the reductions that share its loop
     read the maximum where they read the map."""
-    if not any(d.moving == source.out for d in dependences(chain)):
-        return None
     within = {r.out for r in chain.operators if _within(chain, r, source)}
     served = {r.out for r in chain.readers(o.out)} & within
     if not served:

@@ -53,7 +53,8 @@ def factor(s: Repair) -> Expr | None:
     """The factor by which a repair multiplies its buffer; None where it does anything else."""
     if not isinstance(s.h, Call) or s.h.op != "mul":
         return None
-    own = [isinstance(x, Read) and x.tensor == s.buffer for x in s.h.args]
-    other = s.h.args[own.index(True) - 1] if own.count(True) == 1 else None
-    inside = other is not None and s.buffer in {r.tensor for r in reads(other)}
-    return None if inside else other
+    one, two = s.h.args
+    for own, other in ((one, two), (two, one)):
+        if isinstance(own, Read) and own.tensor == s.buffer:
+            return None if s.buffer in {r.tensor for r in reads(other)} else other
+    return None

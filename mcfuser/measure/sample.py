@@ -119,7 +119,7 @@ def _positions(extent: int, count: int, rng: np.random.Generator) -> NDArray[np.
     edges = [0, extent - 1]
     for tile in TILES:
         start = (-(-extent // tile) - 1) * tile
-        edges += [start, start - 1] if start > 0 else []
+        edges += [start, start - 1] if start else []
     first = np.asarray(list(dict.fromkeys(edges)), np.int64)[:count]
     others = np.setdiff1d(np.arange(extent), first)
     chosen = rng.permutation(others)[: count - len(first)]

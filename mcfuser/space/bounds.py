@@ -78,7 +78,8 @@ def _affine(e: Expr) -> Affine | None:
         return None
     known = [p for p in parts if p is not None]
     if e.op == "neg":
-        return _plus(Affine(()), known[0], -1)
+        (negated,) = known
+        return _plus(Affine(()), negated, -1)
     if e.op == "mul":
         number = next((p for p in known if not p.terms), None)
         other = known[1] if number is known[0] else known[0]

@@ -127,11 +127,9 @@ class _Placing:
     def nests(self, o: Operator, loops: Sequence[str]) -> tuple[Nest, ...]:
         """The nests for these loops, shared with earlier operators where dependences allow."""
         node, path = self.root, [self.root]
-        joining = True
         for a in loops:
-            last = self._joinable(node, o, a) if joining else None
+            last = self._joinable(node, o, a)
             if last is None:
-                joining = False
                 last = Nest(a)
                 node.items.append(last)
             node = last

@@ -265,7 +265,8 @@ class CandidateSearch:
             return None
         best, result = surest(timed)
         plan, tiles = self.candidates.plan(best)
-        predicted = self.candidates.estimates(np.asarray([best]), self.worker.backend.estimate)
+        alone = np.asarray([best])
+        (predicted,) = self.candidates.estimates(alone, self.worker.backend.estimate)
         trials = sum(r.failed != NO_TIME for r in self.results.values())
         return Best(
             plan,
@@ -273,7 +274,7 @@ class CandidateSearch:
             self.candidates.settings(best),
             self.kernels[best],
             result,
-            float(predicted[0]),
+            float(predicted),
             trials,
             len(self.candidates),
         )

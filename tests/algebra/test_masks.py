@@ -234,3 +234,13 @@ def test_scores_that_an_empty_row_is_added_to_may_be_the_lowest_number() -> None
     assert not ready.unmasked
     same(c, ready.chain)
     np.testing.assert_allclose(evaluate(ready.chain, values(c))["Z"][:3], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held"), [("float64", "float64"), ("float32", "float32"), ("bfloat16", "float32")]
+)
+def test_a_masked_source_is_held_in_float32_unless_it_is_wider(dtype: str, held: str) -> None:
+    c = base_two(softmax("S[m, n] * 0.125", "n <= m"))
+    typed = tuple(replace(t, dtype=dtype) if t.name == "S" else t for t in c.tensors)
+    masked, _ = masked_once(replace(c, tensors=typed))
+    assert masked.tensor("S_inside").dtype == held

@@ -121,6 +121,14 @@ def test_conditions_casts_and_powers(e: str, expected: ValueRange) -> None:
     assert found(e) == expected
 
 
+def test_what_fits_every_integer_type_keeps_its_range_as_an_integer() -> None:
+    most = ValueRange(1.0, 2.0**31 - 1.0)
+    assert found("int32(r[m])", r=most) == ValueRange(0.0, most.high)
+    assert found("int32(-r[m])", r=most) == ValueRange(-most.high, 0.0)
+    assert found("int32(r[m])", r=ValueRange(1.0, 2.0**31)) == FINITE
+    assert found("int32(-r[m])", r=ValueRange(1.0, 2.0**31)) == FINITE
+
+
 NUMBERS = st.sampled_from([0.0, 1.0, -1.0, 0.5, -3.0, 7.0, 40.0, -90.0, 1e6, LOWEST, -LOWEST])
 
 

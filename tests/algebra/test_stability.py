@@ -90,6 +90,28 @@ def test_a_quotient_by_a_sum_of_weights_is_bounded_and_by_another_sum_is_not() -
     assert reason is not None and "near zero" in reason
 
 
+@pytest.mark.parametrize(
+    ("weight", "positive"),
+    [
+        ("exp(X[m, n] - R[m]) * 2.0", True),
+        ("exp(X[m, n] - R[m]) / 2.0", True),
+        ("pow(2.0, X[m, n] - R[m])", True),
+        ("pow(2.0, X[m, n] - R[m]) * 2.0", True),
+        ("exp(X[m, n] - R[m]) * W[m, n]", False),
+        ("exp(X[m, n] - R[m]) * (-2.0)", False),
+        ("W[m, n] / exp(X[m, n] - R[m])", False),
+    ],
+)
+def test_a_sum_of_weights_times_what_may_be_negative_may_be_near_zero(
+    weight: str, positive: bool
+) -> None:
+    c = chain(AXES, {"X": "mn", "W": "mn"}, [MAXIMUM, f"Z[m] = sum[n] {weight}",
+                                             "O[m] = sum[n] X[m, n] / Z[m]"])  # fmt: skip
+    target = c.operator("O")
+    reason = instability(c, target, target.body, c.operator("Z"), RepairStep("ratio", 1.0))
+    assert (reason is None) == positive
+
+
 def test_weights_within_another_domain_than_their_maximum_may_be_near_zero() -> None:
     lines = ["R[m] = max[n] X[m, n]", "Z[m] = sum[n] exp(X[m, n] - R[m]) where n < 3",
              "O[m] = sum[n] X[m, n] / Z[m] where n < 3"]  # fmt: skip

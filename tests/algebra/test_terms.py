@@ -48,6 +48,16 @@ def test_factors_leave_the_sum(body: str, inner: str, outer: str) -> None:
     assert (stays, done) == (inner, outer)
 
 
+def test_a_divisor_that_needs_a_new_map_is_not_taken_apart() -> None:
+    lines = ["Z[m] = sum[n] X[m, n]", "D[m, n] = exp(X[m, n]) / Z[m]",
+             "O[m] = sum[n] V[n] / D[m, n]"]  # fmt: skip
+    c = chain(AXES, SHAPES, lines)
+    at = Summand(c, c.operator("O"), False)
+    assert terms(at, parse("D[m, n]"))[0].maps  # under the sum it would be exp(X) alone
+    (only,) = terms(at, at.operator.body)
+    assert (only.inner, only.outer, only.maps) == (at.operator.body, (), ())
+
+
 def test_what_does_not_vary_leaves_nothing_under_the_sum() -> None:
     at = summand("X[m, n] / Z[m]")
     (t,) = terms(at, parse("Z[m] * 2.0"))

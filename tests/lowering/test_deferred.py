@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcfuser.chain import Chain, from_json
+from mcfuser.expr import parse, text
 from mcfuser.lowering.deferred import deferred, factor, only_scaled
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.lowering.triton.products import products
@@ -95,3 +96,19 @@ def test_a_repair_scales_or_does_not() -> None:
     other = replace(repairs[0], h=repairs[0].h.args[0])  # type: ignore[union-attr]
     assert factor(other) is None
     assert not only_scaled((product, other), product)
+
+
+@pytest.mark.parametrize(
+    ("h", "by"),
+    [
+        ("U[m, h] * c[m]", "c[m]"),
+        ("exp(c[m]) * U[m, h]", "exp(c[m])"),
+        ("U[m, h] * U[m, h]", None),
+        ("U[m, h] * exp(U[m, h])", None),
+        ("c[m] * d[m]", None),
+        ("U[m, h] + c[m]", None),
+    ],
+)
+def test_the_factor_of_a_repair(h: str, by: str | None) -> None:
+    found = factor(Repair("U", "r_old", "r", parse(h)))
+    assert (found and text(found)) == by

@@ -30,3 +30,9 @@ def test_elements_that_cancelled_are_no_scale_for_others() -> None:
 def test_what_float32_cannot_hold_may_be_zero() -> None:
     expected = np.array([4e-78, -2e-77])
     assert disagreement(np.zeros(2), expected, np.abs(expected), 1e-5, True) == 0.0
+
+
+def test_an_error_of_just_the_limit_is_none_too_many() -> None:
+    one = np.ones(1)
+    assert disagreement(np.array([1.5]), one, one, 0.5, True) == 0.5
+    assert "its error is" in str(disagreement(np.array([1.5]), one, one, 0.25, True))

@@ -58,6 +58,12 @@ def test_values_survive_their_storage(dtype: str) -> None:
     assert np.abs(once - values).max() <= limit * np.abs(values).max()
 
 
+def test_a_value_between_two_halves_is_rounded_to_the_even_one() -> None:
+    between = np.asarray([0x3F808000, 0x3F818000, 0x3F828000, 0xBF818000], np.uint32)
+    stored = encode(between.view(np.float32), "bfloat16")
+    assert [hex(n) for n in stored] == ["0x3f80", "0x3f82", "0x3f82", "0xbf82"]
+
+
 def test_poison_is_nan_in_bfloat16() -> None:
 
     assert np.isnan(decode(np.full(4, 0xFFFF, np.uint16), "bfloat16")).all()
@@ -104,6 +110,14 @@ def test_a_program_is_wrong_where_an_output_was_not_written() -> None:
     holed[0, 7, 3] = np.nan
     assert case.error("E", holed) == "output 'E' is not finite"
     assert "its error is" in str(case.error("E", stored * np.float16(1.5)))
+
+
+def test_an_output_that_its_type_cannot_hold_is_not_expected_to_be_finite() -> None:
+    of_half = of(of_dtype("float16", "Y[m] = sum[n] A[m, n] * 0.0 + 1e5"))
+    infinite = np.full(8, np.inf, np.float16)
+    assert of_half.error("Y", infinite) == 0.0
+    nothing = of(of_dtype("float16", "Y[m] = sum[n] A[m, n]"))
+    assert nothing.error("Y", infinite) == "output 'Y' is not finite"
 
 
 SMALL_ROW = chain({"m": 64, "n": 32, "k": 16}, {"A": "mk", "B": "kn", "s": "m"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,129 @@ def test_a_choice_may_be_the_other_where_its_condition_is_in_doubt_and_only_ther
     doubtful, sure = allowed(c, x, evaluate(c, x), UNIT)["Y"] * UNIT
     assert doubtful >= 7.0 - 1.1
     assert sure < 1e-5
+
+
+def errors(said: str, t: float, u: float, unit: float = UNIT) -> float:
+    """The error of `said`, in units, where T and U have these values and twice them as errors: a
+    product is rounded, and then stored."""
+    lines = ["T[m] = A[m] * 2.0", "U[m] = B[m] * 2.0", f"Y[m] = {said}"]
+    c = chain({"m": 1}, {"A": "m", "B": "m"}, [*lines, "Z[m] = T[m] + U[m]"], ["Y", "Z"])
+    x = {"A": np.asarray([t / 2]), "B": np.asarray([u / 2])}
+    found = allowed(c, x, evaluate(c, x), unit)
+    assert (found["T"][0], found["U"][0]) == (2 * abs(t), 2 * abs(u))
+    return float(found["Y"][0])
+
+
+def power(t: float, u: float) -> tuple[float, float]:
+    """The error of a power from its base, which moves by 2 t, and from its exponent."""
+    return u * t ** (u - 1) * 2 * t, t**u * abs(math.log(t)) * 2 * abs(u)
+
+
+@pytest.mark.parametrize(
+    ("said", "t", "u", "moved", "rounded"),
+    [
+        ("T[m] + U[m]", 3.0, -5.0, 6.0 + 10.0, 3.0 + 5.0),
+        ("T[m] - U[m]", 3.0, 5.0, 6.0 + 10.0, 3.0 + 5.0),
+        ("T[m] * U[m]", -3.0, 5.0, 3.0 * 10.0 + 5.0 * 6.0 + UNIT * 60.0, 15.0),
+        ("T[m] / U[m]", 3.0, -4.0, (6.0 + 0.75 * 8.0) / 4.0, 0.75),
+        ("-T[m]", 3.0, 1.0, 6.0, 0.0),
+        ("abs(T[m])", -3.0, 1.0, 6.0, 0.0),
+        ("max(T[m], U[m])", 3.0, -5.0, 10.0, 0.0),
+        ("min(T[m], U[m])", 3.0, 5.0, 10.0, 0.0),
+        ("tanh(T[m])", -0.5, 1.0, 1.0, math.tanh(0.5) + 1.0),
+        ("erf(T[m])", -0.5, 1.0, 1.0, math.erf(0.5) + 1.0),
+        ("exp(T[m])", -3.0, 1.0, math.exp(-3.0) * 6.0, math.exp(-3.0) * 4.0),
+        ("exp2(T[m])", -3.0, 1.0, 6.0 / 8.0, 4.0 / 8.0),
+        ("log(T[m])", 3.0, 1.0, 6.0 / 3.0, math.log(3.0) + 1.0),
+        ("sqrt(T[m])", 9.0, 1.0, 18.0 / 6.0, 3.0),
+        ("pow(T[m], U[m])", 3.0, 2.5, sum(power(3.0, 2.5)), 3**2.5 * (1 + 2.5 * math.log(3.0))),
+        ("pow(T[m], U[m])", 0.5, 3.0, sum(power(0.5, 3.0)), 0.125 * (1 + 3.0 * math.log(2.0))),
+        ("pow(T[m], 2.0)", 3.0, 1.0, power(3.0, 2.0)[0], 9.0 * (1 + 2.0 * math.log(3.0))),
+        ("pow(2.0, U[m])", 1.0, 3.0, power(2.0, 3.0)[1], 8.0 * (1 + 3.0 * math.log(2.0))),
+        ("floor(T[m])", 3.5, 1.0, 0.0, 0.0),
+        ("select(T[m] < U[m], T[m], U[m])", 3.0, 5.0, 6.0, 0.0),
+        ("select(T[m] < U[m], T[m], U[m])", 5.0, 3.0, 6.0, 0.0),
+        ("bfloat16(T[m])", 3.0, 1.0, 6.0, 3.0),
+        ("float16(T[m])", 3.0, 1.0, 6.0, 3.0 + 2.0**-24 / UNIT),
+    ],
+)
+def test_an_operation_moves_errors_as_its_derivative_does_and_rounds_once_more(
+    said: str, t: float, u: float, moved: float, rounded: float
+) -> None:
+    stored = abs(eval_of(said, t, u))
+    assert errors(said, t, u) == pytest.approx(moved + rounded + stored, rel=1e-9)
+
+
+def eval_of(said: str, t: float, u: float) -> float:
+    """What is stored."""
+    c = chain({"m": 1}, {"T": "m", "U": "m"}, [f"Y[m] = {said}", "Z[m] = T[m] + U[m]"], ["Y", "Z"])
+    return float(evaluate(c, {"T": np.asarray([t]), "U": np.asarray([u])})["Y"][0])
+
+
+@pytest.mark.parametrize(
+    ("said", "t", "step"),
+    [
+        ("floor(T[m])", 3.0, 1.0),
+        ("int32(T[m]) * 1.0", 3.0, 1.0),
+        ("bool(T[m] - U[m]) * 1.0", 2.0, 1.0),
+        ("select(T[m] < U[m], 7.0, 4.0)", 2.0, 3.0),
+        ("select(T[m] <= U[m], 7.0, 4.0)", 2.0, 3.0),
+        ("select(T[m] == U[m], 7.0, 4.0)", 2.0, 3.0),
+        ("select(T[m] != U[m] and T[m] < 9.0, 7.0, 4.0)", 2.0, 3.0),
+    ],
+)
+def test_a_step_in_doubt_may_be_taken_or_not(said: str, t: float, step: float) -> None:
+    """T is at the step, or at U; by a thousandth beside it there is no doubt."""
+    assert errors(said, t, 2.0) * UNIT == pytest.approx(step, rel=1e-4)
+    assert errors(said, t * 1.001, 2.0) * UNIT < 1e-4
+    assert errors(said, t * 1.001, 2.0, unit=1e-3) * 1e-3 >= step
+
+
+def test_a_sum_rounds_each_term_that_is_not_zero_and_the_result() -> None:
+    c = chain({"m": 1, "n": 4}, {"A": "mn"}, ["Y[m] = sum[n] A[m, n] * 2.0 where n < 3"])
+    x = {"A": np.asarray([[1.0, -3.0, 0.0, 50.0]])}
+    found = allowed(c, x, evaluate(c, x), UNIT)["Y"]
+    assert found[0] == (2.0 + 6.0) * 2 + 4.0  # products and terms; -4 is stored
+
+
+def test_a_maximum_has_the_largest_error_of_what_may_be_the_maximum() -> None:
+    """50 is outside the domain, and 3 cannot be it, whatever its error."""
+    c = chain({"m": 1, "n": 4}, {"A": "mn", "B": "mn"},
+              ["Y[m] = max[n] A[m, n] - B[m, n] where n < 3"])  # fmt: skip
+    a, b = np.asarray([[100.0, 11.0, 3.0, 50.0]]), np.asarray([[89.0, 0.0, 0.0, 0.0]])
+    x = {"A": a, "B": b}
+    assert allowed(c, x, evaluate(c, x), UNIT)["Y"][0] == 100.0 + 89.0 + 11.0
+    x = {"A": a, "B": b + np.asarray([[1.0, 0.0, 0.0, 0.0]])}  # the first one is 10
+    assert allowed(c, x, evaluate(c, x), UNIT)["Y"][0] == 11.0 + 11.0
+    assert allowed(c, x, evaluate(c, x), 0.01)["Y"][0] == 100.0 + 90.0 + 11.0
+
+
+def test_what_a_type_may_not_hold_may_be_anything() -> None:
+    assert errors("float16(T[m])", 65504.0, 1.0) < np.inf
+    assert errors("float16(T[m])", 65505.0, 1.0) == np.inf
+    assert errors("T[m] * U[m]", 2e19, 1.5e19) < np.inf
+    assert errors("T[m] * U[m]", 2e19, 2e19) == np.inf
+
+
+def test_errors_of_a_product_s_sides_are_multiplied_by_the_other_side() -> None:
+    """The left side was rounded twice, as a product and when it was stored."""
+    lines = ["T[m, k] = A[m, k] * 2.0", "C[m, n] = sum[k] T[m, k] * B[k, n]"]
+    c = chain({"m": 3, "n": 4, "k": 5}, {"A": "mk", "B": "kn"}, lines)
+    rng = np.random.default_rng(0)
+    x = {"A": rng.standard_normal((3, 5)), "B": rng.standard_normal((5, 4))}
+    exact = evaluate(c, x)
+    found = allowed(c, x, exact, UNIT)["C"]
+    t, b = np.abs(exact["T"]), np.abs(x["B"])
+    np.testing.assert_allclose(found, 3 * (t @ b) + np.abs(exact["C"]), rtol=1e-5)
+    other = chain({"m": 3, "n": 4, "k": 5}, {"A": "mk", "B": "kn"},
+                  ["T[k, n] = B[k, n] * 2.0", "C[m, n] = sum[k] A[m, k] * T[k, n]"])  # fmt: skip
+    exact = evaluate(other, x)
+    t, a = np.abs(exact["T"]), np.abs(x["A"])
+    found = allowed(other, x, exact, UNIT)["C"]
+    np.testing.assert_allclose(found, 3 * (a @ t) + np.abs(exact["C"]), rtol=1e-5)
+    square = chain({"m": 3, "n": 3, "k": 5}, {"A": "mk"},
+                   ["T[m, k] = A[m, k] * 2.0", "C[m, n] = sum[k] T[m, k] * T[n, k]"])  # fmt: skip
+    exact = evaluate(square, {"A": x["A"]})
+    t = np.abs(exact["T"])
+    found = allowed(square, {"A": x["A"]}, exact, UNIT)["C"]
+    np.testing.assert_allclose(found, 25 * (t @ t.T) + np.abs(exact["C"]), rtol=1e-5)

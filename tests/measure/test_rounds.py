@@ -20,6 +20,7 @@ from mcfuser.measure.rounds import (
     interval,
     is_decided,
     ratios,
+    round_limits,
     time_interleaved,
 )
 
@@ -67,6 +68,15 @@ def test_a_quiet_machine_needs_no_more_rounds(factor: float, baseline: int) -> N
     rng = random.Random(1)
     times = [[f * rng.uniform(1, 1.004) for _ in range(7)] for f in (1.0, factor)]
     assert is_decided(times, baseline) and is_decided(times, None)
+
+
+def test_the_fastest_is_so_in_most_rounds_however_long_those_are() -> None:
+    """By a hundredth in four rounds of seven; in the others, of middling length, by far not."""
+    drift = [10.0, 20.0, 40.0, 50.0, 30.0, 31.0, 32.0]
+    shares = [0.99] * 4 + [1.3] * 3
+    times = [[d * s for d, s in zip(drift, shares, strict=True)],
+             [d * (2 - s) for d, s in zip(drift, shares, strict=True)]]  # fmt: skip
+    assert fastest(times) == 0 and fastest(times[::-1]) == 1
 
 
 def test_what_is_within_noise_is_not_settled() -> None:
@@ -158,3 +168,18 @@ def test_of_equal_programs_none_is_surely_faster() -> None:
         wrong += certainty(ratios(times[1], times[0]), 1 / MARGIN) >= CONFIDENT
     assert wrong <= 200 * 0.05
     assert EQUAL > 1
+
+
+def test_a_comparison_says_how_sure_the_chosen_one_is_and_how_far_the_next_one() -> None:
+    times = [[1.0] * 7, [1.25] * 7, [1.5] * 7]
+    assert comparison(times, 0) == {
+        "rounds": 7, "sure": round(certainty([1.25] * 7, 1.0), 4), "next": [1.25, 1.25],
+    }  # fmt: skip
+    assert comparison([*times[:2], [0.9] * 7], 0)["sure"] == 0.0
+    assert comparison(times[:1], 0) == {}
+
+
+def test_rounds_end_half_a_second_before_the_deadline_or_when_their_time_is_over() -> None:
+    assert round_limits(7, 50, 3.0, None, 1, 100.0) == RoundLimits(7, 50, 103.0, 1)
+    assert round_limits(7, 50, 3.0, 110.0, None, 100.0) == RoundLimits(7, 50, 103.0, None)
+    assert round_limits(7, 50, 3.0, 102.0, None, 100.0) == RoundLimits(7, 50, 101.5, None)

@@ -63,6 +63,13 @@ def test_the_edges_of_the_last_tiles_are_sampled() -> None:
     assert {0, 999, 767, 768, 895, 896} <= rows
 
 
+def test_both_sides_of_the_start_of_a_last_tile_are_sampled_unless_it_is_the_first() -> None:
+    """Of 17 positions 16 are taken: all ends, and the others at random."""
+    for seed in range(30):
+        rows = sample_chain(gemm(1, 17, 64, 64, 64), 1.0, seed).positions["m"].tolist()
+        assert len(rows) == 16 and {0, 15, 16} <= {*rows} <= {*range(17)}
+
+
 def test_what_fits_the_budget_is_whole() -> None:
     chain = gemm(1, 32, 32, 16, 16)
     assert sample_chain(chain, 1e9, 0).chain == chain

@@ -1,8 +1,9 @@
 """Changes of meaning that no test notices: `python -m tests.mutation --seed 0 --count 40`.
 
 A sample of the mutants of Cosmic Ray (a comparison turned, a number off by one, an `and` for an
-`or`), each in a copy of the checkout, judged by the tests of its room alone. Prints those that
-survive, and the share that was killed.
+`or`), each in a copy of the checkout, judged by the tests of its module and then by the others of
+its room. Prints those that survive, and the share that was killed. Mutants that are known to mean
+the same (equivalents.toml) are told apart and counted neither way.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
+from tests.mutation.equivalents import Equivalent, means_the_same, table
 from tests.mutation.mutants import Mutant, sampled
+from tests.support.mirror import ELSEWHERE
 from tests.support.paths import ROOT
 
 ROOMS = ("algebra", "space", "lowering", "measure", "tune")
@@ -34,26 +42,50 @@ class Unready(Exception):
     """The tests of a room do not pass as it is."""
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """A mutant, and what became of it: "killed", "survived" or "the same"."""
+
+    mutant: Mutant
+    fate: str
+
+    def __str__(self) -> str:
+        m = self.mutant
+        return f"{self.fate:8} {m.path.relative_to(ROOT)}:{m.line}: {m.before}  =>  {m.after}"
+
+
 def main(words: list[str] | None = None) -> int:
     known = [r for r in ROOMS if (ROOT / "mcfuser" / r).is_dir()]
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=40, help="mutants, over all rooms")
     parser.add_argument("--room", choices=known, action="append", help="this one alone; repeatable")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants judged at a time")
     asked = parser.parse_args(words)
     rooms = asked.room or known
     mutants = sampled([ROOT / "mcfuser" / r for r in rooms], asked.seed, asked.count)
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        folder = Path(name)
-        copied(folder)
+        copies = [Path(name) / str(n) for n in range(max(asked.jobs, 1))]
+        for folder in copies:
+            folder.mkdir()
+            copied(folder)
         try:
-            survivors = judged(mutants, folder)
+            verdicts = judged(mutants, copies, table())
         except Unready as error:
             print(error, file=sys.stderr)
             return 2
-    share = 1 - len(survivors) / len(mutants) if mutants else 1.0
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} killed: {share:.0%}")
-    return 1 if survivors else 0
+    print(summary(verdicts))
+    return 1 if any(v.fate == "survived" for v in verdicts) else 0
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """How many of those that change the meaning are killed, and how many do not change it."""
+    killed = sum(v.fate == "killed" for v in verdicts)
+    counted = sum(v.fate != "the same" for v in verdicts)
+    share = killed / counted if counted else 1.0
+    line = f"{killed} of {counted} killed: {share:.0%}"
+    same = len(verdicts) - counted
+    return f"{line}; {same} that mean the same are left out" if same else line
 
 
 def copied(folder: Path) -> None:
@@ -66,21 +98,57 @@ def copied(folder: Path) -> None:
             shutil.copy(source, folder / name)
 
 
-def judged(mutants: list[Mutant], folder: Path) -> list[Mutant]:
-    """Those that survive, each printed as soon as it is known."""
-    survivors, patience = [], dict[str, float]()
-    for mutant in mutants:
-        path, room = mutant.path.relative_to(ROOT), mutant.path.relative_to(ROOT).parts[1]
-        if room not in patience:
-            patience[room] = unchanged(room, folder)
-        (folder / path).write_text(mutant.text)
-        passed = all(passes(some, folder, patience[room]) for some in tests_of(path, folder))
-        (folder / path).write_text(mutant.path.read_text())
-        if passed:
-            survivors.append(mutant)
-        fate = "survived" if passed else "killed"
-        print(f"{fate:8} {path}:{mutant.line}: {mutant.before}  =>  {mutant.after}", flush=True)
-    return survivors
+def judged(
+    mutants: Sequence[Mutant], copies: Sequence[Path], known: Sequence[Equivalent] = ()
+) -> list[Verdict]:
+    """What becomes of each mutant, printed as soon as it is known; one at a time in each copy of
+    the checkout. Those that are known to mean the same are not tried."""
+    free = SimpleQueue[Path]()
+    for folder in copies:
+        free.put(folder)
+    same = [m for m in mutants if means_the_same(m, known)]
+    tried = [m for m in mutants if m not in same]
+    rooms = sorted({_room(m) for m in tried})
+
+    def ready(room: str) -> float:
+        with _lent(free) as folder:
+            return unchanged(room, folder)
+
+    def tell(mutant: Mutant) -> Verdict:
+        with _lent(free) as folder:
+            return _said(Verdict(mutant, _fate(mutant, folder, patience[_room(mutant)])))
+
+    verdicts = [_said(Verdict(m, "the same")) for m in same]
+    with ThreadPoolExecutor(len(copies)) as pool:
+        patience = dict(zip(rooms, pool.map(ready, rooms), strict=True))
+        return [*verdicts, *pool.map(tell, tried)]
+
+
+@contextmanager
+def _lent(free: SimpleQueue[Path]) -> Iterator[Path]:
+    folder = free.get()
+    try:
+        yield folder
+    finally:
+        free.put(folder)
+
+
+def _room(mutant: Mutant) -> str:
+    return mutant.path.relative_to(ROOT).parts[1]
+
+
+def _said(verdict: Verdict) -> Verdict:
+    print(verdict, flush=True)
+    return verdict
+
+
+def _fate(mutant: Mutant, folder: Path, limit: float) -> str:
+    path = mutant.path.relative_to(ROOT)
+    unchanged_text = (folder / path).read_text()
+    (folder / path).write_text(mutant.text)
+    passed = all(passes(some, folder, limit) for some in tests_of(path, folder))
+    (folder / path).write_text(unchanged_text)
+    return "survived" if passed else "killed"
 
 
 def unchanged(room: str, folder: Path) -> float:
@@ -92,13 +160,16 @@ def unchanged(room: str, folder: Path) -> float:
 
 
 def tests_of(path: Path, folder: Path) -> list[list[str]]:
-    """The arguments of two runs of pytest: the module's own tests, then the others of its room.
+    """The arguments of two runs of pytest: the module's own tests (or those that look at it, where
+    it has none), then the others of its room.
 
     One run does not do: pytest 9 drops a file whose folder it is given as well, and with it the
     order.
     """
     _, *inner, name = path.parts
-    own, room = f"tests/{'/'.join(inner)}/test_{name}", f"tests/{inner[0]}"
+    module = "/".join([*inner, path.stem])
+    looks = ELSEWHERE.get(module, "/".join([*inner, f"test_{name}"]))
+    own, room = f"tests/{looks}", f"tests/{inner[0]}"
     return [[own], [room, f"--ignore={own}"]] if (folder / own).exists() else [[room]]
 
 

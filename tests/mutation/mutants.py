@@ -11,12 +11,15 @@ from random import Random
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from parso.tree import BaseNode, NodeOrLeaf
 
 LEFT_OUT = (
     "RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter",
     *(f"ReplaceComparisonOperator_{op}_Is" for op in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE")),
 )  # fmt: skip
 """How the names of operators start whose mutants fail at once, or mean the same of most values."""
+ORDERS = ("_Lt", "_LtE", "_Gt", "_GtE")
+"""How the names of operators end that make an order of a comparison: of words there is none."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,30 @@ def by_place(text: str) -> dict[tuple[int, int], list[Place]]:
 
 def places(text: str) -> Iterator[Place]:
     nodes = list(ast_nodes(get_ast(text)))
+    words = set(_of_words(nodes))
     for name in operator_names():
         if name.rpartition("/")[2].startswith(LEFT_OUT) or get_operator(name).arguments():
             continue
         operator = get_operator(name)()
         starts = (s for n in nodes for s, _ in operator.mutation_positions(n))
         for occurrence, (line, column) in enumerate(starts):
-            yield Place(name, occurrence, line, column)
+            if not (name.endswith(ORDERS) and (line, column) in words):
+                yield Place(name, occurrence, line, column)
+
+
+def _of_words(nodes: list[NodeOrLeaf]) -> Iterator[tuple[int, int]]:
+    """The position of every operator that compares something with a string: `reduce == "sum"`."""
+    for node in nodes:
+        if isinstance(node, BaseNode) and node.type == "comparison":
+            left, operators, right = node.children[::2], node.children[1::2], node.children[2::2]
+            for one, operator, other in zip(left, operators, right, strict=False):
+                if "string" in (one.type, other.type):
+                    yield operator.start_pos
 
 
 def _meaningless(text: str) -> Iterator[tuple[int, int]]:
-    """Every position of an annotation, which nothing evaluates, and of a decorator."""
+    """Every position of an annotation, which nothing evaluates, of a decorator, and of the value of
+    `strict` in a call of `zip`: an assertion that the lengths agree, which they do."""
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         hidden: list[ast.expr | None] = []
@@ -86,6 +102,8 @@ def _meaningless(text: str) -> Iterator[tuple[int, int]]:
             hidden += node.decorator_list
         elif isinstance(node, (ast.arg, ast.AnnAssign)):
             hidden.append(node.annotation)
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            hidden.append(node.value)
         for e in hidden:
             if e is not None:
                 for line in range(e.lineno, (e.end_lineno or e.lineno) + 1):

@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("cosmic_ray", reason="mutants need the dev extra's cosmic-ray")
 
-from tests.mutation.__main__ import Unready, copied, judged, passes
+from tests.mutation.__main__ import Unready, copied, judged, passes, summary
 from tests.mutation.__main__ import tests_of as chosen
-from tests.mutation.mutants import by_place, sampled
+from tests.mutation.equivalents import Equivalent
+from tests.mutation.mutants import by_place, places, sampled
 from tests.support.paths import ROOT
 
 SOURCE = '''"""A module."""
@@ -51,6 +52,21 @@ def test_annotations_and_decorators_stay(folder: Path) -> None:
     assert all(column > 26 for line, column in by_place(SOURCE) if line == 6)  # the 3 alone
 
 
+def test_that_lengths_agree_is_an_assertion_which_stays() -> None:
+    assert by_place("pairs = zip(a, b, strict=True)\n") == {}
+    assert by_place("pairs = sort(a, other=True)\n")
+
+
+def test_words_are_compared_and_never_ordered() -> None:
+    def names(text: str) -> list[str]:
+        return sorted(p.operator.rpartition("/")[2] for p in places(text))
+
+    turned = ["ReplaceComparisonOperator_Eq_NotEq"]
+    assert names('same = kind == "sum"\n') == names('same = "sum" == kind\n') == turned
+    assert "ReplaceComparisonOperator_Eq_Lt" in names("same = kind == other\n")
+    assert "ReplaceComparisonOperator_Lt_GtE" in names("less = 'a' != kind < other\n")
+
+
 def test_no_more_are_drawn_than_there_are(folder: Path) -> None:
     assert len(sampled([folder], 0, 10_000)) == len(by_place(SOURCE))
     assert sampled([folder], 0, 0) == []
@@ -63,6 +79,12 @@ def test_a_modules_own_tests_come_before_those_of_its_room() -> None:
     assert chosen(Path("mcfuser/algebra/masks_of_old.py"), ROOT) == [["tests/algebra"]]
     inside, _ = chosen(Path("mcfuser/lowering/triton/dot.py"), ROOT)
     assert inside == ["tests/lowering/triton/test_dot.py"]
+
+
+def test_a_module_without_tests_of_its_own_is_judged_by_those_that_look_at_it() -> None:
+    looking, room = chosen(Path("mcfuser/lowering/tensorir/knobs.py"), ROOT)
+    assert looking == ["tests/backends/test_backends.py"]
+    assert room[0] == "tests/lowering"
 
 
 @pytest.fixture
@@ -81,18 +103,46 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_no_test_notices_survives_and_files_are_put_back(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def copies(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two copies of that checkout, which the command takes for this one."""
     monkeypatch.setattr("tests.mutation.__main__.ROOT", checkout)
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    copied(copy)
+    found = [tmp_path / "copy", tmp_path / "another"]
+    for folder in found:
+        folder.mkdir()
+        copied(folder)
+    return found
+
+
+def test_what_no_test_notices_survives_and_files_are_put_back(
+    checkout: Path, copies: list[Path]
+) -> None:
     mutants = sampled([checkout / "mcfuser"], 0, 10)
-    assert [m.before for m in mutants] == ["LOW = 1", "HIGH = 9"]
-    assert [m.before for m in judged(mutants, copy)] == ["HIGH = 9"]
-    for folder in (checkout, copy):
+    verdicts = judged(mutants, copies)
+    assert [(v.mutant.before, v.fate) for v in verdicts] == [
+        ("LOW = 1", "killed"),
+        ("HIGH = 9", "survived"),
+    ]
+    assert summary(verdicts) == "1 of 2 killed: 50%"
+    for folder in (checkout, *copies):
         assert (folder / "mcfuser/algebra/bound.py").read_text() == "LOW = 1\nHIGH = 9\n"
+
+
+def test_what_is_known_to_mean_the_same_is_counted_neither_way(
+    checkout: Path, copies: list[Path]
+) -> None:
+    mutants = sampled([checkout / "mcfuser"], 0, 10)
+    high = next(m for m in mutants if m.before == "HIGH = 9")
+    same = Equivalent("algebra/bound", "HIGH = 9", (high.after,), "nothing reads it")
+    verdicts = judged(mutants, copies, [same])
+    assert {v.mutant.before: v.fate for v in verdicts} == {
+        "LOW = 1": "killed",
+        "HIGH = 9": "the same",
+    }
+    assert summary(verdicts) == "1 of 1 killed: 100%; 1 that mean the same are left out"
+    otherwise = Equivalent("algebra/bound", "HIGH = 9", ("HIGH = 7",), "another mutant")
+    elsewhere = Equivalent("algebra/found", "HIGH = 9", (high.after,), "another module")
+    assert {v.fate for v in judged([high], copies, [otherwise, elsewhere])} == {"survived"}
 
 
 def test_a_room_whose_tests_fail_without_a_mutant_is_refused(
@@ -102,7 +152,7 @@ def test_a_room_whose_tests_fail_without_a_mutant_is_refused(
     mutants = sampled([checkout / "mcfuser"], 0, 1)
     (checkout / "tests/algebra/test_bound.py").write_text("def test_low():\n    assert False\n")
     with pytest.raises(Unready, match="tests/algebra fail without any mutant"):
-        judged(mutants, checkout)
+        judged(mutants, [checkout])
 
 
 def test_no_tests_at_all_notice_nothing_and_hanging_ones_notice(checkout: Path) -> None:

@@ -35,6 +35,9 @@ def words(found: Sequence[Affine]) -> list[str]:
         ("not n <= m", ["m + 1"], []),
         ("not n < m", ["m"], []),
         ("n == 3", ["3"], ["3"]),
+        ("-n <= m", ["-1*m"], []),
+        ("m <= -(n - 2)", [], ["-1*m + 2"]),
+        ("3 * m < (-1) * n", [], ["-3*m - 1"]),
         ("n - m + k <= 0 and n + m < 7", [], ["m - 1*k", "-1*m + 6"]),
         ("n <= 8", [], ["8"]),
         ("2 * n <= m", [], []),  # a step of two: no bound of n alone

@@ -56,20 +56,23 @@ def test_a_row_is_the_plan_in_whose_table_its_tiles_are(found: Candidates) -> No
 
 
 def test_a_prediction_is_asked_for_once_a_plan_and_lands_at_its_rows(found: Candidates) -> None:
-    asked = []
+    asked, plans = [], list(found.plans.values())
+
+    def number(plan: Plan) -> float:
+        return 1e6 * plans.index(plan)
 
     def estimate(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
         asked.append((plan, len(tiles)))
         assert len(tiles) == len(settings["unroll"]) and device == H200
-        return tiles.sum(axis=1) + 1000.0 * settings["unroll"]
+        return tiles.sum(axis=1) + 1000.0 * settings["unroll"] + number(plan)
 
     rows = found.rows[np.random.default_rng(1).permutation(len(found))]
     times = found.estimates(rows, estimate)
     unroll = np.where(rows[:, -1] == 0, 1, 3)
-    np.testing.assert_array_equal(times, rows[:, 1:-1].sum(axis=1) + 1000.0 * unroll)
+    numbers = [number(found.plan(row)[0]) for row in rows]
+    np.testing.assert_array_equal(times, rows[:, 1:-1].sum(axis=1) + 1000.0 * unroll + numbers)
     assert [found.settings(row).unroll for row in rows[:50]] == unroll[:50].tolist()
-    plans = [p for p, _ in asked]
-    assert len({(str(p.expression), p.dead, p.split, p.parts) for p in plans}) == len(plans)
+    assert sorted(number(p) for p, _ in asked) == sorted({*numbers})
     assert sum(n for _, n in asked) == len(rows)
 
 

@@ -15,7 +15,7 @@ from mcfuser.chain import BYTES, Chain, attention, flops, from_json, gemm, to_js
 from mcfuser.expr import Call, walk
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.interpret import interpret
-from mcfuser.space.plan import SAMPLES, Plan, blocks, footprint, splits, traffic, work
+from mcfuser.space.plan import SAMPLES, Plan, blocks, footprint, sizes_of, splits, traffic, work
 from mcfuser.space.program import program
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
@@ -270,6 +270,29 @@ def test_axes_of_one_batch_are_no_loop() -> None:
 def test_plans_print_their_statements() -> None:
     plan = Plan(program(gemm(2, 8, 8, 8, 8)), parse("mh.nk"), frozenset("k"))
     assert plan.notation == "mh(L_A,n(L_B,C_C,L_D,C_E),S_E)"
+
+
+@pytest.mark.parametrize(
+    ("domain", "taken"),
+    [
+        ("n <= m", [1, 2, 3, 4]),
+        ("n < m", [1, 2, 3, 4]),
+        ("n <= m + 1", [2, 3, 4, 4]),
+        ("n <= m and m - n < 3", [1, 2, 2, 2]),
+        ("m <= n", [4, 3, 2, 1]),
+        ("n == 3", [1, 1, 1, 1]),
+    ],
+)
+def test_bounds_admit_a_share_of_a_loops_iterations(domain: str, taken: list[int]) -> None:
+    """Four iterations, at each of the four of m."""
+    c = chain({"m": 16, "n": 16}, {"X": "mn"}, [f"R[m] = max[n] X[m, n] where {domain}"])
+    plan = Plan(program(c), parse("m.n"), frozenset())
+    loop = next(x for x in loops(plan.placed[1]) if x.axis == "n")
+    sizes = sizes_of(plan, np.asarray([[4, 4], [4, 16]]))
+    shares = sizes.taken_shares(loop)
+    assert shares.shape == (2, SAMPLES)
+    assert shares[0].tolist() == [n / 4 for n in taken for _ in range(SAMPLES // 4)]
+    assert sizes.iterations(loop).tolist() == [sum(taken) / 4, 1.0]
 
 
 def test_a_window_loads_what_its_indices_span() -> None:

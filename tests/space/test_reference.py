@@ -201,3 +201,17 @@ def test_what_a_domain_leaves_out_may_be_infinite() -> None:
     x = inputs(c, 0)
     x["P"][np.triu_indices(4, 1)] = np.inf
     assert np.isfinite(evaluate(c, x)["U"]).all()
+
+
+def test_what_meets_what_a_domain_leaves_out_may_be_infinite_too() -> None:
+    """The domain masks P; zero times what V has there would be no number."""
+    c = from_json({
+        "axes": {"m": 4, "n": 4, "h": 2},
+        "tensors": {"P": {"shape": ["m", "n"]}, "V": {"shape": ["n", "h"]}},
+        "operators": ["U[m, h] = sum[n] P[m, n] * V[n, h] where n <= m"],
+    })  # fmt: skip
+    x = inputs(c, 0)
+    x["V"][2] = np.inf
+    found = evaluate(c, x)["U"]
+    np.testing.assert_allclose(found[:2], (np.tril(x["P"])[:2, :2] @ x["V"][:2]))
+    assert not np.isfinite(found[2:]).any()

@@ -110,6 +110,22 @@ def test_a_window_takes_the_iterations_that_hold_a_position_and_no_others(
         assert set(s.iterations(loop, {"m": start})) == needed
 
 
+@pytest.mark.parametrize(("parts", "span"), [(1, 5), (2, 3), (3, 2), (4, 2), (5, 1), (7, 1)])
+def test_parts_of_a_split_loop_share_its_iterations(parts: int, span: int) -> None:
+    """Each takes equally many, but for the last ones."""
+    of = program(gemm(1, 16, 40, 8, 8))
+    tiles = {"m": 16, "n": 8, "k": 8, "h": 8}
+    buffers, body = place(of, parse("m.n"), ("m", "k", "h"), split="n")
+    s = Schedule(of.chain, parse("m.n"), tuple(tiles.items()), buffers, body, parts)
+    assert (s.trips("n"), s.span("n")) == (5, span)
+    outer, inner = (x for x in loops(s.body) if x.axis == "n")
+    assert s.split == outer and s.iterations(outer, {}) == range(parts)
+    runs = [s.iterations(inner, {"n": part * span * s.tile("n")}) for part in range(parts)]
+    assert [i for run in runs for i in run] == list(range(5))
+    assert f"split n in {parts} parts of {span} x 8:" in str(s)
+    assert f"serial n in {span} x 8:" in str(s)
+
+
 def test_statements_come_with_the_loops_around_them() -> None:
     found = {
         s.buffer: "".join(loop.axis for loop in outer)

@@ -82,3 +82,11 @@ def test_what_is_fused_otherwise_when_it_is_small_is_not_proven() -> None:
     other = replace(plan.program, rolls=())
     found = disproof(ROLLED, replace(plan, program=other), tiles, True, 0)
     assert found == "no small chain is fused as it is, so its schedule is not proven"
+
+
+@pytest.mark.parametrize("index", ["m + j", "m + j + 2", "2 * m + j", "m - j + 2"])
+def test_a_window_of_a_small_chain_has_all_that_is_read(index: str) -> None:
+    c = chain({"m": 64, "j": 3, "h": 16}, {"A": (132, "h"), "W": "jh"},
+              [f"C[m, h] = sum[j] A[{index}, h] * W[j, h]"])  # fmt: skip
+    for plan, tiles in drawn(c, 3):
+        assert disproof(c, plan, tiles, True, 0) is None, plan.notation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -111,3 +112,13 @@ def test_tuning_anew_sees_only_what_was_put_since() -> None:
     anew.note([Use("k", "n", KEY.digest)])
     assert anew.get(KEY.digest) is cache.get(KEY.digest) is later
     assert cache.uses == {Use("k", "n", KEY.digest)}
+
+
+def test_a_kernel_is_read_from_what_it_was_written_as_unless_that_is_damaged() -> None:
+    document = json.loads(json.dumps(KEPT.to_json()))
+    assert Tuned.from_json(document) == KEPT
+    for name, value in (("trials", KEPT.trials + 1), ("binary", "AAAA"), ("checksum", "0")):
+        with pytest.raises(ValueError, match="its checksum does not fit it: it was damaged"):
+            Tuned.from_json(document | {name: value})
+    with pytest.raises(ValueError, match="its format is 1, and 7 is read here"):
+        Tuned.from_json(document | {"format": 1})

@@ -99,6 +99,9 @@ def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
     assert told[-1][0] <= 16
     text = generate(best.plan.schedule(best.tiles), "kernel", best.settings).text
     assert text == best.kernel.source
+    (winner,) = (c for c, kernel in search.kernels.items() if kernel is best.kernel)
+    at = search.candidates.rows.tolist().index(list(winner))
+    assert best.predicted == pytest.approx(search.times[at])
 
 
 def test_a_tuned_kernel_is_measured_kept_and_made_again(bench) -> None:
@@ -311,6 +314,25 @@ def test_time_that_is_over_waits_for_the_first_generation(monkeypatch) -> None:
     kernel = tuned(bench)
     opening = in_flight(bench.builder.workers)
     assert kernel.trials == opening > 4 and bench.builder.compilers.held
+
+
+def test_a_search_that_is_due_is_spent_when_its_first_candidates_have_ended(
+    bench, monkeypatch
+) -> None:
+    search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, None, math.inf, {}, Counter(),
+                             lambda done, total: None)  # fmt: skip
+    first, later = [(0,), (1,)], [(2,), (3,)]
+    monkeypatch.setattr(search, "_begin", lambda some: dict.fromkeys(some, math.inf))
+    for some in (first, later):
+        search.measure(some, False)
+    assert search.opening == first
+    monkeypatch.setattr(search, "begun", -math.inf)
+    assert not search.due and not search.spent, "nothing is right yet"
+    search.results[later[0]] = Measured(1e-6, 1e-4)
+    search.under_way = dict.fromkeys([first[1], later[1]])
+    assert search.due and not search.spent
+    del search.under_way[first[1]]
+    assert search.spent
 
 
 def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:

@@ -16,7 +16,7 @@ from mcfuser.lowering.triton.layout import TileLayout
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import distinct, parted, prune, space
-from mcfuser.space.statement import Compute, loops
+from mcfuser.space.statement import Compute, Illegal, loops
 from tests.support.hopper_chains import chain_of
 from tests.support.triton_cases import scheduled
 
@@ -68,6 +68,17 @@ def test_one_row_of_a_product_is_as_wide_as_its_instruction() -> None:
     load = next(n for n in made.facts.operands if "m" in {a for d in made.facts.buffers[n].dims
                                                     for a in d.index.axes})  # fmt: skip
     assert made.held(load)[0] == LEAST * made.nbytes(load)[0]
+
+
+@pytest.mark.parametrize("rows", [1024, 2048])
+def test_a_tile_has_at_most_as_many_elements_as_triton_accepts(rows: int) -> None:
+    sizes = {"m": rows, "n": 1024, "k": 16, "h": 16}
+    schedule = scheduled(gemm(1, 2048, 1024, 16, 16, "float16"), "mh.nk", sizes)
+    if rows * sizes["n"] > 2**20:
+        with pytest.raises(Illegal, match="tile 'C' has more than 1048576 elements"):
+            TileLayout(schedule)
+    else:
+        assert TileLayout(schedule).space("C") == ("m", "n")
 
 
 def test_a_product_with_a_vector_is_none_for_the_tensor_cores() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,16 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.triton.resources import BASE, TritonCandidates
 from mcfuser.model.feasible import GATHERED, HELD, feasible
 from mcfuser.model.fitted import lowered
+from mcfuser.space.expression import parse
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import program
 from mcfuser.space.prune import distinct, parted, prune, space
+from tests.support.chains import chain
 from tests.support.gpu_candidates import every
+from tests.support.hopper_chains import chain_of
 
 H200 = CATALOGUE["nvidia/h200"]
 
@@ -49,6 +57,80 @@ def test_without_group_instructions_a_stage_less_is_in_flight() -> None:
     few, more = made(plan, tiles, 4, 3), made(plan, tiles, 4, 4)
     assert more.shared[0] - few.shared[0] == 2 * 128 * 64 * 2  # a tile of K and one of V
     assert more.shared[0] == 104448  # as Triton 3.6 allocates
+
+
+def test_threads_share_the_registers_of_a_tile() -> None:
+    """But for those that each has for itself."""
+    c = chain({"m": 512, "n": 512}, {"X": "mn", "s": "m"}, ["Y[m, n] = X[m, n] * s[m]"])
+    plan = Plan(program(c), parse("mn"), frozenset())
+    warps = np.asarray([1, 2, 4, 8])
+    tiles = np.full((4, 2), 64)
+    found = TritonCandidates(plan, tiles, warps, np.ones_like(warps), warps < 0).registers - BASE
+    loaded, computed = 0.13 * (64 * 64 + 64), 0.26 * 64 * 64
+    np.testing.assert_allclose(found, (loaded + computed) / (32 * warps))
+
+
+SIZES = {"b": 2, "m": 256, "n": 256, "k": 64, "h": 64}
+CHAINS = {
+    "gemm": gemm(*SIZES.values(), "float16"),
+    "float32": gemm(*SIZES.values()),
+    "attention": chain_of("attention", SIZES, "float16"),
+    "causal": chain_of("causal", SIZES, "float16"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A candidate by its name, expression, tiles of m, n, k and h, warps and stages."""
+
+    name: str
+    said: str
+    tiles: tuple[int, ...]
+    warps: int
+    stages: int
+    dead: str = ""
+    hopper: bool = True
+    tma: bool = False
+    split: str | None = None
+    parts: int = 1
+
+    def made(self) -> TritonCandidates:
+        dead = frozenset(self.dead)
+        plan = Plan(program(CHAINS[self.name]), parse(self.said), dead, self.split, self.parts)
+        tiles = dict(zip("mnkh", self.tiles, strict=True))
+        rows = np.asarray([[tiles[a] for a in plan.axes]])
+        one, tma = np.ones(1, np.int64), np.ones(1, bool) if self.tma else None
+        last = np.zeros(1, bool)
+        warps, stages = self.warps * one, self.stages * one
+        return TritonCandidates(plan, rows, warps, stages, last, self.hopper, tma)
+
+
+@pytest.mark.parametrize(
+    ("case", "registers", "shared", "gathered"),
+    [
+        (Case("gemm", "mh.nk", (64, 64, 32, 32), 4, 3), 81.2, 24576, 0),
+        (Case("gemm", "mh.nk", (64, 64, 32, 32), 4, 3, tma=True), 68.14, 24576, 0),
+        (Case("gemm", "mh.nk", (32, 64, 32, 32), 4, 2), 77.92, 6144, 0),
+        (Case("gemm", "mh.nk", (16, 128, 32, 32), 8, 1), 76.53, 12288, 0),
+        (Case("gemm", "m.n(k,h)", (64, 64, 32, 32), 4, 3), 95.92, 24576, 0),
+        (Case("gemm", "mh.nk", (64, 64, 64, 32), 2, 2, "k", hopper=False, split="n", parts=4),
+         161.12, 20480, 128),
+        (Case("float32", "mh.nk", (64, 32, 32, 32), 4, 3), 66.48, 36864, 0),
+        (Case("causal", "mh.nk", (128, 64, 64, 64), 8, 3, "kh"), 118.08, 65536, 0),
+        (Case("causal", "mh.nk", (64, 32, 64, 64), 2, 4, "kh", hopper=False), 188.32, 32768, 0),
+        (Case("attention", "mh.nk", (16, 64, 64, 64), 4, 2, "kh", tma=True, split="n", parts=2),
+         62.83, 20480, 16),
+        (Case("attention", "m.n(k,h)", (64, 64, 32, 32), 4, 2), 104.24, 16384, 0),
+    ],
+    ids=lambda x: f"{x.name} {x.said} {x.tiles}" if isinstance(x, Case) else "",
+)  # fmt: skip
+def test_estimates_are_those_that_were_fitted(
+    case: Case, registers: float, shared: int, gathered: int
+) -> None:
+    """The model's constants were fitted on top of these: who changes one fits them anew."""
+    made = case.made()
+    assert made.registers[0] == pytest.approx(registers, abs=0.005)
+    assert (made.shared[0], made.gathered[0]) == (shared, gathered)
 
 
 def test_estimates_agree_with_the_compiler() -> None:

@@ -12,10 +12,13 @@ from mcfuser.chain import Chain, Tensor
 from mcfuser.codegen.cuda.cubin import compile_source
 from mcfuser.codegen.triton import TensorMap, TritonSource, generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.expr import Read, parse
 from mcfuser.lowering.triton.hopper.feasible import mapped
+from mcfuser.lowering.triton.hopper.tensor_map import mappable, tensor_map
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
+from tests.support.chains import chain
 from tests.support.gpu_candidates import every, settings
 from tests.support.triton_agree import agree
 from tests.support.triton_cases import chain_named, run_time, scheduled
@@ -103,7 +106,29 @@ def test_a_view_is_described_as_it_lies() -> None:
     assert found["V"] == TensorMap("V", "float16", (2, 96, 32), (9216, 96, 1), (1, 16, 16), 64)
 
 
+def test_where_an_index_is_a_number_a_tile_has_one_position() -> None:
+    c = chain({"m": 64, "n": 16, "k": 32}, {"A": (3, "m", "k"), "B": "kn"},
+              ["C[m, n] = sum[k] A[1, m, k] * B[k, n]"])  # fmt: skip
+    read = parse("A[1, m, k]")
+    assert isinstance(read, Read)
+    found = tensor_map(c, read, {"m": 32, "k": 16}.__getitem__)
+    assert found == TensorMap("A", "float32", (3, 64, 32), (2048, 32, 1), (1, 32, 16))
+
+
 # --- which can --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tiles", "fits"),
+    [({"m": 4, "k": 8}, True), ({"m": 8, "k": 4}, False), ({"m": 1, "k": 8}, False)],
+    ids=["rows of 16 bytes", "rows of 8 bytes", "one row"],
+)  # fmt: skip
+def test_a_tile_is_a_matrix_of_rows_of_16_bytes(tiles: Mapping[str, int], fits: bool) -> None:
+    c = chain_named("gemm", {"b": 1, "m": 64, "n": 64, "k": 64, "h": 64}, "float16")
+    read = parse("A[b, m, k]")
+    assert isinstance(read, Read)
+    tile = {**tiles, "b": 1}.__getitem__
+    assert bool(mappable(c, read, tile, tile)) == fits
 
 
 def test_what_cannot_keeps_its_pointer() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mcfuser.expr import Call, Cast, Const, Expr, Read
+from mcfuser.chain import from_json
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.hopper.movement import MOVED, check_movement
 from mcfuser.space.schedule import Schedule
@@ -58,6 +59,30 @@ def test_a_tile_of_one_number_or_of_rows_alone_has_no_layout() -> None:
     (vector,) = (x for x in _reads(body_of(rows, "T")) if x.tensor == "a")
     with pytest.raises(Illegal, match=MOVED):
         check_movement(with_body(rows, "T", Call("mul", (vector, Const(2.0)))))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_number_that_is_known_when_the_source_is_written_has_no_layout(batch: int) -> None:
+    """The position along an axis is one where the axis has one iteration."""
+    c = from_json({
+        "axes": {**EXTENTS, "b": batch},
+        "tensors": {t: {"shape": list(shape), "dtype": "float16"} for t, shape in
+                    {"A": "bmk", "B": "bkn", "D": "bnh", "s": "b"}.items()},
+        "operators": [
+            "g[b] = exp(s[b]) / (2.0 + erf(s[b]))",
+            "S[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]",
+            "T[b, m, n] = S[b, m, n] * g[b] + g[b]",
+            "E[b, m, h] = sum[n] float16(T[b, m, n]) * D[b, n, h]",
+        ],
+    })  # fmt: skip
+    schedule = scheduled(c, "mh.nk", TILES)
+    check_movement(WarpGroups(schedule, 2))
+    groups = with_body(schedule, "g", Call("mul", (Index("b"), Const(2.0))))
+    if batch == 2:
+        check_movement(groups)
+    else:
+        with pytest.raises(Illegal, match=MOVED):
+            check_movement(groups)
 
 
 def test_an_operand_in_a_ring_is_taken_as_it_was_loaded() -> None:
