@@ -39,6 +39,8 @@ THROUGH: dict[str, str] = {
     # models as a whole are imported, cut, compiled and run
     "graph/test_partition.py": "graph/attempt graph/draft graph/idiom graph/lift",
     "graph/test_fold.py": "graph/constants graph/evaluate",
+    "graph/rewrite/test_apply.py": "graph/rewrite/body graph/rewrite/known graph/rewrite/table",
+    "graph/rewrite/test_attention.py": "graph/rewrite/scores",
     "graph/test_limits.py": """
         graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes
         graph/wire""",
