@@ -15,17 +15,17 @@ def erf_gelu(body: NodeBody, x: str) -> str:
 
 def gelu(body: NodeBody) -> list[str | None]:
     """com.microsoft's Gelu."""
-    return [erf_gelu(body, body.node.input[0])]
+    return [erf_gelu(body, body.read(0))]
 
 
 def bias_gelu(body: NodeBody) -> list[str | None]:
     """com.microsoft's BiasGelu: the Gelu of a sum."""
-    return [erf_gelu(body, body.op("Add", *body.node.input[:2]))]
+    return [erf_gelu(body, body.op("Add", *body.reads(2)))]
 
 
 def fast_gelu(body: NodeBody) -> list[str | None]:
     """com.microsoft's FastGelu: Gelu by tanh, of x or of a sum."""
-    x = body.node.input[0]
+    x = body.read(0)
     if (bias := body.input(1)) is not None:
         x = body.op("Add", x, bias)
     cube = body.op("Mul", body.op("Mul", x, x), x)
@@ -36,7 +36,7 @@ def fast_gelu(body: NodeBody) -> list[str | None]:
 
 def quick_gelu(body: NodeBody) -> list[str | None]:
     """com.microsoft's QuickGelu: x sigmoid(alpha x)."""
-    x = body.node.input[0]
+    x = body.read(0)
     gate = body.op("Sigmoid", body.scaled(x, body.attribute("alpha", 1.702)))
     return [body.op("Mul", x, gate)]
 
@@ -45,7 +45,7 @@ def fused_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's FusedMatMul: a product of operands that may be transposed, times a number."""
     operands = [
         _turned(body, x, body.attribute(f"transBatch{n}", 0), body.attribute(f"trans{n}", 0))
-        for n, x in zip("AB", body.node.input, strict=True)
+        for n, x in zip("AB", body.reads(2), strict=True)
     ]
     return [body.scaled(body.op("MatMul", *operands), body.attribute("alpha", 1.0))]
 
@@ -71,7 +71,7 @@ def fused_convolution(body: NodeBody) -> list[str | None]:
     """com.microsoft's FusedConv: a convolution, a sum, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     kept = {n: v for n in names if (v := body.attribute(n, None)) is not None}
-    operands = list(body.node.input[:3])
+    operands = [*body.reads(2), *filter(None, [body.input(2)])]
     y = body.op("Conv", *operands, **kept)
     if (other := body.input(3)) is not None:
         y = body.op("Add", y, other)

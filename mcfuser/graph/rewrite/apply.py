@@ -10,7 +10,8 @@ from onnx import helper
 
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
-from mcfuser.graph.read import opset
+from mcfuser.graph.read import described, opset
+from mcfuser.graph.refusal import refused
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.table import REWRITES
@@ -89,7 +90,8 @@ class _Walk:
         body = NodeBody(node, known, self.version, self.limits, self.nodes - 1)
         if self.version < _OLDEST:
             raise body.refusal(f"export the model with opset {_OLDEST} or higher")
-        results = write(body)
+        with refused(f"{described(node, self.version)} cannot be used"):
+            results = write(body)
         if results is None:
             return None
         for i, name in enumerate(node.output):

@@ -26,16 +26,16 @@ def onnx_attention(body: NodeBody) -> list[str | None]:
     """
     if body.wants(3):
         raise body.refusal("its output of scores ('qk_matmul_output') is not computed; drop it")
-    query, key, value = body.node.input[:3]
+    query, key, value = body.reads(3)
     flat = len(body.shape(query)) == 3
     if flat:
         query = split_heads(body, query, body.attribute("q_num_heads", 0))
         key, value = (split_heads(body, x, body.attribute("kv_num_heads", 0)) for x in (key, value))
     past = 0
     if body.has(4):
-        past = body.shape(body.node.input[4])[2]
-        key = body.concat(2, body.node.input[4], key)
-        value = body.concat(2, body.node.input[5], value)
+        past = body.shape(body.read(4))[2]
+        key = body.concat(2, body.read(4), key)
+        value = body.concat(2, body.read(5), value)
     mixed = attention(body, Heads(query, key, value), _masking(body, query, key, past))
     return [joined_heads(body, mixed) if flat else mixed, key, value]
 
@@ -52,7 +52,7 @@ def _masking(body: NodeBody, query: str, key: str, past: int) -> Masking:
     if body.attribute("is_causal", 0):
         after = 0
     if (lengths := body.input(6)) is None:
-        allowed.append(window(rows, columns, past, before, after))
+        allowed.append(window(body, rows, columns, past, before, after))
     else:
         allowed += _within(body, lengths, rows, columns, before, after)
     return Masking(
@@ -70,6 +70,7 @@ def _widened(body: NodeBody, mask: str, columns: int, beyond: float) -> str:
     *outer, given = body.shape(mask)
     if given in (1, columns):
         return mask
+    body.room(*outer, columns)
     rest = body.const(np.full((*outer, columns - given), beyond), body.dtype(mask))
     return body.concat(len(outer), mask, rest)
 

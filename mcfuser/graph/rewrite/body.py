@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.constants import check_extents
 from mcfuser.graph.evaluate import OnnxArray
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.read import described
@@ -50,6 +51,17 @@ class NodeBody:
         """The name of an input; None where there is none."""
         return self.node.input[position] if self.has(position) else None
 
+    def read(self, position: int) -> str:
+        """The name of an input. Raises ModelError where there is none."""
+        name = self.input(position)
+        if name is None:
+            raise self.refusal(f"it lacks its input number {position}, counted from 0")
+        return name
+
+    def reads(self, count: int) -> list[str]:
+        """The names of the first inputs. Raises ModelError where one is not there."""
+        return [self.read(i) for i in range(count)]
+
     def wants(self, position: int) -> bool:
         """Whether the node has an output at a position."""
         return position < len(self.node.output) and bool(self.node.output[position])
@@ -66,11 +78,14 @@ class NodeBody:
                 return value
         return default
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a value. Raises ModelError where it is not known."""
+    def shape(self, name: str, rank: int | None = None) -> tuple[int, ...]:
+        """The shape of a value. Raises ModelError where it is not known, or has not `rank`
+        dimensions."""
         shape = self.known.shape(name)
         if shape is None:
             raise self.refusal(f"the shape of '{name}' is not known before the model runs")
+        if rank is not None and len(shape) != rank:
+            raise self.refusal(f"'{name}' has {len(shape)} dimensions, and should have {rank}")
         return shape
 
     def dtype(self, name: str) -> int:
@@ -98,6 +113,10 @@ class NodeBody:
             f"the model has {{}} nodes with {described(self.node, self.opset)} {what}",
         )
 
+    def room(self, *extents: int) -> None:
+        """Raises ModelError where a value with these extents has too many elements."""
+        check_extents(list(extents), f"a value of {described(self.node, self.opset)}", self.limits)
+
     # --- what is written -----------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -113,6 +132,8 @@ class NodeBody:
         made: onnx.NodeProto = helper.make_node(kind, inputs, outputs, outputs[0], **attributes)
         self.nodes.append(made)
         self.known.add_node(made)
+        for name in outputs:
+            self.room(*self.known.shape(name) or ())
         return outputs
 
     def const(self, values: ArrayLike, dtype: int) -> str:

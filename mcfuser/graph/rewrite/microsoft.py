@@ -33,7 +33,7 @@ def packed_attention(body: NodeBody) -> list[str | None]:
     if body.attribute("past_present_share_buffer", 0) or body.has(6):
         raise body.refusal("its cache is one buffer ('past_present_share_buffer')")
     heads = body.attribute("num_heads", 0)
-    whole = body.op("MatMul", *body.node.input[:2])
+    whole = body.op("MatMul", *body.reads(2))
     if (bias := body.input(2)) is not None:
         whole = body.op("Add", whole, bias)
     third = body.shape(whole)[2] // 3
@@ -46,7 +46,7 @@ def packed_attention(body: NodeBody) -> list[str | None]:
     query, key, value = (split_heads(body, p, heads) for p in parts)
     past = 0
     if (cache := body.input(4)) is not None:
-        _, batch, _, past, depth = body.shape(cache)
+        _, batch, _, past, depth = body.shape(cache, 5)
         old = (body.reshape(p, batch, heads, past, depth) for p in body.split(cache, 0, 2))
         key, value = (body.concat(2, o, new) for o, new in zip(old, (key, value), strict=True))
     found = Heads(query, key, value)
@@ -67,9 +67,9 @@ def multi_head_attention(body: NodeBody) -> list[str | None]:
     query, key, value = _three(body, count)
     past = 0
     if body.has(6):
-        past = body.shape(body.node.input[6])[2]
-        key = body.concat(2, body.node.input[6], key)
-        value = body.concat(2, body.node.input[7], value)
+        past = body.shape(body.read(6))[2]
+        key = body.concat(2, body.read(6), key)
+        value = body.concat(2, body.read(7), value)
     found = Heads(query, key, value)
     mixed = attention(body, found, _masking(body, found, past, 4, 5))
     return [joined_heads(body, mixed), key, value]
@@ -103,7 +103,7 @@ def _three(body: NodeBody, count: int) -> list[str]:
 
 def _unpacked(body: NodeBody, x: str, parts: int) -> Sequence[str]:
     """The parts of a packed input, [batch, positions, heads x depth] each."""
-    batch, positions, heads, _, depth = body.shape(x)
+    batch, positions, heads, _, depth = body.shape(x, 5)
     apart = body.split(x, 3, parts)
     return [body.reshape(p, batch, positions, heads * depth) for p in apart]
 
@@ -111,7 +111,7 @@ def _unpacked(body: NodeBody, x: str, parts: int) -> Sequence[str]:
 def _masking(body: NodeBody, heads: Heads, past: int, mask: int, bias: int) -> Masking:
     """The masks of the inputs at positions `mask` and `bias`; of each row, later columns too where
     the node is unidirectional."""
-    _, _, rows, depth = body.shape(heads.query)
+    _, _, rows, depth = body.shape(heads.query, 4)
     columns = body.shape(heads.key)[2]
     biases = []
     if (given := body.input(mask)) is not None:
@@ -122,7 +122,7 @@ def _masking(body: NodeBody, heads: Heads, past: int, mask: int, bias: int) -> M
     return Masking(
         scale=body.attribute("scale", 0.0) or 1 / math.sqrt(depth),
         biases=biases,
-        allowed=[window(rows, columns, past, None, 0)] if causal else [],
+        allowed=[window(body, rows, columns, past, None, 0)] if causal else [],
     )
 
 
@@ -133,7 +133,7 @@ def _padding(body: NodeBody, mask: str, heads: Heads, past: int) -> str:
     positions]; or the number of columns of each sequence, [batch], and after these numbers the
     first column of each.
     """
-    batch, _, rows, _ = body.shape(heads.query)
+    batch, _, rows, _ = body.shape(heads.query, 4)
     columns = body.shape(heads.key)[2]
     extents = body.shape(mask)
     if len(extents) == 1:

@@ -19,7 +19,7 @@ def layer_normalization(body: NodeBody) -> list[str | None] | None:
         return None
     axes = _axes(body)
     epsilon = body.attribute("epsilon", _SQUARES)
-    return list(_normal(body, body.node.input[0], body.input(1), body.input(2), axes, epsilon))
+    return list(_normal(body, body.read(0), body.input(1), body.input(2), axes, epsilon))
 
 
 def rms_normalization(body: NodeBody) -> list[str | None] | None:
@@ -27,13 +27,13 @@ def rms_normalization(body: NodeBody) -> list[str | None] | None:
     axes = _axes(body)
     if len(axes) == 1:
         return None
-    y, root = _root_mean_square(body, body.node.input[0], body.input(1), axes)
+    y, root = _root_mean_square(body, body.read(0), body.input(1), axes)
     return [y, root]
 
 
 def simplified(body: NodeBody) -> list[str | None]:
     """onnxruntime's SimplifiedLayerNormalization: RMSNormalization, and its inverse root."""
-    return list(_root_mean_square(body, body.node.input[0], body.input(1), _axes(body)))
+    return list(_root_mean_square(body, body.read(0), body.input(1), _axes(body)))
 
 
 def skip(body: NodeBody) -> list[str | None]:
@@ -56,15 +56,15 @@ def embedding(body: NodeBody) -> list[str | None]:
 
     The second result is the number of ones in each row of the mask.
     """
-    ids = body.node.input[0]
-    batch, positions = body.shape(ids)
-    tables = [body.op("Gather", body.node.input[2], ids, axis=0)]
+    ids = body.read(0)
+    batch, positions = body.shape(ids, 2)
+    tables = [body.op("Gather", body.read(2), ids, axis=0)]
     if (where := body.input(8)) is not None:
-        tables.append(body.op("Gather", body.node.input[3], where, axis=0))
+        tables.append(body.op("Gather", body.read(3), where, axis=0))
     else:
-        tables.append(body.slice(body.node.input[3], 0, 0, positions))
+        tables.append(body.slice(body.read(3), 0, 0, positions))
     if (segments := body.input(1)) is not None:
-        tables.append(body.op("Gather", body.node.input[4], segments, axis=0))
+        tables.append(body.op("Gather", body.read(4), segments, axis=0))
     total = tables[0]
     for table in tables[1:]:
         total = body.op("Add", total, table)
@@ -79,13 +79,13 @@ def embedding(body: NodeBody) -> list[str | None]:
 
 def _axes(body: NodeBody) -> list[int]:
     """The axes from the one that the node names to the last."""
-    rank = len(body.shape(body.node.input[0]))
+    rank = len(body.shape(body.read(0)))
     return list(range(body.attribute("axis", -1) % rank, rank))
 
 
 def _total(body: NodeBody, bias: int) -> str:
     """The sum of the first two inputs, and of the bias if there is one."""
-    total = body.op("Add", *body.node.input[:2])
+    total = body.op("Add", *body.reads(2))
     row = body.input(bias)
     return total if row is None else body.op("Add", total, row)
 

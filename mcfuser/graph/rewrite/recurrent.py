@@ -71,15 +71,15 @@ def rnn(body: NodeBody) -> list[str | None]:
 
 def _unrolled(body: NodeBody, cell: Cell, states: int) -> list[str | None]:
     kind = body.node.op_type
-    x, batch_first = body.node.input[0], body.attribute("layout", 0) == 1
+    x, batch_first = body.read(0), body.attribute("layout", 0) == 1
     if batch_first:
         x = body.transpose(x, 1, 0, 2)
-    steps, batch, width = body.shape(x)
-    directions, hidden = body.shape(body.node.input[2])[0], body.shape(body.node.input[2])[2]
+    steps, batch, width = body.shape(x, 3)
+    directions, _, hidden = body.shape(body.read(2), 3)
     per_step = directions * (_STEP_NODES[kind] + 3 * states * body.has(4))
     body.reserve(steps * per_step, f"unrolled over {steps} steps")
     gates = _GATES[kind] * hidden
-    weights = body.reshape(body.node.input[1], directions * gates, width)
+    weights = body.reshape(body.read(1), directions * gates, width)
     flat = body.reshape(x, steps * batch, width)
     products = body.op("MatMul", flat, body.op("Transpose", weights, perm=[1, 0]))
     bias = _input_bias(body, directions, gates)
@@ -120,7 +120,7 @@ def _input_bias(body: NodeBody, directions: int, gates: int) -> str | None:
     """
     if not body.has(3):
         return None
-    both = body.node.input[3]
+    both = body.read(3)
     bias, recurrent = (body.slice(both, 1, i * gates, (i + 1) * gates) for i in (0, 1))
     if _resets_product(body):
         kept = np.ones(gates, np.int64)
@@ -132,23 +132,21 @@ def _input_bias(body: NodeBody, directions: int, gates: int) -> str | None:
 def _directions(body: NodeBody, hidden: int) -> list[_Direction]:
     """The directions in which the node walks over its sequence."""
     kind, way = body.node.op_type, body.attribute("direction", "forward")
-    count = body.shape(body.node.input[2])[0]
+    count = body.shape(body.read(2))[0]
     activations = _activations(body, count)
     found = []
     for d in range(count):
-        weights = body.reshape(
-            body.slice(body.node.input[2], 0, d, d + 1), _GATES[kind] * hidden, hidden
-        )
+        weights = body.reshape(body.slice(body.read(2), 0, d, d + 1), _GATES[kind] * hidden, hidden)
         recurrent = [body.op("Transpose", weights, perm=[1, 0])]
         if kind == "GRU" and not _resets_product(body):
             ends = ((0, 2 * hidden), (2 * hidden, 3 * hidden))
             recurrent = [body.slice(recurrent[0], 1, *e) for e in ends]
         bias, peepholes = None, list[str]()
         if _resets_product(body) and body.has(3):
-            row = body.reshape(body.slice(body.node.input[3], 0, d, d + 1), 6 * hidden)
+            row = body.reshape(body.slice(body.read(3), 0, d, d + 1), 6 * hidden)
             bias = body.slice(row, 0, 5 * hidden, 6 * hidden)
         if kind == "LSTM" and body.has(7):
-            row = body.reshape(body.slice(body.node.input[7], 0, d, d + 1), 3 * hidden)
+            row = body.reshape(body.slice(body.read(7), 0, d, d + 1), 3 * hidden)
             peepholes = body.split(row, 0, 3)
         backward = d == 1 or way == "reverse"
         found.append(_Direction(d, backward, activations[d], recurrent, bias, peepholes))
@@ -195,7 +193,8 @@ def _initial(body: NodeBody, position: int, direction: int, batch: int, hidden: 
     """A direction's state before its first step: [batch, hidden]."""
     name = body.input(position)
     if name is None:
-        return body.const(np.zeros((batch, hidden)), body.dtype(body.node.input[0]))
+        body.room(batch, hidden)
+        return body.const(np.zeros((batch, hidden)), body.dtype(body.read(0)))
     axis = 1 if body.attribute("layout", 0) == 1 else 0
     return body.reshape(body.slice(name, axis, direction, direction + 1), batch, hidden)
 

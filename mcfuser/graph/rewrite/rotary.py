@@ -32,8 +32,8 @@ def looked_up(
 
 def rotated(body: NodeBody, x: str, rotation: Rotation) -> str:
     """x, [batch, positions, heads, depth], with the first numbers of each head turned in pairs."""
-    batch, positions, heads, depth = body.shape(x)
-    rows, _, pairs = body.shape(rotation.cosine)
+    batch, positions, heads, depth = body.shape(x, 4)
+    rows, _, pairs = body.shape(rotation.cosine, 3)
     cosine, sine = (
         body.reshape(t, rows, positions, 1, pairs) for t in (rotation.cosine, rotation.sine)
     )
@@ -58,7 +58,7 @@ def rotated(body: NodeBody, x: str, rotation: Rotation) -> str:
 
 def onnx_rotary(body: NodeBody) -> list[str | None]:
     """ONNX's RotaryEmbedding: of heads apart, or in one row; tables, or angles of each position."""
-    x, cosine, sine = body.node.input[:3]
+    x, cosine, sine = body.reads(3)
     interleaved = bool(body.attribute("interleaved", 0))
     if (positions := body.input(3)) is not None:
         rotation = looked_up(body, cosine, sine, positions, interleaved)
@@ -69,7 +69,7 @@ def onnx_rotary(body: NodeBody) -> list[str | None]:
 
 def microsoft_rotary(body: NodeBody) -> list[str | None]:
     """com.microsoft's RotaryEmbedding: positions may be given by the first one."""
-    x, positions, cosine, sine = body.node.input[:4]
+    x, positions, cosine, sine = body.reads(4)
     if body.attribute("is_packed_batching", 0):
         raise body.refusal("it packs its batch ('is_packed_batching')")
     if len(body.shape(positions)) == 1:

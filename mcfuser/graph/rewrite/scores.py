@@ -45,14 +45,16 @@ class Masking:
 
 def split_heads(body: NodeBody, x: str, heads: int) -> str:
     """[batch, positions, heads x depth] as [batch, heads, positions, depth]."""
-    batch, positions, width = body.shape(x)
+    batch, positions, width = body.shape(x, 3)
+    if heads < 1 or width % heads:
+        raise body.refusal(f"{width} numbers of '{x}' cannot be divided among {heads} heads")
     apart = body.reshape(x, batch, positions, heads, width // heads)
     return body.transpose(apart, 0, 2, 1, 3)
 
 
 def joined_heads(body: NodeBody, x: str) -> str:
     """[batch, heads, positions, depth] as [batch, positions, heads x depth]."""
-    batch, heads, positions, depth = body.shape(x)
+    batch, heads, positions, depth = body.shape(x, 4)
     return body.reshape(body.transpose(x, 0, 2, 1, 3), batch, positions, heads * depth)
 
 
@@ -61,8 +63,10 @@ def attention(body: NodeBody, heads: Heads, masking: Masking) -> str:
 
     Heads of queries that share a head of keys and values are rows of one product.
     """
-    batch, count, rows, depth = body.shape(heads.query)
-    _, shared, columns, width = body.shape(heads.value)
+    batch, count, rows, depth = body.shape(heads.query, 4)
+    _, shared, columns, width = body.shape(heads.value, 4)
+    if count % shared:
+        raise body.refusal(f"its {count} heads cannot share {shared} heads of keys and values")
     query, scale = heads.query, masking.scale
     if body.dtype(query) in NARROW:  # scores that are not scaled may overflow
         query, scale = body.scaled(query, scale), 1.0
@@ -110,12 +114,13 @@ def _conjunction(body: NodeBody, allowed: Sequence[str | OnnxArray]) -> str | No
 
 
 def window(
-    rows: int, columns: int, offset: int, before: int | None, after: int | None
+    body: NodeBody, rows: int, columns: int, offset: int, before: int | None, after: int | None
 ) -> OnnxArray:
     """Whether row i may read column j: i + offset - before <= j <= i + offset + after.
 
     None is no bound on that side.
     """
+    body.room(rows, columns)
     distance = np.arange(columns)[None, :] - (np.arange(rows)[:, None] + offset)
     allowed = np.ones((rows, columns), np.bool_)
     if before is not None:
