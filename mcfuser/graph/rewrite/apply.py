@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, deque
 from dataclasses import dataclass, replace
 
 import onnx
@@ -13,6 +13,7 @@ from mcfuser.graph.messages import inside
 from mcfuser.graph.read import described, opset
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.branch import taken, written_out
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
@@ -22,13 +23,14 @@ _OLDEST = 11
 
 
 def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
-    """Replaces, in the model, every node for which there is a rewrite; whether there was one.
+    """Replaces, in the model, every node for which there is a rewrite, and every If whose condition
+    is known; whether there was such a node.
 
     Input shapes must be fixed. Raises ModelError, naming the operator, where a node cannot be
     replaced, or the limit that the replacements exceed.
     """
     every = list(inside(proto.graph, onnx.NodeProto))
-    if not any(_key(node) in REWRITES for node in every):
+    if not any(_key(node) in REWRITES or node.op_type == "If" for node in every):
         return False
     known = KnownValues(proto.opset_import)
     known.add_graph(proto.graph)
@@ -40,11 +42,15 @@ def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
 
 @dataclass
 class _Walk:
-    """A walk over the nodes of a model in their order; `nodes` is their number so far."""
+    """A walk over the nodes of a model in their order.
+
+    `nodes` is the number of them so far, and `bytes` are those of the constants that were added.
+    """
 
     version: int
     limits: ModelLimits
     nodes: int
+    bytes: int = 0
 
     def graph(
         self, graph: onnx.GraphProto, known: KnownValues, inferred: onnx.GraphProto | None
@@ -55,7 +61,16 @@ class _Walk:
             known.add_graph(inferred)
             twins = {node.output[0]: node for node in inferred.node if node.output}
         kept: list[onnx.NodeProto] = []
-        for node in graph.node:
+        left = deque(graph.node)
+        while left:
+            node = left.popleft()
+            if (branch := taken(node, known)) is not None:
+                nodes, constants = written_out(node, branch, known)
+                left.extendleft(reversed(nodes))
+                for constant in constants:
+                    known.add_constant(constant)
+                graph.initializer.extend(constants)
+                continue
             twin = twins.get(node.output[0]) if node.output else None
             self._branches(node, known, twin)
             body = self._body(node, known)
@@ -66,6 +81,7 @@ class _Walk:
             kept += body.nodes
             graph.initializer.extend(body.constants)
             self.nodes += len(body.nodes) - 1
+            self.bytes = body.bytes
         del graph.node[:]
         graph.node.extend(kept)
 
@@ -87,7 +103,7 @@ class _Walk:
         write = REWRITES.get(_key(node))
         if write is None:
             return None
-        body = NodeBody(node, known, self.version, self.limits, self.nodes - 1)
+        body = NodeBody(node, known, self.version, self.limits, self.nodes - 1, self.bytes)
         if self.version < _OLDEST:
             raise body.refusal(f"export the model with opset {_OLDEST} or higher")
         with refused(f"{described(node, self.version)} cannot be used"):

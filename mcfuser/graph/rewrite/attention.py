@@ -14,6 +14,7 @@ from mcfuser.graph.rewrite.scores import (
     Masking,
     attention,
     joined_heads,
+    moved_window,
     split_heads,
     window,
 )
@@ -83,14 +84,8 @@ def _within(
     The last row is at the last column that is used.
     """
     batch = body.shape(lengths)[0]
-    used = body.reshape(body.cast(lengths, TensorProto.INT64), batch, 1, 1, 1)
+    used = body.cast(lengths, TensorProto.INT64)
     column = body.const(np.arange(columns).reshape(1, 1, 1, columns), TensorProto.INT64)
-    masks: list[str | OnnxArray] = [body.op("Less", column, used)]
-    row = np.arange(rows).reshape(1, 1, rows, 1) - rows
-    if before is not None:
-        first = body.op("Add", used, body.const(row - before, TensorProto.INT64))
-        masks.append(body.op("Not", body.op("Less", column, first)))
-    if after is not None:
-        end = body.op("Add", used, body.const(row + after + 1, TensorProto.INT64))
-        masks.append(body.op("Less", column, end))
-    return masks
+    within = body.op("Less", column, body.reshape(used, batch, 1, 1, 1))
+    start = body.op("Sub", used, body.const(rows, TensorProto.INT64))
+    return [within, *moved_window(body, start, rows, columns, before, after)]

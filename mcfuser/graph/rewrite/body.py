@@ -30,7 +30,7 @@ class NodeBody:
     """A node that is replaced, what is known of the values it reads, and its replacement so far.
 
     `opset` is the version of ONNX's operators in the model. `others` is the number of nodes that
-    the model has beside these.
+    the model has beside these, and `bytes` are those of all constants that replacements added.
     """
 
     node: onnx.NodeProto
@@ -38,6 +38,7 @@ class NodeBody:
     opset: int
     limits: ModelLimits
     others: int
+    bytes: int = 0
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
 
@@ -140,6 +141,13 @@ class NodeBody:
         """Writes a constant of an element type; its name."""
         name = self.known.fresh(f"{self.node.name}/constant_{len(self.constants)}")
         array = np.asarray(values).astype(helper.tensor_dtype_to_np_dtype(dtype))
+        self.bytes += array.nbytes
+        self.limits.check(
+            "constant_bytes",
+            self.bytes,
+            f"the constants of what replaces operators have {{}} bytes, those of "
+            f"{described(self.node, self.opset)} included",
+        )
         tensor = numpy_helper.from_array(array, name)
         self.constants.append(tensor)
         self.known.add_constant(tensor)

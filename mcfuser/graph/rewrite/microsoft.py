@@ -88,16 +88,14 @@ def _three(body: NodeBody, count: int) -> list[str]:
     made = []
     for x in given:
         assert x is not None
-        extents = body.shape(x)
-        if len(extents) == 4 and x in (key, value):  # heads apart, biases added
+        if len(body.shape(x)) == 4 and x in (key, value):  # heads apart, biases added
             made.append(x)
             continue
-        width = extents[2] if len(extents) == 3 else extents[2] * extents[3]
-        flat = body.reshape(x, *extents[:2], width)
+        width = body.shape(x, 3)[2]
         if bias is not None:
-            flat = body.op("Add", flat, body.slice(bias, 0, start, start + width))
+            x = body.op("Add", x, body.slice(bias, 0, start, start + width))
         start += width
-        made.append(split_heads(body, flat, count))
+        made.append(split_heads(body, x, count))
     return made
 
 

@@ -128,3 +128,22 @@ def window(
     if after is not None:
         allowed &= distance <= after
     return allowed
+
+
+def moved_window(
+    body: NodeBody, start: str, rows: int, columns: int, before: int | None, after: int | None
+) -> list[str | OnnxArray]:
+    """As `window`, with an offset for each sequence of the batch: `start`, [batch] of int64."""
+    body.room(rows, columns)
+    batch = body.shape(start)[0]
+    first = body.reshape(start, batch, 1, 1, 1)
+    row = np.arange(rows).reshape(1, 1, rows, 1)
+    column = body.const(np.arange(columns).reshape(1, 1, 1, columns), TensorProto.INT64)
+    masks: list[str | OnnxArray] = []
+    if before is not None:
+        least = body.op("Add", first, body.const(row - before, TensorProto.INT64))
+        masks.append(body.op("Not", body.op("Less", column, least)))
+    if after is not None:
+        end = body.op("Add", first, body.const(row + after + 1, TensorProto.INT64))
+        masks.append(body.op("Less", column, end))
+    return masks

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
 from tests.support.one_node import agree, one_node, run
@@ -139,3 +142,43 @@ def test_what_stays_unknown_is_named(kind: str, domain: str, words: tuple[str, .
     assert "\n" not in str(refused.value)
     for word in words:
         assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs", "words"),
+    [
+        (
+            "MultiHeadAttention",
+            {"q": (2, 6, 25), "k": (2, 6), "v": (2, 6, 25)},
+            "'k' has 2 dimensions",
+        ),
+        ("MultiHeadAttention", {"q": (2, 6, 25)}, "'q' has 3 dimensions, and should have 5"),
+        ("Attention", {"x": (2, 6, 24)}, "lacks its input number 1"),
+        ("Attention", {"x": (2, 6, 24), "w": (24, 36)}, "12 numbers .* among 5 heads"),
+        ("MatMulNBits", {"x": (2, 6)}, "cannot be used: "),
+        ("RotaryEmbedding", {"x": (6,), "p": (1,), "c": (4, 2), "s": (4, 2)}, "cannot be used: "),
+    ],
+)
+def test_inputs_that_do_not_fit_are_told(
+    node: str, inputs: dict[str, tuple[int, ...]], words: str
+) -> None:
+    given = {n: np.zeros(shape, np.float32) for n, shape in inputs.items()}
+    proto = one_node(node, list(inputs), 1, given, domain="com.microsoft", num_heads=5)
+    with pytest.raises(ModelError, match=rf"^operator '{node}' .*'the_node'.*{words}") as refused:
+        rewrite(proto)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_made_is_counted_before_it_is_made() -> None:
+    rows = 100_000
+    shape = np.broadcast_to(np.float32(0), (1, 1, rows, 4))
+    proto = one_node("Attention", ["x", "x", "x"], 1, {"x": shape}, opset=24, is_causal=1)
+    with pytest.raises(ModelError, match=r"10000000000 elements.*MCFUSER_MAX_ELEMENTS"):
+        rewrite(proto)
+    weights = {"w": np.zeros((64, 1, 16), np.uint8), "s": np.ones((64, 1), np.float32)}
+    proto = one_node(
+        "MatMulNBits", ["x", "w", "s"], 1, {"x": np.zeros((2, 32), np.float32)}, weights,
+        "com.microsoft", K=32, N=64, block_size=32,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match=r"8192 bytes, those of .*'MatMulNBits'.*CONSTANT_BYTES"):
+        rewrite(proto, replace(DEFAULTS, constant_bytes=8000))
