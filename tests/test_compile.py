@@ -34,7 +34,8 @@ def compiled(name: str, cache: Cache, shapes=None) -> tuple[CompiledModel, bytes
 @pytest.mark.parametrize(
     "name",
     ["attention_where", "attention_nan_guard", "feed_forward_gelu", "three_products",
-     "attention_split", "no_product", "escaping"],
+     "attention_split", "no_product", "escaping", "attention_operator", "attention_microsoft",
+     "recurrent_lstm", "recurrent_gru"],
 )  # fmt: skip
 def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
     artifact, model = compiled(name, MemoryCache())

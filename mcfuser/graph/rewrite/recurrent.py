@@ -1,7 +1,9 @@
 """LSTM, GRU and RNN, unrolled over their sequence.
 
 The products of all steps with the input weights are one product. Each step then has one product
-with the recurrent weights (two in a GRU that resets before its product).
+with the recurrent weights (two in a GRU that resets before its product). What is added to such a
+product directly is no view of all steps' input products: chains that differ in an offset are
+different kernels, and every step would need one of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from mcfuser.graph.rewrite.body import NodeBody
 
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_STEP_NODES = {"LSTM": 18, "GRU": 20, "RNN": 4}
+_STEP_NODES = {"LSTM": 21, "GRU": 20, "RNN": 5}
 """At most so many nodes a step, without what masks and clipping add."""
 _PLAIN = frozenset({"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus"})
 _DEFAULT_FACTORS: Mapping[str, Mapping[str, float]] = {
@@ -90,6 +92,8 @@ def _unrolled(body: NodeBody, cell: Cell, states: int) -> list[str | None]:
     sequences, finals = [], []
     for d, own in zip(_directions(body, hidden), body.split(products, 1, directions), strict=True):
         rows = body.split(own, 0, steps)
+        if kind == "RNN" or (kind == "GRU" and not _resets_product(body)):
+            rows = _copies(body, rows)  # a sum with them follows a product at once
         state = tuple(_initial(body, 5 + i, d.number, batch, hidden) for i in range(states))
         shown = [""] * steps
         for t in range(steps)[:: -1 if d.backward else 1]:
@@ -111,6 +115,13 @@ def _unrolled(body: NodeBody, cell: Cell, states: int) -> list[str | None]:
         results[0] = body.transpose(results[0], 2, 0, 1, 3)
         results[1:] = [body.transpose(r, 1, 0, 2) for r in results[1:]]
     return list(results)
+
+
+def _copies(body: NodeBody, rows: Sequence[str]) -> list[str]:
+    """Values that are no views of another one."""
+    body.room(*body.shape(rows[0]))
+    index = body.const(np.indices(body.shape(rows[0]))[1], TensorProto.INT64)
+    return [body.op("GatherElements", row, index, axis=1) for row in rows]
 
 
 def _input_bias(body: NodeBody, directions: int, gates: int) -> str | None:
@@ -217,8 +228,8 @@ def _valid(body: NodeBody, steps: int, batch: int) -> list[str] | None:
 def _lstm_cell(body: NodeBody, d: _Direction, given: str, state: State) -> State:
     before, memory = state
     gate, inner, outer = d.activations
-    sums = body.op("Add", given, body.op("MatMul", before, d.recurrent[0]))
-    i, o, f, c = body.split(sums, 1, 4)
+    parts = (body.split(x, 1, 4) for x in (given, body.op("MatMul", before, d.recurrent[0])))
+    i, o, f, c = (body.op("Add", *both) for both in zip(*parts, strict=True))
     if d.peepholes:
         i, f = (
             body.op("Add", x, body.op("Mul", memory, d.peepholes[p])) for x, p in ((i, 0), (f, 2))

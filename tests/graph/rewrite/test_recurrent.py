@@ -10,6 +10,8 @@ import pytest
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.limits import DEFAULTS
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
 from mcfuser.graph.rewrite.apply import rewrite
 from tests.support.one_node import agree, one_node, run
 
@@ -140,6 +142,20 @@ def test_activations_and_clipping(kind: str, names: list[str], factors: dict[str
     checked(kind, slots, given, weights, activations=names, **factors)
 
 
+@pytest.mark.parametrize("kind", GATES)
+def test_all_steps_have_one_kernel(kind: str) -> None:
+    """But for the input products, and those of the reset state in a GRU."""
+    given, weights = arrays(kind)
+    model = one_node(
+        kind, ["X", "W", "R", "B"], 1, {"X": given["X"]}, {n: weights[n] for n in "WRB"},
+        hidden_size=4,
+    )  # fmt: skip
+    found = partition(load(model.SerializeToString(), {}).module, 1e12, 1e10)
+    assert len(found.products) == 1 + (9 if kind == "GRU" else 4)  # the first state is zero
+    last = 6 if kind == "GRU" else 4
+    assert len({m.chain.key for m in found.matches[-last:]}) == 1 + (kind == "GRU")
+
+
 def test_other_activations_are_refused() -> None:
     given, weights = arrays("RNN")
     model = one_node(
@@ -156,6 +172,6 @@ def test_a_long_sequence_is_refused_before_it_is_written_out() -> None:
     model = one_node(
         "LSTM", ["X", "W", "R"], 3, {"X": x}, {n: weights[n] for n in "WR"}, hidden_size=4
     )
-    said = r"has 18\d{6} nodes .*'LSTM'.*'the_node'.*1000000 steps; the limit is 50000.*MAX_NODES"
+    said = r"has 21\d{6} nodes .*'LSTM'.*'the_node'.*1000000 steps; the limit is 50000.*MAX_NODES"
     with pytest.raises(ModelError, match=said):
         rewrite(model, DEFAULTS)
