@@ -44,7 +44,8 @@ def once(name: str) -> tuple[CompiledModel, Mapping[str, Tuned]]:
 @pytest.mark.parametrize(
     "name",
     ["attention_where", "attention_nan_guard", "feed_forward_gelu", "three_products",
-     "attention_split", "no_product", "escaping"],
+     "attention_split", "no_product", "escaping", "attention_operator", "attention_microsoft",
+     "recurrent_lstm", "recurrent_gru"],
 )  # fmt: skip
 def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
     artifact, model = once(name)[0], (FIXTURES / f"{name}.onnx").read_bytes()

@@ -9,7 +9,7 @@ import onnx
 from mcfuser.graph.bind import bind
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
-from mcfuser.graph.read import normalized, parse
+from mcfuser.graph.read import ONNXRUNTIMES, normalized, operator_name, parse
 from mcfuser.graph.sizes import check_sizes
 
 
@@ -30,5 +30,5 @@ def inspect(
 def _operators(proto: onnx.ModelProto) -> frozenset[str]:
     """The names of ONNX's operators, and of those of com.microsoft that the model uses."""
     standard = {schema.name for schema in onnx.defs.get_all_schemas()}
-    nodes = inside(proto, onnx.NodeProto)
-    return frozenset(standard | {n.op_type for n in nodes if n.domain == "com.microsoft"})
+    others = (n for n in inside(proto, onnx.NodeProto) if n.domain == "com.microsoft")
+    return frozenset(standard | ONNXRUNTIMES | {operator_name(n.domain, n.op_type) for n in others})

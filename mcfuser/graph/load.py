@@ -22,15 +22,16 @@ from mcfuser.graph.contraction import einsums
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.read import expand, name_nodes, read
+from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, read
 from mcfuser.graph.refusal import refused, sentence
+from mcfuser.graph.rewrite.apply import rewrite
+from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
 
 # Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
-# The importer reads opset 23's Attention as com.microsoft's operator of the same name.
-_MISREAD = frozenset({"Attention"})
+_REPLACED = frozenset(operator_name(*key) for key in REWRITES)
 _TAKE = tvm.ir.Op.get("relax.take")
 
 
@@ -60,14 +61,16 @@ def load(
     Raises ModelError, naming the input, operator or node that cannot be used, or the limit that is
     exceeded.
     """
-    known = onnx_frontend._get_convert_map().keys() | _DIRECT
     proto = bound(model, shapes, limits)
-    if not any(node.domain == "com.microsoft" for node in proto.graph.node):
-        known -= _MISREAD
-    expanded = expand(proto, known, limits)
-    if expanded is not proto:
-        check_sizes(expanded, limits)
-    folded = combine_siblings(einsums(fold(expanded)))
+    changed = rewrite(proto, limits)
+    written = expand(proto, _known(), limits)
+    if written is not proto:
+        rewrite(written, limits)
+    if changed or written is not proto:
+        check_sizes(written, limits)
+    check_operators(written, _imported())
+    name_nodes(written.graph)
+    folded = combine_siblings(einsums(fold(written)))
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
     module = _simplify(_import(folded))
@@ -79,10 +82,20 @@ def bound(
     model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
 ) -> onnx.ModelProto:
     """The checked ONNX model with fixed input shapes; raises as `load` does."""
-    proto = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT, limits)
+    proto = read(model, _known(), limits)
     bind(proto, shapes, limits)
     check_sizes(proto, limits)
     return proto
+
+
+def _imported() -> frozenset[str]:
+    """The operators that TVM imports; it looks at no domain."""
+    return frozenset(onnx_frontend._get_convert_map()) | _DIRECT
+
+
+def _known() -> frozenset[str]:
+    """The operators that TVM imports, and those that are replaced before."""
+    return _imported() | _REPLACED
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]

@@ -19,15 +19,19 @@ from mcfuser.graph.sizes import inferred_shapes, outline
 from mcfuser.graph.wire import scan
 
 DOMAINS = ("", "ai.onnx", "com.microsoft")
+_UNCHECKED = "com.microsoft"
+ONNXRUNTIMES = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Operators that onnxruntime has in ONNX's domain, in versions in which ONNX lacks them."""
 _IR_VERSION_TAG = b"\x08"  # the first byte of every ONNX file: field 1, a varint
 
 
 def read(model: bytes, known: Collection[str], limits: ModelLimits = DEFAULTS) -> onnx.ModelProto:
     """The model that the bytes hold, with every node named and its functions expanded.
 
-    `known` are the operators that can be imported. Raises ModelError, naming what is wrong, where
-    the bytes are no ONNX model, or the model is not valid, exceeds the limits, keeps data in other
-    files, or uses an operator that is neither known nor defined by a function body.
+    `known` are the operators that can be used, as `operator_name` names them. Raises ModelError,
+    naming what is wrong, where the bytes are no ONNX model, or the model is not valid, exceeds the
+    limits, keeps data in other files, or uses an operator that is neither known nor defined by a
+    function body.
     """
     return normalized(parse(model, limits), known, limits)
 
@@ -75,8 +79,9 @@ def normalized(
         name_nodes(proto.graph)
         check_constants(proto, limits)
     _drop_overridable(proto.graph)
+    version = opset(proto)
     for node in inside(proto.graph, onnx.NodeProto):
-        _check_operator(node, opset(proto), known)
+        _check_operator(node, version, known)
     _check_valid(proto)
     return proto
 
@@ -84,7 +89,8 @@ def normalized(
 def expand(
     proto: onnx.ModelProto, known: Collection[str], limits: ModelLimits = DEFAULTS
 ) -> onnx.ModelProto:
-    """The model with every operator that is not in `known` replaced by its function body.
+    """The model with every operator of ONNX's that is not in `known` (as `operator_name` names
+    them) replaced by its function body.
 
     Input shapes must be fixed: some bodies depend on them. Raises ModelError, naming the operator,
     where one in a body is not known either.
@@ -96,15 +102,20 @@ def expand(
     ]
     if not foreign:
         return proto
+    typed = inferred_shapes(proto)
+    for weight in proto.graph.initializer:  # some bodies depend on their types
+        typed.graph.value_info.add(name=weight.name).type.CopyFrom(
+            onnx.helper.make_tensor_type_proto(weight.data_type, weight.dims)
+        )
     with refused("the functions of ONNX that the model uses cannot be written out"):
         expanded = onnx.inliner.inline_selected_functions(
-            inferred_shapes(proto), list(dict.fromkeys(foreign)), inline_schema_functions=True
+            typed, list(dict.fromkeys(foreign)), inline_schema_functions=True
         )
     name_nodes(expanded.graph)
     nodes = 0
     for nodes, node in enumerate(inside(expanded.graph, onnx.NodeProto), 1):  # noqa: B007
-        if node.op_type not in known:
-            raise _unknown(node)
+        if operator_name(node.domain, node.op_type) not in known:
+            raise _unknown(node, opset(proto))
     limits.check("nodes", nodes, "the model has {} nodes with ONNX's functions written out")
     check_constants(expanded, limits)
     del expanded.graph.value_info[:]
@@ -116,6 +127,25 @@ def name_nodes(graph: onnx.GraphProto) -> None:
     for node in inside(graph, onnx.NodeProto):
         if not node.name:
             node.name = next(iter(node.output), node.op_type)
+
+
+def check_operators(proto: onnx.ModelProto, known: Collection[str]) -> None:
+    """Raises ModelError, naming the operator, where one is not in `known`, as `operator_name` names
+    them."""
+    for node in inside(proto.graph, onnx.NodeProto):
+        if operator_name(node.domain, node.op_type) not in known:
+            raise _unknown(node, opset(proto))
+
+
+def operator_name(domain: str, operator: str) -> str:
+    """An operator's name, after its domain and a colon where that is not ONNX's own."""
+    return operator if _standard(domain) else f"{domain}:{operator}"
+
+
+def described(node: onnx.NodeProto, version: int) -> str:
+    """A node for messages: its operator, domain, version of ONNX's operators, and name."""
+    domain = "ai.onnx" if _standard(node.domain) else node.domain
+    return f"operator '{node.op_type}' of domain '{domain}', opset {version} (node '{node.name}')"
 
 
 def opset(proto: onnx.ModelProto) -> int:
@@ -141,6 +171,12 @@ def _check_valid(proto: onnx.ModelProto) -> None:
         tensor = value.type.tensor_type
         if tensor.elem_type and not tensor.HasField("shape"):  # the checker wants one
             tensor.shape.SetInParent()
+    version = opset(proto)
+    for node in inside(light.graph, onnx.NodeProto):
+        if node.op_type in ONNXRUNTIMES and not onnx.defs.has(node.op_type, version):
+            node.domain = _UNCHECKED
+    if all(o.domain != _UNCHECKED for o in light.opset_import):
+        light.opset_import.add(domain=_UNCHECKED, version=1)
     with refused("the model is not valid ONNX"):
         onnx.checker.check_model(light)
 
@@ -160,20 +196,20 @@ def _standard(domain: str) -> bool:
 def _check_operator(node: onnx.NodeProto, version: int, known: Collection[str]) -> None:
     if node.domain not in DOMAINS:
         raise ModelError(
-            f"operator '{node.op_type}' (node '{node.name}') is of domain '{node.domain}', which "
-            f"is not known; export the model with standard ONNX operators"
+            f"{described(node, version)} is not known: nothing is known of that domain; export the "
+            f"model with standard ONNX operators"
         )
-    if node.op_type in known:
+    if operator_name(node.domain, node.op_type) in known:
         return
     if not _standard(node.domain) or not onnx.defs.has(node.op_type, version):
-        raise _unknown(node)
+        raise _unknown(node, version)
     schema = onnx.defs.get_schema(node.op_type, version)
     if not (schema.has_function or schema.has_context_dependent_function):
-        raise _unknown(node)
+        raise _unknown(node, version)
 
 
-def _unknown(node: onnx.NodeProto) -> ModelError:
+def _unknown(node: onnx.NodeProto, version: int) -> ModelError:
     return ModelError(
-        f"operator '{node.op_type}' (node '{node.name}') is not known to TVM's ONNX importer; "
+        f"{described(node, version)} is not known to TVM's ONNX importer; "
         "export the model without it"
     )

@@ -34,7 +34,7 @@ def sentence(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    if isinstance(error, LookupError):  # its message is only the key
+    if isinstance(error, KeyError):  # its message is only the key
         return f"{lines[0]} is missing"
     more = lines[1:2] if lines[0].endswith(":") else []
     return " ".join([lines[0], *more]).rstrip(".:")

@@ -36,6 +36,8 @@ THROUGH: dict[str, str] = {
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_fold.py": "graph/constants graph/evaluate",
+    "graph/rewrite/test_apply.py": "graph/rewrite/body graph/rewrite/known graph/rewrite/table",
+    "graph/rewrite/test_attention.py": "graph/rewrite/scores",
     "graph/test_limits.py": """
         graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes
         graph/wire""",

@@ -46,5 +46,9 @@ class Net:
         kind = helper.np_dtype_to_tensor_dtype(self.dtype)
         values = [helper.make_tensor_value_info(o, kind, None) for o in outputs]
         graph = helper.make_graph(self.nodes, "block", self.inputs, values, self.weights)
-        opsets = [helper.make_opsetid("", self.opset)]
+        domains = sorted({n.domain for n in self.nodes} - {""})
+        opsets = [
+            helper.make_opsetid("", self.opset),
+            *(helper.make_opsetid(d, 1) for d in domains),
+        ]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)

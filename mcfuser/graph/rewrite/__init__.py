@@ -1,0 +1,1 @@
+"""Rewrites ONNX operators that TVM's importer lacks, or imports wrongly, as operators it has."""

@@ -1,0 +1,101 @@
+"""Activations and fused products of onnxruntime's."""
+
+from __future__ import annotations
+
+import math
+
+from mcfuser.graph.rewrite.body import NodeBody
+
+
+def erf_gelu(body: NodeBody, x: str) -> str:
+    """x times the normal distribution function of x."""
+    erf = body.op("Erf", body.scaled(x, math.sqrt(0.5)))
+    return body.op("Mul", body.scaled(x, 0.5), body.op("Add", erf, body.like(1.0, x)))
+
+
+def gelu(body: NodeBody) -> list[str | None]:
+    """com.microsoft's Gelu."""
+    return [erf_gelu(body, body.read(0))]
+
+
+def bias_gelu(body: NodeBody) -> list[str | None]:
+    """com.microsoft's BiasGelu: the Gelu of a sum."""
+    return [erf_gelu(body, body.op("Add", *body.reads(2)))]
+
+
+def fast_gelu(body: NodeBody) -> list[str | None]:
+    """com.microsoft's FastGelu: Gelu by tanh, of x or of a sum."""
+    x = body.read(0)
+    if (bias := body.input(1)) is not None:
+        x = body.op("Add", x, bias)
+    cube = body.op("Mul", body.op("Mul", x, x), x)
+    inner = body.scaled(body.op("Add", x, body.scaled(cube, 0.044715)), math.sqrt(2 / math.pi))
+    one = body.op("Add", body.op("Tanh", inner), body.like(1.0, x))
+    return [body.op("Mul", body.scaled(x, 0.5), one)]
+
+
+def quick_gelu(body: NodeBody) -> list[str | None]:
+    """com.microsoft's QuickGelu: x sigmoid(alpha x)."""
+    x = body.read(0)
+    gate = body.op("Sigmoid", body.scaled(x, body.attribute("alpha", 1.702)))
+    return [body.op("Mul", x, gate)]
+
+
+def fused_product(body: NodeBody) -> list[str | None]:
+    """com.microsoft's FusedMatMul: a product of operands that may be transposed, times a number."""
+    operands = [
+        _turned(body, x, body.attribute(f"transBatch{n}", 0), body.attribute(f"trans{n}", 0))
+        for n, x in zip("AB", body.reads(2), strict=True)
+    ]
+    return [body.scaled(body.op("MatMul", *operands), body.attribute("alpha", 1.0))]
+
+
+def _turned(body: NodeBody, x: str, batch: int, matrix: int) -> str:
+    """x with its batch moved before its matrices, and these transposed."""
+    order = list(range(len(body.shape(x))))
+    if batch:
+        order.insert(len(order) - 2, order.pop(0))
+    if matrix and len(order) > 1:
+        order[-2:] = order[:-3:-1]
+    return body.transpose(x, *order)
+
+
+def fused_gemm(body: NodeBody) -> list[str | None]:
+    """com.microsoft's FusedGemm: a Gemm and an activation."""
+    kept = {n: body.attribute(n, d) for n, d in (("alpha", 1.0), ("beta", 1.0))}
+    kept |= {n: body.attribute(n, 0) for n in ("transA", "transB")}
+    return [_activated(body, body.op("Gemm", *body.node.input, **kept))]
+
+
+def fused_convolution(body: NodeBody) -> list[str | None]:
+    """com.microsoft's FusedConv: a convolution, a sum, and an activation."""
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    kept = {n: v for n in names if (v := body.attribute(n, None)) is not None}
+    operands = [*body.reads(2), *filter(None, [body.input(2)])]
+    y = body.op("Conv", *operands, **kept)
+    if (other := body.input(3)) is not None:
+        y = body.op("Add", y, other)
+    return [_activated(body, y)]
+
+
+def _activated(body: NodeBody, x: str) -> str:
+    """x after the activation that the node names, with that one's parameters."""
+    name = body.attribute("activation", "")
+    given = body.attribute("activation_params", None)
+    if given is None:
+        given = [body.attribute(f"activation_{n}", None) for n in ("alpha", "beta")]
+        given = [g for g in given if g is not None]
+    match name:
+        case "":
+            return x
+        case "Relu" | "Tanh" | "Sigmoid":
+            return body.op(name, x)
+        case "LeakyRelu":
+            return body.op(name, x, alpha=(given or [0.01])[0])
+        case "HardSigmoid":
+            alpha, beta = given or (0.2, 0.5)
+            return body.op(name, x, alpha=alpha, beta=beta)
+        case "Clip":
+            low, high = given
+            return body.op(name, x, body.like(low, x), body.like(high, x))
+    raise body.refusal(f"its activation '{name}' is not known")

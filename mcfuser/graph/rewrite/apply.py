@@ -1,0 +1,124 @@
+"""Replaces the nodes of a model for which there is a rewrite."""
+
+from __future__ import annotations
+
+from collections import ChainMap, deque
+from dataclasses import dataclass, replace
+
+import onnx
+from onnx import helper
+
+from mcfuser.graph.limits import DEFAULTS, ModelLimits
+from mcfuser.graph.messages import inside
+from mcfuser.graph.read import described, opset
+from mcfuser.graph.refusal import refused
+from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.branch import taken, written_out
+from mcfuser.graph.rewrite.known import KnownValues
+from mcfuser.graph.rewrite.table import REWRITES
+from mcfuser.graph.sizes import inferred_shapes, outline
+
+_OLDEST = 11
+"""The first version of ONNX's operators in which replacements are written."""
+
+
+def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
+    """Replaces, in the model, every node for which there is a rewrite, and every If whose condition
+    is known; whether there was such a node.
+
+    Input shapes must be fixed. Raises ModelError, naming the operator, where a node cannot be
+    replaced, or the limit that the replacements exceed.
+    """
+    every = list(inside(proto.graph, onnx.NodeProto))
+    if not any(_key(node) in REWRITES or node.op_type == "If" for node in every):
+        return False
+    known = KnownValues(proto.opset_import)
+    known.add_graph(proto.graph)
+    walk = _Walk(opset(proto), limits, len(every))
+    walk.graph(proto.graph, known, inferred_shapes(outline(proto)).graph)
+    del proto.graph.value_info[:]
+    return True
+
+
+@dataclass
+class _Walk:
+    """A walk over the nodes of a model in their order.
+
+    `nodes` is the number of them so far, and `bytes` are those of the constants that were added.
+    """
+
+    version: int
+    limits: ModelLimits
+    nodes: int
+    bytes: int = 0
+
+    def graph(
+        self, graph: onnx.GraphProto, known: KnownValues, inferred: onnx.GraphProto | None
+    ) -> None:
+        """Replaces nodes of a graph; `inferred` is the graph with what onnx infers about it."""
+        twins: dict[str, onnx.NodeProto] = {}
+        if inferred is not None:
+            known.add_graph(inferred)
+            twins = {node.output[0]: node for node in inferred.node if node.output}
+        kept: list[onnx.NodeProto] = []
+        left = deque(graph.node)
+        while left:
+            node = left.popleft()
+            if (branch := taken(node, known)) is not None:
+                nodes, constants = written_out(node, branch, known)
+                left.extendleft(reversed(nodes))
+                for constant in constants:
+                    known.add_constant(constant)
+                graph.initializer.extend(constants)
+                continue
+            twin = twins.get(node.output[0]) if node.output else None
+            self._branches(node, known, twin)
+            body = self._body(node, known)
+            if body is None:
+                kept.append(node)
+                known.add_node(node)
+                continue
+            kept += body.nodes
+            graph.initializer.extend(body.constants)
+            self.nodes += len(body.nodes) - 1
+            self.bytes = body.bytes
+        del graph.node[:]
+        graph.node.extend(kept)
+
+    def _branches(
+        self, node: onnx.NodeProto, known: KnownValues, twin: onnx.NodeProto | None
+    ) -> None:
+        """Replaces nodes in the graphs inside a node, which read the values around it."""
+        others = {a.name: a.g for a in twin.attribute} if twin is not None else {}
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                inner = replace(
+                    known, types=ChainMap({}, known.types), constants=ChainMap({}, known.constants)
+                )
+                inner.add_graph(attribute.g)
+                self.graph(attribute.g, inner, others.get(attribute.name))
+
+    def _body(self, node: onnx.NodeProto, known: KnownValues) -> NodeBody | None:
+        """The replacement of a node; None where it stays."""
+        write = REWRITES.get(_key(node))
+        if write is None:
+            return None
+        body = NodeBody(node, known, self.version, self.limits, self.nodes - 1, self.bytes)
+        if self.version < _OLDEST:
+            raise body.refusal(f"export the model with opset {_OLDEST} or higher")
+        with refused(f"{described(node, self.version)} cannot be used"):
+            results = write(body)
+        if results is None:
+            return None
+        for i, name in enumerate(node.output):
+            if name:
+                value = results[i] if i < len(results) else None
+                if value is None:
+                    raise body.refusal(f"its output '{name}' cannot be computed")
+                body.nodes.append(helper.make_node("Identity", [value], [name], f"{node.name}/{i}"))
+                known.types[name] = known.types[value]
+        return body
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, str]:
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)

@@ -1,0 +1,71 @@
+"""An If whose condition is known: the nodes of the branch that is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from mcfuser.graph.rewrite.known import KnownValues
+
+
+def taken(node: onnx.NodeProto, known: KnownValues) -> onnx.GraphProto | None:
+    """The branch of an If that is taken; None where that is not known before the model runs."""
+    if node.op_type != "If" or node.domain not in ("", "ai.onnx"):
+        return None
+    condition = known.array(node.input[0])
+    if condition is None or condition.size != 1:
+        return None
+    name = "then_branch" if bool(np.all(condition)) else "else_branch"
+    return next((a.g for a in node.attribute if a.name == name), None)
+
+
+def written_out(
+    node: onnx.NodeProto, branch: onnx.GraphProto, known: KnownValues
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """The nodes and constants that replace an If by its branch.
+
+    What the branch computes gets new names: another branch may use the same ones.
+    """
+    names = {name: known.fresh(f"{node.name}/{name}") for name in sorted(_defined(branch))}
+    nodes = []
+    for old in branch.node:
+        made = onnx.NodeProto()
+        made.CopyFrom(old)
+        made.name = f"{node.name}/{old.name}"
+        _rename(made, names)
+        nodes.append(made)
+    constants = []
+    for weight in branch.initializer:
+        kept = onnx.TensorProto()
+        kept.CopyFrom(weight)
+        kept.name = names[weight.name]
+        constants.append(kept)
+    for result, name in zip(branch.output, node.output, strict=True):
+        source = names.get(result.name, result.name)
+        nodes.append(helper.make_node("Identity", [source], [name], f"{node.name}/{name}"))
+    return nodes, constants
+
+
+def _defined(graph: onnx.GraphProto) -> set[str]:
+    """The values that a graph itself holds or computes."""
+    return {w.name for w in graph.initializer} | {x for n in graph.node for x in n.output if x}
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Writes the new names of values into a node, and into the graphs inside it, which may define
+    others of the same name."""
+    for values in (node.input, node.output):
+        for i, name in enumerate(values):
+            values[i] = names.get(name, name)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            graph = attribute.g
+            own = _defined(graph) | {value.name for value in graph.input}
+            outer = {old: new for old, new in names.items() if old not in own}
+            for inner in graph.node:
+                _rename(inner, outer)
+            for value in graph.output:
+                value.name = outer.get(value.name, value.name)

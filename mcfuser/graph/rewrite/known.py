@@ -1,0 +1,157 @@
+"""What is known of the values of an ONNX graph: element types, shapes, small constants."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import TensorProto, helper, numpy_helper
+
+from mcfuser.graph.evaluate import OnnxArray, Unfolded, evaluate
+from mcfuser.graph.messages import inside
+
+Opsets = Sequence[onnx.OperatorSetIdProto]
+_SMALL = 4096  # elements of a constant that is computed here
+_INTEGERS = frozenset({
+    TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+    TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+})  # fmt: skip
+
+
+@dataclass
+class KnownValues:
+    """The types of the values of a model, and its constants, by name.
+
+    `types` has every value whose element type is known; `constants` has the initializers, and the
+    small integers that nodes compute from constants and shapes. `names` has all names in use.
+    """
+
+    opsets: Opsets
+    types: MutableMapping[str, onnx.TypeProto] = field(default_factory=dict)
+    constants: MutableMapping[str, TensorProto] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a value; None where some extent of it is not known."""
+        if name not in self.types:
+            return None
+        tensor = self.types[name].tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        if not all(d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim):
+            return None
+        return tuple(d.dim_value for d in tensor.shape.dim)
+
+    def dtype(self, name: str) -> int | None:
+        """The number that ONNX gives to a value's element type; None where it is not known."""
+        return self.types[name].tensor_type.elem_type or None if name in self.types else None
+
+    def array(self, name: str) -> OnnxArray | None:
+        """The elements of a constant; None where the value is not known to be one."""
+        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+
+    def add_constant(self, tensor: TensorProto) -> None:
+        """Adds a constant under its name."""
+        self.names.add(tensor.name)
+        self.constants[tensor.name] = tensor
+        self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+
+    def add_graph(self, graph: onnx.GraphProto) -> None:
+        """Adds the names, inputs, annotations and initializers of a graph."""
+        for node in inside(graph, onnx.NodeProto):
+            self.names.update(node.input, node.output)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            self.names.add(value.name)
+            if value.type.tensor_type.elem_type:
+                self.types[value.name] = value.type
+        for tensor in graph.initializer:
+            self.add_constant(tensor)
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has yet, made from `name`; it is in use from now on."""
+        made, count = name, 0
+        while made in self.names:
+            count += 1
+            made = f"{name}_{count}"
+        self.names.add(made)
+        return made
+
+    def add_node(self, node: onnx.NodeProto) -> None:
+        """Adds what can be told of a node's results, where it is not known yet."""
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            self._add_literal(node)
+            return
+        if any(self.shape(name) is None for name in node.output if name):
+            self._infer(node)
+        self._compute(node)
+
+    def _add_literal(self, node: onnx.NodeProto) -> None:
+        """Adds the value of a Constant node."""
+        if len(node.attribute) != 1 or len(node.output) != 1:
+            return
+        given = helper.get_attribute_value(node.attribute[0])
+        if isinstance(given, TensorProto):
+            tensor = TensorProto()
+            tensor.CopyFrom(given)
+            tensor.name = node.output[0]
+            self.add_constant(tensor)
+            return
+        kind = np.float32 if "float" in node.attribute[0].name else np.int64
+        if node.attribute[0].name.startswith(("value_int", "value_float")):
+            array = np.asarray(given, kind)
+            self.add_constant(numpy_helper.from_array(array, node.output[0]))
+
+    def _infer(self, node: onnx.NodeProto) -> None:
+        """Adds the types that onnx infers for a node's results; none where it cannot."""
+        read = [name for name in node.input if name]
+        version = next((o.version for o in self.opsets if _domain(o) == _domain(node)), None)
+        if version is None or any(name not in self.types for name in read):
+            return
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
+            return  # branches read values of the graph around them
+        small = {n: self.constants[n] for n in read if self._is_small(n)}
+        with contextlib.suppress(onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
+            schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+            self.types.update(
+                onnx.shape_inference.infer_node_outputs(
+                    schema, node, {n: self.types[n] for n in read}, small, None, list(self.opsets)
+                )
+            )
+
+    def _compute(self, node: onnx.NodeProto) -> None:
+        """Adds a node's results where they are few integers that depend on no input's values."""
+        names = [name for name in node.output if name]
+        if len(names) != 1 or self.dtype(names[0]) not in _INTEGERS or _domain(node):
+            return
+        shape, read = self.shape(names[0]), list(dict.fromkeys(filter(None, node.input)))
+        if shape is None or math.prod(shape) > _SMALL or names[0] in self.constants:
+            return
+        array: OnnxArray | None = None
+        if node.op_type == "Shape":
+            given = {a.name: a.i for a in node.attribute}
+            extents = self.shape(node.input[0])
+            if extents is not None:
+                array = np.asarray(extents[given.get("start") : given.get("end")], np.int64)
+        elif read and all(self._is_small(name) for name in read):
+            arrays = {n: numpy_helper.to_array(self.constants[n]) for n in read}
+            with contextlib.suppress(Unfolded):
+                array = evaluate(node, arrays, self.opsets, _SMALL * 8)[names[0]]
+        if array is not None:
+            self.add_constant(numpy_helper.from_array(array, names[0]))
+
+    def _is_small(self, name: str) -> bool:
+        return name in self.constants and math.prod(self.constants[name].dims) <= _SMALL
+
+
+def missing_shapes(known: KnownValues, names: Iterable[str]) -> list[str]:
+    """Those of the values whose types or shapes are not known."""
+    return [n for n in names if n and (known.shape(n) is None or known.dtype(n) is None)]
+
+
+def _domain(part: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
+    return "" if part.domain == "ai.onnx" else part.domain

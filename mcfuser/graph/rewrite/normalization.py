@@ -1,0 +1,122 @@
+"""Normalizations over the last axes of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import TensorProto
+
+from mcfuser.graph.rewrite.body import NodeBody
+
+_SQUARES = 1e-5
+"""The addend of ONNX's normalizations where the node gives none."""
+
+
+def layer_normalization(body: NodeBody) -> list[str | None] | None:
+    """LayerNormalization with its mean and deviation as results, which TVM leaves out, or in a
+    model that is older than the operator."""
+    if len([name for name in body.node.output if name]) == 1 and body.opset >= 17:
+        return None
+    axes = _axes(body)
+    epsilon = body.attribute("epsilon", _SQUARES)
+    return list(_normal(body, body.read(0), body.input(1), body.input(2), axes, epsilon))
+
+
+def rms_normalization(body: NodeBody) -> list[str | None] | None:
+    """RMSNormalization over several axes, which TVM cannot simplify."""
+    axes = _axes(body)
+    if len(axes) == 1:
+        return None
+    y, root = _root_mean_square(body, body.read(0), body.input(1), axes)
+    return [y, root]
+
+
+def simplified(body: NodeBody) -> list[str | None]:
+    """onnxruntime's SimplifiedLayerNormalization: RMSNormalization, and its inverse root."""
+    return list(_root_mean_square(body, body.read(0), body.input(1), _axes(body)))
+
+
+def skip(body: NodeBody) -> list[str | None]:
+    """com.microsoft's SkipLayerNormalization: the normalization of a sum, which is a result too."""
+    total = _total(body, 4)
+    epsilon = body.attribute("epsilon", 1e-12)
+    axes = [len(body.shape(total)) - 1]
+    return [*_normal(body, total, body.input(2), body.input(3), axes, epsilon), total]
+
+
+def skip_simplified(body: NodeBody) -> list[str | None]:
+    """com.microsoft's SkipSimplifiedLayerNormalization."""
+    total = _total(body, 3)
+    y, root = _root_mean_square(body, total, body.input(2), [len(body.shape(total)) - 1])
+    return [y, None, root, total]
+
+
+def embedding(body: NodeBody) -> list[str | None]:
+    """com.microsoft's EmbedLayerNormalization: rows of tables, added and normalized.
+
+    The second result is the number of ones in each row of the mask.
+    """
+    ids = body.read(0)
+    batch, positions = body.shape(ids, 2)
+    tables = [body.op("Gather", body.read(2), ids, axis=0)]
+    if (where := body.input(8)) is not None:
+        tables.append(body.op("Gather", body.read(3), where, axis=0))
+    else:
+        tables.append(body.slice(body.read(3), 0, 0, positions))
+    if (segments := body.input(1)) is not None:
+        tables.append(body.op("Gather", body.read(4), segments, axis=0))
+    total = tables[0]
+    for table in tables[1:]:
+        total = body.op("Add", total, table)
+    epsilon = body.attribute("epsilon", 1e-12)
+    y, *_ = _normal(body, total, body.input(5), body.input(6), [2], epsilon)
+    if (mask := body.input(7)) is None:
+        lengths = body.const([0] * batch, TensorProto.INT32)
+    else:
+        lengths = body.sum(mask, 1)
+    return [y, lengths, total]
+
+
+def _axes(body: NodeBody) -> list[int]:
+    """The axes from the one that the node names to the last."""
+    rank = len(body.shape(body.read(0)))
+    return list(range(body.attribute("axis", -1) % rank, rank))
+
+
+def _total(body: NodeBody, bias: int) -> str:
+    """The sum of the first two inputs, and of the bias if there is one."""
+    total = body.op("Add", *body.reads(2))
+    row = body.input(bias)
+    return total if row is None else body.op("Add", total, row)
+
+
+def _normal(
+    body: NodeBody, x: str, scale: str | None, shift: str | None, axes: Sequence[int], small: float
+) -> tuple[str, str, str]:
+    """x with mean 0 and deviation 1, scaled and shifted; its mean, and its inverse deviation."""
+    wide = body.widened(x)
+    mean = body.mean(wide, axes)
+    centred = body.op("Sub", wide, mean)
+    variance = body.mean(body.op("Mul", centred, centred), axes)
+    deviation = body.op("Sqrt", body.op("Add", variance, body.like(small, variance)))
+    y = body.op("Div", centred, deviation)
+    if scale is not None:
+        y = body.op("Mul", y, body.widened(scale))
+    if shift is not None:
+        y = body.op("Add", y, body.widened(shift))
+    inverse = body.op("Div", body.like(1.0, deviation), deviation)
+    return body.cast(y, body.dtype(x)), mean, inverse
+
+
+def _root_mean_square(
+    body: NodeBody, x: str, scale: str | None, axes: Sequence[int]
+) -> tuple[str, str]:
+    """x divided by the root of its mean square, scaled; and the inverse of that root."""
+    wide = body.widened(x)
+    square = body.mean(body.op("Mul", wide, wide), axes)
+    small = body.like(body.attribute("epsilon", _SQUARES), square)
+    root = body.op("Sqrt", body.op("Add", square, small))
+    y = body.op("Div", wide, root)
+    if scale is not None:
+        y = body.op("Mul", y, body.widened(scale))
+    return body.cast(y, body.dtype(x)), body.op("Div", body.like(1.0, root), root)

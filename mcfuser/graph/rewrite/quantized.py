@@ -1,0 +1,191 @@
+"""Products and convolutions of quantized numbers, computed in floating point.
+
+A quantized number q stands for (q - zero point) x scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from mcfuser.graph.evaluate import OnnxArray
+from mcfuser.graph.rewrite.body import NodeBody
+
+
+def narrow_product(body: NodeBody) -> list[str | None]:
+    """com.microsoft's MatMulNBits: a product with constant weights of 2, 4 or 8 bits.
+
+    The weights are [columns, blocks, bytes of a block], the scales [columns, blocks].
+    """
+    x = body.read(0)
+    bits, block = body.attribute("bits", 4), body.attribute("block_size", 0)
+    depth, columns = body.attribute("K", 0), body.attribute("N", 0)
+    blocks = -(-depth // block)
+    if bits not in (2, 4, 8):
+        raise body.refusal(f"its weights have {bits} bits, not 2, 4 or 8")
+    if body.has(4):
+        raise body.refusal("its blocks are permuted ('g_idx')")
+    body.room(columns, blocks, block)
+    whole = _constant(body, 1).reshape(columns, blocks, -1)
+    scales = _constant(body, 2).reshape(columns, blocks, 1).astype(np.float32)
+    zero = np.full((1, 1, 1), 1 << (bits - 1), np.float32)
+    if body.has(3):
+        given = _constant(body, 3)
+        if given.dtype == np.uint8:
+            given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
+        zero = given.reshape(columns, blocks, 1).astype(np.float32)
+    weights = (_unpacked(whole, bits)[..., :block].astype(np.float32) - zero) * scales
+    flat = weights.reshape(columns, blocks * block)[:, :depth]
+    y = body.op("MatMul", x, body.const(flat.T, body.dtype(x)))
+    bias = body.input(5)
+    return [y if bias is None else body.op("Add", y, bias)]
+
+
+def _constant(body: NodeBody, position: int) -> OnnxArray:
+    """The elements of an input. Raises ModelError where it is no constant."""
+    array = body.array(body.read(position))
+    if array is None:
+        raise body.refusal(f"its input '{body.read(position)}' is no constant")
+    return array
+
+
+def _unpacked(x: OnnxArray, bits: int) -> OnnxArray:
+    """The numbers in bytes, the lowest bits first, along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = (x.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*x.shape[:-1], -1)
+
+
+def block_dequantized(body: NodeBody) -> list[str | None] | None:
+    """ONNX's DequantizeLinear with a scale for each block along an axis."""
+    block = body.attribute("block_size", 0)
+    if not block:
+        return None
+    x, scale = body.read(0), body.read(1)
+    extents = body.shape(x)
+    axis = body.attribute("axis", 1) % len(extents)
+    if extents[axis] % block:
+        raise body.refusal(f"blocks of {block} do not divide the extent {extents[axis]}")
+    apart = (*extents[:axis], extents[axis] // block, block, *extents[axis + 1 :])
+    once = (*extents[:axis], extents[axis] // block, 1, *extents[axis + 1 :])
+    wide = body.reshape(body.cast(x, TensorProto.FLOAT), *apart)
+    if (zero := body.input(2)) is not None:
+        wide = body.op("Sub", wide, body.reshape(body.cast(zero, TensorProto.FLOAT), *once))
+    factor = body.reshape(body.cast(scale, TensorProto.FLOAT), *once)
+    y = body.reshape(body.op("Mul", wide, factor), *extents)
+    return [body.cast(y, body.attribute("output_dtype", 0) or body.dtype(scale))]
+
+
+def product(body: NodeBody) -> list[str | None]:
+    """ONNX's QLinearMatMul."""
+    a = _real(body, 0, 1, 2, axis=-2)
+    b = _real(body, 3, 4, 5, axis=-1)
+    return [_quantized(body, body.op("MatMul", a, b), 6, 7, axis=-2)]
+
+
+def convolution(body: NodeBody) -> list[str | None]:
+    """ONNX's QLinearConv. Its bias has the scale of a product of the input and the weights."""
+    x = _real(body, 0, 1, 2, axis=-1)
+    weights = _real(body, 3, 4, 5, axis=0)
+    operands = [x, weights]
+    if (bias := body.input(8)) is not None:
+        scale = body.op("Mul", body.read(1), body.read(4))
+        operands.append(body.op("Mul", body.cast(bias, TensorProto.FLOAT), scale))
+    return [_quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
+
+
+def integer_convolution(body: NodeBody) -> list[str | None]:
+    """ONNX's ConvInteger; its sums are exact up to 2^24."""
+    x = _shifted(body, body.read(0), body.input(2), axis=-1)
+    weights = _shifted(body, body.read(1), body.input(3), axis=0)
+    return [body.cast(body.op("Conv", x, weights, **_window(body)), TensorProto.INT32)]
+
+
+def _window(body: NodeBody) -> dict[str, object]:
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    return {n: v for n in names if (v := body.attribute(n, None)) is not None}
+
+
+def elementwise(
+    kind: str, operands: int, **defaults: float
+) -> Callable[[NodeBody], list[str | None]]:
+    """The rewrite of com.microsoft's operator of quantized numbers that is `kind` of real ones.
+
+    Each operand is followed by its scale and zero point, and at last come those of the result.
+    """
+
+    def written(body: NodeBody) -> list[str | None]:
+        real = [_real(body, 3 * i, 3 * i + 1, 3 * i + 2, axis=-1) for i in range(operands)]
+        given = {n: body.attribute(n, d) for n, d in defaults.items()}
+        return [_quantized(body, body.op(kind, *real, **given), 3 * operands, 3 * operands + 1, -1)]
+
+    return written
+
+
+def floating_product(body: NodeBody) -> list[str | None]:
+    """com.microsoft's MatMulIntegerToFloat: a product of quantized numbers that is a real one."""
+    a = _real(body, 0, 2, 4, axis=-2)
+    b = _real(body, 1, 3, 5, axis=-1)
+    y = body.op("MatMul", a, b)
+    bias = body.input(6)
+    return [y if bias is None else body.op("Add", y, bias)]
+
+
+def dynamic_product(body: NodeBody) -> list[str | None]:
+    """com.microsoft's DynamicQuantizeMatMul: the first operand is quantized as it comes."""
+    q, scale, zero = body.ops("DynamicQuantizeLinear", [body.read(0)], 3)
+    a = body.op("Mul", _shifted(body, q, zero, axis=-1), scale)
+    y = body.op("MatMul", a, _real(body, 1, 2, 3, axis=-1))
+    bias = body.input(4)
+    return [y if bias is None else body.op("Add", y, bias)]
+
+
+def renamed(body: NodeBody) -> list[str | None]:
+    """com.microsoft's QuantizeLinear or DequantizeLinear, as ONNX's operator of that name."""
+    return [body.op(body.node.op_type, *body.node.input, axis=body.attribute("axis", 1))]
+
+
+def _real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
+    """The real numbers that the input at position `x` stands for; `axis` is that of a row of
+    scales."""
+    name = body.read(x)
+    factor = _along(body, body.read(scale), len(body.shape(name)), axis)
+    shifted = _shifted(body, name, body.input(zero), axis)
+    return body.op("Mul", shifted, body.cast(factor, TensorProto.FLOAT))
+
+
+def _shifted(body: NodeBody, x: str, zero: str | None, axis: int) -> str:
+    """x minus its zero point, as float32."""
+    wide = body.cast(x, TensorProto.FLOAT)
+    if zero is None:
+        return wide
+    shift = _along(body, zero, len(body.shape(x)), axis)
+    return body.op("Sub", wide, body.cast(shift, TensorProto.FLOAT))
+
+
+def _along(body: NodeBody, row: str, rank: int, axis: int) -> str:
+    """A row of numbers as a value that broadcasts along an axis; one number stays one."""
+    extents = body.shape(row)
+    if len(extents) > 1:
+        return row
+    count = math.prod(extents)
+    whole = [1] * rank
+    whole[axis] = count
+    return body.reshape(row, *whole) if count > 1 else body.reshape(row)
+
+
+def _quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:
+    """y as quantized numbers of the zero point's type: rounded to even, and bounded."""
+    rank = len(body.shape(y))
+    factor = body.cast(_along(body, body.read(scale), rank, axis), TensorProto.FLOAT)
+    kind = body.dtype(body.read(zero)) if body.has(zero) else TensorProto.UINT8
+    rounded = body.op("Round", body.op("Div", y, factor))
+    if body.has(zero):
+        shift = _along(body, body.read(zero), rank, axis)
+        rounded = body.op("Add", rounded, body.cast(shift, TensorProto.FLOAT))
+    bounds = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
+    low, high = (body.like(float(b), rounded) for b in (bounds.min, bounds.max))
+    return body.cast(body.op("Clip", rounded, low, high), kind)

@@ -1,0 +1,66 @@
+"""The table of rewrites: which operator is replaced, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mcfuser.graph.rewrite import (
+    activation,
+    grouped,
+    microsoft,
+    normalization,
+    quantized,
+    recurrent,
+    rotary,
+)
+from mcfuser.graph.rewrite.attention import onnx_attention
+from mcfuser.graph.rewrite.body import NodeBody
+
+Rewrite = Callable[[NodeBody], Sequence[str | None] | None]
+"""Writes a node's replacement into its body.
+
+It gives the name of the value that stands for each output, None for an output that nobody reads.
+It gives no sequence at all where the node stays as it is, because TVM imports that form rightly.
+Raises ModelError where the node cannot be replaced.
+"""
+
+_MICROSOFT = "com.microsoft"
+
+REWRITES: Mapping[tuple[str, str], Rewrite] = {
+    ("", "Attention"): onnx_attention,
+    ("", "ConvInteger"): quantized.integer_convolution,
+    ("", "DequantizeLinear"): quantized.block_dequantized,
+    ("", "LayerNormalization"): normalization.layer_normalization,
+    ("", "QLinearConv"): quantized.convolution,
+    ("", "QLinearMatMul"): quantized.product,
+    ("", "RMSNormalization"): normalization.rms_normalization,
+    ("", "RotaryEmbedding"): rotary.onnx_rotary,
+    ("", "SimplifiedLayerNormalization"): normalization.simplified,
+    ("", "LSTM"): recurrent.lstm,
+    ("", "GRU"): recurrent.gru,
+    ("", "RNN"): recurrent.rnn,
+    (_MICROSOFT, "Attention"): microsoft.packed_attention,
+    (_MICROSOFT, "BiasGelu"): activation.bias_gelu,
+    (_MICROSOFT, "DequantizeLinear"): quantized.renamed,
+    (_MICROSOFT, "DynamicQuantizeMatMul"): quantized.dynamic_product,
+    (_MICROSOFT, "EmbedLayerNormalization"): normalization.embedding,
+    (_MICROSOFT, "FastGelu"): activation.fast_gelu,
+    (_MICROSOFT, "FusedConv"): activation.fused_convolution,
+    (_MICROSOFT, "FusedGemm"): activation.fused_gemm,
+    (_MICROSOFT, "FusedMatMul"): activation.fused_product,
+    (_MICROSOFT, "Gelu"): activation.gelu,
+    (_MICROSOFT, "GroupQueryAttention"): grouped.group_query_attention,
+    (_MICROSOFT, "MatMulIntegerToFloat"): quantized.floating_product,
+    (_MICROSOFT, "MatMulNBits"): quantized.narrow_product,
+    (_MICROSOFT, "MultiHeadAttention"): microsoft.multi_head_attention,
+    (_MICROSOFT, "QLinearAdd"): quantized.elementwise("Add", 2),
+    (_MICROSOFT, "QLinearLeakyRelu"): quantized.elementwise("LeakyRelu", 1, alpha=0.01),
+    (_MICROSOFT, "QLinearMul"): quantized.elementwise("Mul", 2),
+    (_MICROSOFT, "QLinearSigmoid"): quantized.elementwise("Sigmoid", 1),
+    (_MICROSOFT, "QuantizeLinear"): quantized.renamed,
+    (_MICROSOFT, "QuickGelu"): activation.quick_gelu,
+    (_MICROSOFT, "RotaryEmbedding"): rotary.microsoft_rotary,
+    (_MICROSOFT, "SkipLayerNormalization"): normalization.skip,
+    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): normalization.skip_simplified,
+}
+"""By domain and name of an operator; ONNX's own domain is empty."""

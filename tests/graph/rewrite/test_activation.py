@@ -1,0 +1,97 @@
+"""onnxruntime's activations and fused products as ONNX's operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.rewrite.apply import rewrite
+from tests.support.one_node import agree, one_node
+
+RANDOM = np.random.default_rng(0)
+TOLERANCE = {np.float32: 1e-5, np.float16: 8e-3}
+
+
+def drawn(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+def checked(kind: str, *arrays: np.ndarray, opset: int = 17, **attributes: object) -> None:
+    given = {f"x{i}": a for i, a in enumerate(arrays)}
+    model = one_node(kind, list(given), 1, given, domain="com.microsoft", opset=opset, **attributes)
+    agree(model, given, TOLERANCE[arrays[0].dtype.type])
+
+
+@pytest.mark.parametrize("opset", [11, 17, 22])
+@pytest.mark.parametrize("kind", ["Gelu", "FastGelu", "QuickGelu"])
+@pytest.mark.parametrize("shape", [(7,), (2, 3, 16)])
+def test_activations(kind: str, shape: tuple[int, ...], opset: int) -> None:
+    checked(kind, drawn(*shape), opset=opset)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kind", ["FastGelu", "BiasGelu"])
+def test_activations_of_a_sum(kind: str, dtype: type) -> None:
+    if kind == "BiasGelu" and dtype is np.float16:
+        pytest.skip("onnxruntime has it in float32 alone")
+    checked(kind, drawn(2, 3, 16, dtype=dtype), drawn(16, dtype=dtype))
+
+
+def test_a_quick_gelu_has_a_factor() -> None:
+    checked("QuickGelu", drawn(4, 9), alpha=0.7)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "attributes"),
+    [
+        ((4, 5), (5, 6), {"alpha": 0.25}),
+        ((5, 4), (5, 6), {"transA": 1}),
+        ((2, 3, 4, 5), (2, 3, 6, 5), {"transB": 1, "alpha": 2.0}),
+        ((4, 2, 5), (2, 5, 6), {"transBatchA": 1}),
+        ((2, 4, 5), (5, 2, 6), {"transBatchB": 1}),
+        ((5, 2, 4), (2, 6, 5), {"transA": 1, "transB": 1, "transBatchA": 1}),
+        ((5, 2, 3, 4), (6, 2, 3, 5),
+         {"transA": 1, "transB": 1, "transBatchA": 1, "transBatchB": 1}),
+    ],
+)  # fmt: skip
+def test_products(a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, object]) -> None:
+    checked("FusedMatMul", drawn(*a), drawn(*b), **attributes)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"activation": "Relu"},
+        {"activation": "LeakyRelu", "activation_alpha": 0.2},
+        {"activation": "Tanh", "alpha": 0.5, "beta": 2.0},
+        {"activation": "Sigmoid", "transB": 0},
+    ],
+)
+def test_products_with_an_activation(attributes: dict[str, object]) -> None:
+    checked("FusedGemm", drawn(4, 5), drawn(5, 6), drawn(6), **attributes)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"activation": "Relu", "pads": [1, 1, 1, 1]},
+        {"activation": "LeakyRelu", "activation_params": [0.2], "strides": [2, 2]},
+        {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]},
+        {"activation": "Clip", "activation_params": [-0.5, 0.5]},
+    ],
+)
+def test_convolutions_with_an_activation(attributes: dict[str, object]) -> None:
+    checked("FusedConv", drawn(1, 3, 8, 8), drawn(4, 3, 3, 3), drawn(4), **attributes)
+
+
+def test_a_convolution_with_a_sum() -> None:
+    x, w = drawn(1, 3, 8, 8), drawn(4, 3, 1, 1)
+    checked("FusedConv", x, w, drawn(4), drawn(1, 4, 8, 8), activation="Relu")
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    given = {"a": drawn(4, 5), "b": drawn(5, 6)}
+    model = one_node("FusedGemm", ["a", "b"], 1, given, domain="com.microsoft", activation="Mish")
+    with pytest.raises(ModelError, match=r"'FusedGemm'.*'com.microsoft'.*'the_node'.*'Mish'"):
+        rewrite(model)

@@ -1,0 +1,192 @@
+"""Quantized products and convolutions become those of the numbers that they stand for."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.load import load
+from mcfuser.graph.rewrite.apply import rewrite
+from tests.support.one_node import Arrays, agree, one_node, replaced, run
+
+RANDOM = np.random.default_rng(0)
+ORT = "com.microsoft"
+
+
+def drawn(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    if np.dtype(dtype).kind in "iu":
+        bounds = np.iinfo(dtype)
+        return RANDOM.integers(bounds.min, bounds.max + 1, shape).astype(dtype)
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+def middle(dtype: type) -> np.ndarray:
+    """A zero point near the middle of a type's numbers."""
+    return np.asarray(np.iinfo(dtype).min + 125, dtype)
+
+
+def scales(*shape: int) -> np.ndarray:
+    return (0.01 + 0.02 * RANDOM.random(shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zero", [None, np.uint8, np.float32])
+@pytest.mark.parametrize(("depth", "block"), [(64, 32), (80, 32), (48, 16)])
+def test_weights_of_few_bits(
+    bits: int, zero: type | None, depth: int, block: int, dtype: type
+) -> None:
+    if bits == 8 and zero is np.float32:
+        pytest.skip("onnxruntime has no such zero points for 8 bits")
+    columns, blocks = 5, -(-depth // block)
+    weights = {
+        "w": drawn(columns, blocks, block * bits // 8, dtype=np.uint8),
+        "scales": scales(columns, blocks).astype(dtype),
+    }
+    if zero is np.uint8:
+        weights["zero"] = drawn(columns, -(-blocks * bits // 8), dtype=np.uint8)
+    elif zero is not None:
+        weights["zero"] = (RANDOM.random((columns, blocks)) * 2**bits).astype(dtype)
+    given = {"x": drawn(2, 3, depth, dtype=dtype)}
+    model = one_node(
+        "MatMulNBits", [*given, *weights], 1, given, weights, ORT,
+        K=depth, N=columns, bits=bits, block_size=block,
+    )  # fmt: skip
+    tolerance = 2e-4 if dtype is np.float32 else 5e-2 * 2**bits / 16
+    made = agree(model, given, tolerance)
+    assert [n.op_type for n in made.graph.node] == ["MatMul", "Identity"]
+
+
+def test_weights_that_are_inputs_are_refused() -> None:
+    given = {"x": drawn(2, 32), "w": drawn(4, 1, 16, dtype=np.uint8), "scales": scales(4, 1)}
+    model = one_node("MatMulNBits", [*given], 1, given, domain=ORT, K=32, N=4, block_size=32)
+    with pytest.raises(ModelError, match=r"'MatMulNBits'.*'the_node'.*'w' is no constant"):
+        rewrite(model)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, ml_dtypes.int4, ml_dtypes.uint4])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (2, 6)), (1, (8, 2))])
+def test_blocks_with_a_scale_each(dtype: type, axis: int, shape: tuple[int, int]) -> None:
+    weights = {
+        "w": RANDOM.integers(0, 8, (8, 6)).astype(dtype), "scale": scales(*shape),
+        "zero": RANDOM.integers(0, 3, shape).astype(dtype),
+    }  # fmt: skip
+    given = {"x": drawn(3, 8)}
+    model = one_node(
+        "DequantizeLinear",
+        [*weights],
+        1,
+        given,
+        weights,
+        opset=21,
+        axis=axis,
+        block_size=4 if axis == 0 else 3,
+    )
+    agree(model, given)
+
+
+SIGNS = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]
+
+
+@pytest.mark.parametrize(("a", "b"), SIGNS)
+@pytest.mark.parametrize("rows", [False, True])
+def test_products(a: type, b: type, rows: bool) -> None:
+    """onnxruntime rounds other sums: the last bit may differ."""
+    given = {"a": drawn(2, 4, 16, dtype=a)}
+    count = (6,) if rows else ()
+    constants = {
+        "a_scale": scales(), "a_zero": middle(a), "b": drawn(16, 6, dtype=b),
+        "b_scale": scales(*count), "b_zero": np.full(count, middle(b)), "y_scale": np.float32(0.2),
+        "y_zero": middle(a),
+    }  # fmt: skip
+    model = one_node("QLinearMatMul", [*given, *constants], 1, given, constants)
+    off_by_one(model, given)
+
+
+def off_by_one(model: object, given: Arrays) -> None:
+    (found,), (expected,) = run(replaced(model), given), run(model, given)
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+    assert (found == expected).mean() > 0.95
+    assert np.unique(found).size > 5
+
+
+@pytest.mark.parametrize(("a", "b"), SIGNS)
+@pytest.mark.parametrize("channels", [False, True])
+def test_convolutions(a: type, b: type, channels: bool) -> None:
+    given = {"x": drawn(1, 3, 6, 6, dtype=a)}
+    count = (4,) if channels else ()
+    constants = {
+        "x_scale": scales(), "x_zero": middle(a), "w": drawn(4, 3, 3, 3, dtype=b),
+        "w_scale": scales(*count), "w_zero": np.full(count, 0 if b is np.int8 else 128, b),
+        "y_scale": np.float32(0.2),
+        "y_zero": middle(a), "bias": RANDOM.integers(-900, 900, 4).astype(np.int32),
+    }  # fmt: skip
+    model = one_node(
+        "QLinearConv", [*given, *constants], 1, given, constants, pads=[1, 1, 1, 1], strides=[2, 2]
+    )
+    off_by_one(model, given)
+
+
+def test_convolutions_of_integers() -> None:
+    given = {"x": drawn(1, 3, 6, 6, dtype=np.uint8)}
+    constants = {"w": drawn(4, 3, 3, 3, dtype=np.int8), "zero": np.asarray(9, np.uint8)}
+    model = one_node(
+        "ConvInteger", [*given, *constants], 1, given, constants, dtypes=[np.int32], strides=[2, 2]
+    )
+    (expected,) = ReferenceEvaluator(model).run(None, given)
+    agree(model, given, expected=[expected.astype(np.int32)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands"),
+    [("QLinearAdd", 2), ("QLinearMul", 2), ("QLinearSigmoid", 1), ("QLinearLeakyRelu", 1)],
+)
+def test_elementwise(kind: str, operands: int) -> None:
+    given = {f"x{i}": drawn(4, 9, dtype=np.uint8) for i in range(operands)}
+    constants = {f"s{i}": scales() for i in range(operands)}
+    constants |= {f"z{i}": np.asarray(100 + i, np.uint8) for i in range(operands)}
+    constants |= {"s": np.float32(0.03), "z": np.asarray(20, np.uint8)}
+    names = [f"{n}{i}" for i in range(operands) for n in "xsz"]
+    off_by_one(one_node(kind, [*names, "s", "z"], 1, given, constants, ORT), given)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_products_that_are_real_numbers(dtype: type) -> None:
+    given = {"a": drawn(4, 16, dtype=np.uint8)}
+    constants = {
+        "b": drawn(16, 6, dtype=dtype), "a_scale": scales(), "b_scale": scales(6),
+        "a_zero": np.asarray(3, np.uint8), "b_zero": np.full(6, 5, dtype), "bias": drawn(6),
+    }  # fmt: skip
+    model = one_node(
+        "MatMulIntegerToFloat", [*given, *constants], 1, given, constants, ORT, dtypes=[np.float32]
+    )
+    agree(model, given, 1e-4)
+
+
+def test_a_first_operand_that_is_quantized_as_it_comes() -> None:
+    given = {"a": drawn(4, 16)}
+    constants = {
+        "b": drawn(16, 6, dtype=np.uint8), "b_scale": scales(), "b_zero": np.asarray(5, np.uint8),
+        "bias": drawn(6),
+    }  # fmt: skip
+    model = one_node("DynamicQuantizeMatMul", [*given, *constants], 1, given, constants, ORT)
+    agree(model, given, 1e-4)
+    load(model.SerializeToString(), {})
+
+
+def test_onnxruntimes_quantization() -> None:
+    given = {"x": drawn(4, 9)}
+    constants = {"scale": scales(), "zero": np.asarray(9, np.uint8)}
+    model = one_node(
+        "QuantizeLinear", [*given, *constants], 1, given, constants, ORT, dtypes=[np.uint8]
+    )
+    agree(model, given)
+    given = {"x": drawn(4, 9, dtype=np.uint8)}
+    model = one_node(
+        "DequantizeLinear", [*given, *constants], 1, given, constants, ORT, dtypes=[np.float32]
+    )
+    agree(model, given)
