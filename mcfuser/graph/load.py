@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -19,12 +20,15 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.contraction import einsums
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.read import expand, name_nodes, read
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.sizes import check_sizes
+from mcfuser.graph.tensors import tensor_over
+from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
 
 # Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
@@ -52,42 +56,55 @@ class Loaded:
 
 
 def load(
-    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
+    model: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
-    Raises ModelError, naming the input, operator or node that cannot be used, or the limit that is
-    exceeded.
+    `folder` has the model's external data. Raises ModelError, naming the input, operator or node
+    that cannot be used, or the limit that is exceeded.
     """
     known = onnx_frontend._get_convert_map().keys() | _DIRECT
-    proto = bound(model, shapes, limits)
-    if not any(node.domain == "com.microsoft" for node in proto.graph.node):
+    fixed = bound(model, shapes, limits, folder)
+    if not any(node.domain == "com.microsoft" for node in fixed.proto.graph.node):
         known -= _MISREAD
-    expanded = expand(proto, known, limits)
-    if expanded is not proto:
-        check_sizes(expanded, limits)
-    folded = einsums(fold(expanded))
+    expanded = fixed.with_proto(expand(fixed.proto, known, limits))
+    if expanded is not fixed:
+        check_sizes(expanded.proto, limits)
+    constant = fold(expanded)
+    folded = einsums(constant.proto)
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
-    module = _simplify(_import(folded))
+    module = _simplify(_import(constant.with_proto(folded)))
     inputs = tuple(_input_port(i) for i in folded.graph.input)
     return Loaded(module, inputs, _output_ports(folded, module))
 
 
 def bound(
-    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
-) -> onnx.ModelProto:
+    model: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
+) -> OnnxModel:
     """The checked ONNX model with fixed input shapes; raises as `load` does."""
-    proto = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT, limits)
-    bind(proto, shapes, limits)
-    check_sizes(proto, limits)
-    return proto
+    checked = read(model, onnx_frontend._get_convert_map().keys() | _DIRECT, limits, folder)
+    bind(checked.proto, shapes, limits)
+    check_sizes(checked.proto, limits)
+    return checked
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer; it keeps the node that it converts, and names values after nodes."""
 
     node: onnx.NodeProto | None = None
+    weights: Mapping[str, OnnxArray] = MappingProxyType({})
+
+    def _parse_array(self, tensor: TensorProto) -> tvm.runtime.Tensor:
+        if is_declared(tensor):
+            return tensor_over(self.weights[tensor.name])
+        return super()._parse_array(tensor)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         value = super()._convert_operator(op_name, inputs, attrs, opset)
@@ -101,13 +118,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return super()._parse_value_proto(value_proto)
 
 
-def _import(folded: onnx.ModelProto) -> tvm.IRModule:
-    opset = next((o.version for o in folded.opset_import if o.domain in ("", "ai.onnx")), 1)
+def _import(folded: OnnxModel) -> tvm.IRModule:
+    opset = next((o.version for o in folded.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(shape_dict={}, dtype_dict="float32")
+    importer.weights = folded.weights
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            return importer.from_onnx(folded.graph, opset)
+            return importer.from_onnx(folded.proto.graph, opset)
         except Exception as error:  # a converter may raise anything
             at = importer.node
             if at is not None:

@@ -28,6 +28,7 @@ class CompileResult:
 class CompileRequest:
     """A model to compile, its bytes or its path, and how.
 
+    `folder` has the model's external data; None where there is none to be read.
     `options` are fields of TuneOptions, `limits` fields of ModelLimits; others have their defaults.
     `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
@@ -42,6 +43,7 @@ class CompileRequest:
     timeout: float | None = None
     begun: float = 0.0
     limits: Mapping[str, int] = field(default_factory=dict)
+    folder: Path | None = None
 
     @property
     def end(self) -> float:
@@ -90,6 +92,7 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             model = path
         asked = {
             "model": str(model.absolute()),
+            "folder": str(request.folder.absolute()) if request.folder is not None else None,
             "module": str(module),
             "device": request.device,
             "options": dict(request.options),

@@ -13,13 +13,15 @@ from typing import Any
 
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Compiles the model at the path `model` and writes the module to the path `module`.
+    """Compiles the model at the path `model`, with external data from the path `folder` (or None),
+    and writes the module to the path `module`.
 
     `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
@@ -47,6 +49,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             progress,
             request["end"],
             ModelLimits(**request["limits"]),
+            DataFolder(Path(request["folder"])) if request["folder"] is not None else None,
         )
     Path(request["module"]).write_bytes(artifact.module)
     return {"report": artifact.report}

@@ -55,6 +55,7 @@ class ServiceSettings(BaseSettings):
     max_elements: int = Field(default=DEFAULTS.elements, ge=1)
     max_total_bytes: int = Field(default=DEFAULTS.total_bytes, ge=1)
     max_constant_bytes: int = Field(default=DEFAULTS.constant_bytes, ge=1)
+    max_weight_bytes: int = Field(default=DEFAULTS.weight_bytes, ge=1)
     inspections: int = Field(default=2, ge=1, le=64)
     inspect_memory: int = Field(default=4 << 30, ge=1 << 28)
     inspect_seconds: float = Field(default=10.0, ge=1)

@@ -72,7 +72,7 @@ def check(name: str, folder: Path) -> Partition:
     results = run(
         build_library(install(loaded.module, replacements), probe_cpu()), [*values.values()], folder
     )
-    model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {}))
+    model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {})).proto
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for ours, theirs in zip(results, session.run(None, values), strict=True):
         error = np.linalg.norm(ours.astype("f8") - theirs) / np.linalg.norm(theirs)
