@@ -39,6 +39,7 @@ THROUGH: dict[str, str] = {
     # models as a whole are imported, cut, compiled and run
     "graph/test_partition.py": "graph/attempt graph/draft graph/idiom graph/lift",
     "graph/test_fold.py": "graph/constants graph/evaluate",
+    "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_limits.py": """
         graph/calls graph/inspection graph/messages graph/read graph/refusal graph/sizes
