@@ -18,6 +18,7 @@ from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
 from mcfuser.graph.assemble import Installed, Replacement, install
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import ModelPort, load
 from mcfuser.graph.partition import ModelProduct, partition
@@ -116,13 +117,15 @@ def compile_model(
     progress: Progress = lambda stage, done, total: None,
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
 ) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
-    `shapes` fixes the inputs' dynamic dimensions. Tuning ends after `options.timeout` seconds, or
-    early enough for the module to be built by `end` (time.monotonic) where that is given; chains
-    without a measured kernel by then have the model's choice, or are left to TVM. Raises
-    InputError where the model cannot be used or is larger than the limits allow.
+    `shapes` fixes the inputs' dynamic dimensions, and `folder` has the model's external data.
+    Tuning ends after `options.timeout` seconds, or early enough for the module to be built by `end`
+    (time.monotonic) where that is given; chains without a measured kernel by then have the model's
+    choice, or are left to TVM. Raises InputError where the model cannot be used or is larger than
+    the limits allow.
     """
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
@@ -133,7 +136,7 @@ def compile_model(
         worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
-        loaded = load(model, shapes, limits)
+        loaded = load(model, shapes, limits, folder)
         parted = partition(loaded.module, device.throughput("float32"), device.bandwidth)
         took, worked = time.monotonic() - begun, time.process_time() - spent
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
@@ -147,6 +150,7 @@ def compile_model(
         module = backend.library(install(loaded.module, replacements), binaries, device)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.matches, parted.products, decisions, seconds)
+    report["external"] = list(folder.files) if folder is not None else []
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
     progress("done", 1, 1)

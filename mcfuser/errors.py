@@ -39,6 +39,10 @@ class ModelError(InputError):
     """A model that cannot be read or imported."""
 
 
+class SpaceError(InputError):
+    """The disk has no space for what the work writes."""
+
+
 class LimitError(InputError):
     """The work takes more time or memory (`what`) than it may."""
 

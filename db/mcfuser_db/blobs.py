@@ -110,6 +110,16 @@ class Blobs:
             raise LostBlob(f"the file of {digest} no longer holds what it held")
         return data
 
+    def whole(self, digest: str) -> Path:
+        """The path of the bytes with a digest, which are read and compared with it; raises LostBlob
+        where they are missing or changed."""
+        path = self.path(digest)
+        if not path.is_file():
+            raise LostBlob(f"the file of {digest} is gone")
+        if not self.sound(digest):
+            raise LostBlob(f"the file of {digest} no longer holds what it held")
+        return path
+
     def put(self, data: bytes) -> str:
         """Keeps bytes; gives their digest."""
         with self.arriving() as incoming:

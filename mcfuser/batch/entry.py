@@ -44,6 +44,7 @@ def do(entry: Entry, folder: Path, refused: str | None, wanted: Wanted) -> Outco
         "chains": len(chains),
         "fused": sum(bool(c["fused"]) for c in chains),
         "module": file_hash(folder / "module.so"),
+        "external": {n: file_hash(entry.model.parent / n) for n in report.get("external", [])},
     }
     if refused is not None:
         seconds = time.monotonic() - begun

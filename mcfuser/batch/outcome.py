@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 EntryState = Literal["passed", "unchecked", "disagreed", "failed", "not run"]
@@ -19,7 +19,9 @@ class Outcome:
     `seconds` is the time of compiling and checking. `error` is the norm-wise relative error against
     onnxruntime, None where it is not known or not finite, and `tolerance` the largest that passes.
     The times are of one run of the module and of onnxruntime, in seconds. `chains` counts the
-    chains found, `fused` those that became one kernel. `module` is the hash of module.so.
+    chains found, `fused` those that became one kernel. `module` is the hash of module.so, and
+    `external` has those of the files that the weights were read from, by their paths in the model's
+    folder.
     """
 
     state: EntryState
@@ -32,6 +34,7 @@ class Outcome:
     chains: int = 0
     fused: int = 0
     module: str | None = None
+    external: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -62,6 +65,8 @@ class Outcome:
             raise ValueError("no outcome of this version's")
         if not all(w is None or isinstance(w, str) for w in (outcome.reason, outcome.module)):
             raise ValueError("no outcome of this version's")
+        if not all(isinstance(w, str) for pair in outcome.external.items() for w in pair):
+            raise TypeError("no outcome of this version's")
         return outcome
 
 

@@ -77,7 +77,7 @@ def run(
     """
     left = []
     for work in given:
-        outcome = state.known(folder / work.entry.folder, work.key)
+        outcome = state.known(folder / work.entry.folder, work.key, work.entry.model.parent)
         if outcome is None:
             left.append(work)
         else:

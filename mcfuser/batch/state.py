@@ -53,8 +53,9 @@ def file_hash(path: Path) -> str:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from None
 
 
-def known(folder: Path, key: str) -> Outcome | None:
-    """The kept outcome for a key, if it was good and its module is still there and unchanged.
+def known(folder: Path, key: str, beside: Path) -> Outcome | None:
+    """The kept outcome for a key, if it was good and its module is still there and unchanged, as
+    are the files with weights in the model's folder `beside`.
 
     An entry that failed before is done again: the cause may have been the machine.
     """
@@ -63,12 +64,22 @@ def known(folder: Path, key: str) -> Outcome | None:
         if document["key"] != key:
             return None
         outcome = Outcome.from_json(document["outcome"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    if not all(_has(beside / name, digest) for name, digest in outcome.external.items()):
         return None
     module = folder / "module.so"
     if not outcome.good or not module.is_file() or file_hash(module) != outcome.module:
         return None
     return outcome
+
+
+def _has(path: Path, digest: str) -> bool:
+    """Whether a file can be read and has this SHA-256."""
+    try:
+        return file_hash(path) == digest
+    except InputError:
+        return False
 
 
 def keep(folder: Path, key: str, outcome: Outcome) -> None:

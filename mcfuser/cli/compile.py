@@ -59,7 +59,9 @@ def compile_(
     if cache:
         make_data_folder(settings.data)
     limits = asdict(settings.model_limits)
-    request = CompileRequest(model, device, options, shapes, store, limit, begun, limits)
+    request = CompileRequest(
+        model, device, options, shapes, store, limit, begun, limits, model.parent
+    )
     try:
         with progress() as tell:
             artifact = compiled(request, process, tell)

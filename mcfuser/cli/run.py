@@ -32,6 +32,7 @@ def run(
 ) -> None:
     """Run a compiled module in a fresh process, and onnxruntime on the same random inputs."""
     from mcfuser.graph.check import check as compare
+    from mcfuser.graph.external import DataFolder
     from mcfuser_service.settings import read_settings
 
     report = read_report(folder)
@@ -39,7 +40,8 @@ def run(
     mode: RunMode = "host" if on_host else "graph" if graph else "kernels"
     compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
     shapes = parse_shapes(shape or ()) or compiled_for
-    result = compare(folder, _read(check), shapes, seed, mode, read_settings().model_limits)
+    limits = read_settings().model_limits
+    result = compare(folder, _read(check), shapes, seed, mode, limits, DataFolder(check.parent))
     document = {
         "error": result.error,
         "mcfuser_seconds": result.seconds,

@@ -20,8 +20,10 @@ from onnx import helper, numpy_helper
 
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound
+from mcfuser.graph.session import session
 from mcfuser.measure.lease import lease
 from mcfuser.process.death import Death
 from mcfuser.process.supervised import Supervised
@@ -60,35 +62,33 @@ def check(
     seed: int = 0,
     mode: RunMode = "host",
     limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
 ) -> Checked:
     """Runs a module in a fresh process on random inputs, and the ONNX model in onnxruntime.
 
-    `module` is the library, or a folder with module.so. The two are timed alternately, onnxruntime
-    on all cores. On a GPU the inputs are in its memory, and a run ends when the GPU is done. Raises
-    InputError where there is no module or it does not run.
+    `module` is the library, or a folder with module.so; `folder` has the model's external data. The
+    two are timed alternately, onnxruntime on all cores. On a GPU the inputs are in its memory, and
+    a run ends when the GPU is done. Raises InputError where there is no module or it does not run.
     """
     library = module / "module.so" if module.is_dir() else module
     if not library.is_file():
         raise InputError(f"there is no compiled module at '{library}'; give a folder it is in")
-    proto = bound(model, shapes, limits)
-    feeds = inputs(proto, np.random.default_rng(seed))
+    fixed = bound(model, shapes, limits, folder)
+    feeds = inputs(fixed.proto, np.random.default_rng(seed))
     threads = os.cpu_count() or 1
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    expected = session.run(None, feeds)
+    reference = session(fixed, options)
+    expected = reference.run(None, feeds)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        np.savez(folder / "inputs.npz", *feeds.values())
-        with _running(library, folder, _how(mode, threads)) as child:
-            with np.load(folder / "outputs.npz") as stored:
+        np.savez(Path(name) / "inputs.npz", *feeds.values())
+        with _running(library, Path(name), _how(mode, threads)) as child:
+            with np.load(Path(name) / "outputs.npz") as stored:
                 outputs = [stored[n] for n in stored.files]
             error = max(difference(a, b) for a, b in zip(outputs, expected, strict=True))
             with lease(HOST, exclusive=True):
                 ours, theirs = _timed(
-                    child.again, lambda: _seconds(lambda: session.run(None, feeds))
+                    child.again, lambda: _seconds(lambda: reference.run(None, feeds))
                 )
     return Checked(error, ours, theirs)
 

@@ -1,4 +1,4 @@
-"""Checks the tensors of a model file: their data is in the file and as long as declared."""
+"""Checks the tensors of a model file: their data is as long as declared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.messages import inside
 
-_BITS = {
+BITS = {
     TensorProto.FLOAT: 32, TensorProto.DOUBLE: 64, TensorProto.FLOAT16: 16,
     TensorProto.BFLOAT16: 16, TensorProto.BOOL: 8,
     TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32, TensorProto.INT64: 64,
@@ -23,16 +23,19 @@ _BITS = {
     TensorProto.INT2: 2, TensorProto.UINT2: 2,
 }  # fmt: skip
 """Bits of an element. Text has none here: it is stored in a field of its own."""
+LARGE = 1 << 16
+"""A constant of more bytes is never a shape."""
 _COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 
 def check_constants(proto: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Raises ModelError for a tensor whose data is in another file, missing, or too long.
+    """Raises ModelError for a tensor of an unknown type or shape, or whose data is missing or too
+    long.
 
-    All tensors are checked, wherever the format allows one.
+    All tensors are checked, wherever the format allows one; of those with external data, only type
+    and shape.
     """
     for tensor in inside(proto, onnx.TensorProto):
-        _check_inside(tensor)
         _check_length(tensor, limits)
     for sparse in inside(proto, onnx.SparseTensorProto):
         what = f"sparse tensor '{sparse.values.name}'"
@@ -54,26 +57,24 @@ def check_extents(dims: list[int], what: str, limits: ModelLimits) -> int:
 
 def element_bytes(data_type: int, elements: int) -> int:
     """The bytes that `elements` of a type take in memory; one byte each for an unknown type."""
-    return -(-elements * _BITS.get(data_type, 8) // 8)
+    return -(-elements * BITS.get(data_type, 8) // 8)
 
 
-def _check_inside(tensor: TensorProto) -> None:
-    if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
-        places = {entry.key: entry.value for entry in tensor.external_data}
-        raise ModelError(
-            f"tensor '{tensor.name}' is kept in the external file "
-            f"'{places.get('location', '?')}'; save the model as one file, with its data inside"
-        )
+def is_large(tensor: TensorProto) -> bool:
+    """Whether a tensor takes more than LARGE bytes."""
+    return element_bytes(tensor.data_type, math.prod(tensor.dims)) > LARGE
 
 
 def _check_length(tensor: TensorProto, limits: ModelLimits) -> None:
     what = f"tensor '{tensor.name}'"
-    bits = _BITS.get(tensor.data_type)
+    bits = BITS.get(tensor.data_type)
     if bits is None:
         raise ModelError(
             f"{what} has elements of the unknown type {tensor.data_type}; export the model again"
         )
     elements = check_extents(list(tensor.dims), what, limits)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return
     if tensor.HasField("raw_data") and bits:
         wanted, held, unit = -(-elements * bits // 8), len(tensor.raw_data), "bytes"
     elif bits >= 8 or not bits:

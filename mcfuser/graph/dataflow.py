@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tvm import ir, relax, tirx
 
 from mcfuser.graph.scalar import ELEMENTWISE
+from mcfuser.graph.tensors import array_over
 
 ValueKind = Literal[
     "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "other"
@@ -136,9 +137,9 @@ def size(value: relax.Expr) -> int:
 
 
 def array(value: relax.Expr) -> NDArray[np.generic] | None:
-    """The array of a constant tensor; None for any other expression."""
+    """The read-only array of a constant tensor; None for any other expression."""
     if isinstance(value, ir.GenericConst) and isinstance(value.ty, relax.TensorType):
-        return np.asarray(value.value.numpy())
+        return array_over(value.value)
     return None
 
 

@@ -10,14 +10,13 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 import onnxruntime
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.refusal import sentence
-
-OnnxArray = NDArray[np.generic]
+from mcfuser.graph.session import session
+from mcfuser.graph.weights import OnnxArray, OnnxModel
 
 _SHOWN = 4096
 """The values of inputs with at most so many elements are shown to shape inference."""
@@ -76,10 +75,7 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, OnnxArray]) -> dict[str, On
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     names = [o.name for o in model.graph.output]
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    arrays = session.run(names, dict(feeds))
+    arrays = session(OnnxModel(model), options).run(names, dict(feeds))
     return {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)}
 
 

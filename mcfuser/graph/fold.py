@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,14 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.evaluate import OnnxArray, Unfolded, evaluate
+from mcfuser.graph.constants import LARGE, element_bytes
+from mcfuser.graph.evaluate import Unfolded, evaluate
+from mcfuser.graph.external import DataFolder
+from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.refusal import sentence
+from mcfuser.graph.session import session
 from mcfuser.graph.sizes import inferred_shapes
+from mcfuser.graph.weights import OnnxArray, OnnxModel, gathered, stored
 
 log = logging.getLogger(__name__)
 
@@ -34,31 +40,44 @@ _MOST_BYTES = "optimization.constant_folding_max_output_size_in_bytes"
 _GROWTH = 4
 """Folded values may have this multiple of the bytes of the constants that they are made from."""
 
+_UNLIMITED = ModelLimits(weight_bytes=1 << 62)  # what was computed has been counted before
 
-def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
+
+def fold(model: OnnxModel) -> OnnxModel:
     """The model with every value that depends on no input computed; input shapes must be fixed.
 
     Raises ModelError where onnxruntime refuses the model.
     """
-    types = [v.type.tensor_type.elem_type for v in proto.graph.input]
-    types += [w.data_type for w in proto.graph.initializer]
+    types = [v.type.tensor_type.elem_type for v in model.proto.graph.input]
+    types += [w.data_type for w in model.proto.graph.initializer]
     if any(t in _NARROW for t in types):  # onnxruntime would widen these operators on a CPU
-        _accepted(proto, _options(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL))
-        return _fold_here(proto)
-    return _fold_by_onnxruntime(proto)
+        _accepted(model, _options(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL))
+        return _fold_here(model)
+    return _fold_by_onnxruntime(model)
 
 
-def _fold_by_onnxruntime(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _fold_by_onnxruntime(model: OnnxModel) -> OnnxModel:
     options = _options(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC)
-    weights = [w.ByteSize() for w in proto.graph.initializer]
-    most = max(_LARGEST, _GROWTH * max(weights, default=0))
-    options.add_session_config_entry(_MOST_BYTES, str(most))
+    most = max(_LARGEST, _GROWTH * max(_weight_bytes(model), default=0))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(path)
-        if not _accepted(proto, options):
-            return _fold_here(proto)
-        return onnx.load(path)
+        for key, value in (
+            (_MOST_BYTES, str(most)),
+            ("session.optimized_model_external_initializers_file_name", "folded.data"),
+            ("session.optimized_model_external_initializers_min_size_in_bytes", str(LARGE)),
+            ("session.disable_prepacking", "1"),  # which copies weights, and nothing is run
+        ):
+            options.add_session_config_entry(key, value)
+        if not _accepted(model, options):
+            return _fold_here(model)
+        folded = onnx.load(path, load_external_data=False)
+        return gathered(folded, DataFolder(path.parent), _UNLIMITED)  # they stay mapped
+
+
+def _weight_bytes(model: OnnxModel) -> list[int]:
+    """The bytes of each weight of the graph."""
+    return [element_bytes(w.data_type, math.prod(w.dims)) for w in model.proto.graph.initializer]
 
 
 def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOptions:
@@ -68,15 +87,10 @@ def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOp
     return options
 
 
-def _accepted(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> bool:
+def _accepted(model: OnnxModel, options: onnxruntime.SessionOptions) -> bool:
     """Whether onnxruntime has all operators of the model; raises ModelError where it refuses it."""
     try:
-        onnxruntime.InferenceSession(
-            proto.SerializeToString(),
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=_UNWANTED,
-        )
+        session(model, options, _UNWANTED)
     except ort_errors.NotImplemented:
         return False
     except Exception as error:  # onnxruntime's errors have no common base class
@@ -85,12 +99,13 @@ def _accepted(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> bo
     return True
 
 
-def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _fold_here(model: OnnxModel) -> OnnxModel:
     """Computes constant nodes one by one, until no more nodes are constant.
 
     A node stays that onnxruntime cannot compute, or whose result would be too large.
     """
-    left = _LARGEST + _GROWTH * sum(w.ByteSize() for w in proto.graph.initializer)
+    proto, weights = model.proto, dict(model.weights)
+    left = _LARGEST + _GROWTH * sum(_weight_bytes(model))
     while True:
         proto = inferred_shapes(proto)
         known = {w.name: w for w in proto.graph.initializer}
@@ -98,7 +113,7 @@ def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
         kept = []
         for node in proto.graph.node:
             try:
-                arrays = _evaluated(node, known, shapes, proto.opset_import, left)
+                arrays = _evaluated(node, known, weights, shapes, proto.opset_import, left)
             except Unfolded as reason:
                 log.debug("node '%s' is not folded: %s", node.name, reason)
                 arrays = None
@@ -106,15 +121,17 @@ def _fold_here(proto: onnx.ModelProto) -> onnx.ModelProto:
                 kept.append(node)
                 continue
             left -= sum(a.nbytes for a in arrays.values())
-            known |= {n: numpy_helper.from_array(a, n) for n, a in arrays.items()}
+            for name, array in arrays.items():
+                known[name] = stored(name, array, weights)
         done = len(kept) == len(proto.graph.node)
         read = {name for graph in _graphs(kept) for node in graph for name in node.input}
         read |= {o.name for o in proto.graph.output}
         del proto.graph.node[:], proto.graph.value_info[:], proto.graph.initializer[:]
         proto.graph.node.extend(kept)
         proto.graph.initializer.extend(w for n, w in known.items() if n in read)
+        weights = {n: a for n, a in weights.items() if n in read}
         if done:
-            return proto
+            return OnnxModel(proto, weights)
 
 
 def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto]]:
@@ -140,6 +157,7 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 def _evaluated(
     node: onnx.NodeProto,
     known: Mapping[str, TensorProto],
+    weights: Mapping[str, OnnxArray],
     shapes: Mapping[str, tuple[int, ...]],
     opsets: Sequence[onnx.OperatorSetIdProto],
     most: int,
@@ -155,4 +173,5 @@ def _evaluated(
     inputs = list(dict.fromkeys(name for name in node.input if name))
     if not all(name in known for name in inputs):
         return None
-    return evaluate(node, {n: numpy_helper.to_array(known[n]) for n in inputs}, opsets, most)
+    arrays = {n: weights[n] if n in weights else numpy_helper.to_array(known[n]) for n in inputs}
+    return evaluate(node, arrays, opsets, most)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx
 
 from mcfuser.graph.bind import bind
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
 from mcfuser.graph.read import ONNXRUNTIMES, normalized, operator_name, parse
@@ -14,15 +15,19 @@ from mcfuser.graph.sizes import check_sizes
 
 
 def inspect(
-    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
+    model: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
 ) -> None:
-    """Raises ModelError where the bytes are no valid ONNX model with these input shapes.
+    """Raises ModelError where the bytes are no valid ONNX model with these input shapes, and its
+    external data in `folder`.
 
     Whether TVM's importer has each of ONNX's operators is not checked: the importer's table is
     known only where TVM is loaded.
     """
-    proto = parse(model, limits)
-    proto = normalized(proto, _operators(proto), limits)
+    parsed = parse(model, limits, folder)
+    proto = normalized(parsed, _operators(parsed.proto), limits).proto
     bind(proto, shapes, limits)
     check_sizes(proto, limits)
 

@@ -33,6 +33,12 @@ class ModelLimits:
     """Bytes by which constants that are computed exceed the constants that they are made from."""
     model_bytes: int = (1 << 31) - 1
     """Bytes of the model with every function call expanded; protobuf holds no more."""
+    weight_bytes: int = 1 << 36
+    """Bytes of the tensors in external files, as if none shared a place."""
+    unpacked_bytes: int = 1 << 33
+    """Bytes of all files of an archive."""
+    members: int = 10_000
+    """Files and folders in an archive."""
 
     def check(self, limit: str, count: int, what: str, more: bool = False) -> None:
         """Raises ModelError where `count` exceeds the limit of that name.

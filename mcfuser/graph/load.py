@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -19,6 +20,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.contraction import einsums
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
@@ -28,6 +30,8 @@ from mcfuser.graph.rewrite.apply import rewrite
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
+from mcfuser.graph.tensors import tensor_over
+from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
 
 # Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
@@ -54,38 +58,46 @@ class Loaded:
 
 
 def load(
-    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
+    model: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
-    Raises ModelError, naming the input, operator or node that cannot be used, or the limit that is
-    exceeded.
+    `folder` has the model's external data. Raises ModelError, naming the input, operator or node
+    that cannot be used, or the limit that is exceeded.
     """
-    proto = bound(model, shapes, limits)
-    changed = rewrite(proto, limits)
-    written = expand(proto, _known(), limits)
-    if written is not proto:
+    fixed = bound(model, shapes, limits, folder)
+    changed = rewrite(fixed.proto, limits)
+    written = expand(fixed.proto, _known(), limits)
+    if written is not fixed.proto:
         rewrite(written, limits)
-    if changed or written is not proto:
+    if changed or written is not fixed.proto:
         check_sizes(written, limits)
     check_operators(written, _imported())
     name_nodes(written.graph)
-    folded = combine_siblings(einsums(fold(written)))
+    constant = fold(fixed.with_proto(written))
+    combined = combine_siblings(constant.with_proto(einsums(constant.proto)))
+    folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
-    module = _simplify(_import(folded))
+    module = _simplify(_import(combined))
     inputs = tuple(_input_port(i) for i in folded.graph.input)
     return Loaded(module, inputs, _output_ports(folded, module))
 
 
 def bound(
-    model: bytes, shapes: Mapping[str, tuple[int, ...]], limits: ModelLimits = DEFAULTS
-) -> onnx.ModelProto:
+    model: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
+) -> OnnxModel:
     """The checked ONNX model with fixed input shapes; raises as `load` does."""
-    proto = read(model, _known(), limits)
-    bind(proto, shapes, limits)
-    check_sizes(proto, limits)
-    return proto
+    checked = read(model, _known(), limits, folder)
+    bind(checked.proto, shapes, limits)
+    check_sizes(checked.proto, limits)
+    return checked
 
 
 def _imported() -> frozenset[str]:
@@ -102,6 +114,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer; it keeps the node that it converts, and names values after nodes."""
 
     node: onnx.NodeProto | None = None
+    weights: Mapping[str, OnnxArray] = MappingProxyType({})
+
+    def _parse_array(self, tensor: TensorProto) -> tvm.runtime.Tensor:
+        if is_declared(tensor):
+            return tensor_over(self.weights[tensor.name])
+        return super()._parse_array(tensor)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         value = super()._convert_operator(op_name, inputs, attrs, opset)
@@ -115,13 +133,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return super()._parse_value_proto(value_proto)
 
 
-def _import(folded: onnx.ModelProto) -> tvm.IRModule:
-    opset = next((o.version for o in folded.opset_import if o.domain in ("", "ai.onnx")), 1)
+def _import(folded: OnnxModel) -> tvm.IRModule:
+    opset = next((o.version for o in folded.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(shape_dict={}, dtype_dict="float32")
+    importer.weights = folded.weights
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            return importer.from_onnx(folded.graph, opset)
+            return importer.from_onnx(folded.proto.graph, opset)
         except Exception as error:  # a converter may raise anything
             at = importer.node
             if at is not None:

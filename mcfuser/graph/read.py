@@ -12,10 +12,12 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.bind import open_dimensions
 from mcfuser.graph.calls import check_calls
 from mcfuser.graph.constants import check_constants
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.sizes import inferred_shapes, outline
+from mcfuser.graph.weights import OnnxModel, gathered
 from mcfuser.graph.wire import scan
 
 DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -25,19 +27,24 @@ ONNXRUNTIMES = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 _IR_VERSION_TAG = b"\x08"  # the first byte of every ONNX file: field 1, a varint
 
 
-def read(model: bytes, known: Collection[str], limits: ModelLimits = DEFAULTS) -> onnx.ModelProto:
+def read(
+    model: bytes,
+    known: Collection[str],
+    limits: ModelLimits = DEFAULTS,
+    folder: DataFolder | None = None,
+) -> OnnxModel:
     """The model that the bytes hold, with every node named and its functions expanded.
 
-    `known` are the operators that can be used, as `operator_name` names them. Raises ModelError,
-    naming what is wrong, where the bytes are no ONNX model, or the model is not valid, exceeds the
-    limits, keeps data in other files, or uses an operator that is neither known nor defined by a
-    function body.
+    `known` are the operators that can be used, as `operator_name` names them; external data are
+    read from `folder`. Raises ModelError, naming what is wrong, where the bytes are no ONNX model,
+    or the model is not valid, exceeds the limits, keeps data in files outside of the folder, or
+    uses an operator that is neither known nor defined by a function body.
     """
-    return normalized(parse(model, limits), known, limits)
+    return normalized(parse(model, limits, folder), known, limits)
 
 
-def parse(model: bytes, limits: ModelLimits) -> onnx.ModelProto:
-    """The model that the bytes hold, with all its data in it; raises as `read` does."""
+def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -> OnnxModel:
+    """The model that the bytes hold, with all its data at hand; raises as `read` does."""
     if not model:
         raise ModelError("the model is empty (0 bytes); give an ONNX file")
     proto = onnx.ModelProto()
@@ -61,14 +68,16 @@ def parse(model: bytes, limits: ModelLimits) -> onnx.ModelProto:
         raise ModelError(f"the ONNX model names no {lacks}: it is truncated; export it again")
     check_constants(proto, limits)
     proto.DiscardUnknownFields()  # a reader of newer models might find data in them
+    if folder is not None:
+        proto.ClearField("training_info")
+    found = gathered(proto, folder, limits)
     proto.ClearField("training_info")
-    return proto
+    return found
 
 
-def normalized(
-    proto: onnx.ModelProto, known: Collection[str], limits: ModelLimits
-) -> onnx.ModelProto:
+def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) -> OnnxModel:
     """A parsed model, checked and with its functions expanded; raises as `read` does."""
+    proto = model.proto
     _check_opsets(proto)
     check_calls(proto, limits)
     open_dimensions(proto)
@@ -83,7 +92,7 @@ def normalized(
     for node in inside(proto.graph, onnx.NodeProto):
         _check_operator(node, version, known)
     _check_valid(proto)
-    return proto
+    return model.with_proto(proto)
 
 
 def expand(

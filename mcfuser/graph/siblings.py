@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+
+from mcfuser.graph.messages import inside
+from mcfuser.graph.weights import OnnxArray, OnnxModel, stored
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Einsum"})
 _SPLIT_BY_INPUT = 13
@@ -35,14 +37,15 @@ class Sibling:
     nodes: tuple[int, ...]
 
 
-def combine_siblings(proto: onnx.ModelProto) -> onnx.ModelProto:
+def combine_siblings(model: OnnxModel) -> OnnxModel:
     """The model in which siblings are one product, whose result is split; the same model where
     there are none."""
-    graph = proto.graph
+    proto, graph = model.proto, model.proto.graph
     weights = {t.name: t for t in graph.initializer}
     groups = list(_groups(graph, weights))
     if not groups:
-        return proto
+        return model
+    arrays = dict(model.weights)
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     made = onnx.ModelProto()
     made.CopyFrom(proto)
@@ -51,14 +54,27 @@ def combine_siblings(proto: onnx.ModelProto) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     for i, node in enumerate(graph.node):
         if i in first:
-            steps, constants = _combined(first[i], weights, opset)
+            steps, constants = _combined(first[i], model, opset)
             nodes += steps
-            made.graph.initializer.extend(constants)
+            for name, constant in constants.items():
+                made.graph.initializer.append(stored(name, constant, arrays))
         if i not in gone:
             nodes.append(node)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
-    return made
+    _drop_unread(made.graph, arrays)
+    return OnnxModel(made, arrays)
+
+
+def _drop_unread(graph: onnx.GraphProto, arrays: dict[str, OnnxArray]) -> None:
+    """Drops the weights that no node reads any more."""
+    read = {n for node in inside(graph, onnx.NodeProto) for n in node.input}
+    read |= {o.name for o in graph.output}
+    kept = [t for t in graph.initializer if t.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    for name in arrays.keys() - read:
+        del arrays[name]
 
 
 def _groups(
@@ -125,31 +141,32 @@ def _reached(
 
 
 def _combined(
-    group: Sequence[Sibling], weights: Mapping[str, onnx.TensorProto], opset: int
-) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    group: Sequence[Sibling], model: OnnxModel, opset: int
+) -> tuple[list[onnx.NodeProto], dict[str, OnnxArray]]:
     """The nodes of one product whose columns are those of all siblings, and their constants."""
     name = f"{group[0].out}_siblings"
-    matrices = [numpy_helper.to_array(weights[s.weight]) for s in group]
+    known = {t.name: t for t in model.proto.graph.initializer}
+
+    def array(weight: str) -> OnnxArray:
+        given = model.weights.get(weight)
+        return numpy_helper.to_array(known[weight]) if given is None else given
+
+    matrices = [array(s.weight) for s in group]
     columns = [m.shape[1] for m in matrices]
-    constants = [_constant(f"{name}_weight", np.concatenate(matrices, axis=1))]
-    steps = [helper.make_node("MatMul", [group[0].x, constants[0].name], [name], name)]
+    constants = {f"{name}_weight": np.concatenate(matrices, axis=1)}
+    steps = [helper.make_node("MatMul", [group[0].x, f"{name}_weight"], [name], name)]
     if any(s.bias is not None for s in group):
-        rows = [
-            np.zeros(n, m.dtype) if s.bias is None else numpy_helper.to_array(weights[s.bias])
-            for s, n, m in zip(group, columns, matrices, strict=True)
-        ]
-        constants.append(_constant(f"{name}_bias", np.concatenate(rows)))
+        constants[f"{name}_bias"] = np.concatenate([
+            np.zeros(m.shape[1], m.dtype) if s.bias is None else array(s.bias)
+            for s, m in zip(group, matrices, strict=True)
+        ])  # fmt: skip
         added = f"{name}_added"
-        steps.append(helper.make_node("Add", [name, constants[1].name], [added], added))
+        steps.append(helper.make_node("Add", [name, f"{name}_bias"], [added], added))
         name = added
     outs, split = [s.out for s in group], f"{name}_split"
     if opset < _SPLIT_BY_INPUT:
         steps.append(helper.make_node("Split", [name], outs, split, axis=-1, split=columns))
         return steps, constants
-    constants.append(_constant(f"{split}_columns", np.asarray(columns, np.int64)))
-    steps.append(helper.make_node("Split", [name, constants[-1].name], outs, split, axis=-1))
+    constants[f"{split}_columns"] = np.asarray(columns, np.int64)
+    steps.append(helper.make_node("Split", [name, f"{split}_columns"], outs, split, axis=-1))
     return steps, constants
-
-
-def _constant(name: str, array: NDArray[np.generic]) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.ascontiguousarray(array), name)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import onnx
 import onnx.shape_inference
 
-from mcfuser.graph.constants import check_extents, element_bytes
+from mcfuser.graph.constants import check_extents, element_bytes, is_large
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.messages import inside
 from mcfuser.graph.refusal import refused
 
-_SMALL = 1 << 16  # bytes of a constant that may be a shape
 _PASSED_ON = 1_000_000  # numbers that shape inference may propagate in all
 _DIMENSIONS = 64  # the largest rank, and so the largest length of a shape
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "Bernoulli", "Multinomial"})
@@ -35,12 +34,12 @@ def outline(proto: onnx.ModelProto) -> onnx.ModelProto:
     light.value_info.extend(graph.value_info)
     light.sparse_initializer.extend(graph.sparse_initializer)
     for weight in graph.initializer:
-        if _is_large(weight):
+        if is_large(weight):
             _as_input(light, weight, weight.name)
         else:
             light.initializer.add().CopyFrom(weight)
     for node in graph.node:
-        values = [a.t for a in node.attribute if a.HasField("t") and _is_large(a.t)]
+        values = [a.t for a in node.attribute if a.HasField("t") and is_large(a.t)]
         if node.op_type == "Constant" and len(node.output) == len(values) == 1:
             _as_input(light, values[0], node.output[0])
         else:
@@ -148,10 +147,6 @@ def _joined(graph: onnx.GraphProto) -> int:
 def _rank(value: onnx.ValueInfoProto) -> int:
     """The number of dimensions; 0 where it is not known."""
     return len(value.type.tensor_type.shape.dim)
-
-
-def _is_large(tensor: onnx.TensorProto) -> bool:
-    return element_bytes(tensor.data_type, math.prod(tensor.dims)) > _SMALL
 
 
 def _as_input(graph: onnx.GraphProto, weight: onnx.TensorProto, name: str) -> None:

@@ -26,15 +26,17 @@ class CompileResult:
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A model to compile, its bytes or its path, and how.
+    """A model to compile, and how.
 
+    `folder` has the model's external data; where it is None, `model` may be an archive of its
+    folder.
     `options` are fields of TuneOptions, `limits` fields of ModelLimits; others have their defaults.
     `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
     None.
     """
 
-    model: Path | bytes
+    model: Path
     device: str
     options: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
@@ -42,6 +44,7 @@ class CompileRequest:
     timeout: float | None = None
     begun: float = 0.0
     limits: Mapping[str, int] = field(default_factory=dict)
+    folder: Path | None = None
 
     @property
     def end(self) -> float:
@@ -83,13 +86,10 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             )
 
     with process:
-        module, model = process.scratch / "module.so", request.model
-        if isinstance(model, bytes):
-            path = process.scratch / "model.onnx"
-            path.write_bytes(model)
-            model = path
+        module = process.scratch / "module.so"
         asked = {
-            "model": str(model.absolute()),
+            "model": str(request.model.absolute()),
+            "folder": str(request.folder.absolute()) if request.folder is not None else None,
             "module": str(module),
             "device": request.device,
             "options": dict(request.options),

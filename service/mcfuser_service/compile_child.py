@@ -13,13 +13,17 @@ from typing import Any
 
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
+from mcfuser.graph.delivery import delivered
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Compiles the model at the path `model` and writes the module to the path `module`.
+    """Compiles the model at the path `model`, and writes the module to the path `module`.
+
+    `folder` is the path of the folder with external data; where it is None, `model` may be an
+    archive.
 
     `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
@@ -38,15 +42,19 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             store = Storage(request["store"])
             stack.callback(store.close)
             device, kept = store.probed(device), store
+        folder = Path(request["folder"]) if request["folder"] is not None else None
+        limits = ModelLimits(**request["limits"])
+        model, data = stack.enter_context(delivered(Path(request["model"]), folder, limits))
         artifact = compile_model(
-            Path(request["model"]).read_bytes(),
+            model,
             device,
             kept,
             TuneOptions(**request["options"]),
             {name: tuple(shape) for name, shape in request["shapes"].items()},
             progress,
             request["end"],
-            ModelLimits(**request["limits"]),
+            limits,
+            data,
         )
     Path(request["module"]).write_bytes(artifact.module)
     return {"report": artifact.report}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from mcfuser.process.confined import Confined
 from mcfuser.tune.tuned import Progress
@@ -22,7 +23,7 @@ class Compiler:
         self._next: Confined | None = start(settings.job_memory)
 
     def __call__(
-        self, model: bytes, options: JobOptions, store: Storage, progress: Progress
+        self, model: Path, options: JobOptions, store: Storage, progress: Progress
     ) -> CompileResult:
         begun = time.monotonic()
         ready, self._next = self._next, None

@@ -140,7 +140,8 @@ class Port(Document):
 
 
 class Report(Document):
-    """How a model was compiled. Times are in seconds; where one is not known it is null."""
+    """How a model was compiled. Times are in seconds; where one is not known it is null. `external`
+    are the files beside the model that its weights were read from."""
 
     device: str
     arch: str
@@ -153,3 +154,4 @@ class Report(Document):
     versions: dict[str, str]
     inputs: list[Port]
     outputs: list[Port]
+    external: list[str] = []

@@ -26,6 +26,7 @@ Inspect = Callable[[Path, Mapping[str, tuple[int, ...]]], Awaitable[None]]
 """Raises ModelError where a file is no model that can be compiled with these input shapes."""
 
 _COPIES = 6  # of a model's bytes in memory at the same time while it is parsed
+_UNPACKED = 32 << 20  # bytes of an archive that a second more is allowed for
 _FILES = 64
 _NAMED = {
     "memory": "MCFUSER_INSPECT_MEMORY",
@@ -65,8 +66,9 @@ class Inspector:
 
     def _inspect(self, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         settings = self._settings
-        memory = settings.inspect_memory + _COPIES * model.stat().st_size
-        seconds = settings.inspect_seconds
+        size = model.stat().st_size
+        memory = settings.inspect_memory + _COPIES * min(size, settings.max_model_bytes)
+        seconds = settings.inspect_seconds + size / _UNPACKED
         limits = Limits(memory, seconds, seconds, _FILES, network=False)
         request = {
             "model": str(model.absolute()),

@@ -9,11 +9,15 @@ from typing import Any
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Raises ModelError where the model is wrong; the answer is empty."""
+    """Raises ModelError where the model, or the archive of its folder, is wrong; the answer is
+    empty."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy takes address space for every core
+    from mcfuser.graph.delivery import delivered
     from mcfuser.graph.inspection import inspect
     from mcfuser.graph.limits import ModelLimits
 
     shapes = {name: tuple(extents) for name, extents in request["shapes"].items()}
-    inspect(Path(request["model"]).read_bytes(), shapes, ModelLimits(**request["limits"]))
+    limits = ModelLimits(**request["limits"])
+    with delivered(Path(request["model"]), None, limits) as (model, folder):
+        inspect(model, shapes, limits, folder)
     return {}

@@ -12,14 +12,16 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from mcfuser.errors import InputError
+from mcfuser.errors import InputError, SpaceError
+from mcfuser.graph.archive import HEAD, is_archive
+from mcfuser.graph.limits import SETTING
 from mcfuser_db import Blobs, Job, Order, Storage
 from mcfuser_db.blobs import Incoming
 from mcfuser_service.documents import finite
 from mcfuser_service.inspect import Inspect
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
-from mcfuser_service.problems import ProblemError, error
+from mcfuser_service.problems import ProblemError, error, problem
 from mcfuser_service.queries import only
 from mcfuser_service.schemas import JobOptions, JobOut, JobPage, JobState
 from mcfuser_service.settings import ServiceSettings
@@ -30,11 +32,21 @@ _CHUNK = 1 << 20
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "description": "The ONNX file; or, where its weights are in files beside it, a zip or tar "
+        "(.tar, .tar.gz) of its folder, with exactly one .onnx in it. Its first bytes say which.",
+        "content": {
+            kind: {"schema": {"type": "string", "format": "binary"}}
+            for kind in (
+                "application/octet-stream",
+                "application/zip",
+                "application/x-tar",
+                "application/gzip",
+            )
+        },
     }
 }
 
-_POST = problems("bad-model", "busy", "empty-body", "stalled", "not-raw", "too-large")
+_POST = problems("bad-model", "disk-full", "busy", "empty-body", "stalled", "not-raw", "too-large")
 _UNDONE = (
     "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
     "crashed", "gave-up",
@@ -61,8 +73,9 @@ def router(
     async def post(
         request: Request, response: Response, options: Annotated[JobOptions, Query()]
     ) -> JobOut:
-        """Compiles the ONNX model that is the request's body; equal requests share one job."""
-        _check_headers(request, settings.max_model_bytes)
+        """Compiles the ONNX model that is the request's body, or an archive of its folder; equal
+        requests share one job."""
+        _check_type(request)
         with blobs.arriving() as incoming:
             await _receive(request, incoming, settings)
             live = await run_in_threadpool(store.live, work_key(incoming.digest, options))
@@ -144,34 +157,56 @@ def router(
     return routes
 
 
-def _check_headers(request: Request, limit: int) -> None:
-    kind = request.headers.get("content-type", "")
-    if kind.startswith("multipart/"):
+def _check_type(request: Request) -> None:
+    if request.headers.get("content-type", "").startswith("multipart/"):
         raise error(
             "not-raw",
             "the body is a form; send the ONNX file itself: curl --data-binary @model.onnx",
         )
+
+
+def _declared(request: Request) -> int:
+    """The size that the header gives; 0 where it gives none."""
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
-        raise _too_large(limit)
+    return int(length[:20]) if length.isascii() and length.isdigit() else 0
 
 
-def _too_large(limit: int) -> ProblemError:
-    return error("too-large", f"the model has more than {limit} bytes, which is the limit here")
+def _check_size(size: int, head: bytes | None, settings: ServiceSettings) -> None:
+    """Raises ProblemError where a body has more bytes than one may have that begins with `head`;
+    the larger limit holds while this is not known."""
+    limits = {
+        "model_bytes": (settings.max_model_bytes, "model"),
+        "archive_bytes": (settings.max_archive_bytes, "archive"),
+    }
+    if head is None:
+        name = max(limits, key=lambda n: limits[n][0])
+    else:
+        name = "archive_bytes" if is_archive(head) else "model_bytes"
+    limit, what = limits[name]
+    if size > limit:
+        raise error(
+            "too-large",
+            f"the {what} has more than {limit} bytes, which is the limit here; make it smaller or "
+            f"raise {SETTING}{name.upper()}",
+        )
 
 
 async def _receive(request: Request, incoming: Incoming, settings: ServiceSettings) -> None:
     """Writes the body to disk in chunks; a sender that stops sending is given up."""
-    chunk, parts, most = bytearray(), request.stream(), settings.max_model_bytes
+    chunk, parts, head, declared = bytearray(), request.stream(), b"", _declared(request)
+    _check_size(declared, None, settings)
     while True:
         try:
             part = await asyncio.wait_for(anext(parts, None), settings.upload_stall)
         except TimeoutError:
             raise _stalled(settings.upload_stall) from None
+        if len(head) < HEAD:
+            head += (part or b"")[: HEAD - len(head)]
+        known = part is None or len(head) == HEAD
+        size = incoming.size + len(chunk) + len(part or b"")
+        _check_size(max(size, declared), head if known else None, settings)
         if part is None:
             break
-        if incoming.size + len(chunk) + len(part) > most:
-            raise _too_large(most)
         chunk += part
         if len(chunk) >= _CHUNK:
             await run_in_threadpool(incoming.write, bytes(chunk))
@@ -191,6 +226,8 @@ def _stalled(seconds: float) -> ProblemError:
 async def _inspect(incoming: Incoming, options: JobOptions, inspect: Inspect) -> None:
     try:
         await inspect(incoming.flushed(), options.shapes)
+    except SpaceError as full:
+        raise ProblemError(problem("disk-full", str(full)), {"Retry-After": "60"}) from None
     except InputError as bad:
         raise error("bad-model", str(bad)) from None
 

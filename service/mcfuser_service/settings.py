@@ -30,7 +30,8 @@ def _names(words: object) -> object:
 class ServiceSettings(BaseSettings):
     """The settings. Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
-    Each `max_` limits the size of models (ModelLimits). `inspections` models are checked at once,
+    Each `max_` limits the size of models (ModelLimits) and, `max_archive_bytes`, of posted archives
+    before they are unpacked. `inspections` models are checked at once,
     each for `inspect_seconds` with `inspect_memory` bytes besides its own, after waiting at most
     `inspect_wait`. `data` is the folder for models, modules and, unless `database` is given, the
     SQLite file; machines that share a database must share it. `job_memory` is the memory of each
@@ -55,6 +56,10 @@ class ServiceSettings(BaseSettings):
     max_elements: int = Field(default=DEFAULTS.elements, ge=1)
     max_total_bytes: int = Field(default=DEFAULTS.total_bytes, ge=1)
     max_constant_bytes: int = Field(default=DEFAULTS.constant_bytes, ge=1)
+    max_weight_bytes: int = Field(default=DEFAULTS.weight_bytes, ge=1)
+    max_archive_bytes: int = Field(default=1 << 32, ge=1)
+    max_unpacked_bytes: int = Field(default=DEFAULTS.unpacked_bytes, ge=1)
+    max_members: int = Field(default=DEFAULTS.members, ge=1)
     inspections: int = Field(default=2, ge=1, le=64)
     inspect_memory: int = Field(default=4 << 30, ge=1 << 28)
     inspect_seconds: float = Field(default=10.0, ge=1)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -16,9 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
-from mcfuser.errors import InputError, LimitError
+from mcfuser.errors import InputError, LimitError, SpaceError
 from mcfuser.process.confined import Stopped
 from mcfuser.tune.tuned import Progress
 from mcfuser_db import Blobs, Job, LostBlob, Storage, StorageError, is_full
@@ -44,7 +46,7 @@ class CompiledOutput(Protocol):
     def report(self) -> Mapping[str, Any]: ...
 
 
-CompileFunction = Callable[[bytes, JobOptions, Storage, Progress], CompiledOutput]
+CompileFunction = Callable[[Path, JobOptions, Storage, Progress], CompiledOutput]
 CompilerFactory = Callable[[ServiceSettings], CompileFunction]
 
 
@@ -129,7 +131,7 @@ def _attempt(
     store: Storage, blobs: Blobs, compiler: CompileFunction, job: Job, claim: Claim
 ) -> str:
     try:
-        model = blobs.read(job.model)
+        model = blobs.whole(job.model)
         made = compiler(model, JobOptions(**job.options), store, claim.progress)
         claim.flush()
         claim.check()
@@ -138,6 +140,8 @@ def _attempt(
     except LimitError as error:
         kind = "timed-out" if error.what == "time" else "out-of-memory"
         return "refused" if store.fail(claim.token, problem(kind, str(error))) else "lost"
+    except SpaceError as error:
+        raise OSError(errno.ENOSPC, str(error)) from None
     except InputError as error:
         return "refused" if store.fail(claim.token, problem("bad-model", str(error))) else "lost"
     except LostBlob as error:

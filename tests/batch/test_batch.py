@@ -109,6 +109,18 @@ def test_what_changed_is_done_again_and_nothing_else(zoo: Zoo) -> None:
     assert len(zoo.begun()) == 8
 
 
+def test_a_model_whose_weights_changed_is_done_again(zoo: Zoo) -> None:
+    weights = zoo.folder / "a.onnx.data"
+    weights.write_bytes(b"weights")
+    zoo.holds(a="good", b="fine")
+    assert zoo.batch()[0] == 0
+    assert zoo.batch()[0] == 0 and zoo.begun() == ["a", "b"]
+    weights.write_bytes(b"others")
+    assert zoo.batch()[0] == 0 and zoo.begun() == ["a", "b", "a"]
+    weights.unlink()
+    assert zoo.batch()[0] == 0 and zoo.begun() == ["a", "b", "a", "a"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -116,16 +128,18 @@ def test_what_changed_is_done_again_and_nothing_else(zoo: Zoo) -> None:
         '{"key": "k", "outcome": {"state": "odd"}}', '{"key": "k", "outcome": {"state": []}}',
         '{"key": "k", "outcome": {"state": "passed", "error": "none"}}',
         '{"key": "k", "outcome": {"state": "passed", "seconds": null}}',
+        '{"key": "k", "outcome": {"state": "passed", "external": ["w"]}}',
+        '{"key": "k", "outcome": {"state": "passed", "external": {"w": 1}}}',
     ],
 )  # fmt: skip
 def test_a_spoilt_outcome_is_no_outcome(words: str, tmp_path: Path) -> None:
     (tmp_path / "module.so").write_bytes(b"module")
     kept = Outcome("passed", error=0.0, module=state.file_hash(tmp_path / "module.so"))
     state.keep(tmp_path, "k", kept)
-    assert state.known(tmp_path, "k") == kept
-    assert state.known(tmp_path, "another") is None
+    assert state.known(tmp_path, "k", tmp_path) == kept
+    assert state.known(tmp_path, "another", tmp_path) is None
     (tmp_path / "outcome.json").write_text(words)
-    assert state.known(tmp_path, "k") is None
+    assert state.known(tmp_path, "k", tmp_path) is None
 
 
 def test_one_entrys_death_is_its_own_failure(zoo: Zoo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,26 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert "measure chain" not in again.stderr
     checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
     assert json.loads(checked.stdout)["error"] <= 1e-5
+
+
+def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path) -> None:
+    """A model as torch's exporter of today writes it, and one whose weights were moved away."""
+    for name in ("linear.onnx", "linear.onnx.data"):
+        shutil.copy(FIXTURES / "external" / name, tmp_path)
+    model, out = tmp_path / "linear.onnx", tmp_path / "out"
+    words = ("compile", str(model), "-o", str(out), "--trials", "1", "--no-cache")
+    ran = mcfuser(*words, data=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((out / "report.json").read_text())["external"] == ["linear.onnx.data"]
+    checked = mcfuser("run", str(out), "--check", str(model), "--json", data=tmp_path)
+    assert json.loads(checked.stdout)["error"] <= 1e-5
+    (tmp_path / "linear.onnx.data").rename(out / "linear.onnx.data")
+    (tmp_path / "linear.onnx.data").symlink_to("/dev/zero")
+    for asked in (words, ("run", str(out), "--check", str(model))):
+        ran = mcfuser(*asked, data=tmp_path)
+        assert ran.returncode == 2
+        assert "'0.weight' is kept in the external file 'linear.onnx.data', a link" in ran.stderr
+        assert len(ran.stderr.splitlines()) <= 2  # a stage may stand before the sentence
 
 
 def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_path: Path) -> None:

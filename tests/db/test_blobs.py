@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcfuser_db import Blobs, Storage
+from mcfuser_db import Blobs, LostBlob, Storage
 
 DATA = b"model"
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -42,8 +42,14 @@ def test_only_digests_are_paths(tmp_path: Path, digest: str) -> None:
 def test_changed_bytes_are_not_given(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     blobs.path(blobs.put(DATA)).write_bytes(b"other")
-    with pytest.raises(ValueError, match=DIGEST):
-        blobs.read(DIGEST)
+    for look in (blobs.read, blobs.whole):
+        with pytest.raises(LostBlob, match=f"{DIGEST} no longer holds"):
+            look(DIGEST)
+    assert blobs.whole(blobs.put(DATA)).read_bytes() == DATA
+    blobs.path(DIGEST).unlink()
+    for look in (blobs.read, blobs.whole):
+        with pytest.raises(LostBlob, match=f"{DIGEST} is gone"):
+            look(DIGEST)
 
 
 def test_sweep_removes_old_uploads_only(tmp_path: Path) -> None:

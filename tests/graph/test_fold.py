@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from mcfuser.errors import ModelError
 from mcfuser.graph import fold as folding
 from mcfuser.graph.bind import bind
-from mcfuser.graph.fold import fold
 from mcfuser.graph.load import load
 from mcfuser.graph.read import read
+from mcfuser.graph.weights import OnnxModel
 from tests.support.paths import FIXTURES
 
 BERT = (FIXTURES / "bert_half.onnx").read_bytes()
@@ -38,6 +38,10 @@ def node(kind: str, *names: str, **attributes: object) -> onnx.NodeProto:
     return helper.make_node(kind, names[:-1], names[-1:], name=names[-1], **attributes)
 
 
+def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
+    return folding.fold(OnnxModel(proto)).proto
+
+
 def kinds(proto: onnx.ModelProto) -> list[str]:
     return [n.op_type for n in proto.graph.node]
 
@@ -48,7 +52,7 @@ def constants(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("shape", [(1, 16), (2, 24), (1, 1)])
 def test_a_half_precision_bert_is_folded_as_onnxruntime_runs_it(shape: tuple[int, int]) -> None:
-    proto = read(BERT, {n.op_type for n in onnx.load_from_string(BERT).graph.node})
+    proto = read(BERT, {n.op_type for n in onnx.load_from_string(BERT).graph.node}).proto
     bind(proto, {"ids": shape, "mask": shape})
     folded = fold(proto)
     assert not set(kinds(folded)) & {"Shape", "ConstantOfShape", "Concat", "Constant", "Range"}

@@ -60,7 +60,7 @@ def check(name: str, folder: Path) -> Partition:
     values = feeds(loaded, name)
     replacements = [naive(f, i) for i, f in enumerate(cut.matches)]
     results = computed(install(loaded.module, replacements), [*values.values()], folder)
-    model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {}))
+    model = bound((FIXTURES / f"{name}.onnx").read_bytes(), SHAPES.get(name, {})).proto
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for ours, theirs in zip(results, session.run(None, values), strict=True):
         error = np.linalg.norm(ours.astype("f8") - theirs) / np.linalg.norm(theirs)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.archives import tarred, zipped
+
 from .kinds import KINDS, declared, doubling, hidden
 from .live import command, complaints, serving
 from .mutate import mutant
+from .seeds import seeds
 
+_GOOD = seeds()[0]
+ARCHIVES = {
+    "up": zipped({"m.onnx": _GOOD, "../../evil": b"x"}),
+    "absolute": tarred({"m.onnx": _GOOD, "/tmp/evil": b"x"}),
+    "two models": zipped({"m.onnx": _GOOD, "n.onnx": _GOOD}),
+    "twice": tarred({"m.onnx": _GOOD, "./m.onnx": _GOOD}, "w:gz"),
+    "many members": zipped({f"{i}": b"" for i in range(20_000)}),
+    "a bomb": zipped({"m.onnx": _GOOD, "w": bytes(80 << 20)}),
+    "cut": zipped({"m.onnx": _GOOD})[:-30],
+    "a gzip of no tar": gzip.compress(_GOOD),
+}
 PLACES = ("graph/sparse_initializer/values", "functions/node/attribute/g/initializer")
 KINDS_POSTED = (
     "functions that double", "a function that calls itself", "branches nested deep",
@@ -21,7 +36,10 @@ KINDS_POSTED = (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
-def test_the_server_answers_in_sentences_and_stays_small(tmp_path: Path) -> None:
+def test_the_server_answers_in_sentences_and_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCFUSER_MAX_UNPACKED_BYTES", str(64 << 20))
     with serving(tmp_path) as server:
         kinds = [(name, KINDS[name][0]()) for name in KINDS_POSTED]
         answers = server.posted(kinds)
@@ -31,6 +49,10 @@ def test_the_server_answers_in_sentences_and_stays_small(tmp_path: Path) -> None
             assert KINDS[a.name][1] in json.loads(a.body)["detail"], a
         stolen = server.posted([(p, hidden()[p]) for p in PLACES], "x=2x4")
         assert all("external file" in a.body for a in stolen), stolen
+        archives = server.posted(list(ARCHIVES.items()))
+        assert complaints(server, archives) == []
+        assert {a.status for a in archives} == {422}, archives
+        assert [a for a in archives if "archive" not in json.loads(a.body)["detail"]] == []
         giant = server.posted([("giant", declared("n"))], "x=999999999")
         assert [a.status for a in giant] == [422]
         mutants = server.posted([(str(i), mutant(i)) for i in range(0, 5000, 250)])

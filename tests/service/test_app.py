@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from mcfuser.errors import ModelError
+from mcfuser.errors import ModelError, SpaceError
 from mcfuser.tune.tuned import Tuned
 from mcfuser_db import Blobs, Storage
 from mcfuser_db.blobs import Incoming
@@ -25,10 +25,13 @@ from tests.support.full import sqlite_full
 from tests.support.kernels import tuned
 
 MODULE = b"\x7fELF module"
+ZIP = b"PK\x03\x04"
 REPORT = {"chains": [{"expression": "mhnk"}]}
 
 
 async def inspect(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if model.read_bytes() == b"full":
+        raise SpaceError("the disk has no space for the unpacked archive")
     if model.read_bytes().startswith(b"bad"):
         raise ModelError("the model is not ONNX: it begins with b'bad'; give an ONNX file")
 
@@ -37,7 +40,7 @@ class Service:
     """A client, and what stands behind the application."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = ServiceSettings(data=folder, max_model_bytes=1000)
+        self.settings = ServiceSettings(data=folder, max_model_bytes=1000, max_archive_bytes=3000)
         self.store = Storage(self.settings.database_url)
         self.blobs = Blobs(self.settings.blobs)
         self.alive = 1
@@ -192,7 +195,10 @@ class TestPost:
             (b"m", {"shape": "x=ax2"}, 422, "bad-option", "input=1x128"),
             (b"m", {"seed": "many"}, 422, "bad-option", "seed"),
             (b"m", {"tiemout": 3}, 422, "bad-option", "tiemout"),
-            (b"m" * 1001, {}, 413, "too-large", "1000 bytes"),
+            (b"m" * 1001, {}, 413, "too-large", "1000 bytes, .* MCFUSER_MAX_MODEL_BYTES"),
+            (b"m" * 3001, {}, 413, "too-large", "3000 bytes, .* MCFUSER_MAX_ARCHIVE_BYTES"),
+            (ZIP * 3001, {}, 413, "too-large", "3000 bytes, .* MCFUSER_MAX_ARCHIVE_BYTES"),
+            (b"full", {}, 507, "disk-full", "no space"),
         ],
     )
     def test_bad_requests_are_problems_and_leave_nothing(
@@ -200,7 +206,7 @@ class TestPost:
         words: str,
     ) -> None:  # fmt: skip
         detail = check_problem(service.post(model, **query), status, kind)
-        assert words in detail
+        assert re.search(words, detail)
         assert sum(service.store.counts().values()) == 0
         assert [p for p in service.settings.blobs.rglob("*") if p.is_file()] == []
 
@@ -215,6 +221,14 @@ class TestPost:
 
         response = service.client.post("/v1/jobs", content=parts())
         check_problem(response, 413, "too-large")
+
+    @pytest.mark.parametrize("head", [ZIP, b"\x1f\x8b", bytes(257) + b"ustar"])
+    def test_an_archive_may_be_larger_than_a_model(self, service: Service, head: bytes) -> None:
+        body = head + bytes(2000)
+        for content in (body, (body[i : i + 100] for i in range(0, len(body), 100))):
+            response = service.client.post("/v1/jobs", content=content)
+            assert response.status_code == 202, response.text
+        assert service.store.counts()["queued"] == 1
 
     def test_a_form_is_not_a_model(self, service: Service) -> None:
         response = service.client.post("/v1/jobs", files={"model": b"model"})

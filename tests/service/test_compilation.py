@@ -14,13 +14,14 @@ from mcfuser_service.compilation import CompileRequest, CompileResult, Progress,
 from mcfuser_service.compiler import Compiler
 from mcfuser_service.schemas import JobOptions
 from mcfuser_service.settings import ServiceSettings
+from tests.support.archives import tarred
 from tests.support.paths import FIXTURES
 
 MODEL = FIXTURES / "attention_where.onnx"
 MEMORY = 8 << 30
 
 
-def compile_(model: Path | bytes, progress: Progress, **more) -> CompileResult:
+def compile_(model: Path, progress: Progress, **more) -> CompileResult:
     request = CompileRequest(model, "cpu", {"trials": 1}, {}, None, **more)
     return compiled(request, start(MEMORY), progress)
 
@@ -33,9 +34,19 @@ def test_a_model_is_compiled_and_its_stages_are_told() -> None:
     assert {"import", "build", "done"} <= set(told)
 
 
-def test_a_mistake_comes_back_as_one() -> None:
+def test_an_archive_is_compiled_as_the_folder_that_it_holds(tmp_path: Path) -> None:
+    files = {f"a/{p.name}": p.read_bytes() for p in (FIXTURES / "external").iterdir()}
+    (tmp_path / "posted").write_bytes(tarred(files, "w:gz"))
+    artifact = compile_(tmp_path / "posted", lambda *_: None)
+    assert artifact.module[:4] == b"\x7fELF"
+    assert artifact.report["external"] == ["linear.onnx.data"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["posted"]
+
+
+def test_a_mistake_comes_back_as_one(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(b"no model")
     with pytest.raises(ModelError, match="not ONNX"):
-        compile_(b"no model", lambda *_: None)
+        compile_(tmp_path / "m", lambda *_: None)
 
 
 def test_a_compile_whose_time_is_over_is_ended() -> None:
@@ -63,10 +74,10 @@ def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_pat
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        compiler(MODEL.read_bytes(), JobOptions(trials=1), store, progress)
+        compiler(MODEL, JobOptions(trials=1), store, progress)
     assert not ready.alive and not ready.scratch.exists()
     if when == "build":
-        made = compiler(MODEL.read_bytes(), JobOptions(trials=1), store, lambda *_: None)
+        made = compiler(MODEL, JobOptions(trials=1), store, lambda *_: None)
         assert made.module[:4] == b"\x7fELF"
     compiler.stop()
     store.close()

@@ -16,8 +16,9 @@ from mcfuser.graph.inspection import inspect
 from mcfuser_service.inspect import Inspector
 from mcfuser_service.problems import ProblemError
 from mcfuser_service.settings import ServiceSettings
+from tests.support.archives import zipped
 from tests.support.models import model
-from tests.support.paths import PYTHONPATH
+from tests.support.paths import FIXTURES, PYTHONPATH
 
 
 def external() -> bytes:
@@ -94,6 +95,24 @@ class TestInspector:
         proto.graph.node.add().CopyFrom(proto.graph.node[0])
         with pytest.raises(ModelError, match=r"2 nodes; the limit is 1.*MCFUSER_MAX_NODES"):
             anyio.run(inspector, self.file(tmp_path, proto.SerializeToString()), {})
+
+    def test_an_archive_is_unpacked_in_the_child(self, tmp_path: Path) -> None:
+        inspector = self.inspector(
+            tmp_path, "mcfuser_service.inspect_child", max_unpacked_bytes=10**6
+        )
+        files = {p.name: p.read_bytes() for p in (FIXTURES / "external").iterdir()}
+        anyio.run(inspector, self.file(tmp_path, zipped(files)), {})
+        with pytest.raises(
+            ModelError, match=r"'linear.onnx.data', which is not in the model's folder"
+        ):
+            anyio.run(inspector, self.file(tmp_path, zipped({"m.onnx": files["linear.onnx"]})), {})
+        with pytest.raises(
+            ModelError, match=r"'linear.onnx.data', which did not come .* zip or tar"
+        ):
+            anyio.run(inspector, self.file(tmp_path, files["linear.onnx"]), {})
+        bomb = zipped({**files, "zeros": bytes(10**6)})
+        with pytest.raises(ModelError, match=r"limit is 1000000.*MCFUSER_MAX_UNPACKED_BYTES"):
+            anyio.run(inspector, self.file(tmp_path, bomb), {})
 
     @pytest.mark.parametrize(
         ("work", "words"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from mcfuser.errors import ModelError
+from mcfuser.errors import ModelError, SpaceError
 from mcfuser.process.confined import Stopped
 from mcfuser_db import Blobs, Job, Order, Storage
 from mcfuser_db.blobs import Incoming
@@ -76,12 +76,12 @@ def test_a_job_is_done(bench: Bench) -> None:
     seen = []
 
     def compiler(
-        model: bytes, options: JobOptions, cache: Storage, progress: worker.Progress
+        model: Path, options: JobOptions, cache: Storage, progress: worker.Progress
     ) -> Made:
         progress("search", 1, 2)
         while bench.found().stage != "search":  # the beat tells it
             time.sleep(0.01)
-        seen.append((model, options.seed, options.shapes, bench.found().stage))
+        seen.append((model.read_bytes(), options.seed, options.shapes, bench.found().stage))
         progress("search", 2, 2)
         return Made(report={"time": float("inf"), "chains": [{"error": 1e-7}]})
 
@@ -90,6 +90,14 @@ def test_a_job_is_done(bench: Bench) -> None:
     assert (job.state, job.done, job.total, job.problem) == ("done", 2, 2, None)
     assert job.report == {"time": None, "chains": [{"error": 1e-7}]}
     assert job.module is not None and bench.blobs.read(job.module) == b"module"
+
+
+def test_a_full_disk_that_a_compile_finds_postpones_the_job(bench: Bench) -> None:
+    def compiler(*_: object) -> Made:
+        raise SpaceError("the disk has no space for the unpacked archive")
+
+    job = bench.run(compiler)
+    assert (job.state, job.attempts, job.stage) == ("queued", 0, "waiting: the disk is full")
 
 
 def test_what_the_user_can_mend_fails_the_job_at_once(bench: Bench) -> None:
@@ -227,7 +235,7 @@ def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
 
 def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
     def compiler(
-        model: bytes, options: JobOptions, cache: Storage, progress: worker.Progress
+        model: Path, options: JobOptions, cache: Storage, progress: worker.Progress
     ) -> Made:
         bench.store.cancel(bench.job.id)
         for number in range(60_000):
@@ -244,7 +252,7 @@ def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
 
 def test_a_stopped_worker_gives_its_job_back(bench: Bench) -> None:
     def compiler(
-        model: bytes, options: JobOptions, cache: Storage, progress: worker.Progress
+        model: Path, options: JobOptions, cache: Storage, progress: worker.Progress
     ) -> Made:
         bench.stop.set()
         progress("search", 0, 0)
@@ -269,8 +277,8 @@ def test_a_job_has_its_time_and_a_hanging_one_ends_the_worker(bench: Bench) -> N
 def test_a_worker_takes_job_after_job_until_it_is_stopped(bench: Bench) -> None:
     done = []
 
-    def compiler(model: bytes, *_: object) -> Made:
-        done.append(model)
+    def compiler(model: Path, *_: object) -> Made:
+        done.append(model.read_bytes())
         if len(done) == 2:
             bench.stop.set()
         return Made()

@@ -36,7 +36,8 @@ def compile_(model: Path, folder: Path) -> None:
     while what == b"wait" and not (model.parent / "gate").exists():
         time.sleep(0.05)
     (folder / "module.so").write_bytes(b"module of " + what)
-    (folder / "report.json").write_text(json.dumps(REPORT))
+    beside = sorted(p.name for p in model.parent.glob(f"{model.name}.data"))
+    (folder / "report.json").write_text(json.dumps({**REPORT, "external": beside}))
 
 
 def run(model: Path) -> None:

@@ -35,6 +35,8 @@ THROUGH: dict[str, str] = {
     "graph/test_partition.py": "graph/idiom graph/regions graph/selection",
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
+    "graph/test_archive.py": "graph/delivery",
+    "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",
     "graph/rewrite/test_apply.py": "graph/rewrite/body graph/rewrite/known graph/rewrite/table",
     "graph/rewrite/test_attention.py": "graph/rewrite/scores",

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mcfuser_db import Storage
@@ -28,13 +29,13 @@ def load(settings: ServiceSettings) -> CompileFunction:
     steps = int(float(os.environ["MCFUSER_TEST_SECONDS"]) / 0.05)
 
     def compile_slowly(
-        model: bytes, options: JobOptions, cache: Storage, progress: Progress
+        model: Path, options: JobOptions, cache: Storage, progress: Progress
     ) -> Made:
         """Has a child process, as a measurement has."""
         child = subprocess.Popen(["sleep", "7200"])
         with (settings.data / "starts").open("a") as file:
             file.write(f"{os.getpid()} {child.pid}\n")
-        if b"crash" in model:
+        if b"crash" in model.read_bytes():
             os.abort()
         try:
             for step in range(steps):
@@ -43,6 +44,6 @@ def load(settings: ServiceSettings) -> CompileFunction:
         finally:
             child.kill()
             child.wait()
-        return Made(b"module of " + model[-8:], {"steps": steps})
+        return Made(b"module of " + model.read_bytes()[-8:], {"steps": steps})
 
     return compile_slowly

@@ -7,7 +7,6 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from mcfuser.graph.evaluate import OnnxArray
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.scores import (
     Heads,
@@ -18,6 +17,7 @@ from mcfuser.graph.rewrite.scores import (
     split_heads,
     window,
 )
+from mcfuser.graph.weights import OnnxArray
 
 
 def onnx_attention(body: NodeBody) -> list[str | None]:

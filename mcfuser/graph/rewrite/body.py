@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.constants import check_extents
-from mcfuser.graph.evaluate import OnnxArray
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.read import described
 from mcfuser.graph.rewrite.known import KnownValues
+from mcfuser.graph.weights import OnnxArray
 
 INT64_END = (1 << 63) - 1
 """The end of a slice that goes to the end of its dimension."""

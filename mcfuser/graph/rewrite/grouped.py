@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 from onnx import TensorProto
 
-from mcfuser.graph.evaluate import OnnxArray
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.rotary import looked_up, rotated
 from mcfuser.graph.rewrite.scores import (
@@ -20,6 +19,7 @@ from mcfuser.graph.rewrite.scores import (
     moved_window,
     window,
 )
+from mcfuser.graph.weights import OnnxArray
 
 _REFUSED = {
     11: "its softmax has a sink ('head_sink')",

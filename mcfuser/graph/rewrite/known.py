@@ -12,8 +12,9 @@ import onnx
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
-from mcfuser.graph.evaluate import OnnxArray, Unfolded, evaluate
+from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.messages import inside
+from mcfuser.graph.weights import OnnxArray, is_declared
 
 Opsets = Sequence[onnx.OperatorSetIdProto]
 _SMALL = 4096  # elements of a constant that is computed here
@@ -58,7 +59,8 @@ class KnownValues:
     def add_constant(self, tensor: TensorProto) -> None:
         """Adds a constant under its name."""
         self.names.add(tensor.name)
-        self.constants[tensor.name] = tensor
+        if not is_declared(tensor):  # a large weight's data is elsewhere, and no rewrite needs it
+            self.constants[tensor.name] = tensor
         self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
 
     def add_graph(self, graph: onnx.GraphProto) -> None:

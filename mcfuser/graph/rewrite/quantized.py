@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto, helper
 
-from mcfuser.graph.evaluate import OnnxArray
 from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.weights import OnnxArray
 
 
 def narrow_product(body: NodeBody) -> list[str | None]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from mcfuser.graph.evaluate import OnnxArray
 from mcfuser.graph.rewrite.body import NARROW, NodeBody
+from mcfuser.graph.weights import OnnxArray
 
 
 @dataclass(frozen=True, slots=True)

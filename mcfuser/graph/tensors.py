@@ -1,0 +1,46 @@
+"""TVM's tensors and numpy's arrays over the same bytes, which are not copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+
+from mcfuser.graph.weights import OnnxArray
+
+ALIGNMENT = 64
+"""Bytes to which TVM wants the data of a tensor aligned."""
+
+
+def tensor_over(array: OnnxArray) -> tvm.runtime.Tensor:
+    """A tensor on the CPU with the bytes of an array: the array's own where these are aligned and
+    dense, else a copy. Nobody may write to a tensor over a read-only array."""
+    shared = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    if not shared or not array.nbytes:
+        return tvm.runtime.tensor(np.asarray(array, order="C"))
+    octets = array.reshape(-1).view(np.uint8)
+    whole = tvm.runtime.from_dlpack(
+        octets if octets.flags.writeable else np.asarray(_Unlocked(octets))
+    )
+    return whole._create_view(array.shape, str(array.dtype))
+
+
+def array_over(tensor: Any) -> OnnxArray:
+    """A read-only array with the bytes of a dense tensor on the CPU."""
+    name = str(tensor.dtype)
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    octets = np.from_dlpack(tensor._create_view((tensor.numel() * dtype.itemsize,), "uint8"))
+    array = octets.view(dtype).reshape(tuple(tensor.shape))
+    array.flags.writeable = False
+    return array
+
+
+class _Unlocked:
+    """The same bytes as an array that may be exported: DLPack has no read-only tensors."""
+
+    def __init__(self, octets: OnnxArray) -> None:
+        self.owner = octets  # it lives as long as arrays made of this object
+        address, _ = octets.__array_interface__["data"]
+        self.__array_interface__ = {**octets.__array_interface__, "data": (address, False)}

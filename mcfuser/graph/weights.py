@@ -1,0 +1,117 @@
+"""The large weights of a model, apart from its protobuf message, which holds 2 GB at most.
+
+A weight that is an array here is only declared in the message: its data location is "external",
+and it names no file. What reads the message needs names, types and shapes alone; onnxruntime and
+TVM are given the arrays, which may be in mapped files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import ml_dtypes
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.constants import BITS, LARGE, element_bytes, is_large
+from mcfuser.graph.external import DataFolder, described, is_external
+from mcfuser.graph.limits import ModelLimits
+from mcfuser.graph.messages import inside
+
+OnnxArray = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxModel:
+    """A model, and the weights of its graph, by name, that its message only declares."""
+
+    proto: onnx.ModelProto
+    weights: Mapping[str, OnnxArray] = field(default_factory=dict)
+
+    def with_proto(self, proto: onnx.ModelProto) -> OnnxModel:
+        """Another message with the same weights."""
+        return self if proto is self.proto else replace(self, proto=proto)
+
+
+def gathered(proto: onnx.ModelProto, folder: DataFolder | None, limits: ModelLimits) -> OnnxModel:
+    """The model with its external data: the large weights of its graph as arrays over the folder's
+    files, all other tensors inside of the message, which is changed.
+
+    Raises ModelError where there is no folder to read from, where a tensor's place is not one of
+    the folder's files, or where there is more data than the limits allow.
+    """
+    weights: dict[str, OnnxArray] = {}
+    total = copied = 0
+    for tensor, is_weight in _external(proto):
+        if folder is None:
+            raise ModelError(
+                f"{described(tensor)}, which did not come with it; give the folder that has both, "
+                "as a zip or tar where the model is posted over HTTP"
+            )
+        _check_kind(tensor)
+        size = element_bytes(tensor.data_type, math.prod(tensor.dims))
+        total += size
+        limits.check("weight_bytes", total, "the tensors in external files have {} bytes in all")
+        data = folder.data(tensor, size)
+        if not (is_weight and is_large(tensor) and BITS[tensor.data_type] >= 8):
+            copied += size
+            limits.check(
+                "model_bytes", copied, "the external data of small or nested tensors has {} bytes"
+            )
+            tensor.raw_data = data.tobytes()
+            tensor.ClearField("data_location")
+        elif tensor.name in weights:
+            raise ModelError(f"two weights have the name '{tensor.name}'; export the model again")
+        else:
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            weights[tensor.name] = data.view(dtype).reshape(tuple(tensor.dims))
+        tensor.ClearField("external_data")
+    return OnnxModel(proto, weights)
+
+
+def _external(proto: onnx.ModelProto) -> Iterator[tuple[TensorProto, bool]]:
+    """The tensors with external data, and whether each is a weight of the main graph."""
+    for tensor in inside(proto, TensorProto):
+        if is_declared(tensor):
+            raise ModelError(
+                f"tensor '{tensor.name}' names no external file; export the model again"
+            )
+    for tensor in proto.graph.initializer:
+        if is_external(tensor):
+            yield tensor, True
+    for tensor in inside(proto, TensorProto):
+        if is_external(tensor) and not is_declared(tensor):
+            yield tensor, False
+
+
+def is_declared(tensor: TensorProto) -> bool:
+    """Whether the data of a tensor is an array of OnnxModel.weights."""
+    return tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
+
+
+def declaration(name: str, data_type: int, shape: Sequence[int]) -> TensorProto:
+    """A weight whose data is an array of OnnxModel.weights."""
+    return TensorProto(
+        name=name, data_type=data_type, dims=shape, data_location=TensorProto.EXTERNAL
+    )
+
+
+def stored(name: str, array: OnnxArray, weights: dict[str, OnnxArray]) -> TensorProto:
+    """An array as a weight: a large one is added to `weights`, and only declared."""
+    plain = array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16
+    if array.nbytes <= LARGE or not plain:
+        return numpy_helper.from_array(np.ascontiguousarray(array), name)
+    weights[name] = array
+    return declaration(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def _check_kind(tensor: TensorProto) -> None:
+    if tensor.data_type == TensorProto.STRING:
+        raise ModelError(f"{described(tensor)}, but texts have no external form; export it again")
+    if tensor.data_location != TensorProto.EXTERNAL or tensor.HasField("raw_data"):
+        raise ModelError(f"{described(tensor)} and in the model as well; export the model again")
