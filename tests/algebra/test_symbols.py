@@ -53,6 +53,11 @@ def test_a_power_of_two_is_written_as_one() -> None:
     assert text(from_sympy(to_sympy(parse("exp(r - c)"), SYMBOLS))).startswith("exp(")
 
 
+def test_a_reciprocal_is_a_quotient_and_no_power() -> None:
+    assert text(from_sympy(to_sympy(parse("1.0 / c"), SYMBOLS))) == "1.0 / c"
+    assert text(from_sympy(to_sympy(parse("pow(c, -2.0)"), SYMBOLS))) == "pow(c, -2.0)"
+
+
 @pytest.mark.parametrize(("chosen", "expected"), [(1, 1.5), (0, 2.25)])
 def test_a_choice_is_either_of_its_branches(chosen: int, expected: float) -> None:
     found = to_sympy(parse("select(r, c, t)"), SYMBOLS)

@@ -121,6 +121,15 @@ def test_sums_of_what_is_loaded(body: str, masked: tuple[str, ...]) -> None:
     assert computed(c, "m.n")["T"].masked == masked
 
 
+def test_what_a_map_is_past_an_end_is_known_and_what_a_sum_of_ones_is_is_not() -> None:
+    """A sum over k of what is 1 past the end of n is 8 there, not 1."""
+    product = "C[m, n] = sum[k] A[m, k] * B[k, n]"
+    map_ = [product, "T[m, n] = tanh(C[m, n]) + 1.0", "E[m] = sum[n] (T[m, n] - 1.0)"]
+    assert masks(map_, "m.nk", "T", "E") == {"C": (), "E": ()}
+    ones = [product.replace("B[k, n]", "B[k, n] + 1.0"), "E[m] = sum[n] (C[m, n] - 1.0)"]
+    assert masks(ones, "m.nk")["E"] == ("n",)
+
+
 def test_a_repeated_row_is_not_zero_past_its_end() -> None:
     """A stride of zero has the same element at every position."""
     c = chain(EXTENTS, {"A": "mn"}, ["T[m] = sum[n] A[m, n] * A[m, n]"])

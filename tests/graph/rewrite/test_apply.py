@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +15,9 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
+from mcfuser.graph.rewrite.table import REWRITES
 from tests.support.one_node import agree, one_node, run
+from tests.support.paths import ROOT
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = {
@@ -182,3 +186,17 @@ def test_what_is_made_is_counted_before_it_is_made() -> None:
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"8192 bytes, those of .*'MatMulNBits'.*CONSTANT_BYTES"):
         rewrite(proto, replace(DEFAULTS, constant_bytes=8000))
+
+
+@pytest.mark.parametrize(("domain", "operator"), REWRITES)
+def test_every_rewrite_has_a_test(domain: str, operator: str) -> None:
+    texts = [p.read_text() for p in Path(__file__).parent.glob("test_*.py") if p != Path(__file__)]
+    assert any(f'"{operator}"' in text for text in texts)
+
+
+@pytest.mark.parametrize(("domain", "operator"), REWRITES)
+def test_every_rewrite_is_documented(domain: str, operator: str) -> None:
+    rows = (ROOT / "docs" / "operators.md").read_text().splitlines()
+    words = [(row.split("|")[1], row.split("|")[2]) for row in rows if row.startswith("| ")]
+    own = domain or "ai.onnx"
+    assert any(re.search(rf"\b{operator}\b", names) and own in where for names, where in words)
