@@ -105,7 +105,7 @@ def stored(name: str, array: OnnxArray, weights: dict[str, OnnxArray]) -> Tensor
     """An array as a weight: a large one is added to `weights`, and only declared."""
     plain = array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16
     if array.nbytes <= LARGE or not plain:
-        return numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return numpy_helper.from_array(np.asarray(array, order="C"), name)
     weights[name] = array
     return declaration(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
