@@ -43,8 +43,9 @@ class Death:
 
     @property
     def last(self) -> str:
-        """The last line of `words`."""
-        return (self.words.strip().splitlines() or [""])[-1].strip()
+        """The last line of `words` that says anything: compilers end their logs with a NUL."""
+        lines = (line.strip(" \t\0") for line in reversed(self.words.splitlines()))
+        return next((line for line in lines if line), "")
 
     @property
     def fault(self) -> bool:

@@ -22,6 +22,7 @@ def test_the_manner_of_a_death(status: int, manner: str, signalled: bool, fault:
 
 def test_the_last_line_of_its_words() -> None:
     assert Death("death", 1, "Traceback\n  KeyError: 'x' \n\n").last == "KeyError: 'x'"
+    assert Death("death", 1, "nvrtc: error: no half\n\0\n").last == "nvrtc: error: no half"
     assert Death("death", 1).last == ""
 
 
