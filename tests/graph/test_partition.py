@@ -37,7 +37,7 @@ def feeds(loaded: Loaded, name: str) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(1)
     out: dict[str, NDArray[Any]] = {}
     for port in loaded.inputs:
-        if port.dtype in ("bool", "int64"):
+        if port.dtype in ("bool", "int32", "int64"):
             out[port.name] = (random.random(port.shape) < 0.7).astype(port.dtype)
             out[port.name][..., 0] = 1
         else:
