@@ -104,22 +104,18 @@ def expand(
     Input shapes must be fixed: some bodies depend on them. Raises ModelError, naming the operator,
     where one in a body is not known either.
     """
-    foreign = [
-        ("", node.op_type)
-        for node in inside(proto.graph, onnx.NodeProto)
-        if node.op_type not in known and _standard(node.domain)
-    ]
-    if not foreign:
+    expanded = proto
+    for _ in range(limits.nesting):
+        foreign = {
+            ("", node.op_type): None
+            for node in inside(expanded.graph, onnx.NodeProto)
+            if node.op_type not in known and _standard(node.domain)
+        }
+        if not foreign:
+            break
+        expanded = _written_out(expanded, list(foreign))
+    if expanded is proto:
         return proto
-    typed = inferred_shapes(proto)
-    for weight in proto.graph.initializer:  # some bodies depend on their types
-        typed.graph.value_info.add(name=weight.name).type.CopyFrom(
-            onnx.helper.make_tensor_type_proto(weight.data_type, weight.dims)
-        )
-    with refused("the functions of ONNX that the model uses cannot be written out"):
-        expanded = onnx.inliner.inline_selected_functions(
-            typed, list(dict.fromkeys(foreign)), inline_schema_functions=True
-        )
     name_nodes(expanded.graph)
     nodes = 0
     for nodes, node in enumerate(inside(expanded.graph, onnx.NodeProto), 1):  # noqa: B007
@@ -136,6 +132,19 @@ def name_nodes(graph: onnx.GraphProto) -> None:
     for node in inside(graph, onnx.NodeProto):
         if not node.name:
             node.name = next(iter(node.output), node.op_type)
+
+
+def _written_out(proto: onnx.ModelProto, foreign: list[tuple[str, str]]) -> onnx.ModelProto:
+    """The model with these operators replaced by their function bodies."""
+    typed = inferred_shapes(proto)
+    for weight in proto.graph.initializer:  # some bodies depend on their types
+        typed.graph.value_info.add(name=weight.name).type.CopyFrom(
+            onnx.helper.make_tensor_type_proto(weight.data_type, weight.dims)
+        )
+    with refused("the functions of ONNX that the model uses cannot be written out"):
+        made = onnx.inliner.inline_selected_functions(typed, foreign, inline_schema_functions=True)
+    del made.graph.value_info[:]
+    return made
 
 
 def check_operators(proto: onnx.ModelProto, known: Collection[str]) -> None:

@@ -1,8 +1,10 @@
-"""Activations and fused products of onnxruntime's."""
+"""Activations and fused products of onnxruntime's; two operators that TVM imports wrongly."""
 
 from __future__ import annotations
 
 import math
+
+import numpy as np
 
 from mcfuser.graph.rewrite.body import NodeBody
 
@@ -99,3 +101,27 @@ def _activated(body: NodeBody, x: str) -> str:
             low, high = given
             return body.op(name, x, body.like(low, x), body.like(high, x))
     raise body.refusal(f"its activation '{name}' is not known")
+
+
+def is_infinite(body: NodeBody) -> list[str | None] | None:
+    """ONNX's IsInf of one sign, which TVM ignores."""
+    x = body.read(0)
+    signs = [body.attribute(f"detect_{s}", 1) for s in ("negative", "positive")]
+    if all(signs):
+        return None
+    if not any(signs):
+        return [body.op("Less", x, x)]
+    compared = body.op("Less" if signs[0] else "Greater", x, body.like(0.0, x))
+    return [body.op("And", body.op("IsInf", x), compared)]
+
+
+def dropout(body: NodeBody) -> list[str | None] | None:
+    """ONNX's Dropout with its mask, which is true everywhere as nothing is trained."""
+    if not body.wants(1):
+        return None
+    if (training := body.input(2)) is not None:
+        known = body.array(training)
+        if known is None or bool(np.any(known)):
+            raise body.refusal("it is for training, or may be ('training_mode')")
+    x = body.read(0)
+    return [x, body.op("Not", body.op("Less", x, x))]

@@ -212,11 +212,11 @@ class NodeBody:
             return self.op("ReduceMean", x, axes=list(axes), keepdims=1)
         return self.op("ReduceMean", x, self.ints(axes), keepdims=1)
 
-    def sum(self, x: str, axis: int) -> str:
-        """The sum over an axis, which is left out."""
+    def sum(self, x: str, axis: int, kept: bool = False) -> str:
+        """The sum over an axis, which is left out, or `kept` with extent 1."""
         if self.opset < 13:
-            return self.op("ReduceSum", x, axes=[axis], keepdims=0)
-        return self.op("ReduceSum", x, self.ints([axis]), keepdims=0)
+            return self.op("ReduceSum", x, axes=[axis], keepdims=int(kept))
+        return self.op("ReduceSum", x, self.ints([axis]), keepdims=int(kept))
 
     def softmax(self, x: str) -> str:
         """The softmax over the last axis."""

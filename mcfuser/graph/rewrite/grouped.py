@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.movement import placed
 from mcfuser.graph.rewrite.rotary import looked_up, rotated
 from mcfuser.graph.rewrite.scores import (
     Heads,
@@ -129,16 +130,7 @@ def _cached(body: NodeBody, past: str, new: str, place: _Place) -> str:
         ends = ((0, start), (start + rows, columns))
         before, behind = (body.slice(past, 2, *e) if e[0] < e[1] else None for e in ends)
         return body.concat(2, *(x for x in (before, new, behind) if x is not None))
-    column = body.const(np.arange(columns).reshape(1, 1, columns, 1), TensorProto.INT64)
-    since = body.op("Sub", column, body.reshape(start, batch, 1, 1, 1))
-    old = body.op("Less", since, body.const(0, TensorProto.INT64))
-    later = body.op("Not", body.op("Less", since, body.const(rows, TensorProto.INT64)))
-    if rows > 1:
-        lowest, highest = (body.const(n, TensorProto.INT64) for n in (0, rows - 1))
-        index = body.op("Clip", since, lowest, highest)
-        index = body.op("Expand", index, body.ints([1, heads, 1, depth]))
-        new = body.op("GatherElements", new, index, axis=2)
-    return body.op("Where", body.op("Or", old, later), past, new)
+    return placed(body, past, new, start)
 
 
 def _masking(body: NodeBody, query: str, place: _Place) -> Masking:

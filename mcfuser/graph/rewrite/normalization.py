@@ -77,6 +77,30 @@ def embedding(body: NodeBody) -> list[str | None]:
     return [y, lengths, total]
 
 
+def grouped(body: NodeBody) -> list[str | None]:
+    """ONNX's GroupNormalization: over groups of channels; a scale and shift of each channel."""
+    x, scale, shift = body.reads(3)
+    groups, (batch, channels, *inner) = body.attribute("num_groups", 0), body.shape(x)
+    apart = body.reshape(x, batch, groups, -1)
+    y, *_ = _normal(body, apart, None, None, [2], body.attribute("epsilon", _SQUARES))
+    rows = body.reshape(y, batch, channels, -1)
+    scale, shift = (body.reshape(w, 1, channels, 1) for w in (scale, shift))
+    rows = body.op("Add", body.op("Mul", rows, scale), shift)
+    return [body.reshape(rows, batch, channels, *inner)]
+
+
+def by_norm(body: NodeBody) -> list[str | None]:
+    """ONNX's LpNormalization: x divided by its norm along an axis; zero where that is zero."""
+    x = body.read(0)
+    axis = body.attribute("axis", -1) % len(body.shape(x))
+    if body.attribute("p", 2) == 1:
+        norm = body.sum(body.op("Abs", x), axis, kept=True)
+    else:
+        norm = body.op("Sqrt", body.sum(body.op("Mul", x, x), axis, kept=True))
+    empty = body.op("Equal", norm, body.like(0.0, norm))
+    return [body.op("Div", x, body.op("Where", empty, body.like(1.0, norm), norm))]
+
+
 def _axes(body: NodeBody) -> list[int]:
     """The axes from the one that the node names to the last."""
     rank = len(body.shape(body.read(0)))

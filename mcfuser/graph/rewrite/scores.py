@@ -91,7 +91,8 @@ def _weights(body: NodeBody, scores: str, masking: Masking) -> str:
     weights = body.softmax(body.cast(scores, masking.precision or dtype))
     if masking.guarded and (masking.biases or allowed is not None):
         zero = body.const(0.0, body.dtype(weights))
-        weights = body.op("Where", body.op("IsNaN", weights), zero, weights)
+        empty = body.op("IsNaN", body.widened(weights))
+        weights = body.op("Where", empty, zero, weights)
     return body.cast(weights, dtype)
 
 

@@ -95,3 +95,28 @@ def test_an_unknown_activation_is_refused() -> None:
     model = one_node("FusedGemm", ["a", "b"], 1, given, domain="com.microsoft", activation="Mish")
     with pytest.raises(ModelError, match=r"'FusedGemm'.*'com.microsoft'.*'the_node'.*'Mish'"):
         rewrite(model)
+
+
+@pytest.mark.parametrize("signs", [{"detect_negative": 0}, {"detect_positive": 0}])
+def test_infinity_of_one_sign(signs: dict[str, int]) -> None:
+    given = {"x": np.array([1, np.inf, -np.inf, np.nan], np.float32)}
+    agree(one_node("IsInf", ["x"], 1, given, opset=20, dtypes=[np.bool_], **signs), given)
+
+
+def test_infinity_of_no_sign_or_both() -> None:
+    given = {"x": np.array([1, np.inf, -np.inf, np.nan], np.float32)}
+    more = {"detect_negative": 0, "detect_positive": 0}
+    agree(one_node("IsInf", ["x"], 1, given, opset=20, dtypes=[np.bool_], **more), given)
+    model = one_node("IsInf", ["x"], 1, given, opset=20, dtypes=[np.bool_])
+    rewrite(model)
+    assert [n.op_type for n in model.graph.node] == ["IsInf"]
+
+
+def test_a_dropout_with_its_mask() -> None:
+    given = {"x": drawn(4, 5)}
+    model = one_node("Dropout", ["x"], 2, given, dtypes=[np.float32, np.bool_])
+    agree(model, given)
+    given["training"] = np.array(True)
+    model = one_node("Dropout", ["x", "", "training"], 2, given, dtypes=[np.float32, np.bool_])
+    with pytest.raises(ModelError, match=r"'Dropout'.*'the_node'.*'training_mode'"):
+        rewrite(model)

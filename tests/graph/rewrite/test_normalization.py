@@ -127,6 +127,24 @@ def test_embeddings_that_are_added_and_normalized(slots: str) -> None:
     agree(model, given)
 
 
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_a_division_by_a_norm(p: int, axis: int) -> None:
+    given = {"x": drawn(4, 5)}
+    given["x"][2] = given["x"][:, 3] = 0
+    agree(one_node("LpNormalization", ["x"], 1, given, axis=axis, p=p), given)
+
+
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_groups_of_channels(groups: int) -> None:
+    given, weights = {"x": drawn(2, 6, 4, 5)}, {"scale": drawn(6), "shift": drawn(6)}
+    model = one_node(
+        "GroupNormalization", ["x", *weights], 1, given, weights, opset=21, num_groups=groups
+    )
+    agree(model, given)
+    load(model.SerializeToString(), {})
+
+
 def test_half_precision_is_summed_in_single() -> None:
     """Squares of 300 are too large for float16."""
     given = {"x": np.full((1, 8), 300, np.float16), "skip": np.zeros((1, 8), np.float16)}

@@ -1,0 +1,90 @@
+"""Operators that move elements to places that are known only as the model runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import TensorProto
+
+from mcfuser.graph.rewrite.body import NodeBody
+
+
+def placed(body: NodeBody, cache: str, new: str, start: str, circular: bool = False) -> str:
+    """A cache, [batch, heads, columns, depth], with new columns from `start`, [batch] of int64.
+
+    Those past its end are lost, or come to its beginning where it is circular.
+    """
+    batch, heads, columns, depth = body.shape(cache, 4)
+    rows = body.shape(new, 4)[2]
+    body.room(columns)
+    column = body.const(np.arange(columns).reshape(1, 1, columns, 1), TensorProto.INT64)
+    since = body.op("Sub", column, body.reshape(start, batch, 1, 1, 1))
+    if circular:
+        since = body.op("Mod", since, body.const(columns, TensorProto.INT64))
+    within = body.op("Less", since, body.const(rows, TensorProto.INT64))
+    if not circular:
+        before = body.op("Less", since, body.const(0, TensorProto.INT64))
+        within = body.op("And", within, body.op("Not", before))
+    if rows > 1:
+        lowest, highest = (body.const(n, TensorProto.INT64) for n in (0, rows - 1))
+        index = body.op("Clip", since, lowest, highest)
+        index = body.op("Expand", index, body.ints([batch, heads, columns, depth]))
+        new = body.op("GatherElements", new, index, axis=2)
+    return body.op("Where", within, new, cache)
+
+
+def tensor_scatter(body: NodeBody) -> list[str | None]:
+    """ONNX's TensorScatter: new rows written into a cache, for each sequence from its own index."""
+    cache, new = body.reads(2)
+    extents = body.shape(cache)
+    axis = body.attribute("axis", -2) % len(extents)
+    batch, inner, outer = extents[0], math.prod(extents[axis + 1 :]), math.prod(extents[1:axis])
+    start = body.input(2)
+    if start is None:
+        start = body.ints([0] * batch)
+    flat = [
+        body.reshape(x, batch, outer, body.shape(x, len(extents))[axis], inner)
+        for x in (cache, new)
+    ]
+    circular = body.attribute("mode", "linear") == "circular"
+    made = placed(body, flat[0], flat[1], body.cast(start, TensorProto.INT64), circular)
+    return [body.reshape(made, *extents)]
+
+
+def reverse_sequence(body: NodeBody) -> list[str | None]:
+    """ONNX's ReverseSequence: the first elements of each sequence in the opposite order."""
+    x, lengths = body.reads(2)
+    extents = body.shape(x)
+    time, batch = body.attribute("time_axis", 0), body.attribute("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise body.refusal(f"its axes {time} and {batch} are not 0 and 1")
+    rank, count = len(extents), extents[time]
+    along = [1] * rank
+    along[time] = count
+    position = body.const(np.arange(count).reshape(along), TensorProto.INT64)
+    along[time], along[batch] = 1, extents[batch]
+    length = body.reshape(body.cast(lengths, TensorProto.INT64), *along)
+    opposite = body.op("Sub", body.op("Sub", length, body.const(1, TensorProto.INT64)), position)
+    index = body.op("Where", body.op("Less", position, length), opposite, position)
+    return [body.op("GatherElements", x, body.op("Expand", index, body.ints(extents)), axis=time)]
+
+
+def one_hot(body: NodeBody) -> list[str | None]:
+    """ONNX's OneHot, of a depth that is known."""
+    indices, depth, values = body.reads(3)
+    count = body.array(depth)
+    if count is None:
+        raise body.refusal(f"its depth '{depth}' is not known before the model runs")
+    width, extents = int(np.asarray(count, np.int64).reshape(())), body.shape(indices)
+    axis = body.attribute("axis", -1) % (len(extents) + 1)
+    body.room(*extents, width)
+    index = body.cast(indices, TensorProto.INT64)
+    index = body.reshape(index, *extents[:axis], 1, *extents[axis:])
+    along = [1] * (len(extents) + 1)
+    along[axis] = width
+    zero, whole = (body.const(n, TensorProto.INT64) for n in (0, width))
+    index = body.op("Where", body.op("Less", index, zero), body.op("Add", index, whole), index)
+    classes = body.const(np.arange(width).reshape(along), TensorProto.INT64)
+    off, on = (body.reshape(v) for v in body.split(values, 0, 2))
+    return [body.op("Where", body.op("Equal", index, classes), on, off)]

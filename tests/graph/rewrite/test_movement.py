@@ -1,0 +1,66 @@
+"""Elements that move to places that are known only as the model runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.load import load
+from mcfuser.graph.rewrite.apply import rewrite
+from tests.support.one_node import Arrays, agree, one_node
+
+RANDOM = np.random.default_rng(0)
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 4, 7, 3), -2), ((2, 7, 3), 1), ((2, 3, 7), 2)])
+def test_a_cache_is_written(shape: tuple[int, ...], axis: int, rows: int, mode: str) -> None:
+    update = list(shape)
+    update[axis] = rows
+    given = {"cache": drawn(*shape), "new": drawn(*update)}
+    for start in (None, [2, 4] if mode == "linear" else [5, 6]):
+        arrays = given | ({} if start is None else {"start": np.array(start, np.int64)})
+        model = one_node("TensorScatter", list(arrays), 1, arrays, opset=24, mode=mode, axis=axis)
+        agree(model, arrays, expected=ReferenceEvaluator(model).run(None, arrays))
+        load(model.SerializeToString(), {})
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize("inner", [(), (3,)])
+def test_sequences_are_reversed(time: int, batch: int, inner: tuple[int, ...], known: bool) -> None:
+    given = {"x": drawn(*((5, 4) if time == 0 else (4, 5)), *inner)}
+    lengths = {"lengths": np.array([5, 1, 3, 2], np.int64)}
+    arrays: Arrays = given if known else given | lengths
+    model = one_node(
+        "ReverseSequence", ["x", "lengths"], 1, arrays, lengths if known else {},
+        time_axis=time, batch_axis=batch,
+    )  # fmt: skip
+    agree(model, arrays)
+    load(model.SerializeToString(), {})
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_of_many(axis: int) -> None:
+    given = {"i": np.array([[0, 3, -1], [4, -5, 2]])}
+    constants = {"depth": np.int64(5), "values": np.array([-1.0, 2.0], np.float32)}
+    model = one_node(
+        "OneHot", [*given, *constants], 1, given, constants, dtypes=[np.float32], axis=axis
+    )
+    agree(model, given)
+    load(model.SerializeToString(), {})
+
+
+def test_an_unknown_depth_is_refused() -> None:
+    given = {"i": np.array([0, 3]), "depth": np.array(5)}
+    constants = {"values": np.array([-1.0, 2.0], np.float32)}
+    model = one_node("OneHot", [*given, *constants], 1, given, constants)
+    with pytest.raises(ModelError, match=r"'OneHot'.*'the_node'.*'depth' is not known"):
+        rewrite(model)
