@@ -12,6 +12,7 @@ import base64
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from mmap import mmap
 from typing import Any, Protocol
 
 from mcfuser.chain import Chain, from_json, to_json
@@ -196,7 +197,7 @@ class Backend(Protocol):
         """The constants that a function takes in another layout, by name, in that layout."""
         ...
 
-    def library(self, module: Any, binaries: Any, device: Device) -> bytes:
+    def library(self, module: Any, binaries: Any, device: Device) -> bytes | mmap:
         """The shared library of a TVM module that calls kernels; `binaries` are those of its
         functions."""
         ...

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from mmap import mmap
 from typing import Any
 
 from mcfuser.backend import Backend, Function, Names
@@ -24,6 +25,7 @@ from mcfuser.graph.load import ModelPort, load
 from mcfuser.graph.partition import ModelProduct, partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.tensors import aligned
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision, decide, pieces
@@ -42,9 +44,10 @@ CHOOSING = 2.0
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A compiled module (the bytes of a shared library) and the report of its compilation."""
+    """A compiled module (the bytes of a shared library, which may be mapped) and the report of its
+    compilation."""
 
-    module: bytes
+    module: bytes | mmap
     report: dict[str, Any]
 
 
@@ -230,6 +233,7 @@ def _replacements(
                 )
             made_once = shared[key]
             packed = backend.packed(made_once, chain, match.constants)
+            packed = {name: aligned(array) for name, array in packed.items()}  # one copy alone
             installed.append(
                 Installed(made_once.name, chain, made_once.primfunc, packed, made_once.counters)
             )

@@ -42,7 +42,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "backend": (SPACE, set()),
     "search": (SPACE, {"numpy"}),
     # codegen obeys what statements say: it looks for no operator, so it needs no algebra
-    "codegen": ((LOWERED | {"process"}) - {"algebra"}, {"numpy", "tvm", "triton", "nvidia"}),
+    "codegen": (
+        (LOWERED | {"process"}) - {"algebra"}, {"numpy", "tvm", "tvm_ffi", "triton", "nvidia"},
+    ),
     "measure": (SPACE | {"backend", "process"}, {"numpy", "platformdirs"}),
     "backends": (BACKENDS, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM

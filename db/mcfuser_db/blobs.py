@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import mmap
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
@@ -33,7 +34,7 @@ class Incoming:
         self._blobs = blobs
         self._hash = hashlib.sha256()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | mmap) -> None:
         self._file.write(data)
         self._hash.update(data)
         self.size += len(data)
@@ -120,7 +121,7 @@ class Blobs:
             raise LostBlob(f"the file of {digest} no longer holds what it held")
         return path
 
-    def put(self, data: bytes) -> str:
+    def put(self, data: bytes | mmap) -> str:
         """Keeps bytes; gives their digest."""
         with self.arriving() as incoming:
             incoming.write(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def make_results(path: Path) -> None:
         raise InputError(f"folder '{path}' cannot be made: {error.strerror}") from None
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | mmap) -> None:
     """Writes a file atomically: a process that has loaded the old one keeps it. Raises
     InputError."""
     try:

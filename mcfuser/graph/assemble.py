@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
 from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.tensors import tensor_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ def _bindings(
 ) -> Iterator[relax.VarBinding]:
     match = replacement.match
     values: dict[str, relax.Expr] = dict(match.arguments)
-    values |= {name: relax.const(array) for name, array in match.constants.items()}
+    values |= {name: relax.const(tensor_over(array)) for name, array in match.constants.items()}
     variable = relax.DataflowVar if inside else relax.Var
     for kernel in replacement.kernels:
-        packed = {name: relax.const(array) for name, array in kernel.packed.items()}
+        packed = {name: relax.const(tensor_over(array)) for name, array in kernel.packed.items()}
         arguments = [
             _argument(kernel, packed.get(t, values.get(t)), t) for t in kernel.chain.inputs
         ]

@@ -27,6 +27,17 @@ def tensor_over(array: OnnxArray) -> tvm.runtime.Tensor:
     return whole._create_view(array.shape, str(array.dtype))
 
 
+def aligned(array: OnnxArray) -> OnnxArray:
+    """The array, or a copy of it, that `tensor_over` shares."""
+    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy: OnnxArray = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def array_over(tensor: Any) -> OnnxArray:
     """A read-only array with the bytes of a dense tensor on the CPU."""
     name = str(tensor.dtype)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ _MODULE = "mcfuser_service.compile_child"
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A compiled module and the report of its compilation."""
+    """A compiled module, whose bytes are mapped, and the report of its compilation."""
 
-    module: bytes
+    module: mmap
     report: dict[str, Any]
 
 
@@ -109,4 +110,5 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
                 "memory",
             ) from None
         progress(*latest)
-        return CompileResult(module.read_bytes(), answer["report"])
+        with module.open("rb") as file:
+            return CompileResult(mmap(file.fileno(), 0, access=ACCESS_READ), answer["report"])

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from mmap import mmap
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
@@ -41,7 +42,7 @@ class CompiledOutput(Protocol):
     """A compiled module and its report, as a compiler gives them."""
 
     @property
-    def module(self) -> bytes: ...
+    def module(self) -> bytes | mmap: ...
     @property
     def report(self) -> Mapping[str, Any]: ...
 

@@ -25,7 +25,7 @@ from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import load
 from mcfuser.graph.read import parse, read
 from mcfuser.graph.session import session
-from mcfuser.graph.tensors import array_over, tensor_over
+from mcfuser.graph.tensors import aligned, array_over, tensor_over
 from mcfuser.graph.weights import OnnxModel
 from tests.support.paths import FIXTURES
 
@@ -340,6 +340,19 @@ def test_a_tensor_has_the_array_s_bytes(dtype: type) -> None:
         back = array_over(tensor)
         assert back.dtype == one.dtype and not back.flags.writeable
         np.testing.assert_array_equal(back.astype(np.float64), one.astype(np.float64))
+
+
+def test_an_aligned_array_is_shared_and_any_other_copied_once() -> None:
+    octets = np.zeros(4096 + 64, np.uint8)
+    start = -octets.ctypes.data % 64
+    one, other = (octets[start + at : start + at + 4096].view(np.float32) for at in (0, 4))
+    assert aligned(one) is one
+    for array in (other, one.reshape(32, 32).T, other[:1]):
+        copy = aligned(array)
+        assert copy.shape == array.shape and copy.ctypes.data % 64 == 0
+        assert not np.shares_memory(copy, octets)
+        copy[...] = 1
+        assert np.shares_memory(array_over(tensor_over(copy)), copy)
 
 
 def test_a_model_with_another_message_has_the_same_weights() -> None:

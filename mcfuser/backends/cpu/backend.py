@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class CpuBackend:
         names = {chain.inputs[i]: panels for i, panels in function.packed}
         return {n: pack(constants[n], panels) for n, panels in names.items()}
 
-    def library(self, module: Any, binaries: Any, device: Device) -> bytes:
+    def library(self, module: Any, binaries: Any, device: Device) -> bytes | mmap:
         from mcfuser.codegen.llvm.module import build_library
 
         return build_library(module, device)

@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 from collections.abc import Mapping
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class CudaBackend:
     ) -> dict[str, Any]:
         return {}
 
-    def library(self, module: Any, binaries: Any, device: Device) -> bytes:
+    def library(self, module: Any, binaries: Any, device: Device) -> bytes | mmap:
         from mcfuser.codegen.cuda.module import build
 
         return build(module, device, binaries)

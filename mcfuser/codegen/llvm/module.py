@@ -3,35 +3,45 @@ by `mcfuser.codegen.llvm.rest`."""
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import tvm
+import tvm_ffi.libinfo
 from tvm import relax
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.codegen.llvm import rest
+from mcfuser.codegen.llvm.apart import set_apart
 from mcfuser.device import Device
 
 NO_STORAGE_REUSE = {"tirx.disable_storage_rewrite": True}
 """Every tile of a kernel has memory of its own (codegen.tensorir.build.without_storage_reuse)."""
 
 
-def build_library(module: tvm.IRModule, device: Device) -> bytes:
-    """The shared library of a Relax module in which kernels are scheduled already."""
-    executable = _build(module, device)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "module.so"
-        executable.export_library(str(path))
-        return path.read_bytes()
-
-
-def _build(module: tvm.IRModule, device: Device) -> relax.VMExecutable:
+def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
+    """The shared library of a Relax module in which kernels are scheduled already: the bytes of a
+    file, which are mapped and not in memory."""
     target = cpu_target(device)
     with target, tvm.transform.PassContext(config=NO_STORAGE_REUSE):
-        lowered = tvm.transform.Sequential(list(_passes()))(module)
-        return tvm.compile(lowered, target=target, relax_pipeline=None)
+        light, apart = set_apart(tvm.transform.Sequential(list(_scheduled()))(module))
+        lowered = tvm.transform.Sequential(list(_lowered()))(light)
+        executable = tvm.compile(lowered, target=target, relax_pipeline=None)
+    with tempfile.TemporaryDirectory() as folder:
+        path, source = Path(folder) / "module.so", Path(folder) / "apart.c"
+        if apart.constants:
+            source.write_text(apart.source())
+            include = f"-I{tvm_ffi.libinfo.find_include_path()}"
+            executable.export_library(
+                str(path), addons=[str(source)], options=["-O2", "-fvisibility=hidden", include]
+            )
+            apart.append(path)
+        else:
+            executable.export_library(str(path))
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def cpu_target(device: Device) -> tvm.target.Target:
@@ -39,13 +49,20 @@ def cpu_target(device: Device) -> tvm.target.Target:
     return tvm.target.Target({"kind": "llvm", "mcpu": device.arch, "num-cores": device.units})
 
 
-def _passes() -> Iterable[tvm.transform.Pass]:
+def _scheduled() -> Iterable[tvm.transform.Pass]:
     """TVM's passes for a CPU, with this package's legalization and loops spread over the cores."""
     t = relax.transform
     return (
         DispatchSampling(), DispatchSortScan(),
         rest.legalize(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR(),
         t.DeadCodeElimination(["main"]), rest.spread,
+    )  # fmt: skip
+
+
+def _lowered() -> Iterable[tvm.transform.Pass]:
+    """TVM's passes from scheduled functions to the virtual machine's instructions."""
+    t = relax.transform
+    return (
         t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(),
         t.CallTIRRewrite(), t.StaticPlanBlockMemory(), t.LowerAllocTensor(), t.KillAfterLastUse(),
         t.LowerRuntimeBuiltin(), t.ComputePrimValue(), t.VMShapeLower(), t.AttachGlobalSymbol(),

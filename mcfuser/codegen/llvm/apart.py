@@ -1,0 +1,164 @@
+"""Large constants of a module apart from its code: behind the library, in the same file.
+
+TVM would copy them several times and have a linker place them, which fails for more than 2 GB, and
+would copy them once more whenever the library is loaded. Here they are appended to the linked
+library, and a function in it (apart.c) gives them as tensors over the mapped file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import relax
+
+LARGE = 1 << 20
+"""Constants of more bytes are kept apart: a kernel that reads so much takes far longer than the
+call that gives it the constant."""
+FUNCTION = "mcfuser_constant"
+"""The library's function that gives a constant, by its number."""
+MARK = b"mcfuser apart 1\n"
+"""The first bytes of a file's end, which says where the constants begin."""
+_PAGE = 1 << 16  # a multiple of every system's page
+_ALIGNMENT = 64  # bytes
+_TEXT = Path(__file__).with_name("apart.c")
+
+
+@dataclass(frozen=True, slots=True)
+class ApartConstant:
+    """A constant: its bytes, where they begin behind the library, and its type."""
+
+    octets: NDArray[np.uint8]
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass
+class ApartConstants:
+    """The constants behind a library, each once, and a hash of all their bytes."""
+
+    constants: list[ApartConstant] = field(default_factory=list)
+    size: int = 0
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def number(self, tensor: Any) -> int:
+        """The number of a tensor among the constants; equal ones have the same."""
+        shape, dtype = tuple(int(n) for n in tensor.shape), str(tensor.dtype)
+        octets = np.from_dlpack(tensor._create_view((_bytes(tensor),), "uint8")).view(np.uint8)
+        key = (hashlib.blake2b(octets.data).digest(), shape, dtype)
+        if key not in self.known:
+            self.known[key] = len(self.constants)
+            self.constants.append(ApartConstant(octets, self.size, shape, dtype))
+            self.size += -(-octets.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return self.known[key]
+
+    @property
+    def digest(self) -> bytes:
+        """By this a library knows that what is behind it is its own."""
+        return hashlib.blake2b(repr(list(self.known)).encode(), digest_size=16).digest()
+
+    def source(self) -> str:
+        """The C source of FUNCTION."""
+        shapes, rows = [], []
+        for i, c in enumerate(self.constants):
+            dtype = tvm_ffi.dtype(c.dtype)
+            kind = f"{dtype.type_code}, {dtype.bits}, {dtype.lanes}"
+            shapes += [f"shape_{i}[] = {{{_numbers(c.shape)}}}"]
+            shapes += [f"strides_{i}[] = {{{_numbers(_strides(c.shape))}}}"]
+            rows += [f"{{{c.offset}ull, {len(c.shape)}, {{{kind}}}, shape_{i}, strides_{i}}}"]
+        return "\n".join(
+            [
+                f"#define FUNCTION __tvm_ffi_{FUNCTION}",
+                f"#define COUNT {len(rows)}",
+                f"#define SIZE {self.size}ull",
+                f"#define END {{{_numbers(MARK + self.digest)}}}",
+                f"#define SHAPES static int64_t {', '.join(shapes)};",
+                f"#define CONSTANTS {', '.join(rows)}",
+                _TEXT.read_text(),
+            ]
+        )
+
+    def append(self, library: Path) -> None:
+        """Writes the constants behind a linked library."""
+        with library.open("r+b") as file:
+            start = -(-file.seek(0, os.SEEK_END) // _PAGE) * _PAGE
+            for constant in self.constants:
+                file.seek(start + constant.offset)
+                file.write(constant.octets.data)
+            file.seek(start + self.size)
+            file.write(MARK + self.digest + struct.pack("<Q", start))
+
+
+def set_apart(module: tvm.IRModule) -> tuple[tvm.IRModule, ApartConstants]:
+    """The module whose `main` asks FUNCTION for its large constants, and these.
+
+    Constants that `main` returns stay in it: who calls it may write to its results.
+    """
+    main, apart = module["main"], ApartConstants()
+    mutator = _Apart(apart)
+    body = mutator.visit_expr(main).body
+    if not apart.constants:
+        return module, apart
+    asked = relax.BindingBlock(mutator.bindings)
+    light = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    light.update_func(
+        light.get_global_var("main"),
+        relax.Function(
+            main.params, relax.SeqExpr([asked, *body.blocks], body.body), main.ret_ty,
+            main.is_pure, main.attrs,
+        ),
+    )  # fmt: skip
+    return light, apart
+
+
+@relax.expr_functor.mutator
+class _Apart(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces the large constants that functions are called with by variables."""
+
+    def __init__(self, apart: ApartConstants) -> None:
+        super().__init__()
+        self.apart = apart
+        self.bindings: list[relax.Binding] = []
+        self.variables: dict[int, relax.Var] = {}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if call.op != tvm.ir.Op.get("relax.call_tir"):
+            return call
+        function, arguments, *more = call.args
+        replaced = relax.Tuple([self._variable(a) for a in arguments.fields])
+        return relax.Call(call.op, [function, replaced, *more], call.attrs, call.ty_args, call.span)
+
+    def _variable(self, argument: relax.Expr) -> relax.Expr:
+        if not isinstance(argument, tvm.ir.GenericConst) or _bytes(argument.value) <= LARGE:
+            return argument
+        number = self.apart.number(argument.value)
+        if number not in self.variables:
+            asked = relax.call_pure_packed(FUNCTION, relax.prim_value(number), ty_args=argument.ty)
+            self.variables[number] = relax.Var(f"constant_{number}", argument.ty)
+            self.bindings.append(relax.VarBinding(self.variables[number], asked))
+        return self.variables[number]
+
+
+def _bytes(tensor: Any) -> int:
+    bits: int = tvm_ffi.dtype(str(tensor.dtype)).bits
+    return int(tensor.numel()) * max(bits, 8) // 8
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * extent)
+    return strides[::-1]
+
+
+def _numbers(values: Any) -> str:
+    return ", ".join(map(str, values))
