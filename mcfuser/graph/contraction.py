@@ -1,4 +1,4 @@
-"""Rewrites operators that are matrix products: einsums of two operands, patch convolutions."""
+"""Rewrites einsums of two operands that are matrix products."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 from onnx import helper, numpy_helper
-from tvm import relax
-from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
-
-from mcfuser.graph.dataflow import extents
-
-Matches = Mapping[DFPattern, relax.Expr]
 
 
 def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -98,35 +92,3 @@ def _plan(
     result = reshaped(result, [sizes[x] for x in order], f"{name}_apart")
     step("Transpose", [result], name, perm=[order.index(x) for x in out])
     return steps, constants
-
-
-def patches(function: relax.Function) -> relax.Function:
-    """The function with each convolution over patches (its stride is its kernel's size, and there
-    is no padding) replaced by a matrix product."""
-    x, weight = wildcard(), wildcard()
-    pattern = is_op("relax.nn.conv2d")(x, weight)
-
-    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
-        data, kernel = extents(matches[x]), extents(matches[weight])
-        if data is None or kernel is None or not _over_patches(call, data, kernel):
-            return call
-        (n, c, height, width), (o, _, kh, kw) = data, kernel
-        high, wide = height // kh, width // kw
-        cut = relax.op.reshape(matches[x], [n, c, high, kh, wide, kw])
-        rows = relax.op.permute_dims(cut, [0, 2, 4, 1, 3, 5])
-        left = relax.op.reshape(rows, [n, high * wide, c * kh * kw])
-        flat = relax.op.reshape(matches[weight], [o, c * kh * kw])
-        product = relax.op.matmul(left, relax.op.permute_dims(flat, [1, 0]))
-        channels = relax.op.permute_dims(product, [0, 2, 1])
-        return relax.op.reshape(channels, [n, o, high, wide])
-
-    return rewrite_call(pattern, rewriter, function)
-
-
-def _over_patches(call: relax.Call, data: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
-    attrs = call.attrs
-    layouts = (str(attrs.data_layout), str(attrs.kernel_layout)) == ("NCHW", "OIHW")
-    strides = [int(s) for s in attrs.strides]
-    plain = not any(int(p) for p in attrs.padding) and all(int(d) == 1 for d in attrs.dilation)
-    whole = all(n % k == 0 for n, k in zip(data[2:], kernel[2:], strict=True))
-    return layouts and plain and whole and int(attrs.groups) == 1 and strides == list(kernel[2:])

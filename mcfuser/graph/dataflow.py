@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +23,12 @@ ValueKind = Literal[
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
+_UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
     "relax.matmul": "product",
+    "relax.nn.conv1d": "product",
+    "relax.nn.conv2d": "product",
+    "relax.nn.conv3d": "product",
     "relax.nn.softmax": "softmax",
     "relax.nn.log_softmax": "softmax",
     "relax.nn.layer_norm": "norm",
@@ -32,6 +37,9 @@ _KINDS: Mapping[str, ValueKind] = {
     "relax.mean": "reduction",
     "relax.max": "reduction",
     "relax.min": "reduction",
+    **{
+        f"relax.nn.{kind}_pool{rank}d": "reduction" for kind in ("max", "avg") for rank in (1, 2, 3)
+    },
     "relax.concat": "concatenation",
 }
 
@@ -60,6 +68,17 @@ class Dataflow:
     @property
     def products(self) -> tuple[relax.Var, ...]:
         return tuple(v for v in self.order if self.kinds[v] == "product")
+
+    def name(self, v: relax.Var) -> str:
+        """The name of a value, for messages; of one that the importer has not named, that of the
+        value computed from it alone, if there is one."""
+        named = v
+        while _UNNAMED.fullmatch(named.name):
+            readers = self.readers.get(named, ())
+            if len(readers) != 1 or readers[0] not in self.values:
+                return str(v.name)
+            (named,) = readers
+        return str(named.name)
 
     def operator(self, v: relax.Var) -> str:
         """The name of the operator that computes a value, for messages."""

@@ -7,8 +7,9 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
-from mcfuser.graph.contraction import Matches, patches
+from mcfuser.graph.convolution import Matches, convolutions, transposed_convolutions
 from mcfuser.graph.dataflow import array, extents
+from mcfuser.graph.pooling import poolings
 
 
 def rewrite_idioms(module: tvm.IRModule) -> tvm.IRModule:
@@ -16,7 +17,7 @@ def rewrite_idioms(module: tvm.IRModule) -> tvm.IRModule:
     rewritten = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     for name, function in module.functions.items():
         if isinstance(function, relax.Function):
-            for rewrite in (_powers, _softmax, _layer_norm, patches):
+            for rewrite in _REWRITES:
                 function = rewrite(function)
             rewritten.update_func(name, function)
     return rewritten
@@ -106,3 +107,14 @@ def _row(value: relax.Expr, extent: int) -> relax.Expr | None:
     ):
         return None
     return relax.const(np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (extent,))))
+
+
+_REWRITES = (
+    _powers,
+    _softmax,
+    _layer_norm,
+    transposed_convolutions,
+    convolutions,
+    poolings,
+)
+"""In their order: a transposed convolution becomes a convolution, which is rewritten itself."""

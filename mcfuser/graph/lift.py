@@ -37,6 +37,7 @@ from mcfuser.graph.operand import FLOATS, axes_of, operand, shown_where
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
 from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.views import Along, Axes, Straddle, Unliftable, broadcast, forward
+from mcfuser.graph.window import lifted_convolution, lifted_pooling
 
 NAMES = {"left": "A", "right": "B", "first": "C", "outer": "D", "last": "E"}
 """The names of tensors by role, after the paper: the operands of the first product, its result, the
@@ -116,8 +117,10 @@ def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
 def _value(s: Attempt, v: relax.Var) -> ChainValue:
     kind, value = s.flow.kinds[v], s.flow.values[v]
     match kind:
-        case "product":
+        case "product" if value.op.name == "relax.matmul":
             return lifted_product(s, v, value)
+        case "product":
+            return lifted_convolution(s, v, value)
         case "view":
             seen = s.values[value.args[0]]
             return replace(seen, layout=forward(value, seen.layout, s.draft.sizes))
@@ -125,6 +128,8 @@ def _value(s: Attempt, v: relax.Var) -> ChainValue:
             return lifted_softmax(s, v, value)
         case "norm":
             return lifted_norm(s, v, value)
+        case "reduction" if "_pool" in value.op.name:
+            return lifted_pooling(s, v, value)
         case "reduction":
             return lifted_reduction(s, v, value)
         case "elementwise":

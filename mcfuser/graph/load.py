@@ -20,6 +20,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
 from mcfuser.graph.contraction import einsums
+from mcfuser.graph.convert import CONVERTERS
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
@@ -122,11 +123,19 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return super()._parse_array(tensor)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
-        value = super()._convert_operator(op_name, inputs, attrs, opset)
+        value = self._converted(op_name, inputs, attrs)
+        if value is None:
+            value = super()._convert_operator(op_name, inputs, attrs, opset)
         if self.node is None or self.node.op_type != op_name or not isinstance(value, relax.Call):
             return value
         name = re.sub(r"\W+", "_", self.node.name).strip("_")
         return self.bb.emit(value, name if name[:1].isalpha() else f"node_{name}")
+
+    def _converted(self, op_name: str, inputs: Any, attrs: Any) -> relax.Expr | None:
+        """The value of a node that is converted here (graph.convert), None of any other."""
+        convert = CONVERTERS.get(op_name)
+        made = None if convert is None else convert(self.bb, list(inputs), attrs)
+        return None if made is None else self.bb.normalize(made)
 
     def _parse_value_proto(self, value_proto: Any) -> Any:
         self.node = value_proto if isinstance(value_proto, onnx.NodeProto) else None

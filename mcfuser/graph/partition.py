@@ -98,21 +98,22 @@ def _fuse(chosen: Selection, region: Region) -> None:
         other = next(m for m in chosen.matches if taken in m.bindings)
         chosen.reasons.setdefault(
             region.first,
-            f"a chain with '{region.second.name}' would save {region.saved} bytes, "
+            f"a chain with '{chosen.flow.name(region.second)}' would save {region.saved} bytes, "
             f"but '{taken.name}' is in one that saves {other.saved}",
         )
         return
     if why := chosen.escapes(members[:-1], set(members)):
         chosen.reasons.setdefault(region.first, why)
         return
-    _take(chosen, members, region.saved, f"{region.first.name}_{region.second.name}")
+    name = f"{chosen.flow.name(region.first)}_{chosen.flow.name(region.second)}"
+    _take(chosen, members, region.saved, name)
 
 
 def _alone(chosen: Selection, v: relax.Var) -> None:
     if extents(v) is None or dtype(v) not in FLOATS:
         chosen.reasons[v] = f"its result is {dtype(v)}, and only float32 and float16 are fused"
         return
-    _take(chosen, (v,), 0, v.name)
+    _take(chosen, (v,), 0, chosen.flow.name(v))
 
 
 def _take(chosen: Selection, members: tuple[relax.Var, ...], saved: int, name: str) -> None:
@@ -156,21 +157,35 @@ def _lifted(chosen: Selection, members: tuple[relax.Var, ...]) -> Lifted:
 def _product(
     chosen: Selection, matches: Sequence[ChainMatch], v: relax.Var, limit: float
 ) -> ModelProduct:
-    left, right = chosen.flow.values[v].args
     chain = next((i for i, m in enumerate(matches) if v in m.bindings), None)
     fused = chain is not None and _count(chosen.flow, matches[chain]) > 1
     reason = None if fused else chosen.reasons.get(v) or _obstacle(chosen, v)
+    batch, rows, columns, depth, read = _extents(chosen.flow, v)
+    flops = 2 * batch * rows * columns * depth
+    moved = (2 * size(v) + read) * BYTES.get(dtype(v), 4)
+    phi = flops / moved
+    name = chosen.flow.name(v)
+    return ModelProduct(
+        name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason
+    )
+
+
+def _extents(flow: Dataflow, v: relax.Var) -> tuple[int, int, int, int, int]:
+    """A product's batch, rows, columns and depth, and the number of elements that it reads; of a
+    convolution, rows are the positions of its result, and depth is a window's extent."""
+    left, right = flow.values[v].args
     out = shape(v)
+    if flow.operator(v) != "matmul":
+        groups = int(flow.values[v].attrs.groups)
+        n, columns, *spatial = out
+        depth = math.prod(shape(right)[1:])
+        rows = math.prod(spatial)
+        return n * groups, rows, columns // groups, depth, size(left) + size(right)
     rows = shape(left)[-2] if len(shape(left)) > 1 else 1
     columns = shape(right)[-1] if len(shape(right)) > 1 else 1
     depth = shape(left)[-1]
     batch = math.prod(out) // (rows * columns)
-    flops = 2 * rows * columns * depth
-    moved = 2 * rows * columns + depth * (rows + columns)
-    phi = flops / (moved * BYTES.get(dtype(v), 4))
-    return ModelProduct(
-        v.name, batch, rows, columns, depth, dtype(v), phi, phi < limit, chain, reason
-    )
+    return batch, rows, columns, depth, batch * depth * (rows + columns)
 
 
 def _count(flow: Dataflow, match: ChainMatch) -> int:

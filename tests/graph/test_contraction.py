@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.catalogue import device_named
@@ -59,17 +58,3 @@ def test_an_einsum_of_two_is_a_product(words: str, count: int, tmp_path: Path) -
     shapes = [[SIZES[letter] for letter in a], [SIZES[letter] for letter in b]]
     found = products(model(node, shapes), tmp_path)
     assert found == count if count else found <= 1
-
-
-@pytest.mark.parametrize(
-    ("attributes", "count"),
-    [({}, 1), ({"strides": [2, 2]}, 0), ({"pads": [1, 1, 1, 1]}, 0), ({"dilations": [2, 2]}, 0)],
-)
-def test_a_convolution_over_patches_is_a_product(
-    attributes: dict, count: int, tmp_path: Path
-) -> None:
-    weight = np.random.default_rng(0).standard_normal((5, 3, 4, 4)).astype("float32")
-    weights = [numpy_helper.from_array(weight, "w")]
-    given = {"strides": [4, 4], **attributes}
-    node = helper.make_node("Conv", ["x", "w"], ["out"], **given)
-    assert products(model(node, [[2, 3, 16, 8]], weights), tmp_path) == count

@@ -35,6 +35,7 @@ THROUGH: dict[str, str] = {
     "graph/test_partition.py": "graph/idiom graph/regions graph/selection",
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
+    "graph/test_convolution.py": "graph/window",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",

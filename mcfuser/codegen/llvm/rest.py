@@ -9,6 +9,8 @@ import tvm
 from tvm import relax, s_tir, te, tirx, topi
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from mcfuser.codegen.llvm.pad import pad
+
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
 
 _LANES = 16  # partial sums of a reduction, so that a vector of them is added at once
@@ -24,6 +26,7 @@ def legalize() -> tvm.transform.Pass:
         "relax.tanh": _float32(lambda x, _: topi.fast_tanh(x)),
         "relax.nn.softmax": _float32(lambda x, call: topi.nn.fast_softmax(x, call.attrs.axis)),
         "relax.nn.gelu": _float32(lambda x, _: _gelu(x)),
+        "relax.nn.pad": _padded,
     })  # fmt: skip
 
 
@@ -33,11 +36,21 @@ def _float32(compute: Callable[[te.Tensor, relax.Call], te.Tensor]) -> Legalizat
     def apply(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         (x,) = call.args
         if str(x.ty.dtype) != "float32" or not isinstance(x.ty.shape, relax.ShapeExpr):
-            return call.op.get_attr("FLegalize")(builder, call)
+            return _own(builder, call)
         name = call.op.name.rpartition(".")[2]
         return builder.call_te(lambda t: compute(t, call), x, primfunc_name_hint=name)
 
     return apply
+
+
+def _padded(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    made = pad(builder, call)
+    return _own(builder, call) if made is None else made
+
+
+def _own(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's own legalization."""
+    return call.op.get_attr("FLegalize")(builder, call)
 
 
 def _gelu(x: te.Tensor) -> te.Tensor:

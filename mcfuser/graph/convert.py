@@ -1,0 +1,108 @@
+"""Converters of ONNX operators for which TVM's importer has no operators of Relax.
+
+TVM's own converters make loops of them, stack their operands, or take an operator that only its
+training passes know; what is written here is elementwise, or a reduction, like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+
+from mcfuser.graph.dataflow import array
+
+NodeInputs = Sequence[Any]
+NodeAttributes = Mapping[str, Any]
+Converter = Callable[[relax.BlockBuilder, NodeInputs, NodeAttributes], relax.Expr | None]
+"""Converts a node, given its inputs (None for one that is left out) and attributes; None where
+TVM's converter is to be used."""
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def clip(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """The larger of x and a lower bound, then the smaller of that and an upper one. Bounds are
+    inputs, or attributes before opset 11."""
+    x, *given = inputs
+    if str(x.ty.dtype) not in _FLOATS:
+        return None
+    bounds = [*given, None, None][:2]
+    if not given:
+        known = [attributes.get("min"), attributes.get("max")]
+        bounds = [None if n is None else relax.const(float(n), x.ty.dtype) for n in known]
+    numbers = [None if b is None else array(b) for b in bounds]
+    if any(b is not None and n is None for b, n in zip(bounds, numbers, strict=True)):
+        return None
+    for number, choose in zip(numbers, (relax.op.maximum, relax.op.minimum), strict=True):
+        if number is not None and not math.isnan(number.item()):
+            x = builder.normalize(choose(x, relax.const(number.item(), x.ty.dtype)))
+    return x
+
+
+def _chosen(choose: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:
+    def convert(
+        builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+    ) -> relax.Expr | None:
+        return functools.reduce(lambda a, b: builder.normalize(choose(a, b)), inputs)
+
+    return convert
+
+
+def prelu(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """x, multiplied by a slope where it is negative."""
+    x, slope = inputs
+    zero = relax.const(0, x.ty.dtype)
+    return relax.op.where(relax.op.less(x, zero), relax.op.multiply(x, slope), x)
+
+
+def batch_normalization(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """A product and a sum by channel, as nothing is trained."""
+    if attributes.get("training_mode", 0):
+        return None
+    x, scale, bias, mean, variance = inputs
+    if len({str(i.ty.dtype) for i in inputs}) > 1:
+        return None
+    epsilon = relax.const(float(attributes.get("epsilon", 1e-5)), x.ty.dtype)
+    deviation = builder.normalize(relax.op.sqrt(relax.op.add(variance, epsilon)))
+    factor = builder.emit(relax.op.divide(scale, deviation))
+    offset = builder.normalize(relax.op.subtract(bias, relax.op.multiply(mean, factor)))
+    by_channel = [-1] + [1] * (len(x.ty.shape) - 2)
+    scaled = relax.op.multiply(x, relax.op.reshape(factor, by_channel))
+    return relax.op.add(scaled, relax.op.reshape(offset, by_channel))
+
+
+def instance_normalization(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """Every channel, less its mean, over its deviation; then a product and a sum by channel."""
+    x, scale, bias = inputs
+    rank = len(x.ty.shape)
+    axes, by_channel = list(range(2, rank)), [-1] + [1] * (rank - 2)
+    epsilon = relax.const(float(attributes.get("epsilon", 1e-5)), x.ty.dtype)
+    centred = builder.emit(relax.op.subtract(x, relax.op.mean(x, axes, keepdims=True)))
+    square = relax.op.multiply(centred, centred)
+    variance = relax.op.add(relax.op.mean(square, axes, keepdims=True), epsilon)
+    normal = relax.op.divide(centred, relax.op.sqrt(variance))
+    scaled = relax.op.multiply(normal, relax.op.reshape(scale, by_channel))
+    return relax.op.add(scaled, relax.op.reshape(bias, by_channel))
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "BatchNormalization": batch_normalization,
+    "Clip": clip,
+    "InstanceNormalization": instance_normalization,
+    "Max": _chosen(relax.op.maximum),
+    "Min": _chosen(relax.op.minimum),
+    "PRelu": prelu,
+}
+"""By the operator's name."""

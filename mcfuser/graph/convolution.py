@@ -1,0 +1,220 @@
+"""Rewrites convolutions: matrix products where they are such, and padding apart from the others.
+
+A convolution over single positions or over patches is a matrix product. Any other one reads windows
+of its data, which `mcfuser.graph.window` lifts; zeros around the data are written beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
+
+from mcfuser.graph.dataflow import array, extents, shape
+
+Matches = Mapping[DFPattern, relax.Expr]
+_CONVOLVE = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
+_TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
+_RANKS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+_LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """The attributes of a convolution of data [n, groups * depth, ..] with weights
+    [groups * columns, depth, ..]; those of the spatial dimensions are in their order."""
+
+    groups: int
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    kernel: tuple[int, ...]
+
+    @property
+    def padded(self) -> bool:
+        return any(self.before) or any(self.after)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each position of the result is computed from the same position of the data."""
+        single = all(n == 1 for n in (*self.kernel, *self.strides, self.groups))
+        return single and not self.padded
+
+
+def convolution(call: relax.Call) -> Convolution | None:
+    """The attributes of a convolution; None where its extents are not fixed or its dimensions are
+    in another order than ONNX's."""
+    data, weight = (extents(a) for a in call.args)
+    if data is None or weight is None:
+        return None
+    attrs, rank = call.attrs, len(weight) - 2
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[rank]:
+        return None
+    if str(attrs.out_layout) not in ("", str(attrs.data_layout)):
+        return None
+    padding = tuple(int(p) for p in attrs.padding)
+    return Convolution(
+        int(attrs.groups),
+        tuple(int(s) for s in attrs.strides),
+        tuple(int(d) for d in attrs.dilation),
+        padding[:rank],
+        padding[rank:],
+        weight[2:],
+    )
+
+
+def convolutions(function: relax.Function) -> relax.Function:
+    """The function with every convolution written as what chains can have: a matrix product, or a
+    convolution of data that have their padding."""
+    for name in _RANKS:
+        x, weight = wildcard(), wildcard()
+        pattern = is_op(name)(x, weight)
+        function = rewrite_call(pattern, _written(x, weight), function)
+    return function
+
+
+def transposed_convolutions(function: relax.Function) -> relax.Function:
+    """The function with transposed convolutions written as products, where no two windows overlap,
+    or as convolutions of data with zeros between them; those in groups, or with weights that are
+    computed, stay as they are."""
+    for name in _TRANSPOSED:
+        x, weight = wildcard(), wildcard()
+        pattern = is_op(name)(x, weight)
+        function = rewrite_call(pattern, _untransposed(x, weight), function)
+    return function
+
+
+def _untransposed(x: DFPattern, weight: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
+    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
+        data, known, attrs = extents(matches[x]), array(matches[weight]), call.attrs
+        rank = 0 if known is None else known.ndim - 2
+        if data is None or known is None or int(attrs.groups) != 1:
+            return call
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != (
+            _LAYOUTS[rank][0], _LAYOUTS[rank][1].replace("OI", "IO")
+        ):  # fmt: skip
+            return call
+        strides = [int(s) for s in attrs.strides]
+        dilation = [int(d) for d in attrs.dilation]
+        padding = [int(p) for p in attrs.padding]
+        kernel, out = known.shape[2:], shape(call)
+        plain = not any(padding) and all(d == 1 for d in dilation)
+        if plain and strides == [*kernel] and not any(int(p) for p in attrs.output_padding):
+            return _side_by_side(matches[x], matches[weight], data, known.shape)
+        reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+        before = [r - p for r, p in zip(reach, padding[:rank], strict=True)]
+        wide = _spaced(matches[x], data, strides, before, [
+            e + r for e, r in zip(out[2:], reach, strict=True)
+        ])  # fmt: skip
+        turned = np.flip(known, tuple(range(2, 2 + rank))).swapaxes(0, 1)
+        constant = relax.const(np.ascontiguousarray(turned))
+        return _CONVOLVE[rank](wide, constant, dilation=dilation)
+
+    return rewriter
+
+
+def _side_by_side(
+    data: relax.Expr, weight: relax.Expr, given: tuple[int, ...], known: tuple[int, ...]
+) -> relax.Expr:
+    """Every position becomes a patch of the result: a product, and a transpose of its result."""
+    (n, c, *spatial), (_, o, *kernel), rank = given, known, len(given) - 2
+    matrix = relax.op.permute_dims(relax.op.reshape(weight, [c, o * math.prod(kernel)]), [1, 0])
+    columns = relax.op.reshape(data, [n, c, math.prod(spatial)])
+    patches = relax.op.reshape(relax.op.matmul(matrix, columns), [n, o, *kernel, *spatial])
+    order = [d for i in range(rank) for d in (2 + rank + i, 2 + i)]
+    apart = relax.op.permute_dims(patches, [0, 1, *order])
+    return relax.op.reshape(apart, [n, o, *(e * k for e, k in zip(spatial, kernel, strict=True))])
+
+
+def _spaced(
+    data: relax.Expr,
+    given: tuple[int, ...],
+    strides: Sequence[int],
+    before: Sequence[int],
+    total: Sequence[int],
+) -> relax.Expr:
+    """Data with zeros between neighbours, `before` zeros before them, of `total` extents in all; as
+    much as is negative is cut off."""
+    n, c, *spatial = given
+    pairs = [e for s in spatial for e in (s, 1)]
+    gaps = [e for s in strides for e in (0, 0, 0, s - 1)]
+    apart = relax.op.nn.pad(relax.op.reshape(data, [n, c, *pairs]), [0, 0, 0, 0, *gaps])
+    whole = [e * s for e, s in zip(spatial, strides, strict=True)]
+    value = relax.op.reshape(apart, [n, c, *whole])
+    first = [max(-b, 0) for b in before]
+    last = [min(w, t - b) for w, t, b in zip(whole, total, before, strict=True)]
+    axes = list(range(2, len(given)))
+    value = relax.op.strided_slice(value, axes, first, last)
+    width = [0, 0, 0, 0]
+    for b, t, end in zip(before, total, last, strict=True):
+        width += [max(b, 0), t - end - b]
+    return relax.op.nn.pad(value, width)
+
+
+def _written(x: DFPattern, weight: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
+    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
+        found = convolution(call)
+        if found is None:
+            return call
+        if found.pointwise:
+            return _pointwise(matches[x], matches[weight])
+        if _over_patches(found, shape(matches[x])):
+            return _patches(found, matches[x], matches[weight])
+        return _unpadded(call, found, matches[x], matches[weight])
+
+    return rewriter
+
+
+def _pointwise(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+    """Every position's channels, multiplied by the same matrix."""
+    n, c, *spatial = shape(data)
+    columns = relax.op.reshape(data, [n, c, math.prod(spatial)])
+    matrix = relax.op.reshape(weight, list(shape(weight)[:2]))
+    return relax.op.reshape(relax.op.matmul(matrix, columns), [n, shape(weight)[0], *spatial])
+
+
+def _over_patches(found: Convolution, data: tuple[int, ...]) -> bool:
+    """Whether the windows are patches: each stride is the window's extent, and nothing is left
+    over."""
+    whole = all(n % k == 0 for n, k in zip(data[2:], found.kernel, strict=True))
+    dense = all(d == 1 for d in found.dilation) and found.strides == found.kernel
+    return dense and whole and not found.padded and found.groups == 1
+
+
+def _patches(found: Convolution, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+    (n, c, *spatial), (o, *_) = shape(data), shape(weight)
+    rank, kernel = len(spatial), found.kernel
+    counts = [e // k for e, k in zip(spatial, kernel, strict=True)]
+    pairs = [e for pair in zip(counts, kernel, strict=True) for e in pair]
+    cut = relax.op.reshape(data, [n, c, *pairs])
+    outer, inner = ([2 + 2 * i + at for i in range(rank)] for at in (0, 1))
+    rows = relax.op.permute_dims(cut, [0, *outer, 1, *inner])
+    left = relax.op.reshape(rows, [n, math.prod(counts), c * math.prod(kernel)])
+    flat = relax.op.reshape(weight, [o, c * math.prod(kernel)])
+    product = relax.op.matmul(left, relax.op.permute_dims(flat, [1, 0]))
+    channels = relax.op.permute_dims(product, [0, 2, 1])
+    return relax.op.reshape(channels, [n, o, *counts])
+
+
+def _unpadded(
+    call: relax.Call, found: Convolution, data: relax.Expr, weight: relax.Expr
+) -> relax.Expr:
+    """The convolution of data with zeros around them."""
+    if not found.padded:
+        return call
+    width = [0, 0, 0, 0]
+    for before, after in zip(found.before, found.after, strict=True):
+        width += [before, after]
+    wide = relax.op.nn.pad(data, width)
+    return _CONVOLVE[len(found.kernel)](
+        wide,
+        weight,
+        strides=list(found.strides),
+        dilation=list(found.dilation),
+        groups=found.groups,
+    )

@@ -1,0 +1,68 @@
+"""Operators that TVM's importer makes opaque are elementwise here, and compute what ONNX says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mcfuser.graph.dataflow import dataflow
+from mcfuser.graph.load import load
+from tests.support.computed_naively import agreed
+from tests.support.nets import Net
+
+Build = Callable[[Net, str], str]
+
+
+def channels(n: Net, low: float, high: float) -> str:
+    return n.const(n.random.uniform(low, high, 8))
+
+
+NODES: dict[str, Build] = {
+    "bounds on both sides": lambda n, x: n.op("Clip", x, n.const(-0.5), n.const(0.25)),
+    "a lower bound": lambda n, x: n.op("Clip", x, n.const(0.5)),
+    "an upper bound": lambda n, x: n.op("Clip", x, "", n.const(0.5)),
+    "no bound": lambda n, x: n.op("Clip", x),
+    "a bound that is no number": lambda n, x: n.op("Clip", x, n.const(np.nan), n.const(0.5)),
+    "three maxima": lambda n, x: n.op("Max", x, n.const(0.1), n.op("Neg", x)),
+    "minimum": lambda n, x: n.op("Min", x, n.weight(8, 1, 1)),
+    "slopes": lambda n, x: n.op("PRelu", x, n.weight(8, 1, 1)),
+    "batch": lambda n, x: n.op(
+        "BatchNormalization", x, channels(n, -1, 1), channels(n, -1, 1), channels(n, -1, 1),
+        channels(n, 0.5, 2), epsilon=1e-3,
+    ),
+    "instance": lambda n, x: n.op(
+        "InstanceNormalization", x, channels(n, -1, 1), channels(n, -1, 1), epsilon=1e-3
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NODES)
+def test_it_computes_what_onnxruntime_does(case: str, tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", 2, 8, 12, 11)
+    agreed(net.model(net.op("Add", NODES[case](net, x), x)), tmp_path)
+
+
+@pytest.mark.parametrize("case", NODES)
+def test_nothing_of_it_is_opaque(case: str) -> None:
+    net = Net()
+    x = net.input("x", 2, 8, 12, 11)
+    model = net.model(net.op("Add", NODES[case](net, x), x))
+    flow = dataflow(load(model.SerializeToString(), {}).module["main"])
+    assert "other" not in set(flow.kinds.values())
+
+
+def test_bounds_that_are_attributes_are_those_of_old_opsets(tmp_path: Path) -> None:
+    net = Net(opset=10)
+    x = net.input("x", 2, 8, 12, 11)
+    agreed(net.model(net.op("Abs", net.op("Clip", x, min=-0.5, max=0.25))), tmp_path)
+
+
+def test_bounds_that_are_computed_are_tvm_s(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", 4, 5)
+    low = net.op("ReduceMin", net.input("y", 3), keepdims=0)
+    agreed(net.model(net.op("Clip", x, low)), tmp_path)

@@ -1,0 +1,40 @@
+"""Models whose chains are computed by plain loops: what partitioning and lifting make of a model,
+without a search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from mcfuser.graph.assemble import Installed, Replacement, install
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import Partition, partition
+from tests.support.lifted import computed
+from tests.support.naive import primfunc
+
+
+def agreed(model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5) -> Partition:
+    """The chains of a model; asserts that the model with plain kernels in their places computes
+    what onnxruntime does."""
+    loaded = load(model.SerializeToString(), {})
+    parted = partition(loaded.module, 1e12, 1e11)
+    replacements = []
+    for i, match in enumerate(parted.matches):
+        kernel = Installed(f"chain_{i}", match.chain, primfunc(match.chain, match.shapes))
+        replacements.append(Replacement(match, (kernel,)))
+    random = np.random.default_rng(0)
+    given = {p.name: random.standard_normal(p.shape).astype(p.dtype) for p in loaded.inputs}
+    found = computed(install(loaded.module, replacements), [*given.values()], folder)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    for a, b in zip(found, session.run(None, given), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        scale = max(float(np.abs(b).max()), 1e-30)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale)
+    return parted
