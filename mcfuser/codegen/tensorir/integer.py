@@ -48,7 +48,7 @@ def rest(a: str, unit: int | str) -> str:
 
 def covered(a: str, unit: int) -> str:
     """How many units cover a number."""
-    return divided(_sum(a, unit - 1), unit)
+    return divided(plus_known(a, unit - 1), unit)
 
 
 def smaller(a: str, b: str) -> str:
@@ -67,7 +67,8 @@ def shape(extents: Iterable[str]) -> str:
     return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
-def _sum(a: str, b: int) -> str:
+def plus_known(a: str, b: int) -> str:
+    """A sum with a number."""
     x = _known(a)
     return str(x + b) if x is not None else plus(a, str(b))
 

@@ -79,7 +79,16 @@ def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
         for o in operands.values()
         if tensors[o.right] in chain.inputs
     }
+    once = {o.right for o in operands.values() if _once(o) and right.get(o.right) == "panels"}
+    operands = {tile: o for tile, o in operands.items() if o.right not in once}
+    right = {tile: kind for tile, kind in right.items() if tile not in once}
     return Products(operands, right, _units(operands))
+
+
+def _once(o: Operands) -> bool:
+    """Whether each element of the right operand is used once, as in a depthwise convolution: to
+    put it in panels costs more than the product, which is a reduction like any other."""
+    return o.row is None and not o.roles.rows
 
 
 def _computes(schedule: Schedule) -> Iterator[Compute]:

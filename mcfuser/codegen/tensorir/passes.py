@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from mcfuser.chain import WHOLE, lowest
 from mcfuser.codegen.tensorir.integer import plus, times
@@ -18,6 +20,9 @@ from mcfuser.space.statement import (
     StorePartial,
     plain_index,
 )
+
+WINDOW = 64
+"""The largest number of elements that are reduced one after the other into a register."""
 
 
 def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
@@ -124,7 +129,10 @@ def reduction(w: Writer, s: Compute) -> None:
         number = int(identity) if dtype in WHOLE else identity
         body = Call("select", (s.domain, body, Const(number)))
     last = _contiguous(w, body)
-    if last in s.operator.over and dtype not in WHOLE:
+    across = last in s.operator.over and dtype not in WHOLE
+    if s.operator.axes and w.held(s.buffer) == "float32" and _few(w, s, last if across else None):
+        _windowed(w, s, body)
+    elif across:
         _across(w, s, body, identity, last)
     else:
         _along(w, s, body)
@@ -182,6 +190,54 @@ def _along(w: Writer, s: Compute, body: Expr) -> None:
             w.lanes(o.axes[-1], write)
         else:
             write({}, "0")
+
+
+def _few(w: Writer, s: Compute, contiguous: str | None) -> bool:
+    """Whether so few elements are reduced, as in a window, that they are best read at once; and
+    too few along a `contiguous` axis to fill a vector."""
+    counts = {a: w.count(a) for a in s.operator.over}
+    if not all(n.isdigit() for n in counts.values()):
+        return False
+    row = int(counts[contiguous]) if contiguous is not None else 0
+    return math.prod(map(int, counts.values())) <= WINDOW and row < w.lowering.lanes
+
+
+def _windowed(w: Writer, s: Compute, body: Expr) -> None:
+    """Lanes are separate results, which stay in a register while the window is reduced."""
+    o, last = s.operator, s.operator.axes[-1]
+    stepped = _stepped(w, body, last)
+    with w.over(o.axes[:-1]) as outer:
+        for first, trips, width in w.vectors(w.count(last)):
+            with w.nest([(f"{last}_v", trips)]) as (v,):
+                start = plus(first, times(v, width))
+                at = {**outer, last: plus(start, "l") if width > 1 else start}
+                lane = "l" if width > 1 else "0"
+                place = w.element(read(s.buffer, *o.axes), at)
+                with _lane_loop(w, width):
+                    w.put(f"lane[{lane}] = {place}")
+                with w.over(o.over) as inside:
+                    here = {**at, **inside}
+                    known = w.invariant(body, last, here)
+                    with _lane_loop(w, width, stepped):
+                        value = w.scalar(here, known).text(body)
+                        w.put(f"lane[{lane}] = {_reduced(o.reduce, f'lane[{lane}]', value)}")
+                with _lane_loop(w, width):
+                    w.put(f"{place} = lane[{lane}]")
+
+
+def _lane_loop(w: Writer, width: int, stepped: bool = False) -> AbstractContextManager[None]:
+    return w.vector("l", width, stepped) if width > 1 else nullcontext()
+
+
+def _stepped(w: Writer, body: Expr, last: str) -> bool:
+    """Whether neighbours along an axis are apart in the memory of an input that is read."""
+    for r in reads(body):
+        tensor = w.schedule.buffer(r.tensor).tensor
+        if tensor in w.schedule.chain.inputs:
+            for index, stride in zip(r.indices, w.strides(tensor), strict=True):
+                if any(a == last and times(str(c), stride) != "1" for a, c in index.terms):
+                    return True
+    return False
 
 
 def _reduced(reduce: str, a: str, b: str) -> str:

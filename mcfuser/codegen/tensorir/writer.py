@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from itertools import count as numbers
 
 from mcfuser.chain import WHOLE, Bounds
-from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest, smaller, times
+from mcfuser.codegen.tensorir.integer import (
+    covered,
+    divided,
+    minus,
+    plus,
+    plus_known,
+    rest,
+    smaller,
+    times,
+)
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.scalar import Scalar, Typed, computed_in
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
@@ -21,6 +30,8 @@ At = Mapping[str, str]
 
 PARTS = "/"
 """The suffix of a tile's name that stands for the partial result of the current part."""
+NARROWEST = 4
+"""Lanes of the narrowest vectors."""
 SLOTS = 8
 """Values that a pass may compute once before its innermost loop."""
 _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
@@ -77,25 +88,42 @@ class Writer:
             yield dict(zip(names, variables, strict=True))
 
     @contextmanager
-    def vector(self, name: str, width: int) -> Iterator[None]:
-        with self.block(f"for {name} in T.vectorized({width}):"):
+    def vector(self, name: str, width: int, stepped: bool = False) -> Iterator[None]:
+        """A loop over the lanes of a vector. Where it is `stepped`, elements that are read are not
+        neighbours: LLVM makes shuffles of single loads, TVM would not."""
+        with self.block(f"for {name} in T.{'unroll' if stepped else 'vectorized'}({width}):"):
             yield
 
     def lanes(self, a: str, write: Callable[[At, str], None]) -> None:
         """Calls `write` with the axis' position and the lane: under a vector loop, and again under
-        a scalar one for the positions that fill no vector."""
-        count, width = self.count(a), self.lowering.lanes
-        if count == "1":
-            write({a: "0"}, "0")
-            return
-        full, left = (divided(count, width), rest(count, width))
+        narrower ones and a scalar one for the positions that fill no vector."""
+        for first, trips, width in self.vectors(self.count(a)):
+            if trips == "1" and width == 1:
+                write({a: first}, "0")
+            elif width == 1:
+                with self.block(f"for {a}_r in range({trips}):"):
+                    write({a: plus(first, f"{a}_r")}, f"{a}_r")
+            elif first == "0":
+                with self.block(f"for {a}_v in range({trips}):"), self.vector(f"{a}_l", width):
+                    write({a: f"{a}_v * {width} + {a}_l"}, f"{a}_l")
+            else:
+                with self.vector(f"{a}_l", width):
+                    write({a: plus(first, f"{a}_l")}, f"{a}_l")
+
+    def vectors(self, count: str) -> Iterator[tuple[str, str, int]]:
+        """How vectors cover a number of positions: the first position, the number of vectors and
+        their width, for each width. What is left of a known number takes ever narrower ones."""
+        width = self.lowering.lanes
+        full, left = divided(count, width), rest(count, width)
         if full != "0":
-            with self.block(f"for {a}_v in range({full}):"), self.vector(f"{a}_l", width):
-                write({a: f"{a}_v * {width} + {a}_l"}, f"{a}_l")
+            yield "0", full, width
+        base = times(full, width)
+        while left.isdigit() and (width := width // 2) >= NARROWEST:
+            if int(left) >= width:
+                yield base, "1", width
+                base, left = plus_known(base, width), str(int(left) - width)
         if left != "0":
-            base = times(full, width)
-            with self.block(f"for {a}_r in range({left}):"):
-                write({a: plus(base, f"{a}_r")}, f"{a}_r")
+            yield base, left, 1
 
     # --- positions
 

@@ -264,6 +264,55 @@ def test_views_are_read_and_written_where_they_lie() -> None:
     assert error(found, evaluate(chain, known)) < 1e-6
 
 
+def windows(step: int, columns: int) -> Chain:
+    """A depthwise convolution over windows of 3 x 3, `step` apart in each row."""
+    row = step * (columns - 1) + 3
+    return from_json({
+        "axes": {"b": 4, "m": 5, "i": columns, "k": 3, "s": 3},
+        "tensors": {
+            "A": {"shape": ["b", "m", "i", "k", "s"], "strides": [7 * row, row, step, row, 1]},
+            "B": {"shape": ["b", "k", "s"], "constant": True},
+        },
+        "operators": [
+            "C[b, m, i] = sum[k, s] A[b, m, i, k, s] * B[b, k, s]",
+            "E[b, m, i] = max(C[b, m, i], 0.0)",
+        ],
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("columns", [1, 7, 14, 28, 33])
+def test_windows_are_reduced_in_registers_whatever_their_step(step: int, columns: int) -> None:
+    chain = windows(step, columns)
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    schedule = schedules(chain, parse("miks"), {"m": 2, "i": columns, "k": 3, "s": 3})
+    text = generate(schedule, "kernel", WIDE).text
+    assert "panels" not in text, "every element is used once"
+    assert ("T.unroll" in text) == (step > 1 and columns >= 4), "vectors of what lies apart"
+    assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
+
+
+def test_what_fills_no_vector_is_in_narrower_ones() -> None:
+    schedule = schedules(windows(1, 31), parse("miks"), {"m": 5, "i": 31, "k": 3, "s": 3})
+    lines = generate(schedule, "kernel", WIDE).text.splitlines()
+    stored = [i for i, line in enumerate(lines) if "E_flat[" in line and "=" in line]
+    heads = [lines[i - 1].split("in ")[1] for i in stored]
+    assert heads == ["T.vectorized(16):", "T.vectorized(8):", "T.vectorized(4):", "range(3):"]
+
+
+def test_a_window_s_row_that_fills_vectors_is_read_along_itself() -> None:
+    document = {
+        "axes": {"m": 8, "n": 32},
+        "tensors": {"X": {"shape": ["m", "n"]}},
+        "operators": ["M[m] = max[n] X[m, n]"],
+    }
+    schedule = schedules(from_json(document), parse("mn"), {"m": 8, "n": 32})
+    assert "lane[l] = lane[l] + lane[l + 8]" not in generate(schedule, "kernel", WIDE).text
+    assert "T.max(lane[l], lane[l + 8])" in generate(schedule, "kernel", WIDE).text
+
+
 def test_half_precision_is_stored_and_accumulated_wide() -> None:
     chain = attention(2, 32, 32, 16, 16, "float16")
     inputs = {n: a.astype("float16") for n, a in random_inputs(chain, 0).items()}
@@ -344,6 +393,7 @@ CASES = {
     "attention_causal": (
         build("causal", {"b": 2, "m": 64, "n": 64, "k": 32, "h": 32}), "mh.nk", SMALL, 1,
     ),
+    "depthwise": (windows(2, 21), "miks", {"m": 5, "i": 21, "k": 3, "s": 3}, 1),
     "gemm_run_time": (
         at_run_time(gemm(2, 64, 64, 32, 32), {"b": Bounds(1, 8), "n": Bounds(1, 100)}),
         "mh.nk", SMALL, 2,

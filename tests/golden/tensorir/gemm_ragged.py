@@ -68,5 +68,4 @@ def kernel(A_arg: T.Buffer((1600,), "float32"), B_arg: T.Buffer((3080,), "float3
                 for h_v in range(2):
                     for h_l in T.vectorized(16):
                         E_flat[b_t * 1320 + (m_t * 16 + m_i) * 33 + h_v * 16 + h_l] = E_tile[0, m_i, h_v * 16 + h_l]
-                for h_r in range(1):
-                    E_flat[b_t * 1320 + (m_t * 16 + m_i) * 33 + 32 + h_r] = E_tile[0, m_i, 32 + h_r]
+                E_flat[b_t * 1320 + (m_t * 16 + m_i) * 33 + 32] = E_tile[0, m_i, 32]
