@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, pairwise, permutations
 
-from mcfuser.chain import Chain, batch_axes
+from mcfuser.chain import Chain, batch_axes, sources
 from mcfuser.errors import ChainError
+from mcfuser.expr import axes
 
 _TOKEN = re.compile(r"[a-z][0-9]*|[(),.]")
+
+FEW = 5
+"""Loops of which all orders are in a space; of more there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,31 @@ def _flat(operators: tuple[tuple[str, ...], ...], loops: tuple[str, ...]) -> tup
 
 
 def tilings(chain: Chain) -> tuple[Expression, ...]:
-    """Deep and flat tiling expressions (MCFuser section III-A): 24 + 2 for the GEMM chain."""
-    return deep(chain) + flat(chain)
+    """Deep and flat tiling expressions (MCFuser section III-A): 24 + 2 for the GEMM chain.
+
+    Of more than FEW loops, interchangeable ones are in the order of the chain's axes.
+    """
+    every = deep(chain) + flat(chain)
+    if len(loop_axes(chain)) <= FEW:
+        return every
+    rows = interchangeable(chain)
+    return tuple(e for e in every if all(_ordered(e, row) for row in rows))
+
+
+def interchangeable(chain: Chain) -> tuple[tuple[str, ...], ...]:
+    """The loops of each kind of which there are several: those that the same operators keep, the
+    same ones reduce, and the same reads have. The positions of a convolution's windows are such."""
+    kinds: dict[object, list[str]] = {}
+    for a in loop_axes(chain):
+        kept = tuple(a in o.axes for o in chain.operators)
+        reduced = tuple(a in o.over for o in chain.operators)
+        indexed = tuple(a in axes(r) for o in chain.operators for r in sources(o))
+        kinds.setdefault((kept, reduced, indexed), []).append(a)
+    return tuple(tuple(row) for row in kinds.values() if len(row) > 1)
+
+
+def _ordered(e: Expression, row: Sequence[str]) -> bool:
+    return [a for a in e.axes if a in row] == [*row]
 
 
 def _tilings(operators: Sequence[Sequence[str]], loops: Sequence[str]) -> Iterator[Expression]:

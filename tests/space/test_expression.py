@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import Operator, attention, from_json, gemm, to_json
+from mcfuser.chain import Chain, Operator, attention, from_json, gemm, to_json
 from mcfuser.errors import ChainError
 from mcfuser.space.expression import (
     Expression,
@@ -18,6 +18,7 @@ from mcfuser.space.expression import (
     bindable,
     deep,
     flat,
+    interchangeable,
     loop_axes,
     parse,
     rename,
@@ -224,3 +225,34 @@ def test_renaming_keeps_the_tree(e: Expression, letters) -> None:
     assert other.axes == tuple(names[a] for a in e.axes)
     assert (other.bound, other.deep) == (e.bound, e.deep)
     assert rename(other, {v: k for k, v in names.items()}) == e
+
+
+def convolution(**extents: int) -> Chain:
+    return from_json({
+        "axes": {"m": 5, "i": 5, "n": 16, "k": 8, "s": 3, "t": 3} | extents,
+        "tensors": {"A": {"shape": ["k", "m", "i", "s", "t"], "strides": [49, 7, 1, 7, 1]},
+                    "B": {"shape": ["k", "s", "t", "n"]}},
+        "operators": ["C[m, i, n] = sum[k, s, t] A[k, m, i, s, t] * B[k, s, t, n]"],
+    })  # fmt: skip
+
+
+def test_positions_and_windows_of_a_convolution_are_interchangeable_loops() -> None:
+    assert set(interchangeable(convolution())) == {("m", "i"), ("k", "s", "t")}
+    assert interchangeable(gemm(1, 64, 64, 32, 32)) == ()
+
+
+def test_of_many_loops_interchangeable_ones_keep_their_order() -> None:
+    found = tilings(convolution())
+    assert len(found) == 720 // 2 // 6
+    for e in found:
+        assert e.loops.index("m") < e.loops.index("i")
+        assert e.loops.index("k") < e.loops.index("s") < e.loops.index("t")
+
+
+def test_of_few_loops_all_orders_are_there() -> None:
+    chain = from_json({
+        "axes": {"m": 5, "i": 5, "n": 16, "k": 8},
+        "tensors": {"A": {"shape": ["k", "m", "i"]}, "B": {"shape": ["k", "n"]}},
+        "operators": ["C[m, i, n] = sum[k] A[k, m, i] * B[k, n]"],
+    })  # fmt: skip
+    assert interchangeable(chain) == (("m", "i"),) and len(tilings(chain)) == 24
