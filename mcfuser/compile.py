@@ -96,9 +96,9 @@ class _Run:
         )
 
     def predict(self, chain: Chain) -> float:
-        """The seconds that the model predicts for a chain's best candidate; infinity where tuning
-        has ended."""
-        if time.monotonic() >= self.deadline:
+        """The seconds that the model predicts for a chain's best candidate; infinity where no time
+        is left to choose by it."""
+        if time.monotonic() >= self.deadline + CHOOSING:
             return math.inf
         backend = self.worker.backend
         return expected(chain, self.device, self.options, backend, self.measured)
@@ -184,10 +184,11 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
     distinct = {match.chain.key: match.chain for match in matches}
     run.chains = len(distinct)
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
-    run.searches = sum(1 + n if n > 1 else 1 for n in alone)
-    run.share = run.options.timeout / max(1, run.searches)
+    searches = [1 + n if n > 1 else 1 for n in alone]
+    run.share = run.options.timeout / max(1, sum(searches))
     decisions = {}
     for run.at, (key, chain) in enumerate(distinct.items()):
+        run.searches = sum(searches[run.at :])
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain)
         )

@@ -1,6 +1,7 @@
 """The cover of a chain: how many kernels compute it, and which operators each of them has.
 
-The whole chain is tuned first, as one kernel. The unfused cut, with a kernel for each product and
+The whole chain is tuned first, as one kernel, unless the model expects far more of its time than of
+the unfused cut's. The unfused cut, with a kernel for each product and
 its epilogue, is tuned unless its pieces are known to take longer: either their lower bound is above
 the fused time, or the pieces tuned so far already take longer. Of the cuts between these two, the
 one that is predicted best is tuned where the model expects it to beat what was measured. Then all
@@ -25,6 +26,9 @@ from mcfuser.tune.tuned import NoCandidate, Tuned
 
 SURE = 1.1
 """A cover is given up once some of its pieces take this multiple of the best time so far."""
+FAR = 3.0
+"""A whole chain is not tuned where it is predicted to take this multiple of the unfused cut's
+time."""
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
 
@@ -124,7 +128,14 @@ def decide(
 ) -> Decision:
     """Tunes the covers of a chain that may win, compares them, and chooses one."""
     unfused_at, reasons = unfused_cut(chain), list[str]()
-    fused = _tuned_cover(chain, (len(chain.operators),), search, math.inf, reasons)
+    whole = (len(chain.operators),)
+    far = _far(chain, unfused_at, predict)
+    if far is not None:
+        reasons.append(far)
+        apart = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
+        if apart is not None:
+            return _without_whole(chain, apart, search, predict, compare, reasons)
+    fused = _tuned_cover(chain, whole, search, math.inf, reasons)
     if len(unfused_at) == 1:
         kind = "one product with its epilogue" if products(chain) else "no product, one kernel"
         reason = f"left to TVM: {reasons[0]}" if fused is None else kind
@@ -147,6 +158,38 @@ def decide(
     if len(covers) == 1:
         return Decision(unfused_at, covers[0], tuple(covers), (), "; ".join(reasons))
     return _fastest(unfused_at, tuple(covers), compare([c.pairs for c in covers]))
+
+
+def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
+    """Why the whole chain need not be tuned: the model expects far more of its time than of the
+    unfused cut's. None where it does not."""
+    if len(unfused_at) == 1:
+        return None
+    whole = predict(chain)
+    if not math.isfinite(whole):
+        return None
+    apart = sum(predict(piece) for piece in pieces(chain, unfused_at))
+    if whole <= FAR * apart:
+        return None
+    return f"fused is predicted to take {whole / apart:.1f}x the time of {len(unfused_at)} kernels"
+
+
+def _without_whole(
+    chain: Chain,
+    unfused: Cover,
+    search: TunePiece,
+    predict: PredictSeconds,
+    compare: CompareCovers,
+    reasons: list[str],
+) -> Decision:
+    """The decision between the unfused cover and the intermediate one that may beat it."""
+    covers = [unfused]
+    if (predicted := _predicted_best(chain, covers, predict)) is not None:
+        between = _tuned_cover(chain, predicted, search, unfused.seconds * SURE, reasons)
+        covers = covers if between is None else [between, unfused]
+    if len(covers) == 1:
+        return Decision(unfused.cut, unfused, (unfused,), (), "; ".join(reasons))
+    return _fastest(unfused.cut, tuple(covers), compare([c.pairs for c in covers]))
 
 
 def _tuned_cover(

@@ -10,7 +10,7 @@ import pytest
 from mcfuser.chain import Chain, attention, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
-from mcfuser.tune.cover import Decision, decide
+from mcfuser.tune.cover import FAR, Decision, decide
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -228,3 +228,31 @@ def test_a_cover_that_cannot_be_timed_with_the_others_is_not_kept() -> None:
     assert made.fused_seconds is None
     made = Bench(PARTS | WHOLE, together=[float("inf"), float("inf")]).decide(SMALL)
     assert made.reason == "none of them could be timed with the others"
+
+
+def test_a_whole_chain_that_is_expected_to_take_far_longer_is_not_tuned() -> None:
+    far = (1 + 1e-6) * FAR * sum(PARTS.values())
+    bench = Bench(PARTS | WHOLE, expected={(7, "O"): far})
+    made = bench.decide(SMALL)
+    assert pieces(SMALL) not in bench.asked and made.fused is None
+    assert made.kept is not None and made.kept.cut == unfused_cut(SMALL)
+    assert made.reason == "fused is predicted to take 3.0x the time of 3 kernels"
+    near = Bench(PARTS | WHOLE, expected={(7, "O"): far / (1 + 1e-5)})
+    near.decide(SMALL)
+    assert near.asked[0] == pieces(SMALL)
+
+
+def test_a_whole_chain_is_tuned_where_a_piece_of_it_has_no_kernel() -> None:
+    parts = {k: v for k, v in PARTS.items() if k != (4, "P")}
+    bench = Bench(parts | WHOLE, expected={(7, "O"): 1.0, (4, "P"): 1e-6})
+    made = bench.decide(SMALL)
+    assert bench.asked[-1] == pieces(SMALL)
+    assert made.kept is not None and made.kept.cut == (7,)
+
+
+def test_without_the_whole_an_intermediate_cut_may_still_win() -> None:
+    middle = {(2, "X"): 1e-6, (5, "O"): 3e-6}
+    bench = Bench(PARTS | middle, expected={(7, "O"): 1.0})
+    made = bench.decide(SMALL)
+    assert pieces(SMALL) not in bench.asked and bench.compared == [2, 3]
+    assert made.kept is not None and made.kept.cut == (2, 5)
