@@ -136,6 +136,8 @@ def decide(
         if apart is not None:
             return _without_whole(chain, apart, search, predict, compare, reasons)
     fused = _tuned_cover(chain, whole, search, math.inf, reasons)
+    if far is not None and fused is not None:
+        return Decision(unfused_at, fused, (fused,), (), "; ".join(reasons[1:]))
     if len(unfused_at) == 1:
         kind = "one product with its epilogue" if products(chain) else "no product, one kernel"
         reason = f"left to TVM: {reasons[0]}" if fused is None else kind
