@@ -11,6 +11,9 @@ _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.
 _SHORT = re.compile(r"bad_alloc|MemoryError|[Mm]emory allocation|[Oo]ut of memory|allocate memory")
 """Messages of libraries that end the process because they get no more memory."""
 
+_ERROR = re.compile(r"\b(catastrophic |fatal )?error\b( [#\w-]+)?:")
+"""What a compiler of C writes before the words of an error."""
+
 Why = Literal["memory", "processor", "time", "death"]
 
 
@@ -46,6 +49,13 @@ class Death:
         """The last line of `words` that says anything: compilers end their logs with a NUL."""
         lines = (line.strip(" \t\0") for line in reversed(self.words.splitlines()))
         return next((line for line in lines if line), "")
+
+    @property
+    def telling(self) -> str:
+        """The first line of `words` that a compiler marks as an error, else the last one: after
+        its errors a compiler says that it ends."""
+        lines = (line.strip(" \t\0") for line in self.words.splitlines())
+        return next((line for line in lines if _ERROR.search(line)), self.last)
 
     @property
     def fault(self) -> bool:

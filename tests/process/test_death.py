@@ -31,3 +31,11 @@ def test_what_it_lacked() -> None:
     short = "terminate called after throwing an instance of 'std::bad_alloc'"
     assert death_of(-signal.SIGABRT, short, limited=True).why == "memory"
     assert death_of(-signal.SIGABRT, short, limited=False).why == "death"
+
+
+def test_a_compiler_s_error_tells_more_than_its_last_line() -> None:
+    words = 'mma.h(55): catastrophic error: cannot open source file "x.h"\n\nCompilation ended.\n\0'
+    assert Death("death", 1, words).telling.endswith('cannot open source file "x.h"')
+    assert Death("death", 1, "k.cu(3): error: a\nk.cu(9): error: b\n").telling.endswith(": a")
+    assert Death("death", 1, "k.cu(3): error #20-D: a\nlast").telling.endswith(": a")
+    assert Death("death", 1, "ValueError: no error here\n").telling == "ValueError: no error here"

@@ -177,7 +177,7 @@ def build(module: tvm.IRModule, device: Device, kernels: Sequence[CubinKernel]) 
             LONGEST,
         )
         if death is not None:
-            why = f"it took longer than {LONGEST:g} s" if death.why == "time" else death.last
+            why = f"it took longer than {LONGEST:g} s" if death.why == "time" else death.telling
             raise DeviceError(
                 f"the module for device '{device.name}' cannot be built: {why or death.manner}"
             )
