@@ -185,14 +185,3 @@ def test_the_launcher_takes_physical_shapes(compiled: tuple[TritonSource, Binary
     assert f"T.int64(0), T.int64(0), {launch})" in words
     without = cuda_module.launcher(source, replace(binary, shared=0), PHYSICAL)
     assert f"128, {source.grid[0]}, 1, 1)" in without.script()
-
-
-@gpu
-def test_a_product_of_halves_that_is_left_to_tvm_finds_its_headers() -> None:
-    x, w = (relax.Var(n, relax.TensorType((256, 256), "float16")) for n in "xw")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.matmul(x, w))
-        builder.emit_func_output(out)
-    assert cuda_module.build(builder.get(), device_named("nvidia/h200"), []).startswith(b"\x7fELF")
