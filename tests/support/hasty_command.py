@@ -1,0 +1,21 @@
+"""The command with few rounds of timing: `python -m tests.support.hasty_command run ..`."""
+
+from __future__ import annotations
+
+import sys
+
+from mcfuser.cli.command import main as command
+from mcfuser_service import compilation
+
+
+def main() -> None:
+    compilation._MODULE = "tests.support.hasty_compile"
+    if sys.argv[1] in ("run", "tune"):
+        from tests.support.hasty import hasten
+
+        hasten()
+    command()
+
+
+if __name__ == "__main__":
+    main()
