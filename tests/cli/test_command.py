@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from mcfuser_db import Storage
-from tests.support.paths import FIXTURES
+from tests.support.paths import FIXTURES, ROOT
 
 
 def mcfuser(*words: str, data: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mcfuser.cli", *words],
+        [sys.executable, "-m", "tests.support.hasty_command", *words],
         capture_output=True, text=True, env={**os.environ, "MCFUSER_DATA": str(data)}, check=False,
+        cwd=ROOT,
     )  # fmt: skip
 
 

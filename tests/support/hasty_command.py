@@ -14,6 +14,10 @@ def main() -> None:
         from tests.support.hasty import hasten
 
         hasten()
+    elif sys.argv[1] == "batch":
+        from mcfuser.batch import entry
+
+        entry.MODULE = __spec__.name
     command()
 
 
