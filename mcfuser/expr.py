@@ -265,6 +265,8 @@ def text(e: Expr, outer: int = 0) -> str:
         return f"{e.tensor}[{', '.join(index_text(i) for i in e.indices) or '()'}]"
     if isinstance(e, Cast):
         return f"{e.dtype}({text(e.arg)})"
+    if not isinstance(e, Call):
+        assert_never(e)
     if e.op in _INFIX:
         strength, sign = _INFIX[e.op]
         left = text(e.args[0], strength + (strength == 4))

@@ -14,6 +14,7 @@ from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
+from tests.support.hasty import RUNNER
 from tests.support.paths import PYTHONPATH
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -43,9 +44,10 @@ def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds each."""
     if not _TVM:
         return
-    monkeypatch.setattr(CpuBackend, "runner", "tests.support.hasty_cpu")
+    monkeypatch.setattr(CpuBackend, "runner", RUNNER)
     for name, value in (("_ROUNDS", 1), ("_REST", 0.0), ("_WARM", 0.0), ("_COUNTED", 0.0)):
         monkeypatch.setattr(f"mcfuser.graph.check.{name}", value)
+    monkeypatch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
 
 
 @pytest.fixture(autouse=True)

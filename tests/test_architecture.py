@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
+from tests.support.dispatch import dispatches, unions
 from tests.support.paths import PACKAGES, ROOT
 
 SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py"))
@@ -274,6 +276,88 @@ def test_the_search_for_public_types_finds_classes_and_aliases(tmp_path: Path) -
     )
     (tmp_path / "m.py").write_text(text)
     assert list(public_types(tmp_path / "m.py")) == ["A1b", "Pair", "Mode"]
+
+
+UNIONS = {
+    **unions(PACKAGES["mcfuser"] / "space" / "statement.py", "Statement", "SimpleStatement"),
+    **unions(PACKAGES["mcfuser"] / "expr.py", "Expr"),
+    **unions(PACKAGES["mcfuser"] / "process" / "messages.py", "Message"),
+}
+"""The unions of kinds of values that the rooms dispatch on, and their members."""
+
+
+def dispatched(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Where more than half of the members of a union are told apart: the line, the union, and
+    whether the dispatch ends in assert_never. What picks fewer asks for these alone."""
+    for found in dispatches(tree, UNIONS):
+        for name in ("Statement", "Expr", "Message"):
+            if len(found.named & UNIONS[name]) * 2 > len(UNIONS[name]):
+                yield found.line, name, found.end == "assert_never"
+
+
+def test_a_dispatch_on_kinds_of_values_ends_in_assert_never() -> None:
+    """A kind that is added to a union is then an error of mypy's wherever it is forgotten."""
+    seen, wrong = set[str](), []
+    for path in SOURCES:
+        for line, union, closed in dispatched(ast.parse(path.read_text())):
+            seen.add(union)
+            if not closed:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} tells kinds of {union} apart")
+    assert wrong == []
+    assert seen == {"Statement", "Expr", "Message"}, "the search has not found what there is"
+
+
+RETURNS = """
+def f(e):
+    if isinstance(e, Const | Index):
+        return 1
+    if isinstance(e, Read):
+        return 2
+"""
+ELIFS = """
+if isinstance(e, (Const, Index)):
+    x = 1
+elif isinstance(e, Read):
+    x = 2
+"""
+CASES = """
+match e:
+    case Const() | Index():
+        x = 1
+    case Read(tensor=t) if t:
+        x = 2
+    case Cast():
+        x = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        (RETURNS, [False]),
+        (RETURNS + "    return 3\n", [False]),
+        (RETURNS + "    assert_never(e)\n", [True]),
+        (
+            RETURNS + "    if not isinstance(e, Call):\n        assert_never(e)\n    return 3\n",
+            [True],
+        ),
+        (RETURNS + "    if not isinstance(e, Call):\n        return 3\n    return 4\n", [False]),
+        (RETURNS.replace("isinstance(e, Read)", "isinstance(d, Read)"), []),
+        (ELIFS, [False]),
+        (ELIFS + "else:\n    x = 3\n", [False]),
+        (ELIFS + "else:\n    assert_never(e)\n", [True]),
+        (ELIFS + "elif not isinstance(e, Cast):\n    assert_never(e)\n", [True]),
+        (ELIFS + "assert_never(e)\n", [False]),
+        (ELIFS.replace("Index", "str"), []),
+        (CASES, [False]),
+        (CASES + "    case _:\n        x = 4\n", [False]),
+        (CASES + "    case _:\n        assert_never(e)\n", [True]),
+        (CASES.replace(" | Index()", ""), []),
+        ("class C:\n  def f(self, s):\n    for e in s:\n" + indent(ELIFS, "      "), [False]),
+    ],
+)
+def test_the_search_for_dispatches_finds_them_all(text: str, closed: list[bool]) -> None:
+    assert [end for _, _, end in dispatched(ast.parse(text))] == closed
 
 
 HEAVY = ("tvm", "tvm_ffi", "triton", "torch", "sympy", "onnx", "onnxruntime", "sqlalchemy")

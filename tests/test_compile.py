@@ -16,16 +16,16 @@ from fastapi.testclient import TestClient
 from mcfuser import compile as compiling
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
-from mcfuser.graph.check import check
 from mcfuser.measure.rounds import MARGIN
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
+from tests.support.agreement import disagreement
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
-QUICK = TuneOptions(trials=2, timeout=3600.0)
+QUICK = TuneOptions(trials=1, timeout=3600.0)
 """Made before tests give options patience: no search may end by a busy machine's clock."""
 
 
@@ -49,9 +49,7 @@ def once(name: str) -> tuple[CompiledModel, Mapping[str, Tuned]]:
 )  # fmt: skip
 def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
     artifact, model = once(name)[0], (FIXTURES / f"{name}.onnx").read_bytes()
-    (tmp_path / "module.so").write_bytes(artifact.module)
-    result = check(tmp_path, model, {})
-    assert result.error <= 1e-5
+    assert disagreement(artifact.module, model, tmp_path) <= 1e-5
     json.dumps(artifact.report)
     for chain in artifact.report["chains"]:
         assert chain["reason"]
@@ -81,9 +79,9 @@ def test_every_kernel_of_a_report_is_found_over_http(tmp_path: Path) -> None:
     """By its key, and by the key and the name of the chain that has it."""
     settings = ServiceSettings(data=tmp_path)
     store = Storage(settings.database_url)
-    other = (FIXTURES / "attention_where.onnx").read_bytes()
-    compile_model(other, CPU, store, TuneOptions(trials=1), {})  # equal chains under other names
     names = ("attention_where", "three_products")
+    for kernel in (k for name in names for k in once(name)[1].values()):
+        store.put(kernel)
     reports = [compiled(name, store)[0].report for name in names]
     app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
     with TestClient(app, base_url="http://localhost") as client:
@@ -127,8 +125,7 @@ def test_without_time_the_model_chooses_every_kernel(
     assert kernels and all(k["measured_seconds"] is None for k in kernels)
     assert artifact.report["times"] == "predicted, not measured"
     assert all("predicted, not measured" in c["reason"] for c in artifact.report["chains"])
-    (tmp_path / "module.so").write_bytes(artifact.module)
-    assert check(tmp_path, model, {}).error <= 1e-5
+    assert disagreement(artifact.module, model, tmp_path) <= 1e-5
 
 
 def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
@@ -138,8 +135,7 @@ def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
     )
     assert all(not c["kernels"] and c["reason"].startswith("left to TVM: ") and
                "no time was left" in c["reason"] for c in artifact.report["chains"])  # fmt: skip
-    (tmp_path / "module.so").write_bytes(artifact.module)
-    assert check(tmp_path, model, {}).error <= 1e-5
+    assert disagreement(artifact.module, model, tmp_path) <= 1e-5
 
 
 def test_a_busy_machine_leaves_more_time_to_build() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from mcfuser.algebra.linear import signed
 from mcfuser.errors import ChainError
-from mcfuser.expr import Call, Cast, Const, Expr, Index
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
 
 _UNARY: Mapping[str, str] = {
     "exp": "exp",
@@ -32,7 +32,10 @@ def to_sympy(e: Expr, symbols: Mapping[str, Any]) -> Any:
         return sp.nsimplify(e.value)
     if isinstance(e, Cast):
         raise ChainError(f"'{e.dtype}' of the moving value cannot be inverted")
-    assert isinstance(e, Call)
+    if isinstance(e, Read):
+        raise ChainError(f"'{e.tensor}' in the moving value cannot be inverted")
+    if not isinstance(e, Call):
+        assert_never(e)
     args = [to_sympy(a, symbols) for a in e.args]
     if e.op in _UNARY:
         return getattr(sp, _UNARY[e.op])(args[0])

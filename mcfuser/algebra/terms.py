@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from mcfuser.algebra import quotient
 from mcfuser.algebra.dependence import through_maps
@@ -108,8 +109,12 @@ def _fits_half(chain: Chain, e: Expr) -> bool:
         return chain.tensor(e.tensor).dtype == "float16"
     if isinstance(e, Const):
         return abs(e.value) <= 1
-    if not isinstance(e, Call) or e.op in ("tanh", "erf"):
-        return isinstance(e, Call)
+    if isinstance(e, Index):
+        return False
+    if not isinstance(e, Call):
+        assert_never(e)
+    if e.op in ("tanh", "erf"):
+        return True
     if e.op in ("exp", "exp2"):
         tensors = (r.tensor for r in reads(e) if r.tensor not in chain.inputs)
         return any(chain.operator(t).reduce == "max" for t in tensors)

@@ -211,10 +211,10 @@ def _timed(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[floa
             spent = 0.0
             while spent < _WARM:
                 spent += one()
-            counted: list[float] = []
-            while sum(counted) < _COUNTED or len(counted) < _FEW:
-                counted.append(one())
-            kept.extend(counted)
+            counted, total = 0, 0.0
+            while total < _COUNTED or counted < _FEW:
+                kept.append(one())
+                counted, total = counted + 1, total + kept[-1]
     return statistics.median(times[0]), statistics.median(times[1])
 
 

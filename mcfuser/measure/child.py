@@ -12,7 +12,6 @@ another.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
@@ -31,6 +30,7 @@ from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, at
 from mcfuser.measure.rounds import quietest
 from mcfuser.measure.runner import Bound, Runner, Unusable
 from mcfuser.process.child import WAITS, WORKS
+from mcfuser.process.load import load
 
 KEPT = 3
 """Test cases that are kept: for a chain's candidates, and for its finalists on varied inputs and on
@@ -186,7 +186,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints must not stand between answers
     runner, why = None, None
     try:
-        runner = importlib.import_module(module).open_device(device)
+        runner = load(module).open_device(device)
     except Unusable as reason:
         why = str(reason)
     answers.write(json.dumps({"failed": why}).encode() + b"\n")

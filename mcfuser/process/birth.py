@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import Self
 
 from mcfuser.process.lifeline import end_group_with
 from mcfuser.process.limits import Limits, limit_this_process
+from mcfuser.process.load import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def main() -> None:
     end_group_with(birth.lifeline)
     limit_this_process(birth.limits)
     sys.argv[:3] = [module]
-    sys.exit(import_module(module).main())
+    sys.exit(load(module).main())
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, NoReturn
 
 from mcfuser.errors import InputError
+from mcfuser.process.load import load
 from mcfuser.process.messages import Answered, Exhausted, Message, Refused, Told, to_json
 
 
@@ -31,7 +31,7 @@ def main() -> None:
         say(Told(message))
 
     try:
-        work = import_module(sys.argv[1])
+        work = load(sys.argv[1])
     except MemoryError:
         say(Exhausted())
         _leave(0)

@@ -7,7 +7,6 @@ and answers are pickled. Importing the module must not leave threads running: a 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import socket
@@ -17,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mcfuser.process.lifeline import end_group_with
+from mcfuser.process.load import load
 from mcfuser.process.supervised import Supervised
 
 GONE = 1.0
@@ -176,10 +175,10 @@ class ForkServer:
 
 def main() -> None:
     """Forks a process for each pair of file descriptors received: a channel and a lifeline."""
-    answer = import_module(sys.argv[1]).answer
+    # What is loaded is frozen: else the first collection in a fork copies the pages that it shares.
+    answer = load(sys.argv[1]).answer
     signal.signal(signal.SIGCHLD, _bury)
     control = socket.socket(fileno=0)
-    gc.freeze()  # else the first collection in a fork copies the pages that it shares
     while True:
         said, descriptors, *_ = socket.recv_fds(control, 1, 2)
         if not said:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 from mcfuser.chain import Operator
 from mcfuser.expr import Affine, Expr, Read
@@ -205,6 +205,8 @@ def notation(body: Sequence[Statement], hidden: Sequence[str] = ()) -> str:
             parts.append(f"G_{s.buffer}")
         elif isinstance(s, Store):
             parts.append(f"S_{s.tensor}")
+        elif not isinstance(s, (Init, SaveOld, Repair, StorePartial)):  # have no letter
+            assert_never(s)
     return ",".join(parts)
 
 

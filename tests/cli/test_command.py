@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mcfuser_db import Storage
+from tests.support.command import mcfuser
 from tests.support.paths import FIXTURES
-
-
-def mcfuser(*words: str, data: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mcfuser.cli", *words],
-        capture_output=True, text=True, env={**os.environ, "MCFUSER_DATA": str(data)}, check=False,
-    )  # fmt: skip
 
 
 def test_space_counts_as_the_paper_does(tmp_path: Path) -> None:
@@ -73,23 +63,6 @@ def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path)
         assert len(ran.stderr.splitlines()) <= 2  # a stage may stand before the sentence
 
 
-def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_path: Path) -> None:
-    """The last of them prints JSON."""
-    kept = []
-    for more in ((), (), ("--retune", "--json")):
-        ran = mcfuser("tune", "gemm:1,32,32,16,16", "--trials", "2", *more, data=tmp_path)
-        if more:
-            found = json.loads(ran.stdout)
-            assert found["measured"] > 0 and found["trials"] <= 2
-        else:
-            assert "the search was cut short by trials=2" in ran.stdout, ran.stderr
-        store = Storage(f"sqlite:///{tmp_path / 'mcfuser.db'}")
-        kept.append([(k.key, k.created) for k in store.kernels()])
-        store.close()
-    assert kept[0] == kept[1] != kept[2]
-    assert [key for key, _ in kept[0]] == [key for key, _ in kept[2]]
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -116,13 +89,3 @@ def test_a_model_that_is_none_is_told(tmp_path: Path) -> None:
         ran = mcfuser("compile", str(path), "-o", str(tmp_path / "out"), data=tmp_path)
         assert ran.returncode == 2
         assert "Traceback" not in ran.stderr
-
-
-def test_a_device_tells_its_readings_or_why_it_has_none(tmp_path: Path) -> None:
-    store = Storage(f"sqlite:///{tmp_path / 'mcfuser.db'}")
-    store.keep_probe("nvidia/l4", {"launch": 3e-6}, {})
-    store.close()
-    told = mcfuser("device", "l4", "--json", data=tmp_path).stdout
-    assert json.loads(told) == {"device": "nvidia/l4", "readings": {"launch": 3e-6}}
-    assert "published rates" in mcfuser("device", "a100", data=tmp_path).stdout
-    assert "is no GPU" in mcfuser("device", "cpu", data=tmp_path).stderr

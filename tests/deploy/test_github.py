@@ -23,7 +23,7 @@ FIXTURES = ROOT / "tests" / "fixtures"
 MODELS = ("softmax_over_rows", "no_product")
 ZOO = """
 [defaults]
-trials = 2
+trials = 1
 timeout = "1h"
 [[models]]
 files = "models/*.onnx"
@@ -63,7 +63,8 @@ class Runner:
     def install(self) -> str:
         """In place of an installation: the command of this checkout."""
         script = (
-            f"#!/bin/sh\nPYTHONPATH='{PYTHONPATH}' exec '{sys.executable}' -m mcfuser.cli \"$@\"\n"
+            f"#!/bin/sh\nPYTHONPATH='{PYTHONPATH}' exec '{sys.executable}' "
+            '-m tests.support.hasty_command "$@"\n'
         )
         (self.commands / "mcfuser").write_text(script)
         return f"chmod +x '{self.commands}/mcfuser'"

@@ -11,7 +11,7 @@ from mcfuser.graph.read import read
 from .kinds import KINDS, SECRET, hidden
 from .trial import Trial, tried
 
-MUTANTS = 5000
+MUTANTS = 2000
 IMPORTED = 160  # of those that pass the inspection
 HIDDEN = hidden()
 

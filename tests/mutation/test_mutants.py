@@ -161,4 +161,4 @@ def test_no_tests_at_all_notice_nothing_and_hanging_ones_notice(checkout: Path) 
     (checkout / "tests/algebra/test_bound.py").write_text(
         "import time\n\n\ndef test_it():\n    time.sleep(600)\n"
     )
-    assert not passes(["tests/algebra"], checkout, 5.0)
+    assert not passes(["tests/algebra"], checkout, 2.0)

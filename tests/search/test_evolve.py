@@ -333,7 +333,7 @@ def search_concurrently(seed: int, duration: Cost, **more: Any) -> tuple[SearchR
     return evolve(rows, rough, bench, seed, in_flight=IN_FLIGHT, **more), bench
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(0.1, 30.0), min_size=7, max_size=7))
 def test_many_are_under_way_until_the_end(seed: int, durations: list[float]) -> None:
     """However long each takes: three quarters of the places are always taken, everything that was

@@ -62,7 +62,7 @@ THROUGH: dict[str, str] = {
     "graph/test_assemble.py": "codegen/llvm/module codegen/llvm/rest",
     "space/test_ends.py": "space/past",
     "service/test_worker.py": "service/worker_child",
-    "cli/test_command.py": "cli/batch cli/compile cli/devices cli/run cli/serve cli/space cli/tune",
+    "cli/test_command.py": "cli/batch cli/compile cli/run cli/serve cli/space",
     "backends/cuda/test_runner.py": """
         backends/cuda/driver   backends/cuda/timing""",
     "codegen/cuda/test_pool.py": "codegen/cuda/compile_server",

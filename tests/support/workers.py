@@ -6,8 +6,10 @@ import math
 
 from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
+from mcfuser.backends.cuda.builder import CudaBuilder
 from mcfuser.device import Device
 from mcfuser.measure.worker import Worker
+from tests.support.compiled import Remembering
 
 
 class StandIn(Worker):
@@ -15,6 +17,8 @@ class StandIn(Worker):
 
     def __init__(self, device: Device, backend: Backend | None = None) -> None:
         super().__init__(backend or backend_of(device), device, cores=2)
+        if isinstance(self.builder, CudaBuilder):
+            self.builder.compilers = Remembering(2)
 
     def warm(self) -> None: ...
 

@@ -30,6 +30,7 @@ from mcfuser.tune.search import LATE, CandidateSearch, in_flight
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune
 from tests.support.chains import other
+from tests.support.compiled import Remembering
 from tests.support.workers import Away, StandIn
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -209,7 +210,7 @@ def test_a_gpu_that_fills_up_before_the_finals_leaves_the_first_figures() -> Non
     assert kernel.measured == 1e-6 and kernel.error == 1e-4
 
 
-class Crashing(Compilers):
+class Crashing(Remembering):
     """Compilers of which every third crashes."""
 
     asked = 0
@@ -228,7 +229,7 @@ def test_a_compiler_that_crashes_is_counted_and_the_search_goes_on() -> None:
     assert kernel.failed["the compiler crashed"] >= 1
 
 
-class Slow(Compilers):
+class Slow(Remembering):
     """Compilers whose every fourth source comes late: soon, or never. Nothing but those takes
     longer than is waited for, however busy the machine is."""
 
@@ -294,7 +295,7 @@ def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None
     """However many compilers are idle meanwhile."""
     monkeypatch.setattr(searching, "SLOWEST", 0.0)
     bench = Bench()
-    bench.builder.compilers = Compilers(8)
+    bench.builder.compilers = Compilers(8)  # which remember nothing
     kernel = tuned(bench, trials=2)
     assert kernel.measured is not None and kernel.failed.get(LATE, 0) <= 1
 

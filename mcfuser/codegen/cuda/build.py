@@ -69,6 +69,7 @@ def found_in(places: Sequence[Path]) -> Toolkit:
     """
     root = _first(places, "include/cuda_runtime.h", "nvidia-cuda-runtime").parent.parent
     runtime = _first(places, "lib/libcudart.so*", "nvidia-cuda-runtime")
+    _first(places, "include/crt/mma.h", "nvidia-cuda-crt")  # of TVM's half-precision products
     folders = (p / inner for inner in ("include/cccl", "include") for p in places)
     return Toolkit(root, tuple(f for f in folders if f.is_dir()), runtime)
 

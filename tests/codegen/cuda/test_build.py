@@ -25,7 +25,9 @@ def place(root: Path, *files: str) -> Path:
 def test_packages_in_three_places_are_one_toolkit(tmp_path: Path) -> None:
     first = place(tmp_path / "a", "lib/libnvrtc.so.13", "include/nvrtc.h")
     second = place(tmp_path / "b", "include/cuda_runtime.h")
-    third = place(tmp_path / "c", "lib/libcudart.so.13", "include/cccl/cuda/std/atomic")
+    third = place(
+        tmp_path / "c", "lib/libcudart.so.13", "include/cccl/cuda/std/atomic", "include/crt/mma.h"
+    )
     found = found_in([first, second, third])
     assert (found.root, found.runtime) == (second, third / "lib/libcudart.so.13")
     assert found.includes == (
@@ -34,9 +36,8 @@ def test_packages_in_three_places_are_one_toolkit(tmp_path: Path) -> None:
 
 
 def test_the_first_on_the_path_is_taken(tmp_path: Path) -> None:
-    both = [
-        place(tmp_path / n, "include/cuda_runtime.h", "lib/libcudart.so.13") for n in ("a", "b")
-    ]
+    files = ("include/cuda_runtime.h", "lib/libcudart.so.13", "include/crt/mma.h")
+    both = [place(tmp_path / n, *files) for n in ("a", "b")]
     assert found_in(both).root == both[0]
     assert found_in(both).runtime.parent.parent == both[0]
 
@@ -47,6 +48,11 @@ def test_what_is_missing_is_named(files: tuple[str, ...], tmp_path: Path) -> Non
         found_in([place(tmp_path, "lib/other", *files)])
     with pytest.raises(FileNotFoundError, match=r"no folder has no include/cuda_runtime.h"):
         found_in([])
+
+
+def test_headers_of_products_are_missed_before_tvm_looks_for_them(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="crt/mma.h; install the package nvidia-cuda-crt"):
+        found_in([place(tmp_path, "include/cuda_runtime.h", "lib/libcudart.so.13")])
 
 
 def test_every_place_of_the_path_is_seen(tmp_path: Path) -> None:

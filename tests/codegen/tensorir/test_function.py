@@ -30,7 +30,7 @@ GOLDEN = GOLDEN / "tensorir"
 NARROW = TensorirKnobs(4, 3, 8)
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
-SEEDS, DRAWN = 8, 80
+SEEDS, DRAWN = 8, 40
 """Random schedules, so many over all seeds; `--cases 2000` draws more."""
 BOUNDED = {
     "attention": [
