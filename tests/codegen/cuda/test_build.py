@@ -51,7 +51,7 @@ def test_what_is_missing_is_named(files: tuple[str, ...], tmp_path: Path) -> Non
 
 
 def test_headers_of_products_are_missed_before_tvm_looks_for_them(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="crt/mma.h; install the package nvidia-cuda-crt"):
+    with pytest.raises(FileNotFoundError, match=r"crt/mma\.h; install the package nvidia-cuda-crt"):
         found_in([place(tmp_path, "include/cuda_runtime.h", "lib/libcudart.so.13")])
 
 
