@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import onnx
@@ -19,15 +20,19 @@ DTYPES = frozenset({
     TensorProto.BOOL,
 })  # fmt: skip
 
+_NAME = re.compile(r"^(?!None$).*[^\W\d]")
+"""The name of a dimension has a letter, and is not Python's word for nothing."""
+
 
 def open_dimensions(proto: onnx.ModelProto) -> None:
-    """Makes dimensions of extent -1 or with an empty name dynamic ones without a name.
+    """Makes dimensions of extent -1, and those whose names are none, dynamic ones without a name.
 
-    Some exporters write dynamic dimensions in these forms.
+    Some exporters write dynamic dimensions in these forms: '?' at two places is not one extent.
     """
     for d in inside(proto.graph, onnx.TensorShapeProto.Dimension):
         kind = d.WhichOneof("value")
-        if (kind == "dim_value" and d.dim_value == -1) or (kind == "dim_param" and not d.dim_param):
+        nameless = kind == "dim_param" and not _NAME.search(d.dim_param)
+        if nameless or (kind == "dim_value" and d.dim_value == -1):
             d.ClearField(kind)
 
 

@@ -87,3 +87,12 @@ def test_dimensions_of_minus_one_or_without_a_name_are_open() -> None:
     first, second = (i.type.tensor_type.shape.dim for i in proto.graph.input)
     assert [d.WhichOneof("value") for d in first] == [None, "dim_value"]
     assert [d.WhichOneof("value") for d in second] == [None, "dim_param"]
+
+
+@pytest.mark.parametrize("word", ["?", "-1", "*", "None"])
+def test_words_that_are_no_names_name_no_extent(word: str) -> None:
+    proto = model(x=[word, word, "h", "None2"])
+    open_dimensions(proto)
+    (given,) = (i.type.tensor_type.shape.dim for i in proto.graph.input)
+    assert [d.dim_param for d in given] == ["", "", "h", "None2"]
+    bind(proto, {"x": (2, 3, 4, 5)})
