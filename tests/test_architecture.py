@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "measure": (SPACE | {"backend", "process"}, {"numpy", "platformdirs"}),
     "backends": (BACKENDS, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
-    "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
+    "runtime": (set(), {"ml_dtypes", "numpy", "tvm", "tvm_ffi"}),
     "graph": (
         VALUES | {"devices", "measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},

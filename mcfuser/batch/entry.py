@@ -12,11 +12,9 @@ from typing import Any
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.state import file_hash
 from mcfuser.batch.zoo import Entry
+from mcfuser.measure.tolerance import tolerance as largest
 from mcfuser.process.command import run_command
 
-TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1}
-"""The largest error that passes, by the type of inputs and outputs; _EXACT for other types."""
-_EXACT = 1e-4
 MODULE = "mcfuser.cli.command"
 """The module whose `main` is the `mcfuser` command."""
 
@@ -100,7 +98,7 @@ def _checked(
 
 def _tolerance(report: Mapping[str, Any]) -> float:
     types = [port["dtype"] for port in (*report.get("inputs", ()), *report.get("outputs", ()))]
-    return max((TOLERANCE.get(t, _EXACT) for t in types), default=_EXACT)
+    return largest(types)
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -33,6 +33,9 @@ RetuneOption = Annotated[
     bool, typer.Option("--retune", help="search again what was kept, and replace it")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+InputsOption = Annotated[
+    Path | None, typer.Option("--inputs", help="an .npz file with an array for each input")
+]
 DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
 ChainArgument = Annotated[
     str,

@@ -83,8 +83,7 @@ def load(
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
     module = _simplify(_import(combined))
-    inputs = tuple(_input_port(i) for i in folded.graph.input)
-    return Loaded(module, inputs, _output_ports(folded, module))
+    return Loaded(module, input_ports(folded), _output_ports(folded, module))
 
 
 def bound(
@@ -98,6 +97,11 @@ def bound(
     bind(checked.proto, shapes, limits)
     check_sizes(checked.proto, limits)
     return checked
+
+
+def input_ports(proto: onnx.ModelProto) -> tuple[ModelPort, ...]:
+    """The inputs of a model, in order; their shapes are fixed."""
+    return tuple(_input_port(i) for i in proto.graph.input)
 
 
 def _imported() -> frozenset[str]:

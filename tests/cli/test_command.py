@@ -9,8 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mcfuser.cli.run import told
+from mcfuser.graph.check import Checked
+from mcfuser.graph.running import Ran
 from mcfuser_db import Storage
 from tests.support.paths import FIXTURES
 
@@ -51,6 +55,49 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert "measure chain" not in again.stderr
     checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
     assert json.loads(checked.stdout)["error"] <= 1e-5
+
+
+def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
+    """With the model they are compared with onnxruntime's; the report's inputs do without it."""
+    model, out = str(FIXTURES / "linear_transposed.onnx"), tmp_path / "out"
+    ran = mcfuser("compile", model, "-o", str(out), "--trials", "1", "--no-cache", data=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    (port,) = json.loads((out / "report.json").read_text())["inputs"]
+    given, results = tmp_path / "given.npz", tmp_path / "results.npz"
+    np.savez(given, **{port["name"]: np.ones(port["shape"], np.float32)})
+    words = ("run", str(out), "--inputs", str(given), "--outputs", str(results))
+    alone = mcfuser(*words, "--json", data=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    document = json.loads(alone.stdout)
+    assert document["mcfuser_seconds"] > 0 and "error" not in document
+    with np.load(results) as stored:
+        first = {name: stored[name] for name in stored.files}
+    assert {n: list(a.shape) for n, a in first.items()} == {
+        n: o["shape"] for n, o in document["outputs"].items()
+    }
+    compared = mcfuser(*words, "--check", model, data=tmp_path)
+    assert "of its time" in compared.stdout and f"wrote {results}" in compared.stdout
+    with np.load(results) as stored:
+        assert all((stored[name] == first[name]).all() for name in first)
+    np.savez(given, other=np.ones(3))
+    wrong = mcfuser(*words, data=tmp_path)
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
+    assert f"have no array for input '{port['name']}'" in wrong.stderr
+    (out / "report.json").unlink()
+    assert "there is no report in" in mcfuser(*words, data=tmp_path).stderr
+
+
+def test_a_time_on_a_gpu_is_not_set_beside_one_of_the_cpu() -> None:
+    done = Ran({"y": np.zeros((2, 3), np.float32)}, 1e-3)
+    error, here = told(done, Checked(1e-7, 1e-4, done, 2e-3))
+    assert error == "norm-wise relative error against onnxruntime: 1.0e-07"
+    assert here == "mcfuser 1.000 ms, onnxruntime 2.000 ms: 0.50 of its time"
+    error, there = told(done, Checked(1e-3, 1e-4, done, None))
+    assert error.endswith("1.0e-03, more than 1e-04: they differ")
+    assert there.startswith(
+        "mcfuser 1.000 ms on the GPU; onnxruntime computed the model on the CPU"
+    )
+    assert [*told(done, None)] == ["y: float32 2x3", "mcfuser 1.000 ms"]
 
 
 def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path) -> None:
@@ -98,6 +145,10 @@ def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_pat
         (("space", "gemm:1,2,3,4,5", "--device", "abacus"), "device 'abacus' is not known"),
         (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
         (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
+        (("run", "nowhere"), "there is nothing to run the module on; give arrays with --inputs"),
+        (("run", "nowhere", "--inputs", "none.npz"), "inputs 'none.npz' cannot be read: No such"),
+        (("run", "nowhere", "--inputs", __file__), "there is no report in 'nowhere'"),
+        (("run", "nowhere", "--check", "none.onnx"), "model 'none.onnx' cannot be read"),
         (("run", "nowhere", "--check", __file__), "there is no compiled module at 'nowhere'"),
     ],
 )  # fmt: skip

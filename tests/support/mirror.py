@@ -35,6 +35,8 @@ THROUGH: dict[str, str] = {
     "graph/test_partition.py": "graph/idiom graph/regions graph/selection",
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
+    "graph/test_role.py": "graph/known",
+    "graph/test_check.py": "graph/running",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",
@@ -74,7 +76,7 @@ THROUGH: dict[str, str] = {
     "batch/test_batch.py": """
         batch/outcome batch/results batch/run batch/state
         batch/summary""",
-    "batch/test_zoo.py": "batch/entry",
+    "batch/test_zoo.py": "batch/entry measure/tolerance",
     "service/test_app.py": """
         service/hosts service/http service/jobs service/kernels service/metrics
         service/queries""",
