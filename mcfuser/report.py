@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +19,9 @@ from mcfuser.space.program import Program, program
 from mcfuser.space.prune import PruneStep, prune, space
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import Tuned
+
+if TYPE_CHECKING:
+    from mcfuser.explain import ExplainedOperator, ExplainedRegion, ModelExplanation
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:
@@ -182,6 +185,47 @@ def _roll_text(r: Roll | Refusal) -> str:
         f"    h(t, r, s): {r.target} <- {text(r.h)}\n"
         f"  split: partial results over parts of axis {r.axis}, combined by h"
     )
+
+
+def show_model(explanation: ModelExplanation, out: Console) -> None:
+    """Prints the regions of a model, with what they save and the predicted times, then every
+    operator with its region or the reason why it is in none."""
+    regions, operators = explanation.regions, explanation.operators
+    alone = sum(o.region is None for o in operators)
+    _plain(
+        f"{len(operators)} operators, {len(operators) - alone} of them in {len(regions)} regions; "
+        f"times are predicted for {explanation.device}",
+        out,
+    )
+    if regions:
+        head = ("region", "at", "saves", "fused", "in pieces", "operators")
+        _aligned([head, *(_region(number, r) for number, r in enumerate(regions, 1))], out)
+    _aligned([("operator", "name", "result", "region"), *map(_operator, operators)], out)
+
+
+def _operator(o: ExplainedOperator) -> tuple[str, ...]:
+    region = f"{o.region + 1}" if o.region is not None else f"none: {o.reason}"
+    return o.operator, o.name, o.result, region
+
+
+def _region(number: int, r: ExplainedRegion) -> tuple[str, ...]:
+    pieces = f"{_predicted(r.pieces_seconds)} ({r.pieces})" if r.pieces > 1 else "one piece"
+    at = f"{r.places} place{'s' * (r.places > 1)}"
+    saves = f"{r.saved_bytes:,} bytes"
+    return str(number), at, saves, _predicted(r.fused_seconds), pieces, " ".join(r.operators)
+
+
+def _predicted(seconds: float | None) -> str:
+    return _micro(seconds) if seconds is not None else "no candidate"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], out: Console) -> None:
+    """Prints rows as columns of plain text, after an empty line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    _plain("", out)
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        _plain("  ".join(cells).rstrip(), out)
 
 
 def show_devices(devices: Sequence[Device], out: Console) -> None:

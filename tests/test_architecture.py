@@ -54,13 +54,14 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
     "compile": (COMPILED, {"numpy"}),
-    "report": (COMPILED, {"rich"}),
+    "explain": (COMPILED, {"tvm"}),
+    "report": (COMPILED | {"explain"}, {"rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure"},
         {"pydantic"},
     ),
     "cli": (
-        COMPILED | {"arguments", "batch", "db", "process", "report", "service"},
+        COMPILED | {"arguments", "batch", "db", "explain", "process", "report", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),

@@ -11,9 +11,10 @@ import typer
 from mcfuser.cli.batch import batch
 from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
+from mcfuser.cli.explain import explain
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
-from mcfuser.cli.space import explain, space
+from mcfuser.cli.space import space
 from mcfuser.cli.terminal import ended
 from mcfuser.cli.tune import tune
 

@@ -41,6 +41,25 @@ def test_explain_derives_the_online_softmax(tmp_path: Path) -> None:
     assert "mh(L_Q,n(L_K,C_S,C_R,C_P,C_Z,L_V,C_U),C_O,S_O)" in ran.stdout
 
 
+def test_explain_tells_of_every_operator_of_a_model(tmp_path: Path) -> None:
+    """Every reshape and transpose before the two products is a view of what is read."""
+    model = str(FIXTURES / "attention_where.onnx")
+    told = mcfuser("explain", model, "--device", "h200", data=tmp_path)
+    assert told.returncode == 0, told.stderr
+    first, _, head, *rows = told.stdout.splitlines()
+    assert first.startswith("16 operators, 9 of them in 2 regions; times are predicted for nvidia/")
+    assert head.split() == ["region", "at", "saves", "fused", "in", "pieces", "operators"]
+    assert all(
+        row[head.index("saves") :].startswith(("0 bytes", "24,576 bytes")) for row in rows[:2]
+    )
+    assert any("Softmax_15" in row and row.endswith(" 2") for row in rows)
+    assert any("Transpose_9" in row and "none: not computed" in row for row in rows)
+    document = json.loads(
+        mcfuser("explain", model, "--device", "h200", "--json", data=tmp_path).stdout
+    )
+    assert [r["pieces"] for r in document["regions"]] == [1, 3] and len(document["operators"]) == 16
+
+
 def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     model = str(FIXTURES / "attention_divide_after.onnx")
     out = tmp_path / "out"
@@ -145,6 +164,8 @@ def test_tune_says_that_a_search_was_cut_short_and_retune_makes_it_again(tmp_pat
         (("space", "gemm:1,2,3,4,5", "--device", "abacus"), "device 'abacus' is not known"),
         (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
         (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
+        (("explain", "nowhere.onnx"), "model 'nowhere.onnx' cannot be read"),
+        (("explain", "gemm:1,2,3,4,5", "--json"), "--json is for a model, and 'gemm:1,2,3,4,5' is"),
         (("run", "nowhere"), "there is nothing to run the module on; give arrays with --inputs"),
         (("run", "nowhere", "--inputs", "none.npz"), "inputs 'none.npz' cannot be read: No such"),
         (("run", "nowhere", "--inputs", __file__), "there is no report in 'nowhere'"),
