@@ -62,6 +62,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
+    _show_check(report.get("check", {}), out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
@@ -72,6 +73,13 @@ def show(report: Mapping[str, Any], out: Console) -> None:
         f"{seconds['tuning']:.1f} s, built in {seconds['building']:.1f} s",
         highlight=False,
     )
+
+
+def _show_check(check: Mapping[str, Any], out: Console) -> None:
+    if "error" in check:
+        _plain(f"agrees with onnxruntime on random inputs: error {check['error']:.1e}", out)
+    elif "skipped" in check:
+        _plain(f"not compared with onnxruntime: {check['skipped']}", out)
 
 
 def _how_it_ended(budget: Budget) -> str:

@@ -53,20 +53,22 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         VALUES | {"devices", "measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
-    "compile": (COMPILED, {"numpy"}),
+    "compile": (COMPILED, {"numpy", "tvm"}),
+    "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),
-    "report": (COMPILED | {"explain"}, {"rich"}),
+    "report": (COMPILED | {"bisect", "explain"}, {"rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure"},
         {"pydantic"},
     ),
     "cli": (
-        COMPILED | {"arguments", "batch", "db", "explain", "process", "report", "service"},
+        COMPILED
+        | {"arguments", "batch", "bisect", "db", "explain", "process", "report", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"arguments", "db", "process", "revision"},
+        COMPILED | {"arguments", "bisect", "db", "process", "revision"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "anyio"},
     ),

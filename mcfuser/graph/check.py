@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -21,7 +22,7 @@ from mcfuser.graph.refusal import sentence
 from mcfuser.graph.running import Ran, RunMode, library_at, named, running, threads, timed
 from mcfuser.graph.session import session
 from mcfuser.graph.weights import OnnxModel
-from mcfuser.measure.tolerance import tolerance
+from mcfuser.measure.tolerance import QUANTIZED, tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,22 @@ def check(
         if mode == "host":
             runs.append(lambda: _seconds(lambda: reference.run(None, feeds)))
         seconds, *others = timed(runs)
-    passes = tolerance(str(a.dtype) for a in (*feeds.values(), *expected))
-    return Checked(error, passes, Ran(outputs, seconds), others[0] if others else None)
+    return Checked(
+        error, model_tolerance(fixed.proto), Ran(outputs, seconds), others[0] if others else None
+    )
+
+
+def model_tolerance(proto: onnx.ModelProto) -> float:
+    """The largest error that passes, by the types that a model computes with."""
+    graph = proto.graph
+    numbers = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
+    numbers |= {t.data_type for t in graph.initializer}
+    for node in graph.node:
+        numbers |= {a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"}
+    names = [onnx.TensorProto.DataType.Name(n).lower() for n in numbers]
+    if any("Quantize" in n.op_type or n.op_type.startswith("QLinear") for n in graph.node):
+        names.append(QUANTIZED)
+    return tolerance(names)
 
 
 def given_or_drawn(model: OnnxModel, given: Path | None, seed: int) -> Feeds:

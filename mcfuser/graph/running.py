@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.devices.catalogue import HOST
-from mcfuser.errors import InputError
+from mcfuser.errors import InputError, LimitError
 from mcfuser.graph.npz import read_unnamed, write_arrays
 from mcfuser.measure.lease import lease
 from mcfuser.process.death import Death
@@ -96,23 +97,29 @@ def library_at(module: Path) -> Path:
 
 @contextmanager
 def running(
-    module: Path, feeds: Mapping[str, NDArray[np.generic]], mode: RunMode
+    module: Path,
+    feeds: Mapping[str, NDArray[np.generic]],
+    mode: RunMode,
+    limit: float = math.inf,
 ) -> Iterator[RunningModule]:
     """A process that has run a module on `feeds`, its inputs in order; it is ended with the block.
 
-    `module` is the library, or a folder with module.so. Raises InputError where there is none, or
-    where it does not run.
+    `module` is the library, or a folder with module.so; the process may take `limit` seconds, or
+    _LIMIT if that is less. Raises InputError where there is no module or it does not run,
+    LimitError where that takes too long.
     """
     library = library_at(module)
     with tempfile.TemporaryDirectory() as name:
         given, results = Path(name) / "inputs.npz", Path(name) / "outputs.npz"
         write_arrays(given, feeds)
-        until = time.monotonic() + _LIMIT
+        limit = min(limit, _LIMIT)
+        until = time.monotonic() + limit
         child = Supervised(runner.__name__, [*map(str, (library, given, results)), _how(mode)])
         try:
             if (death := _ready(child, until)) is not None:
-                late = f"it took longer than {_LIMIT:g} s"
-                last = late if death.why == "time" else death.last or "it ended without a word"
+                if death.why == "time":
+                    raise LimitError(f"running the module '{library}' took more than {limit:g} s")
+                last = death.last or "it ended without a word"
                 raise InputError(f"the module '{library}' does not run: {last}")
             yield RunningModule(child, until, read_unnamed(results))
         finally:

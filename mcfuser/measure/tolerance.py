@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1}
+QUANTIZED = "quantized"
+"""The type of a model's values between quantizations: a number may be rounded to the next one."""
+TOLERANCE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1, QUANTIZED: 5e-2}
 """The largest norm-wise relative error that passes, by element type; _EXACT for other types."""
 _EXACT = 1e-4
 

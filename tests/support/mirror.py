@@ -37,6 +37,7 @@ THROUGH: dict[str, str] = {
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_role.py": "graph/known",
     "graph/test_check.py": "graph/running",
+    "test_bisect.py": "graph/intermediate",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",
@@ -64,7 +65,8 @@ THROUGH: dict[str, str] = {
     "space/test_ends.py": "space/past",
     "service/test_worker.py": "service/worker_child",
     "cli/test_command.py": """
-        cli/batch cli/compile cli/devices cli/explain cli/run cli/serve cli/space cli/tune""",
+        cli/batch cli/bisect cli/compile cli/devices cli/explain cli/run cli/serve cli/space
+        cli/tune""",
     "backends/cuda/test_runner.py": """
         backends/cuda/driver   backends/cuda/timing""",
     "codegen/cuda/test_pool.py": "codegen/cuda/compile_server",
