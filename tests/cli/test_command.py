@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from mcfuser.cli.run import told
 from mcfuser.graph.check import Checked
+from mcfuser.graph.load import input_ports
 from mcfuser.graph.running import Ran
 from mcfuser_db import Storage
 from tests.support.paths import FIXTURES
@@ -69,11 +71,29 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     report = json.loads((out / "report.json").read_text())
     assert report["times"] == "measured"
-    again = mcfuser("compile", model, "-o", str(out), "--trials", "2", data=tmp_path)
+    assert report["check"]["error"] <= report["check"]["tolerance"] == 1e-4
+    assert "agrees with onnxruntime on random inputs: error" in ran.stdout
+    words = ("compile", model, "-o", str(out), "--trials", "2", "--no-check")
+    again = mcfuser(*words, data=tmp_path)
     assert again.returncode == 0
+    assert "not compared with onnxruntime: not asked for" in again.stdout
     assert "measure chain" not in again.stderr
     checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
     assert json.loads(checked.stdout)["error"] <= 1e-5
+
+
+def test_bisect_compares_every_value_on_given_inputs(tmp_path: Path) -> None:
+    model, given = str(FIXTURES / "feed_forward_relu.onnx"), tmp_path / "given.npz"
+    np.savez(given, other=np.ones(3))
+    words = ("bisect", model, "--trials", "1", "--no-cache", "--inputs", str(given))
+    wrong = mcfuser(*words, data=tmp_path)
+    assert wrong.returncode == 2 and "have no array for input 'x'" in wrong.stderr
+    (port,) = input_ports(onnx.load(model))
+    np.savez(given, x=np.ones(port.shape, np.float32))
+    ran = mcfuser(*words, data=tmp_path)
+    assert ran.stdout == "all 1 values that the module stores agree\n", ran.stderr
+    document = json.loads(mcfuser(*words, "--json", data=tmp_path).stdout)
+    assert document == {"compared": 1, "first": None, "without_kernels": None, "masked": []}
 
 
 def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError
 from mcfuser.graph.assemble import install
-from mcfuser.graph.check import check, difference
+from mcfuser.graph.check import check, difference, model_tolerance
 from mcfuser.graph.load import load
 from mcfuser.graph.running import ran
 from tests.support.driver import has_driver
@@ -109,3 +109,20 @@ def test_difference_is_relative_and_knows_what_is_no_number() -> None:
     assert difference(np.array([0.5, 1.0, np.inf]), holes) == float("inf")
     assert difference(holes, np.array([0.0, 1.0, np.inf])) == float("inf")
     assert difference(one[:1], one) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("graph", "passes"),
+    [
+        ("float[2] x) => (float[2] y) { y = Relu (x) }", 1e-4),
+        ("float[2] x) => (float[2] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }", 2e-2),
+        ("bfloat16[2] x) => (float[2] y) { y = Cast <to = 1> (x) }", 1e-1),
+        ("float[2] x) => (uint8[2] y) { k = Constant <value_float = 0.1> ()"
+         " y = QuantizeLinear (x, k) }", 5e-2),
+        ("uint8[2] x) => (float[2] y) { k = Constant <value_float = 0.1> ()"
+         " y = DequantizeLinear (x, k) }", 1e-4),
+    ],
+)  # fmt: skip
+def test_the_error_that_passes_is_that_of_the_coarsest_type(graph: str, passes: float) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 19]> g ({graph}')
+    assert model_tolerance(model) == passes

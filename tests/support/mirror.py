@@ -36,7 +36,7 @@ THROUGH: dict[str, str] = {
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_role.py": "graph/known",
-    "graph/test_check.py": "graph/running",
+    "graph/test_check.py": "graph/running measure/tolerance",
     "test_bisect.py": "graph/intermediate",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
@@ -79,7 +79,7 @@ THROUGH: dict[str, str] = {
     "batch/test_batch.py": """
         batch/outcome batch/results batch/run batch/state
         batch/summary""",
-    "batch/test_zoo.py": "batch/entry measure/tolerance",
+    "batch/test_zoo.py": "batch/entry",
     "service/test_app.py": """
         service/hosts service/http service/jobs service/kernels service/metrics
         service/queries""",
