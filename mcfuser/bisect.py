@@ -91,9 +91,17 @@ class Bisection:
         return said
 
 
-CHECKING = 4.0
-"""Seconds that checking a module takes on an idle machine, at most, for small models. A check is
-left out where less time is left."""
+CHECKING = 2.0
+"""Seconds that checking a module of a small model takes. It is left out where less time is left."""
+SHARE = 0.1
+"""The largest share of a compilation's time that is set aside for the check."""
+
+
+def built_by(end: float | None) -> float | None:
+    """When a module must be done (time.monotonic) that is checked by `end`; None without an end."""
+    if end is None:
+        return None
+    return end - min(CHECKING, SHARE * max(0.0, end - time.monotonic()))
 
 
 def verify(

@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 from tvm import relax
 
-from mcfuser.bisect import Bisection, bisect, value_difference, verify
+from mcfuser.bisect import CHECKING, Bisection, bisect, built_by, value_difference, verify
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DisagreementError
@@ -178,3 +178,12 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     elsewhere = replace(made, decided=replace(made.decided, missing="no GPU is at hand"))
     found = verify(elsewhere, tmp_path / "none.so", bound(RELU, {}), 0, None)
     assert found == {"skipped": "no GPU is at hand"}
+
+
+def test_a_tenth_of_the_time_is_set_aside_and_no_more_than_a_check_takes() -> None:
+    now = time.monotonic()
+    assert built_by(None) is None
+    assert built_by(now + 600) == now + 600 - CHECKING
+    short = built_by(now + 10)
+    assert short is not None and short - now == pytest.approx(9.0, abs=0.1)
+    assert built_by(now - 1) == now - 1

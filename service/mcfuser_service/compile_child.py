@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mcfuser.bisect import CHECKING, verify
+from mcfuser.bisect import built_by, verify
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.delivery import delivered
@@ -57,7 +57,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             TuneOptions(**request["options"]),
             shapes,
             progress,
-            end - CHECKING if end is not None and request["check"] else end,
+            built_by(end) if request["check"] else end,
             limits,
             data,
         )
