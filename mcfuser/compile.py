@@ -14,15 +14,19 @@ from importlib.metadata import version
 from mmap import mmap
 from typing import Any
 
+from tvm import relax
+
 from mcfuser.backend import Backend, Function, Names
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
+from mcfuser.devices.catalogue import HOST
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.external import DataFolder
+from mcfuser.graph.intermediate import returning
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.load import ModelPort, load
-from mcfuser.graph.partition import ModelProduct, partition
+from mcfuser.graph.load import Loaded, ModelPort, load
+from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.tensors import aligned
@@ -43,12 +47,32 @@ CHOOSING = 2.0
 
 
 @dataclass(frozen=True)
+class DecidedModel:
+    """A model with the kernels that were chosen for its chains, before its module is built.
+
+    `missing` says why modules for its device cannot run here, None where they can.
+    """
+
+    device: Device
+    backend: Backend
+    loaded: Loaded
+    parted: Partition
+    decisions: Mapping[str, Decision]
+    missing: str | None
+
+    def kernels(self, match: ChainMatch) -> int:
+        """The number of kernels that compute a chain; 0 where it is left to TVM."""
+        return len(self.decisions[match.chain.key].kernels)
+
+
+@dataclass(frozen=True)
 class CompiledModel:
-    """A compiled module (the bytes of a shared library, which may be mapped) and the report of its
-    compilation."""
+    """A compiled module (the bytes of a shared library, which may be mapped), the report of its
+    compilation, and what it was built from."""
 
     module: bytes | mmap
     report: dict[str, Any]
+    decided: DecidedModel
 
 
 @dataclass
@@ -145,19 +169,35 @@ def compile_model(
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
         run = _Run(device, cache, options, progress, worker, deadline)
         decisions = _decide_all(run, parted.matches)
+        missing = None if device.name == HOST else worker.refused(deadline)
+        decided = DecidedModel(device, backend, loaded, parted, decisions, missing)
     cache.note(_uses(parted.matches, decisions))
     tuned = time.monotonic()
     progress("build", 0, 0)
-    replacements, binaries = _replacements(parted.matches, decisions, backend)
-    with refused("TVM cannot build the module"):
-        module = backend.library(install(loaded.module, replacements), binaries, device)
+    module = build(decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.matches, parted.products, decisions, seconds)
     report["external"] = list(folder.files) if folder is not None else []
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
     progress("done", 1, 1)
-    return CompiledModel(module, report)
+    return CompiledModel(module, report, decided)
+
+
+def build(
+    decided: DecidedModel, returned: Sequence[relax.Var] = (), fused: bool = True
+) -> bytes | mmap:
+    """The module of a model, which also returns the values `returned`, after its results.
+
+    All is left to TVM unless it is `fused`; a value inside a chain cannot be returned otherwise.
+    Raises InputError where TVM cannot build it.
+    """
+    decisions = decided.decisions if fused else {}
+    replacements, binaries = _replacements(decided.parted.matches, decisions, decided.backend)
+    with refused("TVM cannot build the module"):
+        whole = decided.loaded.module
+        module = install(returning(whole, returned) if returned else whole, replacements)
+        return decided.backend.library(module, binaries, decided.device)
 
 
 def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:
@@ -210,16 +250,17 @@ def _uses(matches: Sequence[ChainMatch], decisions: Mapping[str, Decision]) -> I
 def _replacements(
     matches: Sequence[ChainMatch], decisions: Mapping[str, Decision], backend: Backend
 ) -> tuple[list[Replacement], list[Any]]:
-    """The kernels for every chain of the model, and the binaries that they launch.
+    """The kernels for every chain with a decision, and the binaries that they launch.
 
     Places whose kernels and physical shapes are equal share one function.
     """
     shared: dict[object, Function] = {}
     made = []
     for match in matches:
-        kept = decisions[match.chain.key].kept
-        if kept is None:
+        decision = decisions.get(match.chain.key)
+        if decision is None or decision.kept is None:
             continue
+        kept = decision.kept
         installed = []
         for tuned, chain in zip(kept.kernels, pieces(match.chain, kept.cut), strict=True):
             physical = {

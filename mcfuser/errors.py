@@ -39,6 +39,10 @@ class ModelError(InputError):
     """A model that cannot be read or imported."""
 
 
+class DisagreementError(InputError):
+    """A compiled module computes something else than onnxruntime."""
+
+
 class SpaceError(InputError):
     """The disk has no space for what the work writes."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +19,9 @@ from mcfuser.space.program import Program, program
 from mcfuser.space.prune import PruneStep, prune, space
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import Tuned
+
+if TYPE_CHECKING:
+    from mcfuser.explain import ExplainedOperator, ExplainedRegion, ModelExplanation
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:
@@ -59,6 +62,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
+    _show_check(report.get("check", {}), out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
@@ -69,6 +73,13 @@ def show(report: Mapping[str, Any], out: Console) -> None:
         f"{seconds['tuning']:.1f} s, built in {seconds['building']:.1f} s",
         highlight=False,
     )
+
+
+def _show_check(check: Mapping[str, Any], out: Console) -> None:
+    if "error" in check:
+        _plain(f"agrees with onnxruntime on random inputs: error {check['error']:.1e}", out)
+    elif "skipped" in check:
+        _plain(f"not compared with onnxruntime: {check['skipped']}", out)
 
 
 def _how_it_ended(budget: Budget) -> str:
@@ -182,6 +193,47 @@ def _roll_text(r: Roll | Refusal) -> str:
         f"    h(t, r, s): {r.target} <- {text(r.h)}\n"
         f"  split: partial results over parts of axis {r.axis}, combined by h"
     )
+
+
+def show_model(explanation: ModelExplanation, out: Console) -> None:
+    """Prints the regions of a model, with what they save and the predicted times, then every
+    operator with its region or the reason why it is in none."""
+    regions, operators = explanation.regions, explanation.operators
+    alone = sum(o.region is None for o in operators)
+    _plain(
+        f"{len(operators)} operators, {len(operators) - alone} of them in {len(regions)} regions; "
+        f"times are predicted for {explanation.device}",
+        out,
+    )
+    if regions:
+        head = ("region", "at", "saves", "fused", "in pieces", "operators")
+        _aligned([head, *(_region(number, r) for number, r in enumerate(regions, 1))], out)
+    _aligned([("operator", "name", "result", "region"), *map(_operator, operators)], out)
+
+
+def _operator(o: ExplainedOperator) -> tuple[str, ...]:
+    region = f"{o.region + 1}" if o.region is not None else f"none: {o.reason}"
+    return o.operator, o.name, o.result, region
+
+
+def _region(number: int, r: ExplainedRegion) -> tuple[str, ...]:
+    pieces = f"{_predicted(r.pieces_seconds)} ({r.pieces})" if r.pieces > 1 else "one piece"
+    at = f"{r.places} place{'s' * (r.places > 1)}"
+    saves = f"{r.saved_bytes:,} bytes"
+    return str(number), at, saves, _predicted(r.fused_seconds), pieces, " ".join(r.operators)
+
+
+def _predicted(seconds: float | None) -> str:
+    return _micro(seconds) if seconds is not None else "no candidate"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], out: Console) -> None:
+    """Prints rows as columns of plain text, after an empty line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    _plain("", out)
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        _plain("  ".join(cells).rstrip(), out)
 
 
 def show_devices(devices: Sequence[Device], out: Console) -> None:

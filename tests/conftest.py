@@ -46,7 +46,7 @@ def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     monkeypatch.setattr(CpuBackend, "runner", RUNNER)
     for name, value in (("_ROUNDS", 1), ("_REST", 0.0), ("_WARM", 0.0), ("_COUNTED", 0.0)):
-        monkeypatch.setattr(f"mcfuser.graph.check.{name}", value)
+        monkeypatch.setattr(f"mcfuser.graph.running.{name}", value)
     monkeypatch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
 
 
@@ -60,7 +60,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcfuser.backends.cuda.builder.WAITING", float(PATIENT))
     monkeypatch.setattr("mcfuser.backends.cuda.builder.COMPILING", float(PATIENT) * 64)
     if _TVM:
-        monkeypatch.setattr("mcfuser.graph.check._LIMIT", float(PATIENT))
+        monkeypatch.setattr("mcfuser.graph.running._LIMIT", float(PATIENT))
 
 
 def _default(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], **given: Any) -> None:

@@ -50,24 +50,27 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "measure": (SPACE | {"backend", "process"}, {"numpy", "platformdirs"}),
     "backends": (BACKENDS, {"cuda", "ml_dtypes", "numpy", "tvm"}),
     "tune": (TUNED, {"numpy", "tvm"}),  # asks TVM for its LLVM
-    "runtime": (set(), {"numpy", "tvm", "tvm_ffi"}),
+    "runtime": (set(), {"ml_dtypes", "numpy", "tvm", "tvm_ffi"}),
     "graph": (
         VALUES | {"devices", "measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
-    "compile": (COMPILED, {"numpy"}),
-    "report": (COMPILED, {"rich"}),
+    "compile": (COMPILED, {"numpy", "tvm"}),
+    "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
+    "explain": (COMPILED, {"tvm"}),
+    "report": (COMPILED | {"bisect", "explain"}, {"rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure"},
         {"pydantic"},
     ),
     "cli": (
-        COMPILED | {"arguments", "batch", "db", "process", "report", "service"},
+        COMPILED
+        | {"arguments", "batch", "bisect", "db", "explain", "process", "report", "service"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"arguments", "db", "process", "revision"},
+        COMPILED | {"arguments", "bisect", "db", "process", "revision"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "anyio"},
     ),

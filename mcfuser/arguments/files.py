@@ -32,6 +32,15 @@ def check_readable(path: Path, what: str) -> None:
         raise InputError(f"{what} cannot be read: it is {actual}, not a file")
 
 
+def read_model(path: Path) -> bytes:
+    """The bytes of a model's file. Raises InputError."""
+    check_readable(path, f"model '{path}'")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"model '{path}' cannot be read: {error.strerror}") from None
+
+
 def read_json(path: Path, what: str) -> dict[str, object]:
     """The object that a JSON file holds; `what` names the file in messages: `chain file 'x'`.
 

@@ -18,7 +18,8 @@ class Outcome:
 
     `seconds` is the time of compiling and checking. `error` is the norm-wise relative error against
     onnxruntime, None where it is not known or not finite, and `tolerance` the largest that passes.
-    The times are of one run of the module and of onnxruntime, in seconds. `chains` counts the
+    The times are of one run of the module and of onnxruntime, in seconds; the latter's is None
+    where the module ran on another device than it. `chains` counts the
     chains found, `fused` those that became one kernel. `module` is the hash of module.so, and
     `external` has those of the files that the weights were read from, by their paths in the model's
     folder.

@@ -26,7 +26,10 @@ def line(done: Done) -> str:
 def _details(outcome: Outcome) -> str:
     if outcome.state != "passed":
         return f": {outcome.reason}"
-    return f", error {_error(outcome)}, {_ratio(outcome)} of onnxruntime's time"
+    error, own = f", error {_error(outcome)}", outcome.mcfuser_seconds
+    if own and outcome.onnxruntime_seconds:
+        return f"{error}, {_ratio(outcome)} of onnxruntime's time"
+    return f"{error}, {own * 1e3:.3f} ms" if own else error
 
 
 def totals(batch: Batch) -> str:

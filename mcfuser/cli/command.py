@@ -9,11 +9,13 @@ import warnings
 import typer
 
 from mcfuser.cli.batch import batch
+from mcfuser.cli.bisect import bisect
 from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
+from mcfuser.cli.explain import explain
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
-from mcfuser.cli.space import explain, space
+from mcfuser.cli.space import space
 from mcfuser.cli.terminal import ended
 from mcfuser.cli.tune import tune
 
@@ -23,6 +25,7 @@ app.command("tune")(tune)
 app.command("space")(space)
 app.command("explain")(explain)
 app.command("run")(run)
+app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)
 app.command("devices")(devices)
@@ -32,8 +35,8 @@ app.command("device")(device)
 def main() -> None:
     """Runs the command and ends the process.
 
-    A user's mistake gives one sentence on standard error and status 2; a limit that was reached, or
-    a compiler that crashed, gives one sentence and status 1.
+    A user's mistake gives one sentence on standard error and status 2; a limit that was reached, a
+    compiler that crashed, or a module that is wrong, gives one sentence and status 1.
     """
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends children first

@@ -39,6 +39,9 @@ def compile_(
     timeout: TimeoutOption = None,
     cache: CacheOption = True,
     retune: RetuneOption = False,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="compare the module with onnxruntime")
+    ] = True,
 ) -> None:
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = process_start()
@@ -60,7 +63,7 @@ def compile_(
         make_data_folder(settings.data)
     limits = asdict(settings.model_limits)
     request = CompileRequest(
-        model, device, options, shapes, store, limit, begun, limits, model.parent
+        model, device, options, shapes, store, limit, begun, limits, model.parent, check
     )
     try:
         with progress() as tell:

@@ -9,7 +9,7 @@ import typer
 
 from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import read_json
-from mcfuser.devices.catalogue import names
+from mcfuser.devices.catalogue import EXAMPLE, HOST, names
 
 if TYPE_CHECKING:
     from mcfuser.chain import Chain
@@ -33,7 +33,19 @@ RetuneOption = Annotated[
     bool, typer.Option("--retune", help="search again what was kept, and replace it")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+InputsOption = Annotated[
+    Path | None, typer.Option("--inputs", help="an .npz file with an array for each input")
+]
 DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
+EitherArgument = Annotated[
+    str, typer.Argument(metavar="CHAIN|MODEL", help="a chain, as space takes it, or an ONNX model")
+]
+EitherDeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help=f"{', '.join(names())}; else {HOST} for a model, {EXAMPLE} for a chain"
+    ),
+]
 ChainArgument = Annotated[
     str,
     typer.Argument(

@@ -6,10 +6,18 @@ import os
 import tempfile
 from mmap import mmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcfuser.arguments.files import read_json
 from mcfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from mcfuser.graph.load import ModelPort
+
+_DTYPES = frozenset({
+    "float16", "float32", "float64", "bfloat16", "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+})  # fmt: skip
 
 
 def check_writable(path: Path) -> None:
@@ -62,6 +70,35 @@ def read_report(folder: Path) -> dict[str, Any]:
                 "compile the model again"
             )
     return report
+
+
+def read_ports(report: dict[str, Any], folder: Path, which: str) -> list[ModelPort]:
+    """The `inputs` or `outputs` of the model, as its report has them.
+
+    Raises InputError where there is no report, or where they have another form.
+    """
+    from mcfuser.graph.load import ModelPort
+
+    ports = report.get(which)
+    if ports is None:
+        raise InputError(
+            f"there is no report in '{folder}' that names the model's {which}; give a folder that "
+            "compile wrote, or the model with --check"
+        )
+    if not isinstance(ports, list) or not all(map(_is_port, ports)):
+        raise InputError(
+            f"report '{folder / 'report.json'}' is not one of mcfuser's: its {which} are of "
+            "another kind; compile the model again"
+        )
+    return [ModelPort(p["name"], tuple(p["shape"]), p["dtype"]) for p in ports]
+
+
+def _is_port(value: object) -> bool:
+    if not isinstance(value, dict) or value.get("dtype") not in _DTYPES:
+        return False
+    shape = value.get("shape")
+    extents = isinstance(shape, list) and all(type(n) is int and n >= -1 for n in shape)
+    return extents and isinstance(value.get("name"), str)
 
 
 def _is_shape(value: object) -> bool:

@@ -1,28 +1,37 @@
-"""`mcfuser run`: runs a compiled module and compares it with onnxruntime."""
+"""`mcfuser run`: runs a compiled module, and compares it with onnxruntime."""
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcfuser.arguments.files import check_readable
+from mcfuser.arguments.files import check_readable, read_model
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out
-from mcfuser.cli.options import JsonOption, SeedOption, ShapeOption
-from mcfuser.cli.results import read_report
+from mcfuser.cli.options import InputsOption, JsonOption, SeedOption, ShapeOption
+from mcfuser.cli.results import check_writable, read_ports, read_report, write_whole
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
-    from mcfuser.graph.check import RunMode
+    from mcfuser.graph.check import Checked
+    from mcfuser.graph.running import Ran, RunMode
 
 
 def run(
     folder: Annotated[Path, typer.Argument(help="the folder that compile wrote")],
-    check: Annotated[Path, typer.Option("--check", help="the ONNX model to compare with")],
+    check: Annotated[
+        Path | None, typer.Option("--check", help="the ONNX model to compare with")
+    ] = None,
+    inputs: InputsOption = None,
+    outputs: Annotated[
+        Path | None, typer.Option("--outputs", help="an .npz file for the results, by output")
+    ] = None,
     shape: ShapeOption = None,
     seed: SeedOption = 1,
     graph: Annotated[
@@ -30,37 +39,102 @@ def run(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled module in a fresh process, and onnxruntime on the same random inputs."""
+    """Run a compiled module in a fresh process on given or random inputs, and compare it with
+    onnxruntime."""
+    report = read_report(folder)
+    on_host = report.get("device", HOST) == HOST
+    mode: RunMode = "host" if on_host else "graph" if graph else "kernels"
+    if inputs is not None:
+        check_readable(inputs, f"inputs '{inputs}'")
+    if outputs is not None:
+        check_writable(outputs.parent)
+    compared: Checked | None = None
+    if check is not None:
+        compared = _compared(folder, report, check, inputs, shape, seed, mode)
+        done = compared.ran
+    else:
+        done = _alone(folder, report, inputs, mode)
+    if outputs is not None:
+        _write(outputs, done)
+    if as_json:
+        print(json.dumps(_document(done, compared)))
+        return
+    for line in told(done, compared):
+        out.print(line, highlight=False, markup=False)
+    if outputs is not None:
+        out.print(f"wrote {outputs}", highlight=False, markup=False)
+
+
+def _compared(
+    folder: Path,
+    report: dict[str, Any],
+    model: Path,
+    inputs: Path | None,
+    shape: list[str] | None,
+    seed: int,
+    mode: RunMode,
+) -> Checked:
+    """The module beside onnxruntime, at the shapes for which it was compiled unless others are
+    given."""
     from mcfuser.graph.check import check as compare
     from mcfuser.graph.external import DataFolder
     from mcfuser_service.settings import read_settings
 
-    report = read_report(folder)
-    on_host = report.get("device", HOST) == HOST
-    mode: RunMode = "host" if on_host else "graph" if graph else "kernels"
     compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
     shapes = parse_shapes(shape or ()) or compiled_for
-    limits = read_settings().model_limits
-    result = compare(folder, _read(check), shapes, seed, mode, limits, DataFolder(check.parent))
-    document = {
-        "error": result.error,
-        "mcfuser_seconds": result.seconds,
-        "onnxruntime_seconds": result.reference_seconds,
-    }
-    if as_json:
-        print(json.dumps(document))
+    limits, data = read_settings().model_limits, DataFolder(model.parent)
+    return compare(folder, read_model(model), shapes, seed, mode, limits, data, inputs)
+
+
+def _alone(folder: Path, report: dict[str, Any], inputs: Path | None, mode: RunMode) -> Ran:
+    """The module on a file's inputs, which are those that the report names."""
+    from mcfuser.graph.npz import read_arrays
+    from mcfuser.graph.running import ran
+
+    if inputs is None:
+        raise InputError(
+            "there is nothing to run the module on; give arrays with --inputs, or the model with "
+            "--check, for which random inputs are drawn"
+        )
+    wanted, made = read_ports(report, folder, "inputs"), read_ports(report, folder, "outputs")
+    return ran(folder, read_arrays(inputs, wanted), [p.name for p in made], mode)
+
+
+def _write(path: Path, done: Ran) -> None:
+    from mcfuser.graph.npz import write_arrays
+
+    data = io.BytesIO()
+    write_arrays(data, done.outputs)
+    write_whole(path, data.getvalue())
+
+
+def _document(done: Ran, compared: Checked | None) -> dict[str, Any]:
+    shown = {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in done.outputs.items()}
+    document: dict[str, Any] = {"mcfuser_seconds": done.seconds, "outputs": shown}
+    if compared is not None:
+        document |= {
+            "error": compared.error,
+            "tolerance": compared.tolerance,
+            "onnxruntime_seconds": compared.reference_seconds,
+        }
+    return document
+
+
+def told(done: Ran, compared: Checked | None) -> Iterator[str]:
+    """What is said of a run and, where there is one, of its comparison with onnxruntime."""
+    own = f"mcfuser {done.seconds * 1e3:.3f} ms"
+    if compared is None:
+        for name, array in done.outputs.items():
+            yield f"{name}: {array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}"
+        yield own
         return
-    out.print(f"norm-wise relative error against onnxruntime: {result.error:.1e}")
-    out.print(
-        f"mcfuser {result.seconds * 1e3:.3f} ms, onnxruntime {result.reference_seconds * 1e3:.3f} "
-        f"ms: {result.seconds / result.reference_seconds:.2f} of its time",
-        highlight=False,
-    )
-
-
-def _read(path: Path) -> bytes:
-    check_readable(path, f"model '{path}'")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"model '{path}' cannot be read: {error.strerror}") from None
+    error = f"norm-wise relative error against onnxruntime: {compared.error:.1e}"
+    yield error if compared.agrees else f"{error}, more than {compared.tolerance:.0e}: they differ"
+    theirs = compared.reference_seconds
+    if theirs is None:
+        yield (
+            f"{own} on the GPU; onnxruntime computed the model on the CPU, so its time is no "
+            "measure of this one"
+        )
+    else:
+        yield f"{own}, onnxruntime {theirs * 1e3:.3f} ms: {done.seconds / theirs:.2f} of its time"

@@ -1,4 +1,4 @@
-"""`mcfuser space` and `mcfuser explain`: analyse a chain without compiling anything."""
+"""`mcfuser space`: counts the candidates of a chain without compiling anything."""
 
 from __future__ import annotations
 
@@ -45,15 +45,3 @@ def space(
         print(json.dumps(document))
         return
     reporting.show_space(document, steps, out)
-
-
-def explain(
-    chain: ChainArgument,
-    device: DeviceOption = EXAMPLE,
-    dtype: DtypeOption = "float16",
-) -> None:
-    """Show how a chain's reductions depend on each other, and the loop nest they are fused into."""
-    from mcfuser.report import show_algebra
-
-    program = read_chain(chain, dtype)
-    show_algebra(program, device_named(device), out)

@@ -51,11 +51,16 @@ class ModelPort:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model as a Relax module; `main` takes the inputs in order."""
+    """A model as a Relax module; `main` takes the inputs in order.
+
+    `names` has the names that the module gave to values of the ONNX model, by their names there; a
+    value may be gone from the module since then.
+    """
 
     module: tvm.IRModule
     inputs: tuple[ModelPort, ...]
     outputs: tuple[ModelPort, ...]
+    names: Mapping[str, str]
 
 
 def load(
@@ -83,9 +88,9 @@ def load(
     folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
-    module = _simplify(_import(combined))
-    inputs = tuple(_input_port(i) for i in folded.graph.input)
-    return Loaded(module, inputs, _output_ports(folded, module))
+    imported, names = _import(combined)
+    module = _simplify(imported)
+    return Loaded(module, input_ports(folded), _output_ports(folded, module), names)
 
 
 def bound(
@@ -99,6 +104,11 @@ def bound(
     bind(checked.proto, shapes, limits)
     check_sizes(checked.proto, limits)
     return checked
+
+
+def input_ports(proto: onnx.ModelProto) -> tuple[ModelPort, ...]:
+    """The inputs of a model, in order; their shapes are fixed."""
+    return tuple(_input_port(i) for i in proto.graph.input)
 
 
 def _imported() -> frozenset[str]:
@@ -142,20 +152,23 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return super()._parse_value_proto(value_proto)
 
 
-def _import(folded: OnnxModel) -> tvm.IRModule:
+def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
+    """The module, and the names of its values by those of the model's."""
     opset = next((o.version for o in folded.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(shape_dict={}, dtype_dict="float32")
     importer.weights = folded.weights
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            return importer.from_onnx(folded.proto.graph, opset)
+            module = importer.from_onnx(folded.proto.graph, opset)
         except Exception as error:  # a converter may raise anything
             at = importer.node
             if at is not None:
                 importer.bb._end_block()  # or TVM says on stderr that it was left open
             what = f"operator '{at.op_type}' (node '{at.name}')" if at else "the model"
             raise ModelError(f"{what} cannot be imported: {sentence(error)}") from error
+    values = importer._nodes.items()
+    return module, {str(n): v.name for n, v in values if isinstance(v, relax.Var)}
 
 
 @relax.expr_functor.mutator

@@ -4,7 +4,7 @@ share none."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -21,6 +21,7 @@ from mcfuser.graph.dataflow import (
     shape,
     size,
 )
+from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.regions import (
@@ -63,10 +64,14 @@ class ModelProduct:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The chains of a module, in the order in which they run, and all its products."""
+    """The chains of a module, in the order in which they run, and all its products.
+
+    `left` has every value that is in no chain, with the reason.
+    """
 
     matches: tuple[ChainMatch, ...]
     products: tuple[ModelProduct, ...]
+    left: Mapping[relax.Var, str]
 
 
 def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
@@ -88,7 +93,8 @@ def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
             _without_product(chosen, v)
     matches = sorted(chosen.matches, key=lambda m: chosen.flow.position[m.bindings[-1]])
     products = tuple(_product(chosen, matches, v, peak / bandwidth) for v in chosen.flow.products)
-    return Partition(tuple(matches), products)
+    obstacles = {v: p.reason for v, p in zip(chosen.flow.products, products, strict=True)}
+    return Partition(tuple(matches), products, left_out(chosen, obstacles))
 
 
 def _fuse(chosen: Selection, region: Region) -> None:
@@ -134,7 +140,8 @@ def _without_product(chosen: Selection, last: relax.Var) -> None:
     members: tuple[relax.Var, ...] = (last,)
     try:
         lifted = _lifted(chosen, members)
-    except Unliftable:
+    except Unliftable as why:
+        chosen.reasons.setdefault(last, str(why))
         return
     refused = set[relax.Var]()
     while (more := next_producer(chosen, members, refused)) is not None:
@@ -144,7 +151,9 @@ def _without_product(chosen: Selection, last: relax.Var) -> None:
         except Unliftable:
             refused.add(more)
     moves = all(chosen.flow.kinds[v] in _MOVES for v in members)
-    if max(map(size, members)) < (_SMALLEST_MAP if moves else _SMALLEST):
+    least = _SMALLEST_MAP if moves else _SMALLEST
+    if (most := max(map(size, members))) < least:
+        chosen.reasons.setdefault(last, f"too small to pay: {most} elements, fewer than {least}")
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)

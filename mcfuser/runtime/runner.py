@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
@@ -201,11 +202,16 @@ def arrays(result: object) -> list[NDArray[np.generic]]:
     return [np.asarray(one.numpy()) for one in many]
 
 
+def _typed(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """An array as it was before numpy stored it: bfloat16 is no type of numpy's."""
+    return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
+
+
 def main() -> None:
     module, source, target, *rest = sys.argv[1:]
     how = rest[0] if rest else "0"
     with np.load(source) as stored:
-        inputs = [stored[name] for name in stored.files]
+        inputs = [_typed(stored[name]) for name in stored.files]
     if how in (KERNELS, GRAPH):
         run = ready_on_gpu(Path(module), inputs, how == GRAPH)
     else:

@@ -34,7 +34,7 @@ class CompileRequest:
     `options` are fields of TuneOptions, `limits` fields of ModelLimits; others have their defaults.
     `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
-    None.
+    None. The module is compared with onnxruntime unless `check` is False.
     """
 
     model: Path
@@ -46,6 +46,7 @@ class CompileRequest:
     begun: float = 0.0
     limits: Mapping[str, int] = field(default_factory=dict)
     folder: Path | None = None
+    check: bool = True
 
     @property
     def end(self) -> float:
@@ -97,6 +98,7 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "shapes": dict(request.shapes),
             "store": request.store,
             "limits": dict(request.limits),
+            "check": request.check,
             "end": request.end if request.timeout is not None else None,
         }
         try:

@@ -11,10 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from mcfuser.bisect import built_by, verify
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.delivery import delivered
 from mcfuser.graph.limits import ModelLimits
+from mcfuser.graph.load import bound
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
 
@@ -27,14 +29,16 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
 
     `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
-    module must be done, on time.monotonic(), or None) and `limits` (the fields of `ModelLimits`).
-    `tell` is called with the stages. The answer has the `report`.
+    module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`) and
+    `check` (whether the module is compared with onnxruntime). `tell` is called with the stages. The
+    answer has the `report`.
     """
 
     def progress(stage: str, done: int, total: int) -> None:
         tell({"stage": stage, "done": done, "total": total})
 
     progress("start", 0, 0)
+    end: float | None = request["end"]
     device, cache = device_named(request["device"]), MemoryCache()
     with ExitStack() as stack:
         kept: Cache = cache
@@ -44,17 +48,24 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             device, kept = store.probed(device), store
         folder = Path(request["folder"]) if request["folder"] is not None else None
         limits = ModelLimits(**request["limits"])
+        shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
         model, data = stack.enter_context(delivered(Path(request["model"]), folder, limits))
         artifact = compile_model(
             model,
             device,
             kept,
             TuneOptions(**request["options"]),
-            {name: tuple(shape) for name, shape in request["shapes"].items()},
+            shapes,
             progress,
-            request["end"],
+            built_by(end) if request["check"] else end,
             limits,
             data,
         )
-    Path(request["module"]).write_bytes(artifact.module)
-    return {"report": artifact.report}
+        library = Path(request["module"])
+        library.write_bytes(artifact.module)
+        checked: dict[str, Any] = {"skipped": "not asked for"}
+        if request["check"]:
+            progress("check", 0, 0)
+            fixed = bound(model, shapes, limits, data)
+            checked = verify(artifact, library, fixed, request["options"].get("seed", 0), end)
+    return {"report": {**artifact.report, "check": checked}}

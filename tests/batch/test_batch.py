@@ -169,6 +169,16 @@ def test_one_entrys_death_is_its_own_failure(zoo: Zoo) -> None:
     assert zoo.begun().count("good") == 1 and zoo.begun().count("dies") == 2
 
 
+def test_a_time_is_beside_onnxruntimes_on_the_same_device_alone(zoo: Zoo) -> None:
+    zoo.holds(here="good", there="elsewhere")
+    status, told, _ = zoo.batch()
+    assert status == 0
+    assert "here.onnx cpu: passed, error 1.0e-07, 0.50 of onnxruntime's time" in told
+    assert "there.onnx cpu: passed, error 1.0e-07, 1.000 ms\n" in told
+    assert zoo.report["entries"][1]["onnxruntime_seconds"] is None
+    assert "| passed | 1.0e-07 | - |" in (zoo.output / "summary.md").read_text()
+
+
 def test_what_takes_too_long_has_failed(zoo: Zoo) -> None:
     zoo.holds('limit = "2s"', a="wait")
     assert zoo.batch()[0] == 1

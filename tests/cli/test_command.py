@@ -6,8 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
+from mcfuser.cli.run import told
+from mcfuser.graph.check import Checked
+from mcfuser.graph.load import input_ports
+from mcfuser.graph.running import Ran
 from tests.support.command import mcfuser
 from tests.support.paths import FIXTURES
 
@@ -27,6 +33,25 @@ def test_explain_derives_the_online_softmax(tmp_path: Path) -> None:
     assert "mh(L_Q,n(L_K,C_S,C_R,C_P,C_Z,L_V,C_U),C_O,S_O)" in ran.stdout
 
 
+def test_explain_tells_of_every_operator_of_a_model(tmp_path: Path) -> None:
+    """Every reshape and transpose before the two products is a view of what is read."""
+    model = str(FIXTURES / "attention_where.onnx")
+    told = mcfuser("explain", model, "--device", "h200", data=tmp_path)
+    assert told.returncode == 0, told.stderr
+    first, _, head, *rows = told.stdout.splitlines()
+    assert first.startswith("16 operators, 9 of them in 2 regions; times are predicted for nvidia/")
+    assert head.split() == ["region", "at", "saves", "fused", "in", "pieces", "operators"]
+    assert all(
+        row[head.index("saves") :].startswith(("0 bytes", "24,576 bytes")) for row in rows[:2]
+    )
+    assert any("Softmax_15" in row and row.endswith(" 2") for row in rows)
+    assert any("Transpose_9" in row and "none: not computed" in row for row in rows)
+    document = json.loads(
+        mcfuser("explain", model, "--device", "h200", "--json", data=tmp_path).stdout
+    )
+    assert [r["pieces"] for r in document["regions"]] == [1, 3] and len(document["operators"]) == 16
+
+
 def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     model = str(FIXTURES / "attention_divide_after.onnx")
     out = tmp_path / "out"
@@ -36,11 +61,72 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     report = json.loads((out / "report.json").read_text())
     assert report["times"] == "measured"
-    again = mcfuser("compile", model, "-o", str(out), "--trials", "2", data=tmp_path)
+    assert report["check"]["error"] <= report["check"]["tolerance"] == 1e-4
+    assert "agrees with onnxruntime on random inputs: error" in ran.stdout
+    words = ("compile", model, "-o", str(out), "--trials", "2", "--no-check")
+    again = mcfuser(*words, data=tmp_path)
     assert again.returncode == 0
+    assert "not compared with onnxruntime: not asked for" in again.stdout
     assert "measure chain" not in again.stderr
     checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
     assert json.loads(checked.stdout)["error"] <= 1e-5
+
+
+def test_bisect_compares_every_value_on_given_inputs(tmp_path: Path) -> None:
+    model, given = str(FIXTURES / "feed_forward_relu.onnx"), tmp_path / "given.npz"
+    np.savez(given, other=np.ones(3))
+    words = ("bisect", model, "--trials", "1", "--no-cache", "--inputs", str(given))
+    wrong = mcfuser(*words, data=tmp_path)
+    assert wrong.returncode == 2 and "have no array for input 'x'" in wrong.stderr
+    (port,) = input_ports(onnx.load(model))
+    np.savez(given, x=np.ones(port.shape, np.float32))
+    ran = mcfuser(*words, data=tmp_path)
+    assert ran.stdout == "all 1 values that the module stores agree\n", ran.stderr
+    document = json.loads(mcfuser(*words, "--json", data=tmp_path).stdout)
+    assert document == {"compared": 1, "first": None, "without_kernels": None, "masked": []}
+
+
+def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
+    """With the model they are compared with onnxruntime's; the report's inputs do without it."""
+    model, out = str(FIXTURES / "linear_transposed.onnx"), tmp_path / "out"
+    ran = mcfuser("compile", model, "-o", str(out), "--trials", "1", "--no-cache", data=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    (port,) = json.loads((out / "report.json").read_text())["inputs"]
+    given, results = tmp_path / "given.npz", tmp_path / "results.npz"
+    np.savez(given, **{port["name"]: np.ones(port["shape"], np.float32)})
+    words = ("run", str(out), "--inputs", str(given), "--outputs", str(results))
+    alone = mcfuser(*words, "--json", data=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    document = json.loads(alone.stdout)
+    assert document["mcfuser_seconds"] > 0 and "error" not in document
+    with np.load(results) as stored:
+        first = {name: stored[name] for name in stored.files}
+    assert {n: list(a.shape) for n, a in first.items()} == {
+        n: o["shape"] for n, o in document["outputs"].items()
+    }
+    compared = mcfuser(*words, "--check", model, data=tmp_path)
+    assert "of its time" in compared.stdout and f"wrote {results}" in compared.stdout
+    with np.load(results) as stored:
+        assert all((stored[name] == first[name]).all() for name in first)
+    np.savez(given, other=np.ones(3))
+    wrong = mcfuser(*words, data=tmp_path)
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
+    assert f"have no array for input '{port['name']}'" in wrong.stderr
+    (out / "report.json").unlink()
+    assert "there is no report in" in mcfuser(*words, data=tmp_path).stderr
+
+
+def test_a_time_on_a_gpu_is_not_set_beside_one_of_the_cpu() -> None:
+    done = Ran({"y": np.zeros((2, 3), np.float32)}, 1e-3)
+    error, here = told(done, Checked(1e-7, 1e-4, done, 2e-3))
+    assert error == "norm-wise relative error against onnxruntime: 1.0e-07"
+    assert here == "mcfuser 1.000 ms, onnxruntime 2.000 ms: 0.50 of its time"
+    error, there = told(done, Checked(1e-3, 1e-4, done, None))
+    assert error.endswith("1.0e-03, more than 1e-04: they differ")
+    assert there.startswith(
+        "mcfuser 1.000 ms on the GPU; onnxruntime computed the model on the CPU"
+    )
+    assert [*told(done, None)] == ["y: float32 2x3", "mcfuser 1.000 ms"]
 
 
 def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path) -> None:
@@ -71,6 +157,12 @@ def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path)
         (("space", "gemm:1,2,3,4,5", "--device", "abacus"), "device 'abacus' is not known"),
         (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
         (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
+        (("explain", "nowhere.onnx"), "model 'nowhere.onnx' cannot be read"),
+        (("explain", "gemm:1,2,3,4,5", "--json"), "--json is for a model, and 'gemm:1,2,3,4,5' is"),
+        (("run", "nowhere"), "there is nothing to run the module on; give arrays with --inputs"),
+        (("run", "nowhere", "--inputs", "none.npz"), "inputs 'none.npz' cannot be read: No such"),
+        (("run", "nowhere", "--inputs", __file__), "there is no report in 'nowhere'"),
+        (("run", "nowhere", "--check", "none.onnx"), "model 'none.onnx' cannot be read"),
         (("run", "nowhere", "--check", __file__), "there is no compiled module at 'nowhere'"),
     ],
 )  # fmt: skip

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mcfuser.cli.results import check_writable, make_results, read_report, write_whole
+from mcfuser.cli.results import (
+    check_writable,
+    make_results,
+    read_ports,
+    read_report,
+    write_whole,
+)
 from mcfuser.errors import InputError
 
 
@@ -58,3 +64,14 @@ def test_a_report_of_other_types_is_one_sentence(name: str, tmp_path: Path) -> N
     (tmp_path / "report.json").write_text(json.dumps(REPORTS[name]))
     with pytest.raises(InputError, match=r"^report '.*compile the model again|must hold an object"):
         read_report(tmp_path)
+
+
+def test_the_ports_of_a_report(tmp_path: Path) -> None:
+    port = {"name": "x", "shape": [2, -1], "dtype": "float16"}
+    (found,) = read_ports({"inputs": [port]}, tmp_path, "inputs")
+    assert (found.name, found.shape, found.dtype) == ("x", (2, -1), "float16")
+    for wrong in ({}, [7], [port | {"dtype": "O"}], [port | {"shape": "2"}], [port | {"name": 1}]):
+        with pytest.raises(InputError, match="its inputs are of another kind"):
+            read_ports({"inputs": wrong}, tmp_path, "inputs")
+    with pytest.raises(InputError, match="that names the model's outputs"):
+        read_ports({"inputs": [port]}, tmp_path, "outputs")

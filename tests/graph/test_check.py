@@ -1,4 +1,4 @@
-"""The check sees both agreement and difference, and its inputs are ones a model can take."""
+"""The check sees both agreement and difference, on random inputs and on a file's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError
 from mcfuser.graph.assemble import install
-from mcfuser.graph.check import check, difference, inputs
+from mcfuser.graph.check import check, difference, model_tolerance
 from mcfuser.graph.load import load
+from mcfuser.graph.running import ran
 from tests.support.driver import has_driver
 from tests.support.paths import FIXTURES
 
@@ -26,8 +28,9 @@ def test_a_module_agrees_with_its_model_and_not_with_another(tmp_path: Path) -> 
     )
     same = check(tmp_path, model, {}, seed=1)
     assert same.error < 1e-6
+    assert same.agrees
     assert same.seconds > 0
-    assert same.reference_seconds > 0
+    assert same.reference_seconds is not None and same.reference_seconds > 0
     changed = onnx.load_from_string(model)
     weight = next(w for w in changed.graph.initializer if len(w.dims) == 1 and w.dims[0] == 40)
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) + 1, weight.name))
@@ -52,23 +55,49 @@ def test_a_module_for_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
         check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {}, mode="graph")
 
 
-def test_inputs_stay_within_the_smallest_table() -> None:
-    tables = [
-        numpy_helper.from_array(np.zeros((rows, 2), np.float32), f"t{rows}") for rows in (50, 7)
-    ]
-    nodes = [
-        helper.make_node("Gather", ["t50", "ids"], ["a"]),
-        helper.make_node("Unsqueeze", ["ids", "axes"], ["wide"]),
-        helper.make_node("Gather", ["t7", "wide"], ["b"]),
-        helper.make_node("Cast", ["mask"], ["c"], to=1),
-    ]
-    ports = [helper.make_tensor_value_info(n, 7, (4, 64)) for n in ("ids", "mask")]
-    axes = numpy_helper.from_array(np.array([1]), "axes")
-    graph = helper.make_graph(nodes, "g", ports, [], [*tables, axes])
-    feeds = inputs(helper.make_model(graph), np.random.default_rng(0))
-    assert feeds["ids"].max() == 6
-    assert set(np.unique(feeds["mask"])) == {0, 1}
-    assert (feeds["mask"][:, 0] == 1).all()
+def test_what_is_compared_may_come_from_a_file(tmp_path: Path) -> None:
+    model = (FIXTURES / "linear_transposed.onnx").read_bytes()
+    (tmp_path / "module.so").write_bytes(
+        build_library(install(load(model, {}).module, []), probe_cpu())
+    )
+    (port,) = load(model, {}).inputs
+    path = tmp_path / "given.npz"
+    np.savez(path, **{port.name: np.zeros(port.shape, np.float32)})
+    zeros = check(tmp_path, model, {}, given=path)
+    assert zeros.agrees and zeros.error < 1e-6
+    (found,) = zeros.ran.outputs.values()
+    rows = found.reshape(-1, found.shape[-1])
+    assert (rows == rows[0]).all(), "of rows of zeros, only the bias is left"
+    random = check(tmp_path, model, {}, seed=1).ran.outputs
+    assert list(random) == list(zeros.ran.outputs)
+    assert difference(*random.values(), found) > 1e-2
+
+
+def test_a_model_that_onnxruntime_cannot_run_on_these_inputs_is_told(tmp_path: Path) -> None:
+    """An index outside of its table, which mcfuser reads as the table's last row."""
+    proto = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        g (int64[3] ids) => (float[3, 2] y) <float[4, 2] table = {0, 1, 2, 3, 4, 5, 6, 7}>
+        { y = Gather (table, ids) }""")
+    model = proto.SerializeToString()
+    (tmp_path / "module.so").write_bytes(
+        build_library(install(load(model, {}).module, []), probe_cpu())
+    )
+    assert check(tmp_path, model, {}).agrees
+    path = tmp_path / "given.npz"
+    np.savez(path, ids=np.array([0, 1, 4]))
+    with pytest.raises(InputError, match="onnxruntime cannot run the model on these inputs"):
+        check(tmp_path, model, {}, given=path)
+
+
+def test_a_module_with_other_outputs_is_told(tmp_path: Path) -> None:
+    model = (FIXTURES / "linear_transposed.onnx").read_bytes()
+    loaded = load(model, {})
+    (tmp_path / "module.so").write_bytes(build_library(install(loaded.module, []), probe_cpu()))
+    feeds = {p.name: np.zeros(p.shape, np.float32) for p in loaded.inputs}
+    assert ran(tmp_path, feeds, ["y"], "host").seconds > 0
+    with pytest.raises(InputError, match="has 1 outputs, where 2 are named"):
+        ran(tmp_path, feeds, ["y", "z"], "host")
 
 
 def test_difference_is_relative_and_knows_what_is_no_number() -> None:
@@ -80,3 +109,20 @@ def test_difference_is_relative_and_knows_what_is_no_number() -> None:
     assert difference(np.array([0.5, 1.0, np.inf]), holes) == float("inf")
     assert difference(holes, np.array([0.0, 1.0, np.inf])) == float("inf")
     assert difference(one[:1], one) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("graph", "passes"),
+    [
+        ("float[2] x) => (float[2] y) { y = Relu (x) }", 1e-4),
+        ("float[2] x) => (float[2] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }", 2e-2),
+        ("bfloat16[2] x) => (float[2] y) { y = Cast <to = 1> (x) }", 1e-1),
+        ("float[2] x) => (uint8[2] y) { k = Constant <value_float = 0.1> ()"
+         " y = QuantizeLinear (x, k) }", 5e-2),
+        ("uint8[2] x) => (float[2] y) { k = Constant <value_float = 0.1> ()"
+         " y = DequantizeLinear (x, k) }", 1e-4),
+    ],
+)  # fmt: skip
+def test_the_error_that_passes_is_that_of_the_coarsest_type(graph: str, passes: float) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 19]> g ({graph}')
+    assert model_tolerance(model) == passes

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from mcfuser.graph.check import difference, inputs
+from mcfuser.graph.check import difference
+from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import bound
 from mcfuser.graph.session import session
 from mcfuser.runtime import runner
@@ -27,7 +28,7 @@ def disagreement(
     """The largest norm-wise relative error of a library's outputs on random inputs; the library is
     written to the folder."""
     fixed = bound(model, shapes or {})
-    feeds = inputs(fixed.proto, np.random.default_rng(seed))
+    feeds = inputs(fixed, np.random.default_rng(seed))
     expected = session(fixed, onnxruntime.SessionOptions()).run(None, feeds)
     path = folder / "module.so"
     path.write_bytes(library)

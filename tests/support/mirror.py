@@ -32,10 +32,13 @@ THROUGH: dict[str, str] = {
     "lowering/test_deferred.py": "lowering/uses",
     "codegen/test_record.py": "codegen/tensorir/record codegen/triton/record",
     # models as a whole are imported, cut, compiled and run
-    "graph/test_partition.py": "graph/idiom graph/regions graph/selection",
+    "graph/test_partition.py": "graph/idiom graph/leftover graph/regions graph/selection",
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_convolution.py": "graph/window",
+    "graph/test_role.py": "graph/known",
+    "graph/test_check.py": "graph/running measure/tolerance",
+    "test_bisect.py": "graph/intermediate",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",
@@ -62,7 +65,8 @@ THROUGH: dict[str, str] = {
     "graph/test_assemble.py": "codegen/llvm/module codegen/llvm/rest",
     "space/test_ends.py": "space/past",
     "service/test_worker.py": "service/worker_child",
-    "cli/test_command.py": "cli/batch cli/compile cli/run cli/serve cli/space",
+    "cli/test_command.py": """
+        cli/batch cli/bisect cli/compile cli/explain cli/run cli/serve cli/space""",
     "backends/cuda/test_runner.py": """
         backends/cuda/driver   backends/cuda/timing""",
     "codegen/cuda/test_pool.py": "codegen/cuda/compile_server",

@@ -1,0 +1,71 @@
+"""`mcfuser bisect`: names the first operator of a model whose result differs from onnxruntime's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcfuser.arguments.files import check_readable, read_model
+from mcfuser.arguments.shapes import shapes as parse_shapes
+from mcfuser.cli.console import out, progress
+from mcfuser.cli.kept import kernel_cache
+from mcfuser.cli.options import (
+    CacheOption,
+    DeviceOption,
+    InputsOption,
+    JsonOption,
+    SeedOption,
+    ShapeOption,
+    TimeoutOption,
+    TrialsOption,
+    tuning,
+)
+from mcfuser.devices.catalogue import HOST, device_named
+from mcfuser.errors import DeviceError
+
+
+def bisect(
+    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    device: DeviceOption = HOST,
+    inputs: InputsOption = None,
+    shape: ShapeOption = None,
+    seed: SeedOption = 0,
+    trials: TrialsOption = None,
+    timeout: TimeoutOption = None,
+    cache: CacheOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a model so that every value it stores is compared with onnxruntime's, and name the
+    first one that differs."""
+    options, _ = tuning(seed, trials, timeout, retune=False)
+    shapes, target = parse_shapes(shape or ()), device_named(device)
+    if inputs is not None:
+        check_readable(inputs, f"inputs '{inputs}'")
+    data = read_model(model)
+    from mcfuser.bisect import bisect as bisected
+    from mcfuser.compile import compile_model
+    from mcfuser.graph.check import given_or_drawn
+    from mcfuser.graph.external import DataFolder
+    from mcfuser.graph.load import bound
+    from mcfuser.tune.tuned import TuneOptions
+    from mcfuser_service.settings import read_settings
+
+    limits, folder = read_settings().model_limits, DataFolder(model.parent)
+    fixed = bound(data, shapes, limits, folder)
+    feeds = given_or_drawn(fixed, inputs, seed)
+    with kernel_cache(cache, target) as (kept, probed), progress() as tell:
+        made = compile_model(
+            data, probed, kept, TuneOptions(**options), shapes, tell, None, limits, folder
+        )
+        if made.decided.missing is not None:
+            raise DeviceError(f"nothing can be compared: {made.decided.missing}")
+        tell("compare", 0, 0)
+        result = bisected(made.decided, fixed, feeds)
+    if as_json:
+        print(json.dumps(result.to_json()))
+        return
+    for sentence in result.sentences():
+        out.print(sentence, highlight=False, markup=False)

@@ -1,0 +1,110 @@
+"""Files of named arrays (.npz): read as the inputs of a model, and written."""
+
+from __future__ import annotations
+
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from mcfuser.errors import InputError
+from mcfuser.graph.load import ModelPort
+
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError,
+           RuntimeError, OverflowError, SyntaxError, tokenize.TokenError)  # fmt: skip
+"""What zipfile and numpy raise where a file is not of the form that it should be."""
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_STORED = {"bfloat16": np.dtype("V2")}
+"""How numpy stores types that are not its own."""
+
+
+def read_arrays(path: Path, ports: Sequence[ModelPort]) -> dict[str, NDArray[np.generic]]:
+    """The arrays of an .npz file by name, in the order of `ports`, the inputs of a model.
+
+    Pickled objects are never read, and no array is before its type and shape were compared. Raises
+    InputError where the file cannot be read, lacks an input, has an array that is none, or one of
+    another type or shape.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {n.removesuffix(".npy"): n for n in archive.namelist()}
+            _check_names(path, members, ports)
+            return {p.name: _array(archive, members[p.name], p, path) for p in ports}
+    except OSError as error:
+        raise InputError(f"inputs '{path}' cannot be read: {error.strerror or error}") from None
+    except InputError:
+        raise
+    except _BROKEN as error:
+        raise InputError(
+            f"inputs '{path}' cannot be read as an .npz file: {str(error) or 'it is damaged'}; "
+            "write it with numpy.savez, an array for each input"
+        ) from None
+
+
+def _check_names(path: Path, members: Mapping[str, str], ports: Sequence[ModelPort]) -> None:
+    wanted = [p.name for p in ports]
+    listed = ", ".join(f"'{name}'" for name in wanted)
+    for p in ports:
+        if p.name not in members:
+            had = ", ".join(f"'{name}'" for name in members) or "no array"
+            raise InputError(
+                f"inputs '{path}' have no array for input '{p.name}' ({_form(p.dtype, p.shape)}); "
+                f"there is {had}"
+            )
+    for name in members:
+        if name not in wanted:
+            raise InputError(
+                f"inputs '{path}' have an array '{name}', which is no input of the model; its "
+                f"inputs are {listed or 'none'}"
+            )
+
+
+def _array(
+    archive: zipfile.ZipFile, member: str, port: ModelPort, path: Path
+) -> NDArray[np.generic]:
+    """An array whose header says that it is what the input takes."""
+    wanted = np.dtype(getattr(ml_dtypes, port.dtype, port.dtype))
+    with archive.open(member) as file:
+        shape, dtype = _header(file)
+    stored = _STORED.get(port.dtype, wanted)
+    if dtype != stored or shape != port.shape:
+        raise InputError(
+            f"array '{port.name}' of inputs '{path}' is {_form(str(dtype), shape)}; the input "
+            f"takes {_form(port.dtype, port.shape)}"
+        )
+    with archive.open(member) as file:
+        array: NDArray[np.generic] = npy.read_array(file, allow_pickle=False)
+    return array.view(wanted)
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = npy.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of numpy's format is not known")
+    shape, _, dtype = _HEADERS[version](file)
+    return shape, dtype
+
+
+def _form(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} {'x'.join(map(str, shape)) or 'scalar'}"
+
+
+def read_unnamed(path: Path) -> tuple[NDArray[np.generic], ...]:
+    """All arrays of a file that a process of mcfuser's wrote, in order."""
+    with np.load(path, allow_pickle=False) as stored:
+        return tuple(stored[name] for name in stored.files)
+
+
+def write_arrays(path: Path | IO[bytes], arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Writes arrays by name, in order, to a file that is named or open. Raises OSError."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                npy.write_array(file, np.asarray(array, order="C"), allow_pickle=False)

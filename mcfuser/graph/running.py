@@ -1,0 +1,164 @@
+"""Runs a compiled module in a fresh process (mcfuser.runtime.runner), and times its runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.devices.catalogue import HOST
+from mcfuser.errors import InputError, LimitError
+from mcfuser.graph.npz import read_unnamed, write_arrays
+from mcfuser.measure.lease import lease
+from mcfuser.process.death import Death
+from mcfuser.process.supervised import Supervised
+from mcfuser.runtime import runner
+
+_ROUNDS = 5
+_REST = 0.3  # seconds after which another's spinning threads are asleep
+_WARM = 0.05  # seconds of uncounted runs in each round: threads wake, clocks rise
+_COUNTED = 0.1  # seconds of counted runs in each round, at least _FEW of them
+_FEW = 3
+_LIMIT = 300.0  # seconds that a process may take in all
+
+RunMode = Literal["host", "kernels", "graph"]
+"""How a module runs: on all cores; on the GPU, kernel by kernel; on the GPU, as a CUDA graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The outputs of a module by name, and its median time, in seconds a run."""
+
+    outputs: Mapping[str, NDArray[np.generic]]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunningModule:
+    """A process that has run a module once, and the outputs; it may take until `until`
+    (time.monotonic)."""
+
+    process: Supervised
+    until: float
+    outputs: tuple[NDArray[np.generic], ...]
+
+    def again(self) -> float:
+        """Has the process run the module again; the seconds that this took, as it measured them."""
+        line: Death | bytes | None = self.process.write(b"again\n", self.until)
+        if line is None:
+            line = self.process.line(self.until)
+        if isinstance(line, Death):
+            raise InputError("the module ran once and then ended; compile it again")
+        return float(line)
+
+
+def ran(
+    module: Path,
+    feeds: Mapping[str, NDArray[np.generic]],
+    names: Sequence[str],
+    mode: RunMode,
+) -> Ran:
+    """Runs and times a module whose outputs have these `names`; the other arguments and the errors
+    are those of `running`."""
+    with running(module, feeds, mode) as child:
+        (seconds,) = timed([child.again])
+        return Ran(named(child.outputs, names, module), seconds)
+
+
+def named(
+    outputs: Sequence[NDArray[np.generic]], names: Sequence[str], module: Path
+) -> dict[str, NDArray[np.generic]]:
+    """The outputs by name. Raises InputError where the module has another number of them."""
+    if len(outputs) != len(names):
+        raise InputError(
+            f"the module in '{module}' has {len(outputs)} outputs, where {len(names)} are named; "
+            "compile the model again"
+        )
+    return dict(zip(names, outputs, strict=True))
+
+
+def library_at(module: Path) -> Path:
+    """The library, which may be named by its folder. Raises InputError where there is none."""
+    library = module / "module.so" if module.is_dir() else module
+    if not library.is_file():
+        raise InputError(f"there is no compiled module at '{library}'; give a folder it is in")
+    return library
+
+
+@contextmanager
+def running(
+    module: Path,
+    feeds: Mapping[str, NDArray[np.generic]],
+    mode: RunMode,
+    limit: float = math.inf,
+) -> Iterator[RunningModule]:
+    """A process that has run a module on `feeds`, its inputs in order; it is ended with the block.
+
+    `module` is the library, or a folder with module.so; the process may take `limit` seconds, or
+    _LIMIT if that is less. Raises InputError where there is no module or it does not run,
+    LimitError where that takes too long.
+    """
+    library = library_at(module)
+    with tempfile.TemporaryDirectory() as name:
+        given, results = Path(name) / "inputs.npz", Path(name) / "outputs.npz"
+        write_arrays(given, feeds)
+        limit = min(limit, _LIMIT)
+        until = time.monotonic() + limit
+        child = Supervised(runner.__name__, [*map(str, (library, given, results)), _how(mode)])
+        try:
+            if (death := _ready(child, until)) is not None:
+                if death.why == "time":
+                    raise LimitError(f"running the module '{library}' took more than {limit:g} s")
+                last = death.last or "it ended without a word"
+                raise InputError(f"the module '{library}' does not run: {last}")
+            yield RunningModule(child, until, read_unnamed(results))
+        finally:
+            child.end()
+
+
+def _ready(child: Supervised, until: float) -> Death | None:
+    """Waits for the line `ready`, and skips lines that libraries print before it. Gives the
+    process's death where there is no such line."""
+    line = child.line(until)
+    while not isinstance(line, Death) and line.strip() != b"ready":
+        line = child.line(until)
+    return line if isinstance(line, Death) else None
+
+
+def threads() -> int:
+    """The number of threads that a module for the host runs on."""
+    return os.cpu_count() or 1
+
+
+def _how(mode: RunMode) -> str:
+    """The runner's argument for a way to run."""
+    if mode == "host":
+        return str(threads())
+    return runner.KERNELS if mode == "kernels" else runner.GRAPH
+
+
+def timed(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
+    """The median seconds of each; they are timed alternately, so that other load affects all."""
+    times: tuple[list[float], ...] = tuple([] for _ in runs)
+    with lease(HOST, exclusive=True):
+        for _ in range(_ROUNDS):
+            for one, kept in zip(runs, times, strict=True):
+                time.sleep(_REST)
+                spent = 0.0
+                while spent < _WARM:
+                    spent += one()
+                counted, total = 0, 0.0
+                while total < _COUNTED or counted < _FEW:
+                    kept.append(one())
+                    counted, total = counted + 1, total + kept[-1]
+    return tuple(map(statistics.median, times))
