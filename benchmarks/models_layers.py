@@ -136,8 +136,13 @@ class DecoderLayer(nn.Module):  # type: ignore[misc]
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         if not torch.onnx.is_in_onnx_export():
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
-        k, v = self._repeated(k), self._repeated(v)  # the exporter does not know shared heads
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        # the exporter knows no shared heads, and makes what a causal mask is added to float32
+        k, v = self._repeated(k), self._repeated(v)
+        scores = q @ k.transpose(-1, -2) * self.shape.depth**-0.5
+        if causal:
+            lowest = torch.finfo(q.dtype).min
+            scores = scores + torch.full(scores.shape[-2:], lowest, dtype=q.dtype).triu(1)
+        return torch.softmax(scores, -1) @ v
 
     def _repeated(self, x: Tensor) -> Tensor:
         batch, keys, rows, depth = x.shape

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.tensors import aligned
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
+from mcfuser.model.least import least
 from mcfuser.tune.cover import Decision, decide, pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import Cache, Progress, RetuneCache, Tuned, TuneOptions, Use, names_of
@@ -220,8 +222,12 @@ def _port(p: ModelPort) -> dict[str, Any]:
 
 
 def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]:
-    """One decision for each distinct chain."""
+    """One decision for each distinct chain. Those that take longest at least, in all their places,
+    are decided first, so that what is left without time is what matters least."""
+    places = Counter(match.chain.key for match in matches)
     distinct = {match.chain.key: match.chain for match in matches}
+    weights = {k: places[k] * least([c], run.device) for k, c in distinct.items()}
+    distinct = dict(sorted(distinct.items(), key=lambda item: -weights[item[0]]))
     run.chains = len(distinct)
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
