@@ -123,14 +123,19 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """All nodes of an expression, parents before children."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    left = [e]
+    while left:
+        node = left.pop()
+        yield node
+        left.extend(reversed(children(node)))
 
 
 def reads(e: Expr) -> tuple[Read, ...]:
     """The distinct reads of an expression, in the order of its text."""
-    return tuple(dict.fromkeys(node for node in walk(e) if isinstance(node, Read)))
+    if isinstance(e, Read):
+        return (e,)
+    found = [node for node in walk(e) if isinstance(node, Read)]
+    return tuple(dict.fromkeys(found)) if len(found) > 1 else tuple(found)
 
 
 def conjuncts(e: Expr | None) -> tuple[Expr, ...]:

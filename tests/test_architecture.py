@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from textwrap import indent
 
@@ -93,20 +94,45 @@ def room(path: Path) -> str:
     return first if first != "__init__" else ""
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def walked(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(text)))
+
+
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's tree."""
+    return walked(path.read_text())
+
+
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """Every module that a file imports, and whether it does so as it is loaded."""
-    tree = ast.parse(path.read_text())
+    assert not any(isinstance(n, ast.ImportFrom) and n.level for n in nodes(path)), (
+        f"{path}: imports are absolute here"
+    )
+    return _imports(path.read_text())
+
+
+@cache
+def _imports(text: str) -> tuple[tuple[str, bool], ...]:
+    return tuple(_found(walked(text)))
+
+
+def _found(every: tuple[ast.AST, ...]) -> Iterator[tuple[str, bool]]:
     late = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in every
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.Import):
             yield from ((a.name, id(node) not in late) for a in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute here"
             for a in node.names:
                 yield f"{node.module}.{a.name}", id(node) not in late
 
@@ -174,14 +200,14 @@ def test_only_the_command_knows_storage_and_service() -> None:
 
 def reads_environment(path: Path) -> bool:
     """It mentions os.environ or os.getenv other than to set a variable."""
-    tree = ast.parse(path.read_text())
+    every = nodes(path)
     written = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in every
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
     }
     words = {"environ", "environb", "getenv", "getenvb", "expandvars"}
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.Attribute) and node.attr in words and id(node) not in written:
             return True
         if isinstance(node, ast.ImportFrom) and words & {a.name for a in node.names}:
@@ -227,7 +253,7 @@ STARTING = {
 def names(path: Path) -> set[str]:
     """All that a file imports, and every attribute of a name that it uses, with a dot."""
     used = {module for module, _ in imports(path)}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             used.add(f"{node.value.id}.{node.attr}")
     return used
@@ -243,7 +269,7 @@ def test_processes_are_started_in_one_room() -> None:
 
 def test_no_module_reassigns_what_belongs_to_the_whole_process() -> None:
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 assert node.attr != "tempdir", path
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -252,7 +278,7 @@ def test_no_module_reassigns_what_belongs_to_the_whole_process() -> None:
 
 def public_types(path: Path) -> Iterator[str]:
     """The classes and the type aliases that a module defines for others."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path.read_text()).body:
         name = ""
         if isinstance(node, ast.ClassDef):
             name = node.name
@@ -302,7 +328,7 @@ def test_a_dispatch_on_kinds_of_values_ends_in_assert_never() -> None:
     """A kind that is added to a union is then an error of mypy's wherever it is forgotten."""
     seen, wrong = set[str](), []
     for path in SOURCES:
-        for line, union, closed in dispatched(ast.parse(path.read_text())):
+        for line, union, closed in dispatched(parsed(path.read_text())):
             seen.add(union)
             if not closed:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} tells kinds of {union} apart")
@@ -402,7 +428,7 @@ def test_no_kind_of_device_is_named_elsewhere() -> None:
     for path in SOURCES:
         if room(path) in KINDS_ARE_NAMED_IN:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             words = node.value if isinstance(node, ast.Constant) else None
             if isinstance(words, str) and named.fullmatch(words):
                 wrong.append(f"{path.relative_to(ROOT)} {words!r}")

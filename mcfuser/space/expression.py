@@ -161,18 +161,19 @@ def _groupings(
     operators: Sequence[Sequence[str]], rest: Sequence[str]
 ) -> Iterator[tuple[tuple[Sequence[Sequence[str]], tuple[str, ...]], ...]]:
     """Consecutive groups with their private loops, where all of `rest` is private."""
+    users = {a: [i for i, related in enumerate(operators) if a in related] for a in rest}
+    if not all(users.values()):
+        return
+    ends = [(found[0], found[-1]) for found in users.values()]
+    every = range(1, len(operators))  # no cut separates operators that share a loop of `rest`
+    between = [cut for cut in every if not any(first < cut <= last for first, last in ends)]
     for count in range(2, min(len(rest), len(operators)) + 1):
-        for cuts in combinations(range(1, len(operators)), count - 1):
-            edges = (0, *cuts, len(operators))
-            groups = [operators[i:j] for i, j in pairwise(edges)]
-            private = [tuple(a for a in rest if _uses(g, a)) for g in groups]
-            once = all(sum(a in p for p in private) == 1 for a in rest)
-            if all(private) and once:
+        for cuts in combinations(between, count - 1):
+            edges = tuple(pairwise((0, *cuts, len(operators))))
+            private = [tuple(a for a in rest if i <= users[a][0] < j) for i, j in edges]
+            if all(private):
+                groups = [operators[i:j] for i, j in edges]
                 yield tuple(zip(groups, private, strict=True))
-
-
-def _uses(operators: Sequence[Sequence[str]], axis: str) -> bool:
-    return any(axis in related for related in operators)
 
 
 def _combinations(

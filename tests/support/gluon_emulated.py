@@ -12,9 +12,10 @@ import ast
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from random import Random
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -354,13 +355,18 @@ class _Stopping(ast.NodeTransformer):
         return None
 
 
+@cache
+def _code(text: str) -> CodeType:
+    tree = ast.fix_missing_locations(_Stopping().visit(ast.parse(text)))
+    return compile(tree, "kernel.py", "exec")
+
+
 def emulate(source: TritonSource, memory: Mapping[str, np.ndarray], seed: int) -> None:
     """Runs every block on flat arrays, by parameter; outputs are written in place.
 
     Raises Broken where a GPU might hang or would do something undefined.
     """
-    tree = ast.fix_missing_locations(_Stopping().visit(ast.parse(source.text)))
-    code = compile(tree, f"{source.name}.py", "exec")
+    code = _code(source.text)
     (launch,) = source.launches
     arguments = [Pointer(memory[name]) for name in launch.arguments]
     maps = [Described(memory[m.tensor], m) for m in launch.maps]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import tvm
@@ -26,7 +27,13 @@ WIDE = TensorirKnobs(8, 2, 16)
 def run(schedule: Schedule, plain: Chain, lowering: TensorirKnobs, inputs: dict) -> dict:
     """The outputs of the generated function, as the chain indexes them."""
     source = generate(schedule, "kernel", lowering)
-    return call(source, compile_function(source.text, "kernel"), plain, inputs, {})
+    return call(source, _built(source.text), plain, inputs, {})
+
+
+@lru_cache(maxsize=64)
+def _built(text: str) -> Callable:
+    """Tests of one kernel's values on several inputs compile it once."""
+    return compile_function(text, "kernel")
 
 
 def compiled(texts: Sequence[str]) -> list[Callable]:

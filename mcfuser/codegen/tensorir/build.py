@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -27,8 +28,13 @@ def without_storage_reuse() -> Any:
 
 
 def parse_function(text: str) -> Any:
-    """The PrimFunc that a generated text says."""
-    return tvm.script.from_source(text)
+    """The PrimFunc that a generated text says.
+
+    It is parsed in a thread of its own: for each call of an inlined function TVM reads the source
+    of every frame on the stack, which takes longer than parsing where the stack is deep.
+    """
+    with ThreadPoolExecutor(1, "parser") as parser:
+        return parser.submit(tvm.script.from_source, text).result()
 
 
 def compile_function(text: str, name: str) -> Callable[..., None]:

@@ -87,6 +87,15 @@ class TileLayout:
 
     def space(self, name: str) -> tuple[str, ...]:
         """The axes along which a buffer's tile extends, in the order of its dimensions."""
+        if name not in self._spaces:
+            self._spaces[name] = self._space(name)
+        return self._spaces[name]
+
+    @cached_property
+    def _spaces(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def _space(self, name: str) -> tuple[str, ...]:
         if name in self.loads:
             read, chain = self.loads[name].read, self.schedule.chain
             moves, _ = address(chain, chain.tensor(read.tensor), read.indices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pytest
 
@@ -34,15 +35,15 @@ class Case:
     dtype: str = "float16"
     deferred: bool = True
 
-    @property
+    @cached_property
     def plain(self) -> Chain:
         return chain_of(self.chain, {**SMALL, **sizes(self.extents)}, self.dtype)
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         return scheduled(self.plain, self.expression, {**TILES, **sizes(self.tiles)})
 
-    @property
+    @cached_property
     def source(self) -> TritonSource:
         return written(self.schedule, self.stages)
 
