@@ -113,10 +113,11 @@ def test_what_is_loaded_is_zero_and_so_is_what_is_computed_from_it() -> None:
         ("exp(A[m, n])", ("n",)),
         ("A[m, n] * log(abs(A[m, n]))", ("n",)),
         ("A[m, n] / (1.0 + exp(-A[m, n]))", ()),
+        ("A[m, 0] * y[n]", ()),
     ],
 )
 def test_sums_of_what_is_loaded(body: str, masked: tuple[str, ...]) -> None:
-    shapes = {"A": "mn", "x": "m"}
+    shapes = {"A": "mn", "x": "m", "y": "n"}
     c = chain(EXTENTS, shapes, [f"T[m] = sum[n] {body} * select(n < 50, 1.0, 1.0)"])
     assert computed(c, "m.n")["T"].masked == masked
 

@@ -126,6 +126,14 @@ def test_parts_of_a_split_loop_share_its_iterations(parts: int, span: int) -> No
     assert f"serial n in {span} x 8:" in str(s)
 
 
+def test_only_the_split_loop_has_fewer_iterations_in_a_part() -> None:
+    of = program(gemm(1, 16, 40, 16, 8))
+    tiles = {"m": 16, "n": 8, "k": 4, "h": 8}
+    buffers, body = place(of, parse("m.nk"), ("m", "h"), split="n")
+    s = Schedule(of.chain, parse("m.nk"), tuple(tiles.items()), buffers, body, 3)
+    assert "serial n in 2 x 8:" in str(s) and "serial k in 4 x 4:" in str(s)
+
+
 def test_statements_come_with_the_loops_around_them() -> None:
     found = {
         s.buffer: "".join(loop.axis for loop in outer)

@@ -19,6 +19,7 @@ from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
 from mcfuser.space.prune import distinct, parted, prune, space
+from mcfuser.space.statement import Load
 from tests.support.chains import chain
 from tests.support.gpu_candidates import every
 from tests.support.hopper_chains import chain_of
@@ -57,6 +58,17 @@ def test_without_group_instructions_a_stage_less_is_in_flight() -> None:
     few, more = made(plan, tiles, 4, 3), made(plan, tiles, 4, 4)
     assert more.shared[0] - few.shared[0] == 2 * 128 * 64 * 2  # a tile of K and one of V
     assert more.shared[0] == 104448  # as Triton 3.6 allocates
+
+
+def test_a_copy_is_asynchronous_where_each_thread_has_four_bytes_of_it() -> None:
+    c = gemm(1, 512, 256, 64, 64, "float16")
+    plan = Plan(program(c), parse("mh.nk"), frozenset())
+    warps, tiles = np.asarray([4, 8]), {"m": 64, "n": 16, "k": 16, "h": 16}
+    rows = np.asarray([[tiles[a] for a in plan.axes]] * 2)
+    found = TritonCandidates(plan, rows, warps, np.full(2, 3), warps < 0)
+    points = {s.buffer: (s, outer) for s, outer in found.facts.points if isinstance(s, Load)}
+    assert found.asynchronous(*points["A"]).tolist() == [True, True]  # 2,048 bytes
+    assert found.asynchronous(*points["B"]).tolist() == [True, False]  # 512 bytes
 
 
 def test_threads_share_the_registers_of_a_tile() -> None:
