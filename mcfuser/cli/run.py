@@ -40,7 +40,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled module in a fresh process on given or random inputs, and compare it with
-    onnxruntime."""
+    onnxruntime. The status is 1 where they differ."""
     report = read_report(folder)
     on_host = report.get("device", HOST) == HOST
     mode: RunMode = "host" if on_host else "graph" if graph else "kernels"
@@ -58,11 +58,13 @@ def run(
         _write(outputs, done)
     if as_json:
         print(json.dumps(_document(done, compared)))
-        return
-    for line in told(done, compared):
-        out.print(line, highlight=False, markup=False)
-    if outputs is not None:
-        out.print(f"wrote {outputs}", highlight=False, markup=False)
+    else:
+        for line in told(done, compared):
+            out.print(line, highlight=False, markup=False)
+        if outputs is not None:
+            out.print(f"wrote {outputs}", highlight=False, markup=False)
+    if compared is not None and not compared.agrees:
+        raise typer.Exit(1)
 
 
 def _compared(

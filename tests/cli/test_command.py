@@ -108,6 +108,13 @@ def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
     assert "of its time" in compared.stdout and f"wrote {results}" in compared.stdout
     with np.load(results) as stored:
         assert all((stored[name] == first[name]).all() for name in first)
+    other, changed = tmp_path / "other.onnx", onnx.load(model)
+    weight = next(w for w in changed.graph.initializer if w.data_type == onnx.TensorProto.FLOAT)
+    doubled = 2 * onnx.numpy_helper.to_array(weight)
+    weight.CopyFrom(onnx.numpy_helper.from_array(doubled, weight.name))
+    onnx.save(changed, other)
+    differs = mcfuser("run", str(out), "--check", str(other), data=tmp_path)
+    assert differs.returncode == 1 and "they differ" in differs.stdout
     np.savez(given, other=np.ones(3))
     wrong = mcfuser(*words, data=tmp_path)
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
