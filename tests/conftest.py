@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
@@ -26,6 +27,9 @@ _TVM = importlib.util.find_spec("tvm") is not None
 """Without it, as on a machine that has a GPU and no more, the tests that need none run."""
 PATIENT = 3600
 """Seconds that no test waits for, however busy the machine is."""
+
+settings.register_profile("suite", deadline=None)  # a busy machine may be slow
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
