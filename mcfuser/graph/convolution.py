@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
 from mcfuser.graph.dataflow import array, extents, shape
+from mcfuser.graph.sliding import SlidingWindows, sliding_windows, surrounded
 
 Matches = Mapping[DFPattern, relax.Expr]
 _CONVOLVE = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -26,24 +27,17 @@ _LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """The attributes of a convolution of data [n, groups * depth, ..] with weights
-    [groups * columns, depth, ..]; those of the spatial dimensions are in their order."""
+    [groups * columns, depth, ..]."""
 
     groups: int
-    strides: tuple[int, ...]
-    dilation: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    kernel: tuple[int, ...]
-
-    @property
-    def padded(self) -> bool:
-        return any(self.before) or any(self.after)
+    windows: SlidingWindows
 
     @property
     def pointwise(self) -> bool:
         """Whether each position of the result is computed from the same position of the data."""
-        single = all(n == 1 for n in (*self.kernel, *self.strides, self.groups))
-        return single and not self.padded
+        windows = self.windows
+        single = all(n == 1 for n in (*windows.extents, *windows.strides, self.groups))
+        return single and not windows.padded
 
 
 def convolution(call: relax.Call) -> Convolution | None:
@@ -52,20 +46,12 @@ def convolution(call: relax.Call) -> Convolution | None:
     data, weight = (extents(a) for a in call.args)
     if data is None or weight is None:
         return None
-    attrs, rank = call.attrs, len(weight) - 2
-    if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[rank]:
+    attrs = call.attrs
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[len(weight) - 2]:
         return None
     if str(attrs.out_layout) not in ("", str(attrs.data_layout)):
         return None
-    padding = tuple(int(p) for p in attrs.padding)
-    return Convolution(
-        int(attrs.groups),
-        tuple(int(s) for s in attrs.strides),
-        tuple(int(d) for d in attrs.dilation),
-        padding[:rank],
-        padding[rank:],
-        weight[2:],
-    )
+    return Convolution(int(attrs.groups), sliding_windows(attrs, weight[2:]))
 
 
 def convolutions(function: relax.Function) -> relax.Function:
@@ -99,21 +85,16 @@ def _untransposed(x: DFPattern, weight: DFPattern) -> Callable[[relax.Call, Matc
             _LAYOUTS[rank][0], _LAYOUTS[rank][1].replace("OI", "IO")
         ):  # fmt: skip
             return call
-        strides = [int(s) for s in attrs.strides]
-        dilation = [int(d) for d in attrs.dilation]
-        padding = [int(p) for p in attrs.padding]
-        kernel, out = known.shape[2:], shape(call)
-        plain = not any(padding) and all(d == 1 for d in dilation)
-        if plain and strides == [*kernel] and not any(int(p) for p in attrs.output_padding):
+        windows, out = sliding_windows(attrs, known.shape[2:]), shape(call)
+        if _apart(windows) and not any(int(p) for p in attrs.output_padding):
             return _side_by_side(matches[x], matches[weight], data, known.shape)
-        reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
-        before = [r - p for r, p in zip(reach, padding[:rank], strict=True)]
-        wide = _spaced(matches[x], data, strides, before, [
-            e + r for e, r in zip(out[2:], reach, strict=True)
-        ])  # fmt: skip
+        reach = [(k - 1) * d for k, d in zip(windows.extents, windows.dilation, strict=True)]
+        before = [r - p for r, p in zip(reach, windows.before, strict=True)]
+        total = [e + r for e, r in zip(out[2:], reach, strict=True)]
+        wide = _spaced(matches[x], data, windows.strides, before, total)
         turned = np.flip(known, tuple(range(2, 2 + rank))).swapaxes(0, 1)
         constant = relax.const(np.ascontiguousarray(turned))
-        return _CONVOLVE[rank](wide, constant, dilation=dilation)
+        return _CONVOLVE[rank](wide, constant, dilation=list(windows.dilation))
 
     return rewriter
 
@@ -150,10 +131,8 @@ def _spaced(
     last = [min(w, t - b) for w, t, b in zip(whole, total, before, strict=True)]
     axes = list(range(2, len(given)))
     value = relax.op.strided_slice(value, axes, first, last)
-    width = [0, 0, 0, 0]
-    for b, t, end in zip(before, total, last, strict=True):
-        width += [max(b, 0), t - end - b]
-    return relax.op.nn.pad(value, width)
+    after = [t - end - b for b, t, end in zip(before, total, last, strict=True)]
+    return surrounded(value, [max(b, 0) for b in before], after)
 
 
 def _written(x: DFPattern, weight: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
@@ -178,17 +157,21 @@ def _pointwise(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
     return relax.op.reshape(relax.op.matmul(matrix, columns), [n, shape(weight)[0], *spatial])
 
 
+def _apart(windows: SlidingWindows) -> bool:
+    """Whether windows lie side by side: each stride is the window's extent."""
+    dense = all(d == 1 for d in windows.dilation) and windows.strides == windows.extents
+    return dense and not windows.padded
+
+
 def _over_patches(found: Convolution, data: tuple[int, ...]) -> bool:
-    """Whether the windows are patches: each stride is the window's extent, and nothing is left
-    over."""
-    whole = all(n % k == 0 for n, k in zip(data[2:], found.kernel, strict=True))
-    dense = all(d == 1 for d in found.dilation) and found.strides == found.kernel
-    return dense and whole and not found.padded and found.groups == 1
+    """Whether the windows are patches: they lie side by side, and nothing is left over."""
+    whole = all(n % k == 0 for n, k in zip(data[2:], found.windows.extents, strict=True))
+    return _apart(found.windows) and whole and found.groups == 1
 
 
 def _patches(found: Convolution, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
     (n, c, *spatial), (o, *_) = shape(data), shape(weight)
-    rank, kernel = len(spatial), found.kernel
+    rank, kernel = len(spatial), found.windows.extents
     counts = [e // k for e, k in zip(spatial, kernel, strict=True)]
     pairs = [e for pair in zip(counts, kernel, strict=True) for e in pair]
     cut = relax.op.reshape(data, [n, c, *pairs])
@@ -205,16 +188,13 @@ def _unpadded(
     call: relax.Call, found: Convolution, data: relax.Expr, weight: relax.Expr
 ) -> relax.Expr:
     """The convolution of data with zeros around them."""
-    if not found.padded:
+    windows = found.windows
+    if not windows.padded:
         return call
-    width = [0, 0, 0, 0]
-    for before, after in zip(found.before, found.after, strict=True):
-        width += [before, after]
-    wide = relax.op.nn.pad(data, width)
-    return _CONVOLVE[len(found.kernel)](
-        wide,
+    return _CONVOLVE[len(windows.extents)](
+        surrounded(data, windows.before, windows.after),
         weight,
-        strides=list(found.strides),
-        dilation=list(found.dilation),
+        strides=list(windows.strides),
+        dilation=list(windows.dilation),
         groups=found.groups,
     )

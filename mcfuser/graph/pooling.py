@@ -14,6 +14,7 @@ from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
 from mcfuser.graph.convolution import Matches
 from mcfuser.graph.dataflow import dtype, extents, shape
+from mcfuser.graph.sliding import SlidingWindows, sliding_windows, surrounded
 
 _NAMES = tuple(f"relax.nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3))
 _LAYOUTS = ("NCW", "NCHW", "NCDHW")
@@ -22,21 +23,12 @@ _MAKE = {name: getattr(relax.op.nn, name.rpartition(".")[2]) for name in _NAMES}
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """The attributes of a maximum or a mean over windows of data [n, c, ..]; those of the spatial
-    dimensions are in their order."""
+    """The attributes of a maximum or a mean over windows of data [n, c, ..]; `padding_counts` says
+    whether a mean's divisor counts the padding."""
 
     maximum: bool
-    window: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilation: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    windows: SlidingWindows
     padding_counts: bool
-    """Whether a mean's divisor counts the padding."""
-
-    @property
-    def padded(self) -> bool:
-        return any(self.before) or any(self.after)
 
 
 def pooling(call: relax.Call) -> Pooling | None:
@@ -47,16 +39,8 @@ def pooling(call: relax.Call) -> Pooling | None:
         return None
     if str(attrs.out_layout) not in ("", str(attrs.layout)):
         return None
-    rank, padding = len(data) - 2, tuple(int(p) for p in attrs.padding)
-    return Pooling(
-        "max_pool" in call.op.name,
-        tuple(int(k) for k in attrs.pool_size),
-        tuple(int(s) for s in attrs.strides),
-        tuple(int(d) for d in attrs.dilation),
-        padding[:rank],
-        padding[rank:],
-        bool(attrs.count_include_pad),
-    )
+    windows = sliding_windows(attrs, attrs.pool_size)
+    return Pooling("max_pool" in call.op.name, windows, bool(attrs.count_include_pad))
 
 
 def poolings(function: relax.Function) -> relax.Function:
@@ -72,29 +56,24 @@ def _inside(x: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
         found, data = pooling(call), matches[x]
         if found is None or dtype(data) not in ("float32", "float16"):
             return call
-        reach = [
-            (o - 1) * s + (k - 1) * d + 1
-            for o, s, k, d in zip(
-                shape(call)[2:], found.strides, found.window, found.dilation, strict=True
-            )
-        ]
-        given = shape(data)[2:]
-        after = [r - b - e for r, b, e in zip(reach, found.before, given, strict=True)]
-        if not any(found.before) and max(after) <= 0 and not found.padded:
+        windows, out, given = found.windows, shape(call)[2:], shape(data)[2:]
+        sides = zip(
+            out, windows.strides, windows.extents, windows.dilation, windows.before, given,
+            strict=True,
+        )  # fmt: skip
+        after = [(o - 1) * s + (k - 1) * d + 1 - b - e for o, s, k, d, b, e in sides]
+        if max(after) <= 0 and not windows.padded:
             return call
-        width = [0, 0, 0, 0]
-        for b, a in zip(found.before, after, strict=True):
-            width += [b, max(a, 0)]
-        lowest = float(np.finfo(dtype(data)).min)
-        wide = relax.op.nn.pad(data, width, pad_value=lowest if found.maximum else 0.0)
+        number = float(np.finfo(dtype(data)).min) if found.maximum else 0.0
+        wide = surrounded(data, windows.before, [max(a, 0) for a in after], number)
         options = {
-            "pool_size": list(found.window), "strides": list(found.strides),
-            "dilation": list(found.dilation), "layout": str(call.attrs.layout),
+            "pool_size": list(windows.extents), "strides": list(windows.strides),
+            "dilation": list(windows.dilation), "layout": str(call.attrs.layout),
         }  # fmt: skip
         pooled = _MAKE[call.op.name](wide, **options)
         if found.maximum:
             return pooled
-        share = math.prod(found.window) / _counted(found, given, shape(call)[2:])
+        share = math.prod(windows.extents) / _counted(found, given, out)
         return relax.op.multiply(pooled, relax.const(share.astype(dtype(data))))
 
     return rewriter
@@ -102,13 +81,13 @@ def _inside(x: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
 
 def _counted(found: Pooling, given: Sequence[int], out: Sequence[int]) -> NDArray[np.float64]:
     """The divisor of the mean at each position of the result."""
-    counts: NDArray[np.float64] = np.ones(())
+    windows, counts = found.windows, np.ones(())
     for d, (extent, positions) in enumerate(zip(given, out, strict=True)):
-        first = np.arange(positions) * found.strides[d] - found.before[d]
-        places = first[:, None] + np.arange(found.window[d]) * found.dilation[d]
+        first = np.arange(positions) * windows.strides[d] - windows.before[d]
+        places = first[:, None] + np.arange(windows.extents[d]) * windows.dilation[d]
         low, high = 0, extent
         if found.padding_counts:
-            low, high = -found.before[d], extent + found.after[d]
+            low, high = -windows.before[d], extent + windows.after[d]
         inside = ((places >= low) & (places < high)).sum(1)
         counts = counts[..., None] * inside
     return counts

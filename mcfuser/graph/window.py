@@ -7,7 +7,7 @@ result: no element is copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tvm import relax
 
@@ -20,6 +20,7 @@ from mcfuser.graph.draft import DraftOperator
 from mcfuser.graph.operand import FLOATS, axes_of
 from mcfuser.graph.pooling import pooling
 from mcfuser.graph.scalar import simplify
+from mcfuser.graph.sliding import SlidingWindows
 from mcfuser.graph.views import Axes, AxisStrides, LaidOutValue, Unliftable, broadcast, dense
 
 
@@ -36,17 +37,13 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
     batch, group = s.dimension(n), s.dimension(found.groups)
     column, deep = s.dimension(columns // found.groups), s.dimension(depth)
     spatial = [s.dimension(e) for e in out[2:]]
-    window = [s.dimension(e) for e in found.kernel]
+    window = [s.dimension(e) for e in found.windows.extents]
     over = axes_of([deep, *window])
     if not over:
         raise Unliftable("it sums nothing: its windows have one element")
     units = dense(shape(data))
     layout = _strides([(batch, units[0]), (group, depth * units[1]), (deep, units[1])])
-    for d, (places, inside) in enumerate(zip(spatial, window, strict=True)):
-        layout |= _strides([
-            (places, found.strides[d] * units[2 + d]),
-            (inside, found.dilation[d] * units[2 + d]),
-        ])  # fmt: skip
+    layout |= _sliding(found.windows, spatial, window, units[2:])
     left = _input(s, data, layout, (), "left")
     units = dense(shape(weight))
     rows = [(group, columns // found.groups * units[0]), (column, units[0]), (deep, units[1])]
@@ -66,23 +63,19 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
 def lifted_pooling(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """A maximum or a mean over the windows of a value that is read."""
     found, (data,) = pooling(value), value.args
-    if found is None or found.padded or data in s.values:
+    if found is None or found.windows.padded or data in s.values:
         raise Unliftable(f"'{v.name}' has windows of what is not read, or windows with padding")
     if dtype(data) not in FLOATS:
         raise Unliftable(f"its operand has dtype {dtype(data)}")
     out = shape(v)
     kept = [s.dimension(e) for e in out]
-    window = [s.dimension(e) for e in found.window]
+    window = [s.dimension(e) for e in found.windows.extents]
     over = axes_of(window)
     if not over:
         raise Unliftable("it reduces a single element")
     units = dense(shape(data))
     layout = _strides(zip(kept[:2], units[:2], strict=True))
-    for d, (places, inside) in enumerate(zip(kept[2:], window, strict=True)):
-        layout |= _strides([
-            (places, found.strides[d] * units[2 + d]),
-            (inside, found.dilation[d] * units[2 + d]),
-        ])  # fmt: skip
+    layout |= _sliding(found.windows, kept[2:], window, units[2:])
     element: Expr = Read(_input(s, data, layout, (), "left"), ())
     if dtype(data) == "float16":
         element = Cast(element, "float32")
@@ -91,14 +84,14 @@ def lifted_pooling(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     s.draft.operators.append(DraftOperator(name, axes, element, reduce, over))
     result: Expr = Read(name, ())
     if not found.maximum:
-        result = simplify("mul", result, Const(1.0 / math.prod(found.window)))
+        result = simplify("mul", result, Const(1.0 / math.prod(found.windows.extents)))
     return ChainValue(result, axes, broadcast(kept, out))
 
 
 def _liftable(s: Attempt, v: relax.Var, value: relax.Call) -> Convolution:
     found = convolution(value)
     data, weight = value.args
-    if found is None or found.padded:
+    if found is None or found.windows.padded:
         raise Unliftable(f"the layout or the padding of '{v.name}' is none that chains have")
     if data in s.values or weight in s.values:
         raise Unliftable(f"'{v.name}' reads windows of a value that the chain computes")
@@ -107,6 +100,16 @@ def _liftable(s: Attempt, v: relax.Var, value: relax.Call) -> Convolution:
             f"it multiplies {dtype(data)} by {dtype(weight)}, not floats of 16 or 32 bits"
         )
     return found
+
+
+def _sliding(
+    windows: SlidingWindows, places: Sequence[Axes], inside: Sequence[Axes], units: Sequence[int]
+) -> AxisStrides:
+    """The strides, in data, of the axes of the windows' places and of the positions inside them;
+    `units` are those of the spatial dimensions."""
+    steps = zip(places, windows.strides, inside, windows.dilation, units, strict=True)
+    pairs = (pair for p, s, i, d, u in steps for pair in ((p, s * u), (i, d * u)))
+    return _strides(pairs)
 
 
 def _strides(pairs: Iterable[tuple[Axes, int]]) -> AxisStrides:

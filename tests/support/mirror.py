@@ -35,7 +35,7 @@ THROUGH: dict[str, str] = {
     "graph/test_partition.py": "graph/idiom graph/leftover graph/regions graph/selection",
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
-    "graph/test_convolution.py": "graph/window",
+    "graph/test_convolution.py": "graph/sliding graph/window",
     "graph/test_role.py": "graph/known",
     "graph/test_check.py": "graph/running measure/tolerance",
     "test_bisect.py": "graph/intermediate",
