@@ -128,14 +128,14 @@ def decide(
 ) -> Decision:
     """Tunes the covers of a chain that may win, compares them, and chooses one."""
     unfused_at, reasons = unfused_cut(chain), list[str]()
-    whole = (len(chain.operators),)
+    whole, predict = (len(chain.operators),), _once_each(predict)
+    fused, unfused = None, None
     far = _far(chain, unfused_at, predict)
     if far is not None:
         reasons.append(far)
-        apart = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
-        if apart is not None:
-            return _without_whole(chain, apart, search, predict, compare, reasons)
-    fused = _tuned_cover(chain, whole, search, math.inf, reasons)
+        unfused = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
+    if unfused is None:
+        fused = _tuned_cover(chain, whole, search, math.inf, reasons)
     if far is not None and fused is not None:
         return Decision(unfused_at, fused, (fused,), (), "; ".join(reasons[1:]))
     if len(unfused_at) == 1:
@@ -143,10 +143,9 @@ def decide(
         reason = f"left to TVM: {reasons[0]}" if fused is None else kind
         only = (fused,) if fused is not None else ()
         return Decision(unfused_at, fused, only, (), reason)
-    unfused, limit = None, math.inf
     if fused is not None and fused.seconds <= (bound := least(pieces(chain, unfused_at), device)):
         reasons.append(f"unfused takes {bound * 1e6:.1f} us at least")
-    else:
+    elif far is None:
         limit = fused.seconds * SURE if fused is not None else math.inf
         unfused = _tuned_cover(chain, unfused_at, search, limit, reasons)
     covers = [c for c in (fused, unfused) if c is not None]
@@ -162,6 +161,18 @@ def decide(
     return _fastest(unfused_at, tuple(covers), compare([c.pairs for c in covers]))
 
 
+def _once_each(predict: PredictSeconds) -> PredictSeconds:
+    """The same prediction, made once for each chain: it prices a whole space."""
+    known: dict[str, float] = {}
+
+    def predicted(chain: Chain) -> float:
+        if chain.key not in known:
+            known[chain.key] = predict(chain)
+        return known[chain.key]
+
+    return predicted
+
+
 def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
     """Why the whole chain need not be tuned: the model expects far more of its time than of the
     unfused cut's. None where it does not."""
@@ -174,24 +185,6 @@ def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
     if whole <= FAR * apart:
         return None
     return f"fused is predicted to take {whole / apart:.1f}x the time of {len(unfused_at)} kernels"
-
-
-def _without_whole(
-    chain: Chain,
-    unfused: Cover,
-    search: TunePiece,
-    predict: PredictSeconds,
-    compare: CompareCovers,
-    reasons: list[str],
-) -> Decision:
-    """The decision between the unfused cover and the intermediate one that may beat it."""
-    covers = [unfused]
-    if (predicted := _predicted_best(chain, covers, predict)) is not None:
-        between = _tuned_cover(chain, predicted, search, unfused.seconds * SURE, reasons)
-        covers = covers if between is None else [between, unfused]
-    if len(covers) == 1:
-        return Decision(unfused.cut, unfused, (unfused,), (), "; ".join(reasons))
-    return _fastest(unfused.cut, tuple(covers), compare([c.pairs for c in covers]))
 
 
 def _tuned_cover(
@@ -224,13 +217,9 @@ def _predicted_best(chain: Chain, covers: Sequence[Cover], predict: PredictSecon
     """
     if not 2 < len(unfused_cut(chain)) <= PIECES:
         return None
-    known: dict[str, float] = {}
 
     def predicted(chains: Sequence[Chain]) -> float:
-        for piece in chains:
-            if piece.key not in known:
-                known[piece.key] = predict(piece)
-        return sum(known[piece.key] for piece in chains)
+        return sum(predict(piece) for piece in chains)
 
     tuned = min(covers, key=lambda c: c.seconds)
     best = min(intermediate_cuts(chain), key=lambda where: predicted(pieces(chain, where)))
