@@ -33,7 +33,7 @@ from mcfuser.graph.intermediate import (
     masked_rows,
 )
 from mcfuser.graph.running import RunMode, running
-from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.measure.tolerance import tolerance
 
@@ -123,9 +123,8 @@ def verify(
         expected = answer(reference_session(model), feeds)
     except InputError as refusal:
         return {"skipped": str(refusal)}
-    mode: RunMode = "host" if decided.device.name == HOST else "kernels"
     try:
-        with running(library, feeds, mode, left) as child:
+        with running(library, feeds, _mode(decided), left) as child:
             outputs = child.outputs
     except LimitError:
         return {"skipped": "no time was left"}
@@ -138,6 +137,11 @@ def verify(
         f"the module disagrees with onnxruntime: its outputs differ by {error:.1e}, more than "
         f"{passes:.0e}{named}"
     )
+
+
+def _mode(decided: DecidedModel) -> RunMode:
+    """How a module runs whose values are compared."""
+    return "host" if decided.device.name == HOST else "kernels"
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,10 @@ class _Module:
         outputs = [p.name for p in self.decided.loaded.outputs]
         returned = [v for n, v in stored.items() if n not in outputs]
         names = [*outputs, *(n for n in stored if n not in outputs)]
-        mode: RunMode = "host" if self.decided.device.name == HOST else "kernels"
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "module.so"
             library.write_bytes(build(self.decided, returned, self.fused))
-            with running(library, self.feeds, mode) as child:
+            with running(library, self.feeds, _mode(self.decided)) as child:
                 values = dict(zip(names, child.outputs, strict=True))
         return {n: values[n] for n in (*stored, *outputs) if n in values}
 
@@ -296,7 +299,7 @@ def _result(decided: DecidedModel, name: str) -> relax.Expr:
 
 def _kernels(decided: DecidedModel, match: ChainMatch) -> str:
     """The kernels of a chain, in words."""
-    keys = list(dict.fromkeys(m.chain.key for m in decided.parted.matches))
+    keys = list(places(decided.parted.matches))
     kernels = decided.decisions[match.chain.key].kernels
     number = keys.index(match.chain.key) + 1
     how = ", ".join(k.expression for k in kernels)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import Loaded, ModelPort, load
 from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.refusal import refused
-from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import aligned
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
@@ -224,10 +223,10 @@ def _port(p: ModelPort) -> dict[str, Any]:
 def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]:
     """One decision for each distinct chain. Those that take longest at least, in all their places,
     are decided first, so that what is left without time is what matters least."""
-    places = Counter(match.chain.key for match in matches)
-    distinct = {match.chain.key: match.chain for match in matches}
-    weights = {k: places[k] * least([c], run.device) for k, c in distinct.items()}
-    distinct = dict(sorted(distinct.items(), key=lambda item: -weights[item[0]]))
+    found = sorted(
+        places(matches).values(), key=lambda same: -len(same) * least([same[0].chain], run.device)
+    )
+    distinct = {same[-1].chain.key: same[-1].chain for same in found}
     run.chains = len(distinct)
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
@@ -300,10 +299,8 @@ def _report(
     decisions: Mapping[str, Decision],
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    places: dict[str, list[ChainMatch]] = {}
-    for match in matches:
-        places.setdefault(match.chain.key, []).append(match)
-    keys = list(places)
+    found = places(matches)
+    keys = list(found)
     fused_at = {
         i for i, match in enumerate(matches) if _fused(match.chain, decisions[match.chain.key])
     }
@@ -313,7 +310,7 @@ def _report(
         "units": device.units,
         "seed": options.seed,
         "times": _times(decisions),
-        "chains": [_chain(places[k], decisions[k], device) for k in keys],
+        "chains": [_chain(found[k], decisions[k], device) for k in keys],
         "products": [_product(p, matches, keys, fused_at, device) for p in products],
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},

@@ -20,7 +20,8 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition, partition
-from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.selection import ChainMatch, places
+from mcfuser.graph.tensors import tensor_form
 from mcfuser.tune.cover import pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import TuneOptions
@@ -80,20 +81,18 @@ def explain(
     module = load(model, shapes, limits, folder).module
     parted = partition(module, device.throughput("float32"), device.bandwidth)
     flow = dataflow(module["main"])
-    places: dict[str, list[ChainMatch]] = {}
-    for match in parted.matches:
-        places.setdefault(match.chain.key, []).append(match)
-    regions = tuple(_region(flow, same, device) for same in places.values())
-    return ModelExplanation(device.name, regions, tuple(_operators(flow, parted, [*places])))
+    found = places(parted.matches)
+    regions = tuple(_region(flow, same, device) for same in found.values())
+    return ModelExplanation(device.name, regions, tuple(_operators(flow, parted, [*found])))
 
 
-def _region(flow: Dataflow, places: Sequence[ChainMatch], device: Device) -> ExplainedRegion:
-    first = places[0]
+def _region(flow: Dataflow, same: Sequence[ChainMatch], device: Device) -> ExplainedRegion:
+    first = same[0]
     cut = unfused_cut(first.chain)
     return ExplainedRegion(
         first.chain.name,
         tuple(flow.operator(v) for v in first.bindings),
-        len(places),
+        len(same),
         first.saved,
         len(cut),
         _predicted([first.chain], device),
@@ -123,5 +122,6 @@ def _form(v: relax.Var) -> str:
     if isinstance(v.ty, relax.TupleType):
         return f"{len(v.ty.fields)} results"
     shape = extents(v)
-    words = "?" if shape is None else "x".join(map(str, shape)) or "scalar"
-    return f"{dtype(v)} {words}" if isinstance(v.ty, relax.TensorType) else type(v.ty).__name__
+    if not isinstance(v.ty, relax.TensorType):
+        return type(v.ty).__name__
+    return f"{dtype(v)} ?" if shape is None else tensor_form(dtype(v), shape)

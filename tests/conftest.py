@@ -15,7 +15,7 @@ from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
-from tests.support.hasty import RUNNER
+from tests.support.hasty import ROUNDS, RUNNER
 from tests.support.paths import PYTHONPATH
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -49,7 +49,7 @@ def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     if not _TVM:
         return
     monkeypatch.setattr(CpuBackend, "runner", RUNNER)
-    for name, value in (("_ROUNDS", 1), ("_REST", 0.0), ("_WARM", 0.0), ("_COUNTED", 0.0)):
+    for name, value in ROUNDS.items():
         monkeypatch.setattr(f"mcfuser.graph.running.{name}", value)
     monkeypatch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
 

@@ -126,8 +126,10 @@ def told(done: Ran, compared: Checked | None) -> Iterator[str]:
     """What is said of a run and, where there is one, of its comparison with onnxruntime."""
     own = f"mcfuser {done.seconds * 1e3:.3f} ms"
     if compared is None:
+        from mcfuser.graph.tensors import tensor_form
+
         for name, array in done.outputs.items():
-            yield f"{name}: {array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}"
+            yield f"{name}: {tensor_form(str(array.dtype), array.shape)}"
         yield own
         return
     error = f"norm-wise relative error against onnxruntime: {compared.error:.1e}"

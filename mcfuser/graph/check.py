@@ -18,7 +18,7 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import bound, input_ports
 from mcfuser.graph.npz import read_arrays
-from mcfuser.graph.refusal import sentence
+from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.running import Ran, RunMode, library_at, named, running, threads, timed
 from mcfuser.graph.session import session
 from mcfuser.graph.weights import OnnxModel
@@ -113,7 +113,7 @@ def reference_session(model: OnnxModel) -> onnxruntime.InferenceSession:
     try:
         return session(model, options)
     except Exception as error:  # onnxruntime's errors have no common base class
-        raise InputError(f"onnxruntime cannot load the model: {_reason(error)}") from None
+        raise InputError(f"onnxruntime cannot load the model: {ort_reason(error)}") from None
 
 
 def answer(reference: onnxruntime.InferenceSession, feeds: Feeds) -> list[NDArray[np.generic]]:
@@ -123,12 +123,8 @@ def answer(reference: onnxruntime.InferenceSession, feeds: Feeds) -> list[NDArra
         return [np.asarray(one) for one in reference.run(None, feeds)]
     except Exception as error:  # onnxruntime's errors have no common base class
         raise InputError(
-            f"onnxruntime cannot run the model on these inputs: {_reason(error)}"
+            f"onnxruntime cannot run the model on these inputs: {ort_reason(error)}"
         ) from None
-
-
-def _reason(error: Exception) -> str:
-    return sentence(error).rpartition(" : ")[2]
 
 
 def difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:

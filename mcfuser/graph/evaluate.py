@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.refusal import sentence
+from mcfuser.graph.refusal import ort_reason, sentence
 from mcfuser.graph.session import session
 from mcfuser.graph.weights import OnnxArray, OnnxModel
 
@@ -59,9 +59,9 @@ def evaluate(
     except (ort_errors.NotImplemented, ort_errors.NoSuchFile) as error:
         raise Unfolded(f"onnxruntime does not compute it: {sentence(error)}") from None
     except Exception as error:  # onnxruntime's errors have no common base class
-        reason = sentence(error).rpartition(" : ")[2]
         raise ModelError(
-            f"operator '{node.op_type}' (node '{node.name}') cannot be computed: {reason}"
+            f"operator '{node.op_type}' (node '{node.name}') cannot be computed: "
+            f"{ort_reason(error)}"
         ) from None
     for name, array in results.items():
         if types[name].elem_type == TensorProto.BFLOAT16:

@@ -20,7 +20,7 @@ from mcfuser.graph.constants import LARGE, element_bytes
 from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
-from mcfuser.graph.refusal import sentence
+from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.session import session
 from mcfuser.graph.sizes import inferred_shapes
 from mcfuser.graph.weights import OnnxArray, OnnxModel, gathered, stored
@@ -94,8 +94,7 @@ def _accepted(model: OnnxModel, options: onnxruntime.SessionOptions) -> bool:
     except ort_errors.NotImplemented:
         return False
     except Exception as error:  # onnxruntime's errors have no common base class
-        reason = sentence(error).rpartition(" : ")[2]
-        raise ModelError(f"the model cannot be loaded: {reason}") from None
+        raise ModelError(f"the model cannot be loaded: {ort_reason(error)}") from None
     return True
 
 

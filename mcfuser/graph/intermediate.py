@@ -16,7 +16,7 @@ from tvm import relax
 from mcfuser.errors import InputError
 from mcfuser.graph.condition import MASKED
 from mcfuser.graph.draw import Feeds
-from mcfuser.graph.refusal import sentence
+from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.session import session
 from mcfuser.graph.weights import OnnxModel
 
@@ -44,15 +44,20 @@ def computed_by_onnxruntime(
     try:
         results = session(model.with_proto(proto), options).run(list(names), feeds)
     except Exception as error:  # onnxruntime's errors have no common base class
-        reason = sentence(error).rpartition(" : ")[2]
-        raise InputError(f"onnxruntime does not compute the model's values: {reason}") from None
+        raise InputError(
+            f"onnxruntime does not compute the model's values: {ort_reason(error)}"
+        ) from None
     return dict(zip(names, map(np.asarray, results), strict=True))
 
 
 def masked_rows(node: onnx.NodeProto, scores: NDArray[np.generic]) -> NDArray[np.bool_]:
     """Which rows of a softmax's operand are masked throughout: no element is above MASKED."""
-    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
-    return np.asarray(scores.astype(np.float64).max(axis=axis) <= MASKED)
+    return np.asarray(scores.astype(np.float64).max(axis=_axis(node)) <= MASKED)
+
+
+def _axis(node: onnx.NodeProto) -> int:
+    """The dimension of a softmax."""
+    return next((a.i for a in node.attribute if a.name == "axis"), -1)
 
 
 def _zero_masked_rows(graph: onnx.GraphProto, zeroed: Zeroed) -> None:
@@ -70,7 +75,7 @@ def _guard(
     graph: onnx.GraphProto, node: onnx.NodeProto, dtype: np.dtype[np.generic]
 ) -> list[onnx.NodeProto]:
     """The nodes after a softmax that choose between its result and zero."""
-    out, axis = node.output[0], next((a.i for a in node.attribute if a.name == "axis"), -1)
+    out, axis = node.output[0], _axis(node)
     node.output[0] = f"{out}_unguarded"
     names = [f"{out}_{part}" for part in ("wide", "highest", "one", "limit", "shown", "zero")]
     wide, highest, one, limit, shown, zero = names

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mcfuser.errors import InputError
 from mcfuser.graph.load import ModelPort
+from mcfuser.graph.tensors import tensor_form
 
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError,
            RuntimeError, OverflowError, SyntaxError, tokenize.TokenError)  # fmt: skip
@@ -55,8 +56,8 @@ def _check_names(path: Path, members: Mapping[str, str], ports: Sequence[ModelPo
         if p.name not in members:
             had = ", ".join(f"'{name}'" for name in members) or "no array"
             raise InputError(
-                f"inputs '{path}' have no array for input '{p.name}' ({_form(p.dtype, p.shape)}); "
-                f"there is {had}"
+                f"inputs '{path}' have no array for input '{p.name}' "
+                f"({tensor_form(p.dtype, p.shape)}); there is {had}"
             )
     for name in members:
         if name not in wanted:
@@ -76,8 +77,8 @@ def _array(
     stored = _STORED.get(port.dtype, wanted)
     if dtype != stored or shape != port.shape:
         raise InputError(
-            f"array '{port.name}' of inputs '{path}' is {_form(str(dtype), shape)}; the input "
-            f"takes {_form(port.dtype, port.shape)}"
+            f"array '{port.name}' of inputs '{path}' is {tensor_form(str(dtype), shape)}; "
+            f"the input takes {tensor_form(port.dtype, port.shape)}"
         )
     with archive.open(member) as file:
         array: NDArray[np.generic] = npy.read_array(file, allow_pickle=False)
@@ -90,10 +91,6 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         raise ValueError(f"version {version} of numpy's format is not known")
     shape, _, dtype = _HEADERS[version](file)
     return shape, dtype
-
-
-def _form(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{dtype} {'x'.join(map(str, shape)) or 'scalar'}"
 
 
 def read_unnamed(path: Path) -> tuple[NDArray[np.generic], ...]:

@@ -28,6 +28,11 @@ def refused(what: str) -> Iterator[None]:
         raise ModelError(f"{what}: {sentence(error)}") from error
 
 
+def ort_reason(error: BaseException) -> str:
+    """The reason in the message of one of onnxruntime's errors, without the codes before it."""
+    return sentence(error).rpartition(" : ")[2]
+
+
 def sentence(error: BaseException) -> str:
     """The first line of an error's message without its full stop, and the second one if the first
     ends in a colon."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,14 @@ class ChainMatch:
     shapes: Mapping[str, tuple[int, ...]]
     bindings: tuple[relax.Var, ...]
     saved: int
+
+
+def places(matches: Iterable[ChainMatch]) -> dict[str, list[ChainMatch]]:
+    """The places of each distinct chain, by its key, in the order in which the first ones run."""
+    found: dict[str, list[ChainMatch]] = {}
+    for match in matches:
+        found.setdefault(match.chain.key, []).append(match)
+    return found
 
 
 @dataclass

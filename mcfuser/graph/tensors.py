@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -55,3 +56,8 @@ class _Unlocked:
         self.owner = octets  # it lives as long as arrays made of this object
         address, _ = octets.__array_interface__["data"]
         self.__array_interface__ = {**octets.__array_interface__, "data": (address, False)}
+
+
+def tensor_form(dtype: str, shape: Sequence[int]) -> str:
+    """A tensor's type and shape, for messages."""
+    return f"{dtype} {'x'.join(map(str, shape)) or 'scalar'}"

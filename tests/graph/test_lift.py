@@ -7,18 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from mcfuser.expr import text
-from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.views import Unliftable
-from tests.support.lifted import computed
-from tests.support.naive import primfunc
+from tests.support.computed_naively import both
 from tests.support.nets import Net
 
 Build = Callable[[Net], str]
@@ -117,13 +114,7 @@ MODELS: dict[str, Build] = {
 def check(build: Build, folder: Path) -> None:
     """Compares the chain, computed by its own operators, with onnxruntime."""
     model, loaded, _, match = lifted(build)
-    rng = np.random.default_rng(0)
-    feeds = {p.name: rng.standard_normal(p.shape).astype(p.dtype) for p in loaded.inputs}
-    kernel = Installed("kernel", match.chain, primfunc(match.chain, match.shapes))
-    module = install(loaded.module, [Replacement(match, (kernel,))])
-    (ours,) = computed(module, [*feeds.values()], folder)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (theirs,) = session.run(None, feeds)
+    ((ours, theirs),) = both(model, loaded, [match], folder)
     assert ours.shape == np.shape(theirs)
     known = ~np.isnan(theirs)  # of a row that sees nothing
     assert np.linalg.norm((ours - theirs)[known]) <= 2e-6 * np.linalg.norm(theirs[known])

@@ -3,26 +3,29 @@ without a search."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 
 from mcfuser.graph.assemble import Installed, Replacement, install
-from mcfuser.graph.load import load
+from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.selection import ChainMatch
 from tests.support.lifted import computed
 from tests.support.naive import primfunc
 
 
-def agreed(model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5) -> Partition:
-    """The chains of a model; asserts that the model with plain kernels in their places computes
-    what onnxruntime does."""
-    loaded = load(model.SerializeToString(), {})
-    parted = partition(loaded.module, 1e12, 1e11)
+def both(
+    model: onnx.ModelProto, loaded: Loaded, matches: Sequence[ChainMatch], folder: Path
+) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """The outputs of a loaded model with plain kernels for some chains, each with onnxruntime's."""
     replacements = []
-    for i, match in enumerate(parted.matches):
+    for i, match in enumerate(matches):
         kernel = Installed(f"chain_{i}", match.chain, primfunc(match.chain, match.shapes))
         replacements.append(Replacement(match, (kernel,)))
     random = np.random.default_rng(0)
@@ -33,7 +36,15 @@ def agreed(model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5) -> Par
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    for a, b in zip(found, session.run(None, given), strict=True):
+    return list(zip(found, session.run(None, given), strict=True))
+
+
+def agreed(model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5) -> Partition:
+    """The chains of a model; asserts that the model with plain kernels in their places computes
+    what onnxruntime does."""
+    loaded = load(model.SerializeToString(), {})
+    parted = partition(loaded.module, 1e12, 1e11)
+    for a, b in both(model, loaded, parted.matches, folder):
         assert a.shape == b.shape and a.dtype == b.dtype
         scale = max(float(np.abs(b).max()), 1e-30)
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale)
