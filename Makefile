@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEED ?= 0
 COUNT ?= 40
 
-.PHONY: venv demo test docs mutants lint lock clean
+.PHONY: venv demo test tests docs mutants lint lock clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.ready
@@ -26,7 +26,11 @@ demo: venv
 	@echo "== running it beside onnxruntime"
 	$(BIN)/mcfuser run demo/out --check demo/bert.onnx
 
-test: venv lint
+# at once: the checks keep one core busy, and the tests begin with one
+test: venv
+	@$(MAKE) --no-print-directory --jobs 2 lint tests
+
+tests: venv
 	@echo "== tests"
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

@@ -68,8 +68,8 @@ def start(memory: int) -> Confined:
 def compiled(request: CompileRequest, process: Confined, progress: Progress) -> CompileResult:
     """Compiles a model in a process, which ends with it.
 
-    `progress` is called at least ten times a second, and may raise an exception to end the
-    compilation. Raises InputError as mcfuser.compile does, LimitError where a limit was reached,
+    `progress` is called for every stage and at least ten times a second, and may raise an exception
+    to end the compilation. Raises InputError as mcfuser.compile does, LimitError where a limit was reached,
     and Stopped where the process died.
     """
     latest = ("start", 0, 0)
@@ -77,7 +77,9 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
 
     def tell(message: Mapping[str, Any]) -> None:
         nonlocal latest
-        latest = (message["stage"], message["done"], message["total"])
+        before, latest = latest, (message["stage"], message["done"], message["total"])
+        if latest[0] != before[0]:
+            progress(*latest)
 
     def check() -> None:
         progress(*latest)
