@@ -69,8 +69,8 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
     """Compiles a model in a process, which ends with it.
 
     `progress` is called for every stage and at least ten times a second, and may raise an exception
-    to end the compilation. Raises InputError as mcfuser.compile does, LimitError where a limit was reached,
-    and Stopped where the process died.
+    to end the compilation. Raises InputError as mcfuser.compile does, LimitError where a limit was
+    reached, and Stopped where the process died.
     """
     latest = ("start", 0, 0)
     last = request.end + grace(request.timeout or 0.0)
