@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,9 @@ from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.interpret import interpret
 from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Load, Loop
 from tests.support.schedules import LINES, build, random_inputs, schedules
+from tests.support.triton_cases import chain_named, scheduled
 
 
 def agree(schedule: Schedule, plain: Chain, seed: int) -> None:
@@ -65,3 +69,20 @@ def test_one_schedule_serves_every_run_time_extent(n: int, text: str) -> None:
     agree(schedule.at({"n": n}), fixed_chain, n)
     with pytest.raises(ChainError, match="axis 'n' needs an extent from 1 to 33, not 34"):
         schedule.at({"n": 34})
+
+
+def test_no_tile_passes_from_one_part_to_another() -> None:
+    """Parts run in blocks of their own: what was loaded before them is not there."""
+    plain = chain_named("linear", {"m": 4, "n": 4, "k": 16})
+    made = scheduled(plain, "mn.k", {"m": 4, "n": 4, "k": 4}, split="k", parts=2)
+    inputs = random_inputs(plain, 0)
+    (out,) = plain.outputs
+    assert np.isfinite(interpret(made, inputs)[0][out]).all()
+    (split,) = [s for s in made.body if isinstance(s, Loop) and s.kind == "split"]
+    (serial,) = [s for s in split.body if isinstance(s, Loop)]
+    load, *rest = serial.body
+    assert isinstance(load, Load)
+    inside = tuple(replace(s, body=tuple(rest)) if s is serial else s for s in split.body)
+    before = tuple(x for s in made.body for x in
+                   ((load, replace(split, body=inside)) if s is split else (s,)))  # fmt: skip
+    assert np.isnan(interpret(replace(made, body=before), inputs)[0][out]).all()

@@ -12,6 +12,7 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.codegen.triton import generate
 from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.lowering.loops import innermost
 from mcfuser.lowering.triton.resources import BASE, TritonCandidates
 from mcfuser.model.feasible import GATHERED, HELD, feasible
 from mcfuser.model.fitted import lowered
@@ -23,6 +24,7 @@ from mcfuser.space.statement import Load
 from tests.support.chains import chain
 from tests.support.gpu_candidates import every
 from tests.support.hopper_chains import chain_of
+from tests.support.triton_cases import chain_named
 
 H200 = CATALOGUE["nvidia/h200"]
 
@@ -49,6 +51,18 @@ def plan_for(chain, tiles):
 def test_pipelined_tiles_count_once_a_stage(tiles, warps, stages, allocated) -> None:
     chain = gemm(1, 512, 256, 64, 64, "float16")
     assert made(plan_for(chain, tiles), tiles, warps, stages).shared[0] == allocated
+
+
+def test_a_loop_without_a_product_reads_no_tile_that_another_still_uses() -> None:
+    """One of three stages is computed on while two are in flight; a product of group instructions
+    may still read a third."""
+    tiles = {"m": 64, "n": 64, "k": 64, "h": 16}
+    product = made(plan_for(gemm(1, 512, 256, 64, 64, "float16"), tiles), tiles, 4, 3)
+    loads = [outer for s, outer in product.facts.points if isinstance(s, Load)]
+    loop = next(x for outer in loads if (x := innermost(outer)) is not None)
+    assert product.copies(loop).tolist() == [3.0]
+    norm = Plan(program(chain_named("layernorm", {"m": 64, "n": 96})), parse("m.n"), frozenset())
+    assert made(norm, {"b": 1, "m": 4, "n": 16}, 4, 3).copies(loop).tolist() == [2.0]
 
 
 def test_without_group_instructions_a_stage_less_is_in_flight() -> None:
