@@ -59,7 +59,7 @@ def test_the_reasons_name_what_stands_in_the_way() -> None:
     found = explain(model.SerializeToString(), GPU, {})
     reasons = {o.operator: o.reason for o in found.operators}
     assert reasons["take"] == "take is no operator of a chain"
-    assert reasons["multiply"] == "its result is int64; a chain's is float32 or float16"
+    assert reasons["multiply"] == "its result is int64; a chain's is float32, float16 or bfloat16"
     assert reasons["cumsum"] == "cumsum is no operator of a chain"
     assert reasons["add"] == "too small to pay: 32 elements, fewer than 32768"
     assert reasons["nn.softmax"] == "too small to pay: 32 elements, fewer than 256"
