@@ -62,7 +62,8 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
-    _show_check(report.get("check", {}), out)
+    _show_precision(report.get("precision"), out)
+    _show_check(report.get("check", {}), report.get("precision"), out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
@@ -75,9 +76,26 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     )
 
 
-def _show_check(check: Mapping[str, Any], out: Console) -> None:
+def _show_precision(precision: Mapping[str, Any] | None, out: Console) -> None:
+    """Prints how a float32 model was narrowed."""
+    if precision is None:
+        return
+    products, left = precision["narrow_products"], precision["float32_products"]
+    words = (
+        f"{products} product{'s have' if products > 1 else ' has'} {precision['dtype']} operands"
+    )
+    if left:
+        words += f", {left} with weights beyond its numbers {'are' if left > 1 else 'is'} float32"
+    _plain(f"{words}; {precision['float32_operators']} operators compute in float32", out)
+
+
+def _show_check(
+    check: Mapping[str, Any], precision: Mapping[str, Any] | None, out: Console
+) -> None:
     if "error" in check:
         _plain(f"agrees with onnxruntime on random inputs: error {check['error']:.1e}", out)
+        for name, error in check["outputs"].items() if precision is not None else ():
+            _plain(f"  {name}: error {error:.1e} against the float32 model", out)
     elif "skipped" in check:
         _plain(f"not compared with onnxruntime: {check['skipped']}", out)
 

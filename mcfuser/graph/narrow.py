@@ -2,8 +2,8 @@
 
 The module has been simplified before: norms and softmaxes that exporters spell out are one operator
 each by then, products are plain, and every value has its type, which the nodes of an ONNX model do
-not tell. Casts are operators like any other, so chains take them in: a kernel computes in float32 and
-rounds once, where it stores.
+not tell. Casts are operators like any other, so chains take them in: a kernel computes in float32
+and rounds once, where it stores.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Writing:
 
     def function(self, main: relax.Function) -> relax.Function:
         """The function with the same parameters and results."""
-        blocks = []
+        blocks: list[relax.BindingBlock] = []
         for block in main.body.blocks:
             self.inside, self.bindings = isinstance(block, relax.DataflowBlock), []
             if not blocks:
@@ -158,8 +158,7 @@ class _Writing:
         if isinstance(value, relax.Call):
             known = {a: self._operand(a, wide) for a in value.args if isinstance(a, relax.Var)}
             args = [
-                known[a] if isinstance(a, relax.Var) else self._operand(a, wide)
-                for a in value.args
+                known[a] if isinstance(a, relax.Var) else self._operand(a, wide) for a in value.args
             ]
             if all(a.same_as(b) for a, b in zip(args, value.args, strict=True)):
                 return value
@@ -184,7 +183,8 @@ class _Writing:
         return a
 
     def _constant(self, constant: relax.Expr) -> relax.Expr:
-        """A constant in the narrow type, rounded to nearest; one that is read twice is made once."""
+        """A constant in the narrow type, rounded to nearest; one that is read twice is made
+        once."""
         values = array(constant)
         assert values is not None
         at = (values.ctypes.data, values.shape)

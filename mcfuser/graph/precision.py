@@ -10,8 +10,8 @@ Every operator is of one class (`operator_class`):
 
 A value has one type for all that read it. It is stored narrow where a product reads it, where it is
 the sum that a norm reads (a residual), and where it was computed narrow. Between operators of the
-third class values stay float32, and so do scores with their masks up to a softmax: in float16 a mask
-of -3.4e38 would be minus infinity.
+third class values stay float32, and so do scores with their masks up to a softmax: a mask of
+-3.4e38 would be minus infinity in float16.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def types(flow: Dataflow, parameters: tuple[relax.Var, ...], narrow: str) -> Typ
 def fits(constant: NDArray[np.generic], narrow: str) -> bool:
     """Whether a type has numbers near those of a float32 constant: no finite one is beyond its
     largest number, and the constant does not vanish as a whole below its smallest normal one."""
-    kind = ml_dtypes.finfo(narrow)
+    kind = ml_dtypes.finfo(narrow)  # type: ignore[no-untyped-call]
     magnitudes = np.abs(constant[np.isfinite(constant)])
     largest = float(magnitudes.max(initial=0.0))
     return largest == 0 or float(kind.smallest_normal) <= largest <= float(kind.max)

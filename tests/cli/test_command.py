@@ -125,10 +125,10 @@ def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
 
 def test_a_time_on_a_gpu_is_not_set_beside_one_of_the_cpu() -> None:
     done = Ran({"y": np.zeros((2, 3), np.float32)}, 1e-3)
-    error, here = told(done, Checked(1e-7, 1e-4, done, 2e-3))
+    error, here = told(done, Checked({"y": 1e-7}, 1e-4, done, 2e-3))
     assert error == "norm-wise relative error against onnxruntime: 1.0e-07"
     assert here == "mcfuser 1.000 ms, onnxruntime 2.000 ms: 0.50 of its time"
-    error, there = told(done, Checked(1e-3, 1e-4, done, None))
+    error, there = told(done, Checked({"y": 1e-3}, 1e-4, done, None))
     assert error.endswith("1.0e-03, more than 1e-04: they differ")
     assert there.startswith(
         "mcfuser 1.000 ms on the GPU; onnxruntime computed the model on the CPU"
