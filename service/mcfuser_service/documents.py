@@ -150,8 +150,9 @@ class ReportPrecision(Document):
 
 
 class ReportCheck(Document):
-    """The module beside onnxruntime, which computes the model as it is: the norm-wise relative error
-    of every output, the largest of them, and the largest that passes; or why nothing was compared."""
+    """The module beside onnxruntime, which computes the model as it is: the norm-wise relative
+    error of every output, the largest of them, and the largest that passes; or why nothing was
+    compared."""
 
     error: float | None = None
     outputs: dict[str, float] | None = None

@@ -137,7 +137,7 @@ def test_a_real_report_is_as_documented(
 ) -> None:
     report, kernels = compiled
     Report.model_validate(report, strict=True)
-    assert set(Report.model_fields) <= set(report)
+    assert set(Report.model_fields) - {"check"} <= set(report)  # which is made of the module
     assert report["chains"] and report["products"] and kernels
     for kernel in kernels:
         KernelDocument.model_validate(kernel, strict=True)
