@@ -129,7 +129,9 @@ def operator_class(value: relax.Expr, narrow: str) -> OperatorClass:
 
 
 def _all_fit(value: relax.Call, narrow: str) -> bool:
-    constants = (array(a) for a in operands(value) if is_wide(a))
+    constants = [array(a) for a in operands(value) if is_wide(a)]
+    if value.op.name == "relax.nn.pad":
+        constants.append(np.array(float(value.attrs.pad_value)))
     return all(c is None or fits(c, narrow) for c in constants)
 
 

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
+from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
 from tests.support.nets import Net
+from tests.support.paths import ROOT
 
 MASKED = -3.4028234663852886e38
 """What exporters add to hidden scores: the lowest float32."""
+
+
+def bert(
+    layers: int = 1, hidden: int = 64, heads: int = 2, length: int = 32, inner: int = 128
+) -> onnx.ModelProto:
+    """The encoder of examples/bert.py."""
+    made = _example()
+    extents = made.Encoder(layers, hidden, heads, length, inner, vocabulary=50)
+    encoder: onnx.ModelProto = made.encoder(extents)
+    return encoder
+
+
+@cache
+def _example() -> Any:
+    spec = importlib.util.spec_from_file_location("example_bert", ROOT / "examples" / "bert.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
 
 
 def llama(
@@ -59,14 +84,10 @@ def _norm(n: Net, x: str, width: int) -> str:
 
 
 def _heads(n: Net, h: str, count: int, length: int, depth: int) -> str:
-    product = n.op("MatMul", h, n.weight(h_width(n, count, depth), count * depth))
+    width = int(n.inputs[0].type.tensor_type.shape.dim[2].dim_value)
+    product = n.op("MatMul", h, n.weight(width, count * depth))
     split = n.op("Reshape", product, n.ints(1, length, count, depth))
     return n.op("Transpose", split, perm=[0, 2, 1, 3])
-
-
-def h_width(n: Net, count: int, depth: int) -> int:
-    """The width of the residual: that of the block's input."""
-    return int(n.inputs[0].type.tensor_type.shape.dim[2].dim_value)
 
 
 def _rotated(n: Net, x: str, length: int, depth: int) -> str:
