@@ -168,7 +168,8 @@ def test_values_of_a_narrow_module_agree_within_its_tolerance(narrow: str) -> No
 
 def test_values_beyond_float16_are_told_as_such(tmp_path: Path) -> None:
     """A sum of 1e3 * 1e3 fits bfloat16 alone; each output has its error."""
-    text = """<ir_version: 9, opset_import: ["": 17]> g (float[4,8] x) => (float[4,8] y, float[4,8] z)
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (float[4,8] x) => (float[4,8] y, float[4,8] z)
     <float[8,8] w = {""" + ",".join(["1000"] * 64) + """}> {
       k = Constant <value_float = 1000.0> ()
       h = Mul (x, k)
