@@ -44,6 +44,8 @@ BUILDING = 1.5
 took."""
 BUILT = 1.0
 """Seconds that building takes besides that on an idle machine. Tuning leaves the sum of both."""
+SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
+"""What is said of a narrowed module that runs on the host."""
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains."""
 
@@ -187,8 +189,7 @@ def compile_model(
     module = build(decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.matches, parted.products, decisions, seconds)
-    narrowing = loaded.narrowing
-    report["precision"] = asdict(narrowing) if narrowing is not None else None
+    report["precision"] = _precision(loaded, backend)
     report["external"] = list(folder.files) if folder is not None else []
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
@@ -328,6 +329,13 @@ def _report(
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
     }
+
+
+def _precision(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
+    """How a model was narrowed, as the report has it; None where its own types stand."""
+    if loaded.narrowing is None:
+        return None
+    return {**asdict(loaded.narrowing), "note": SLOWER if backend.on_host else None}
 
 
 def _times(decisions: Mapping[str, Decision]) -> str:

@@ -78,15 +78,14 @@ def show(report: Mapping[str, Any], out: Console) -> None:
 
 def _show_precision(precision: Mapping[str, Any] | None, out: Console) -> None:
     """Prints how a float32 model was narrowed."""
-    if precision is None:
-        return
-    products, left = precision["narrow_products"], precision["float32_products"]
-    words = (
-        f"{products} product{'s have' if products > 1 else ' has'} {precision['dtype']} operands"
-    )
-    if left:
-        words += f", {left} with weights beyond its numbers {'are' if left > 1 else 'is'} float32"
-    _plain(f"{words}; {precision['float32_operators']} operators compute in float32", out)
+    if precision is not None:
+        _plain(
+            "products of {dtype} operands: {narrow_products}, left in float32: {float32_products}; "
+            "other operators in float32: {float32_operators}".format(**precision),
+            out,
+        )
+        if precision["note"] is not None:
+            _plain(precision["note"], out)
 
 
 def _show_check(

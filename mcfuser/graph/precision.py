@@ -151,6 +151,7 @@ class _Deciding:
         self.fed = self._reaching(self._is_product_operand, ("move",))
         scores = self._reaching(lambda r: self._name(r) in _SCORES, ("map", "move"))
         self.narrowed = {v for v in self.every if v in self.fed or self._is_residual(v, scores)}
+        self.moved_maps = self._moved_maps()
         self.computed_wide = {v for v in flow.order if self.classes[v] == "wide"}
         self.parameters = frozenset(parameters)
 
@@ -176,22 +177,29 @@ class _Deciding:
         """A map, and what moves its result, are computed in float32 where nothing but operators in
         float32, or a result of the function, reads them."""
         for v in reversed(self.flow.order):
-            if v in self.narrowed or not (self.classes[v] == "map" or self._moves_a_map(v)):
+            if v in self.narrowed or not (self.classes[v] == "map" or v in self.moved_maps):
                 continue
             if all(r in self.computed_wide for r in self.flow.readers.get(v, ())):
                 self.computed_wide.add(v)
 
-    def _moves_a_map(self, v: relax.Var) -> bool:
-        """Whether a value has the elements of a map's result that need not be stored."""
-        if self.classes.get(v) != "move":
-            return False
-        moved = [a for a in operands(self.flow.values[v]) if is_wide(a)]
-        return bool(moved) and all(
-            isinstance(a, relax.Var)
-            and a not in self.narrowed
-            and (self.classes.get(a) == "map" or self._moves_a_map(a))
-            for a in moved
-        )
+    def _moved_maps(self) -> set[relax.Var]:
+        """The values that have the elements of maps' results, and of nothing that is stored
+        narrow."""
+        found = set[relax.Var]()
+        for v in self.flow.order:
+            moved = [a for a in operands(self.flow.values[v]) if is_wide(a)]
+            if (
+                self.classes[v] == "move"
+                and moved
+                and all(
+                    isinstance(a, relax.Var)
+                    and a not in self.narrowed
+                    and (a in found or self.classes.get(a) == "map")
+                    for a in moved
+                )
+            ):
+                found.add(v)
+        return found
 
     def _is_narrow(self, v: relax.Var) -> bool:
         computed = v not in self.computed_wide and v not in self.parameters

@@ -141,12 +141,14 @@ class Port(Document):
 
 class ReportPrecision(Document):
     """How a float32 model was narrowed: the products with operands of the type, those whose weights
-    are beyond its numbers, and the other operators that are computed in float32."""
+    are beyond its numbers, the other operators that are computed in float32, and what is to be said
+    of the type on the device."""
 
     dtype: str
     narrow_products: int
     float32_products: int
     float32_operators: int
+    note: str | None
 
 
 class ReportCheck(Document):

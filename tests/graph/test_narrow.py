@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.assemble import install
+from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.check import answer, difference, reference_session
 from mcfuser.graph.dataflow import array, dataflow, dtype
 from mcfuser.graph.draw import Feeds, inputs
@@ -24,7 +24,9 @@ from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.precision import NARROW, is_wide
 from tests.support.blocks import MASKED, bert, halved, llama
 from tests.support.lifted import computed
+from tests.support.naive import primfunc
 from tests.support.nets import Net
+from tests.support.paths import FIXTURES
 
 PASSES = {"float16": 2e-3, "bfloat16": 2e-2}
 """Norm-wise relative errors: a few roundings of the type."""
@@ -60,6 +62,35 @@ def parted(model: onnx.ModelProto, narrow: str | None = None) -> Partition:
 def test_blocks_of_transformers_agree(block: object, narrow: str) -> None:
     assert callable(block)
     agrees(block(), narrow)
+
+
+@pytest.mark.parametrize("block", [bert, llama])
+@both_types
+def test_chains_of_blocks_agree(block: object, narrow: str, tmp_path: Path) -> None:
+    """Each chain is computed by plain loops, with the casts that are in it."""
+    assert callable(block)
+    model = block()
+    loaded = load(model.SerializeToString(), {}, narrow=narrow)
+    matches = partition(loaded.module, 1e12, 1e11).matches
+    fixed = bound(model.SerializeToString(), {})
+    feeds = inputs(fixed, np.random.default_rng(0))
+    replacements = [
+        Replacement(m, (Installed(f"chain_{i}", m.chain, primfunc(m.chain, m.shapes)),))
+        for i, m in enumerate(matches)
+    ]
+    found = computed(install(loaded.module, replacements), [*feeds.values()], tmp_path)
+    expected = answer(reference_session(fixed), feeds)
+    assert max(map(difference, found, expected)) <= PASSES[narrow]
+
+
+@pytest.mark.parametrize(
+    ("name", "narrow"),
+    [("attention_decode", "float16"), ("attention_grouped", "bfloat16"),
+     ("attention_microsoft", "float16"), ("attention_nan_guard", "bfloat16"),
+     ("attention_spelled_out", "float16"), ("recurrent_lstm", "bfloat16")],
+)  # fmt: skip
+def test_models_of_many_kinds_agree(name: str, narrow: str) -> None:
+    agrees(onnx.load(FIXTURES / f"{name}.onnx"), narrow)
 
 
 @both_types
