@@ -18,6 +18,7 @@ from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.check import answer, difference, reference_session
 from mcfuser.graph.dataflow import array, dataflow, dtype
 from mcfuser.graph.draw import Feeds, inputs
+from mcfuser.graph.intermediate import computed_by_onnxruntime
 from mcfuser.graph.load import Loaded, bound, load
 from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.partition import Partition, partition
@@ -36,11 +37,13 @@ both_types = pytest.mark.parametrize("narrow", NARROW)
 def errors(
     model: onnx.ModelProto, narrow: str, loaded: Loaded | None = None, feeds: Feeds | None = None
 ) -> list[float]:
-    """The error of every output against onnxruntime, where all is left to TVM."""
+    """The error of every output against onnxruntime, where all is left to TVM. onnxruntime does
+    not optimize: its optimizer breaks some models with two approximations of a GELU (1.31)."""
     data = model.SerializeToString()
     fixed = bound(data, {})
     feeds = feeds or inputs(fixed, np.random.default_rng(0))
-    expected = answer(reference_session(fixed), feeds)
+    known = computed_by_onnxruntime(fixed, feeds, [o.name for o in fixed.proto.graph.output])
+    expected = [*known.values()]
     made = loaded or load(data, {}, narrow=narrow)
     module = summed_in_float32(install(made.module, []))
     with tempfile.TemporaryDirectory() as folder:

@@ -77,6 +77,24 @@ def test_a_compile_has_so_much_memory() -> None:
     assert short.value.what == "memory"
 
 
+def test_a_job_s_precision_reaches_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CompileRequest] = []
+
+    def noted(request: CompileRequest, process: object, progress: Progress) -> None:
+        asked.append(request)
+
+    monkeypatch.setattr("mcfuser_service.compiler.compiled", noted)
+    settings = ServiceSettings(data=tmp_path)
+    store, compiler = Storage(settings.database_url), Compiler(settings)
+    for options in (JobOptions(), JobOptions(precision="bf16")):
+        compiler(MODEL, options, store, lambda *_: None)
+    compiler.stop()
+    store.close()
+    assert [request.precision for request in asked] == [None, "bf16"]
+
+
 @pytest.mark.parametrize("when", ["start", "import", "measure", "build"])
 def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_path: Path) -> None:
     settings = ServiceSettings(data=tmp_path)
