@@ -22,7 +22,13 @@ from tvm import relax
 from mcfuser.compile import CompiledModel, DecidedModel, build
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import DisagreementError, InputError, LimitError
-from mcfuser.graph.check import answer, difference, model_tolerance, reference_session
+from mcfuser.graph.check import (
+    answer,
+    difference,
+    model_tolerance,
+    output_errors,
+    reference_session,
+)
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import (
@@ -128,15 +134,23 @@ def verify(
             outputs = child.outputs
     except LimitError:
         return {"skipped": "no time was left"}
-    error, passes = max(map(difference, outputs, expected)), model_tolerance(model.proto)
+    errors = output_errors([o.name for o in model.proto.graph.output], outputs, expected)
+    error, passes = max(errors.values()), model_tolerance(model.proto, decided.narrow)
     if error <= passes:
-        return {"error": error, "tolerance": passes, "seed": seed}
+        return {"error": error, "outputs": errors, "tolerance": passes, "seed": seed}
     late = "; mcfuser bisect names the first operator that differs"
     named = late if end is not None else f"; {'; '.join(bisect(decided, model, feeds).sentences())}"
     raise DisagreementError(
         f"the module disagrees with onnxruntime: its outputs differ by {error:.1e}, more than "
-        f"{passes:.0e}{named}"
+        f"{passes:.0e}{_beyond(decided, error)}{named}"
     )
+
+
+def _beyond(decided: DecidedModel, error: float) -> str:
+    """Where results are no numbers, what float16 may have to do with it."""
+    if decided.narrow != "float16" or math.isfinite(error):
+        return ""
+    return " (a value may be beyond 65504, float16's largest number: bf16 has float32's range)"
 
 
 def _mode(decided: DecidedModel) -> RunMode:
@@ -253,7 +267,7 @@ def _masked_before(
 def _first(
     module: _Module, stored: Mapping[str, relax.Var], found: Values, expected: Values
 ) -> FirstDifference | None:
-    least = model_tolerance(module.model.proto)
+    least = model_tolerance(module.model.proto, module.decided.narrow)
     for name, value in found.items():
         passes = max(least, tolerance([str(expected[name].dtype)]))
         error = value_difference(value, expected[name])

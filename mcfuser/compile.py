@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from mmap import mmap
@@ -26,6 +26,7 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.intermediate import returning
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import Loaded, ModelPort, load
+from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch, places
@@ -43,6 +44,8 @@ BUILDING = 1.5
 took."""
 BUILT = 1.0
 """Seconds that building takes besides that on an idle machine. Tuning leaves the sum of both."""
+SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
+"""What is said of a narrowed module that runs on the host."""
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains."""
 
@@ -60,6 +63,11 @@ class DecidedModel:
     parted: Partition
     decisions: Mapping[str, Decision]
     missing: str | None
+
+    @property
+    def narrow(self) -> str | None:
+        """The type to which the products were narrowed; None where they were not."""
+        return self.loaded.narrowing.dtype if self.loaded.narrowing is not None else None
 
     def kernels(self, match: ChainMatch) -> int:
         """The number of kernels that compute a chain; 0 where it is left to TVM."""
@@ -146,10 +154,13 @@ def compile_model(
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
+    narrow: str | None = None,
 ) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
-    `shapes` fixes the inputs' dynamic dimensions, and `folder` has the model's external data.
+    `shapes` fixes the inputs' dynamic dimensions, and `folder` has the model's external data. The
+    products of a float32 model have operands of the type `narrow` (float16 or bfloat16) where that
+    is given.
     Tuning ends after `options.timeout` seconds, or early enough for the module to be built by `end`
     (time.monotonic) where that is given; chains without a measured kernel by then have the model's
     choice, or are left to TVM. Raises InputError where the model cannot be used or is larger than
@@ -164,7 +175,7 @@ def compile_model(
         worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
-        loaded = load(model, shapes, limits, folder)
+        loaded = load(model, shapes, limits, folder, narrow)
         parted = partition(loaded.module, device.throughput("float32"), device.bandwidth)
         took, worked = time.monotonic() - begun, time.process_time() - spent
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
@@ -178,6 +189,7 @@ def compile_model(
     module = build(decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, parted.matches, parted.products, decisions, seconds)
+    report["precision"] = _precision(loaded, backend)
     report["external"] = list(folder.files) if folder is not None else []
     report["inputs"] = [_port(p) for p in loaded.inputs]
     report["outputs"] = [_port(p) for p in loaded.outputs]
@@ -198,6 +210,8 @@ def build(
     with refused("TVM cannot build the module"):
         whole = decided.loaded.module
         module = install(returning(whole, returned) if returned else whole, replacements)
+        if decided.loaded.narrowing is not None:
+            module = summed_in_float32(module)
         return decided.backend.library(module, binaries, decided.device)
 
 
@@ -315,6 +329,13 @@ def _report(
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
     }
+
+
+def _precision(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
+    """How a model was narrowed, as the report has it; None where its own types stand."""
+    if loaded.narrowing is None:
+        return None
+    return {**asdict(loaded.narrowing), "note": SLOWER if backend.on_host else None}
 
 
 def _times(decisions: Mapping[str, Decision]) -> str:

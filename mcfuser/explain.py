@@ -75,10 +75,11 @@ def explain(
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
+    narrow: str | None = None,
 ) -> ModelExplanation:
     """The explanation of an ONNX model for a device; arguments and errors are those of
     mcfuser.compile.compile_model."""
-    module = load(model, shapes, limits, folder).module
+    module = load(model, shapes, limits, folder, narrow).module
     parted = partition(module, device.throughput("float32"), device.bandwidth)
     flow = dataflow(module["main"])
     found = places(parted.matches)

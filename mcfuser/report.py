@@ -62,7 +62,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
-    _show_check(report.get("check", {}), out)
+    _show_check(report, out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
@@ -75,9 +75,19 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     )
 
 
-def _show_check(check: Mapping[str, Any], out: Console) -> None:
+def _show_check(report: Mapping[str, Any], out: Console) -> None:
+    """Prints how a float32 model was narrowed, and what the comparison with onnxruntime found."""
+    check, precision = report.get("check", {}), report.get("precision")
+    if precision is not None:
+        words = "products of {dtype} operands: {narrow_products}, left in float32: "
+        words += "{float32_products}; other operators in float32: {float32_operators}"
+        _plain(words.format(**precision), out)
+        if precision["note"] is not None:
+            _plain(precision["note"], out)
     if "error" in check:
         _plain(f"agrees with onnxruntime on random inputs: error {check['error']:.1e}", out)
+        for name, error in check["outputs"].items() if precision is not None else ():
+            _plain(f"  {name}: error {error:.1e} against the float32 model", out)
     elif "skipped" in check:
         _plain(f"not compared with onnxruntime: {check['skipped']}", out)
 

@@ -156,8 +156,39 @@ def test_marks_do_not_hide_what_differs() -> None:
     assert value_difference(found, expected) > 0.5
 
 
-def verified(model: bytes, folder: Path, end: float | None = None) -> dict[str, Any]:
-    made = compiled(model)
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_values_of_a_narrow_module_agree_within_its_tolerance(narrow: str) -> None:
+    model = (FIXTURES / "escaping.onnx").read_bytes()
+    made = compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {}, narrow=narrow)
+    fixed = bound(model, {})
+    found = bisect(made.decided, fixed, inputs(fixed, np.random.default_rng(0)))
+    assert found.first is None and found.compared >= 2
+    assert found.sentences() == [f"all {found.compared} values that the module stores agree"]
+
+
+def test_values_beyond_float16_are_told_as_such(tmp_path: Path) -> None:
+    """A sum of 1e3 * 1e3 fits bfloat16 alone; each output has its error."""
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (float[4,8] x) => (float[4,8] y, float[4,8] z)
+    <float[8,8] w = {""" + ",".join(["1000"] * 64) + """}> {
+      k = Constant <value_float = 1000.0> ()
+      h = Mul (x, k)
+      y = MatMul (h, w)
+      z = MatMul (y, w)
+    }"""  # fmt: skip
+    model = onnx.parser.parse_model(text).SerializeToString()
+    right = verified(model, tmp_path, narrow="bfloat16")
+    assert list(right["outputs"]) == ["y", "z"] and right["tolerance"] == 1e-1
+    assert max(right["outputs"].values()) == right["error"] < 1e-1
+    beyond = r"differ by inf, more than 2e-02 \(a value may be beyond 65504, .*: bf16 has float32's"
+    with pytest.raises(DisagreementError, match=beyond):
+        verified(model, tmp_path, narrow="float16")
+
+
+def verified(
+    model: bytes, folder: Path, end: float | None = None, narrow: str | None = None
+) -> dict[str, Any]:
+    made = compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {}, narrow=narrow)
     (folder / "module.so").write_bytes(made.module)
     return verify(made, folder / "module.so", bound(model, {}), 0, end)
 

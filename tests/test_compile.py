@@ -16,12 +16,15 @@ from fastapi.testclient import TestClient
 from mcfuser import compile as compiling
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
 from mcfuser.measure.rounds import MARGIN
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from tests.support.agreement import disagreement
+from tests.support.blocks import bert
 from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
@@ -65,6 +68,32 @@ def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
         )
         assert fused or product["reason"]
         assert product["phi"] > 0
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_a_small_bert_in_a_narrow_precision_computes_the_float32_model(
+    narrow: str, tmp_path: Path
+) -> None:
+    """It has the chains of the float32 model, under keys of their own, and every chain has kernels
+    that pass narrow values."""
+    model, passes = bert().SerializeToString(), {"float16": 2e-3, "bfloat16": 2e-2}[narrow]
+    made = compile_model(model, CPU, MemoryCache(), QUICK, {}, narrow=narrow)
+    assert 1e-6 < disagreement(made.module, model, tmp_path) < passes
+    narrowing = {"dtype": narrow, "narrow_products": 6, "float32_products": 0}
+    assert narrowing.items() <= made.report["precision"].items()
+    wide = partition(load(model, {}).module, CPU.throughput("float32"), CPU.bandwidth)
+    chains = made.report["chains"]
+    assert sum(len(c["places"]) for c in chains) == len(wide.matches)
+    assert not {c["key"] for c in chains} & {m.chain.key for m in wide.matches}
+    for chain in chains:
+        assert chain["kernels"], chain["reason"]
+        assert all(k["error"] < passes for k in chain["kernels"])
+
+
+def test_a_precision_is_never_chosen_unasked() -> None:
+    report = once("attention_where")[0].report
+    assert report["precision"] is None
+    assert {p["dtype"] for p in report["products"]} == {"float32"}
 
 
 def test_a_warm_cache_answers_without_measuring() -> None:

@@ -30,6 +30,15 @@ def test_every_operator_is_in_a_region_or_says_why_not(name: str) -> None:
         assert len(inside) == region.places * len(region.operators)
 
 
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_a_narrow_model_saves_half_the_bytes(narrow: str) -> None:
+    model = (FIXTURES / "attention_where.onnx").read_bytes()
+    (_, wide), found = explained("attention_where").regions, explain(model, GPU, {}, narrow=narrow)
+    (_, attention) = found.regions
+    assert attention.saved_bytes * 2 == wide.saved_bytes and attention.pieces == wide.pieces
+    assert {o.result.split()[0] for o in found.operators if o.operator == "matmul"} == {narrow}
+
+
 def test_a_fused_attention_saves_its_scores_and_is_predicted_faster() -> None:
     """Scores and probabilities are written and read once each: 2 x 2 x 2 x 3 x 16 x 16 floats."""
     for device in (GPU, CPU):
@@ -59,7 +68,7 @@ def test_the_reasons_name_what_stands_in_the_way() -> None:
     found = explain(model.SerializeToString(), GPU, {})
     reasons = {o.operator: o.reason for o in found.operators}
     assert reasons["take"] == "take is no operator of a chain"
-    assert reasons["multiply"] == "its result is int64; a chain's is float32 or float16"
+    assert reasons["multiply"] == "its result is int64; a chain's is float32, float16 or bfloat16"
     assert reasons["cumsum"] == "cumsum is no operator of a chain"
     assert reasons["add"] == "too small to pay: 32 elements, fewer than 32768"
     assert reasons["nn.softmax"] == "too small to pay: 32 elements, fewer than 256"

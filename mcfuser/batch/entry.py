@@ -64,6 +64,7 @@ def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
         *(("--timeout", f"{o.timeout:f}s") if o.timeout is not None else ()),
         *(("--trials", str(o.trials)) if o.trials is not None else ()),
         *(f"--shape={s}" for s in entry.shapes),
+        *(("--precision", o.precision) if o.precision is not None else ()),
         "--no-check",  # which `run --check` does, with the entry's own tolerance
     ]
     return _ran(words, None, folder / "log.txt", o.limit, wanted)

@@ -100,7 +100,7 @@ def _totals(done: Sequence[Done]) -> dict[str, str]:
 
 
 def _case(suite: ElementTree.Element, done: Done) -> None:
-    name = " ".join((done.entry.name, *done.entry.shapes))
+    name = " ".join((done.entry.name, *done.entry.variant))
     case = ElementTree.SubElement(
         suite,
         "testcase",

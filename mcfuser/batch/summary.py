@@ -64,7 +64,7 @@ def _row(done: Done) -> str:
     cells = (
         _cell(done.entry.name),
         done.entry.device,
-        _cell(" ".join(done.entry.shapes)),
+        _cell(" ".join(done.entry.variant)),
         result,
         _error(o),
         _ratio(o),

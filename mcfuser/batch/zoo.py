@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcfuser.arguments.duration import seconds
+from mcfuser.arguments.precision import check_precision
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
 
@@ -31,8 +32,8 @@ LIMIT = 1800.0
 class BatchOptions:
     """How an entry is compiled and checked.
 
-    `seed`, `trials` and `timeout` (seconds) are those of `mcfuser compile`. `limit` is the longest
-    that compiling may take, and checking after it, in seconds. `tolerance` is the
+    `seed`, `trials`, `timeout` (seconds) and `precision` are those of `mcfuser compile`. `limit` is
+    the longest that compiling may take, and checking after it, in seconds. `tolerance` is the
     largest norm-wise relative error against onnxruntime; None leaves it to the types of inputs and
     outputs.
     """
@@ -42,11 +43,12 @@ class BatchOptions:
     timeout: float | None
     limit: float
     tolerance: float | None
+    precision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model, for one device, with one set of input shapes.
+    """One model, for one device, with one set of input shapes and one precision.
 
     `name` is the path of the model below the zoo's folder, as the zoo's author wrote it or as a
     pattern matched it. `shapes` are written as for the command: `input_ids=1x128`.
@@ -61,12 +63,18 @@ class Entry:
     @property
     def title(self) -> str:
         """The entry in one line: `bert.onnx cpu input_ids=1x128`."""
-        return " ".join((self.name, self.device, *self.shapes))
+        return " ".join((self.name, self.device, *self.variant))
+
+    @property
+    def variant(self) -> tuple[str, ...]:
+        """The shapes, and the precision where one was asked for."""
+        asked = self.options.precision
+        return self.shapes if asked is None else (*self.shapes, asked)
 
     @property
     def folder(self) -> str:
         """The name of the folder for the entry's results; different entries have different ones."""
-        identity = "\0".join((self.name, self.device, *self.shapes)).encode(
+        identity = "\0".join((self.name, self.device, *self.variant)).encode(
             errors="surrogateescape"
         )
         told = re.sub(r"[^A-Za-z0-9.]+", "-", self.title).strip("-.")[:60]
@@ -160,6 +168,7 @@ class _Defaults(_Form):
     timeout: _Duration | None = None
     limit: _Duration | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
+    precision: Annotated[str, AfterValidator(check_precision)] | None = None
 
 
 class _Model(_Defaults):
@@ -216,7 +225,9 @@ def _line(words: str) -> str:
 
 def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
     limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
-    options = BatchOptions(model.seed, model.trials, model.timeout, limit, model.tolerance)
+    options = BatchOptions(
+        model.seed, model.trials, model.timeout, limit, model.tolerance, model.precision
+    )
     files = [name for words in model.files for name in _files(words, folder, where)]
     for name, device, shapes in product(files, model.devices, model.shapes):
         told = tuple(sorted(f"{n}={'x'.join(map(str, e))}" for n, e in shapes.items()))

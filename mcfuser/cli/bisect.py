@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mcfuser.arguments.files import check_readable, read_model
+from mcfuser.arguments.precision import narrow_type
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.kept import kernel_cache
@@ -17,6 +18,7 @@ from mcfuser.cli.options import (
     DeviceOption,
     InputsOption,
     JsonOption,
+    PrecisionOption,
     SeedOption,
     ShapeOption,
     TimeoutOption,
@@ -32,6 +34,7 @@ def bisect(
     device: DeviceOption = HOST,
     inputs: InputsOption = None,
     shape: ShapeOption = None,
+    precision: PrecisionOption = None,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
     timeout: TimeoutOption = None,
@@ -42,6 +45,7 @@ def bisect(
     first one that differs."""
     options, _ = tuning(seed, trials, timeout, retune=False)
     shapes, target = parse_shapes(shape or ()), device_named(device)
+    narrow = narrow_type(precision)
     if inputs is not None:
         check_readable(inputs, f"inputs '{inputs}'")
     data = read_model(model)
@@ -58,7 +62,7 @@ def bisect(
     feeds = given_or_drawn(fixed, inputs, seed)
     with kernel_cache(cache, target) as (kept, probed), progress() as tell:
         made = compile_model(
-            data, probed, kept, TuneOptions(**options), shapes, tell, None, limits, folder
+            data, probed, kept, TuneOptions(**options), shapes, tell, None, limits, folder, narrow
         )
         if made.decided.missing is not None:
             raise DeviceError(f"nothing can be compared: {made.decided.missing}")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mcfuser.arguments.files import check_readable
+from mcfuser.arguments.precision import check_precision
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.deadline import process_start
@@ -17,6 +18,7 @@ from mcfuser.cli.kept import make_data_folder
 from mcfuser.cli.options import (
     CacheOption,
     DeviceOption,
+    PrecisionOption,
     RetuneOption,
     SeedOption,
     ShapeOption,
@@ -34,6 +36,7 @@ def compile_(
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
     device: DeviceOption = HOST,
     shape: ShapeOption = None,
+    precision: PrecisionOption = None,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
     timeout: TimeoutOption = None,
@@ -46,7 +49,7 @@ def compile_(
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
-    shapes = parse_shapes(shape or ())
+    shapes, precision = parse_shapes(shape or ()), check_precision(precision)
     if device != HOST:
         device_named(device)  # raises InputError for an unknown name before anything is started
     check_readable(model, f"model '{model}'")
@@ -63,8 +66,9 @@ def compile_(
         make_data_folder(settings.data)
     limits = asdict(settings.model_limits)
     request = CompileRequest(
-        model, device, options, shapes, store, limit, begun, limits, model.parent, check
-    )
+        model, device, options, shapes, store, limit, begun, limits, model.parent, check,
+        precision,
+    )  # fmt: skip
     try:
         with progress() as tell:
             artifact = compiled(request, process, tell)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from mcfuser.arguments.files import read_model
+from mcfuser.arguments.precision import narrow_type
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out
 from mcfuser.cli.options import (
@@ -13,6 +14,7 @@ from mcfuser.cli.options import (
     EitherArgument,
     EitherDeviceOption,
     JsonOption,
+    PrecisionOption,
     ShapeOption,
     read_chain,
 )
@@ -27,15 +29,17 @@ def explain(
     device: EitherDeviceOption = None,
     dtype: DtypeOption = "float16",
     shape: ShapeOption = None,
+    precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show how a chain's reductions depend on each other, and the loop nest they are fused into;
     of a model, its regions, what they save, and why the other operators are in none."""
     if what.endswith(_MODELS):
-        _explain_model(Path(what), device or HOST, shape or [], as_json)
+        narrow = narrow_type(precision)
+        _explain_model(Path(what), device or HOST, shape or [], narrow, as_json)
         return
-    if shape or as_json:
-        given = "--shape" if shape else "--json"
+    if shape or precision or as_json:
+        given = "--shape" if shape else "--precision" if precision else "--json"
         raise InputError(f"{given} is for a model, and '{what}' is no file that ends in {_MODELS}")
     from mcfuser.report import show_algebra
 
@@ -43,7 +47,9 @@ def explain(
     show_algebra(program, device_named(device or EXAMPLE), out)
 
 
-def _explain_model(path: Path, device: str, shape: list[str], as_json: bool) -> None:
+def _explain_model(
+    path: Path, device: str, shape: list[str], narrow: str | None, as_json: bool
+) -> None:
     shapes, target, model = parse_shapes(shape), device_named(device), read_model(path)
     from mcfuser.explain import explain as explained
     from mcfuser.graph.external import DataFolder
@@ -51,7 +57,7 @@ def _explain_model(path: Path, device: str, shape: list[str], as_json: bool) -> 
     from mcfuser_service.settings import read_settings
 
     limits = read_settings().model_limits
-    explanation = explained(model, target, shapes, limits, DataFolder(path.parent))
+    explanation = explained(model, target, shapes, limits, DataFolder(path.parent), narrow)
     if as_json:
         print(json.dumps(explanation.to_json()))
         return

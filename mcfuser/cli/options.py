@@ -9,6 +9,7 @@ import typer
 
 from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import read_json
+from mcfuser.arguments.precision import PRECISIONS
 from mcfuser.devices.catalogue import EXAMPLE, HOST, names
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ TimeoutOption = Annotated[
 CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="keep and use tuned kernels")]
 RetuneOption = Annotated[
     bool, typer.Option("--retune", help="search again what was kept, and replace it")
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{' or '.join(PRECISIONS)}: narrow products, weights and values between the kernels "
+        "of a float32 model; without it the model's own types"
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 InputsOption = Annotated[

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcfuser.arguments.files import read_json
+from mcfuser.arguments.precision import PRECISIONS
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def write_whole(path: Path, data: bytes | mmap) -> None:
 def read_report(folder: Path) -> dict[str, Any]:
     """The report in a folder that `compile` wrote; empty if there is none.
 
-    Raises InputError where its device or its shapes have another form.
+    Raises InputError where its device, its shapes or its precision have another form.
     """
     path = folder / "report.json"
     if not path.is_file():
@@ -63,7 +64,12 @@ def read_report(folder: Path) -> dict[str, Any]:
     report: dict[str, Any] = read_json(path, f"report '{path}'")
     shapes = report.get("shapes", {})
     fits = isinstance(shapes, dict) and all(map(_is_shape, shapes.values()))
-    for field, fine in (("device", isinstance(report.get("device", ""), str)), ("shapes", fits)):
+    narrowing = report.get("precision")
+    narrow = narrowing is None or (
+        isinstance(narrowing, dict) and narrowing.get("dtype") in PRECISIONS.values()
+    )
+    on_device = isinstance(report.get("device", ""), str)
+    for field, fine in (("device", on_device), ("shapes", fits), ("precision", narrow)):
         if not fine:
             raise InputError(
                 f"report '{path}' is not one of mcfuser's: its {field} is of another kind; "

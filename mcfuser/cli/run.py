@@ -84,8 +84,9 @@ def _compared(
 
     compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
     shapes = parse_shapes(shape or ()) or compiled_for
+    narrow = (report.get("precision") or {}).get("dtype")
     limits, data = read_settings().model_limits, DataFolder(model.parent)
-    return compare(folder, read_model(model), shapes, seed, mode, limits, data, inputs)
+    return compare(folder, read_model(model), shapes, seed, mode, limits, data, inputs, narrow)
 
 
 def _alone(folder: Path, report: dict[str, Any], inputs: Path | None, mode: RunMode) -> Ran:
@@ -116,6 +117,7 @@ def _document(done: Ran, compared: Checked | None) -> dict[str, Any]:
     if compared is not None:
         document |= {
             "error": compared.error,
+            "errors": dict(compared.errors),
             "tolerance": compared.tolerance,
             "onnxruntime_seconds": compared.reference_seconds,
         }
@@ -134,6 +136,8 @@ def told(done: Ran, compared: Checked | None) -> Iterator[str]:
         return
     error = f"norm-wise relative error against onnxruntime: {compared.error:.1e}"
     yield error if compared.agrees else f"{error}, more than {compared.tolerance:.0e}: they differ"
+    if len(compared.errors) > 1:
+        yield from (f"  {name}: {error:.1e}" for name, error in compared.errors.items())
     theirs = compared.reference_seconds
     if theirs is None:
         yield (

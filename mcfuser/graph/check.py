@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,17 +27,22 @@ from mcfuser.measure.tolerance import QUANTIZED, tolerance
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The largest norm-wise relative error of the outputs, and the largest that passes; the run of
-    the module; and onnxruntime's median time, in seconds a run.
+    """The norm-wise relative errors of the outputs, by name, and the largest that passes; the run
+    of the module; and onnxruntime's median time, in seconds a run.
 
     onnxruntime runs on the CPU. Where the module does not, there is no time of onnxruntime's: two
     devices would be compared.
     """
 
-    error: float
+    errors: Mapping[str, float]
     tolerance: float
     ran: Ran
     reference_seconds: float | None
+
+    @property
+    def error(self) -> float:
+        """The largest error of an output."""
+        return max(self.errors.values())
 
     @property
     def agrees(self) -> bool:
@@ -58,11 +63,13 @@ def check(
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
     given: Path | None = None,
+    narrow: str | None = None,
 ) -> Checked:
     """Runs a module in a fresh process, and the ONNX model in onnxruntime, on the same inputs.
 
     `module` is the library, or a folder with module.so; `folder` has the model's external data. The
-    inputs are the arrays of the file `given`, or random ones. On the host the two are timed
+    inputs are the arrays of the file `given`, or random ones; `narrow` is the type to which the
+    module's products were narrowed, if they were. On the host the two are timed
     alternately, onnxruntime on all cores. On a GPU the inputs are in its memory, and a run ends
     when the GPU is done. Raises InputError where there is no module, where it or the model does not
     run, or where the file is not of the model's inputs.
@@ -75,18 +82,27 @@ def check(
         reference = reference_session(fixed)
         expected = answer(reference, feeds)
         outputs = named(child.outputs, names, module)
-        error = max(map(difference, outputs.values(), expected))
+        errors = output_errors(names, tuple(outputs.values()), expected)
         runs = [child.again]
         if mode == "host":
             runs.append(lambda: _seconds(lambda: reference.run(None, feeds)))
         seconds, *others = timed(runs)
-    return Checked(
-        error, model_tolerance(fixed.proto), Ran(outputs, seconds), others[0] if others else None
-    )
+    passes = model_tolerance(fixed.proto, narrow)
+    return Checked(errors, passes, Ran(outputs, seconds), others[0] if others else None)
 
 
-def model_tolerance(proto: onnx.ModelProto) -> float:
-    """The largest error that passes, by the types that a model computes with."""
+def output_errors(
+    names: Sequence[str],
+    found: Sequence[NDArray[np.generic]],
+    expected: Sequence[NDArray[np.generic]],
+) -> dict[str, float]:
+    """The norm-wise relative error of every output, by name."""
+    return dict(zip(names, map(difference, found, expected), strict=True))
+
+
+def model_tolerance(proto: onnx.ModelProto, narrow: str | None = None) -> float:
+    """The largest error that passes, by the types that a model computes with, and the type to which
+    its products were narrowed."""
     graph = proto.graph
     numbers = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     numbers |= {t.data_type for t in graph.initializer}
@@ -95,6 +111,8 @@ def model_tolerance(proto: onnx.ModelProto) -> float:
     names = [onnx.TensorProto.DataType.Name(n).lower() for n in numbers]
     if any("Quantize" in n.op_type or n.op_type.startswith("QLinear") for n in graph.node):
         names.append(QUANTIZED)
+    if narrow is not None:
+        names.append(narrow)
     return tolerance(names)
 
 

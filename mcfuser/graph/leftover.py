@@ -37,7 +37,7 @@ def _never(flow: Dataflow, v: relax.Var) -> str | None:
     if flow.kinds[v] == "other":
         return f"{flow.operator(v)} is no operator of a chain"
     if dtype(v) not in FLOATS and flow.kinds[v] != "product":
-        return f"its result is {dtype(v)}; a chain's is {' or '.join(FLOATS)}"
+        return f"its result is {dtype(v)}; a chain's is {', '.join(FLOATS[:-1])} or {FLOATS[-1]}"
     return None
 
 

@@ -25,6 +25,8 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
+from mcfuser.graph.narrow import narrowed
+from mcfuser.graph.precision import Narrowing
 from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, read
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.rewrite.apply import rewrite
@@ -54,13 +56,15 @@ class Loaded:
     """A model as a Relax module; `main` takes the inputs in order.
 
     `names` has the names that the module gave to values of the ONNX model, by their names there; a
-    value may be gone from the module since then.
+    value may be gone from the module since then. `narrowing` says how products were narrowed, None
+    where the model's own types stand.
     """
 
     module: tvm.IRModule
     inputs: tuple[ModelPort, ...]
     outputs: tuple[ModelPort, ...]
     names: Mapping[str, str]
+    narrowing: Narrowing | None = None
 
 
 def load(
@@ -68,11 +72,13 @@ def load(
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
+    narrow: str | None = None,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
-    `folder` has the model's external data. Raises ModelError, naming the input, operator or node
-    that cannot be used, or the limit that is exceeded.
+    `folder` has the model's external data. The products of a float32 model have operands of the
+    type `narrow` (one of graph.precision.NARROW) where that is given. Raises ModelError, naming the
+    input, operator or node that cannot be used, or the limit that is exceeded.
     """
     fixed = bound(model, shapes, limits, folder)
     changed = rewrite(fixed.proto, limits)
@@ -90,7 +96,11 @@ def load(
     name_nodes(folded.graph)
     imported, names = _import(combined)
     module = _simplify(imported)
-    return Loaded(module, input_ports(folded), _output_ports(folded, module), names)
+    inputs, outputs = input_ports(folded), _output_ports(folded, module)
+    if narrow is None:
+        return Loaded(module, inputs, outputs, names)
+    made, narrowing = narrowed(module, narrow)
+    return Loaded(made, inputs, outputs, names, narrowing)
 
 
 def bound(

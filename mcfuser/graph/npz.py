@@ -96,7 +96,12 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def read_unnamed(path: Path) -> tuple[NDArray[np.generic], ...]:
     """All arrays of a file that a process of mcfuser's wrote, in order."""
     with np.load(path, allow_pickle=False) as stored:
-        return tuple(stored[name] for name in stored.files)
+        return tuple(_bfloat16(stored[name]) for name in stored.files)
+
+
+def _bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """An array with the type that it had before numpy stored it."""
+    return array.view(ml_dtypes.bfloat16) if array.dtype == _STORED["bfloat16"] else array
 
 
 def write_arrays(path: Path | IO[bytes], arrays: Mapping[str, NDArray[np.generic]]) -> None:

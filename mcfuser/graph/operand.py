@@ -22,7 +22,8 @@ from mcfuser.graph.draft import DraftInput, laid_out, position
 from mcfuser.graph.scalar import nodes
 from mcfuser.graph.views import Along, LaidOutValue, Unliftable, broadcast
 
-FLOATS = ("float32", "float16")
+FLOATS = ("float32", "float16", "bfloat16")
+"""The types of the values of chains; all but the first are computed in float32."""
 _MORE = "FGHL"  # names of operands that have no role in a product
 _LARGEST = 60  # nodes of a body, beyond which an operand becomes a tensor of its own
 
@@ -48,7 +49,7 @@ def operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     )
     order = tuple(x for axes in along for x, _ in axes if x in view.layout)
     read = Read(input_tensor(s, view, order, _MORE), ())
-    return Cast(read, "float32") if dtype(a) == "float16" else read
+    return Cast(read, "float32") if dtype(a) in FLOATS[1:] else read
 
 
 def shown_where(s: Attempt, a: relax.Expr, along: Along) -> Expr | None:

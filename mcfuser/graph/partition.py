@@ -117,7 +117,7 @@ def _fuse(chosen: Selection, region: Region) -> None:
 
 def _alone(chosen: Selection, v: relax.Var) -> None:
     if extents(v) is None or dtype(v) not in FLOATS:
-        chosen.reasons[v] = f"its result is {dtype(v)}, and only float32 and float16 are fused"
+        chosen.reasons[v] = f"its result is {dtype(v)}, and only {', '.join(FLOATS)} are fused"
         return
     _take(chosen, (v,), 0, chosen.flow.name(v))
 

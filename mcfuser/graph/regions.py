@@ -82,11 +82,14 @@ def gated_pairs(chosen: Selection) -> Iterator[Region]:
 
 
 def _next_product(chosen: Selection, v: relax.Var) -> tuple[relax.Var, ...] | None:
-    """The only product that reads a value, after the views and maps between them."""
+    """The only product that reads a value, after the views and casts between them."""
     path = list[relax.Var]()
     while chosen.escapes([v], set(chosen.flow.readers.get(v, ()))) is None:
         readers = chosen.flow.readers.get(v, ())
-        if len(readers) != 1 or chosen.flow.kinds[readers[0]] not in ("view", "product"):
+        if len(readers) != 1:
+            return None
+        between = chosen.flow.kinds[readers[0]] in ("view", "product")
+        if not between and chosen.flow.operator(readers[0]) != "astype":
             return None
         v = readers[0]
         path.append(v)
@@ -113,9 +116,20 @@ def next_producer(
 
 def epilogues(chosen: Selection, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
     """The sequences of values that may follow a chain's last product in its kernel, longest
-    first."""
+    first. None ends with a cast to a wider type, which what reads it does as well, unless that is
+    a result of the function."""
     reached = [v for v in reachable(chosen.flow, last, EPILOGUE) if v not in chosen.closed]
     for v in reversed(reached):
+        if _widens(chosen, v) and v not in chosen.flow.outputs:
+            continue
         inner = computed_from(chosen.flow, v, reached)
         if inner[0].same_as(last) and chosen.escapes(inner[:-1], set(inner)) is None:
             yield inner
+
+
+def _widens(chosen: Selection, v: relax.Var) -> bool:
+    """Whether a value is another one in a type of more bytes."""
+    if chosen.flow.operator(v) != "astype":
+        return False
+    before = dtype(chosen.flow.values[v].args[0])
+    return BYTES.get(before, 4) < BYTES.get(dtype(v), 4)

@@ -86,7 +86,7 @@ class Selection:
                 return f"'{v.name}' is also read by another chain"
             if others := self.readers(v, inside):
                 return (
-                    f"'{v.name}' is also read by '{others[0].name}' "
+                    f"'{v.name}' is also read by '{self.flow.name(others[0])}' "
                     f"({self.flow.operator(others[0])})"
                 )
         return None

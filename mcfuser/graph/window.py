@@ -77,7 +77,7 @@ def lifted_pooling(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     layout = _strides(zip(kept[:2], units[:2], strict=True))
     layout |= _sliding(found.windows, kept[2:], window, units[2:])
     element: Expr = Read(_input(s, data, layout, (), "left"), ())
-    if dtype(data) == "float16":
+    if dtype(data) != "float32":
         element = Cast(element, "float32")
     name, axes = s.draft.fresh(["M" if found.maximum else "Z"]), axes_of(kept)
     reduce: Reducer = "max" if found.maximum else "sum"

@@ -34,7 +34,8 @@ class CompileRequest:
     `options` are fields of TuneOptions, `limits` fields of ModelLimits; others have their defaults.
     `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
-    None. The module is compared with onnxruntime unless `check` is False.
+    None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
+    mcfuser.arguments.precision, or None.
     """
 
     model: Path
@@ -47,6 +48,7 @@ class CompileRequest:
     limits: Mapping[str, int] = field(default_factory=dict)
     folder: Path | None = None
     check: bool = True
+    precision: str | None = None
 
     @property
     def end(self) -> float:
@@ -101,6 +103,7 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "store": request.store,
             "limits": dict(request.limits),
             "check": request.check,
+            "precision": request.precision,
             "end": request.end if request.timeout is not None else None,
         }
         try:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from mcfuser.arguments.precision import narrow_type
 from mcfuser.bisect import built_by, verify
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
@@ -29,8 +30,9 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
 
     `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
-    module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`) and
-    `check` (whether the module is compared with onnxruntime). `tell` is called with the stages. The
+    module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
+    `check` (whether the module is compared with onnxruntime) and `precision` (a name of
+    mcfuser.arguments.precision, or None). `tell` is called with the stages. The
     answer has the `report`.
     """
 
@@ -60,6 +62,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             built_by(end) if request["check"] else end,
             limits,
             data,
+            narrow_type(request["precision"]),
         )
         library = Path(request["module"])
         library.write_bytes(artifact.module)

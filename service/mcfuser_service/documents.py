@@ -139,6 +139,30 @@ class Port(Document):
     dtype: str
 
 
+class ReportPrecision(Document):
+    """How a float32 model was narrowed: the products with operands of the type, those whose weights
+    are beyond its numbers, the other operators that are computed in float32, and what is to be said
+    of the type on the device."""
+
+    dtype: str
+    narrow_products: int
+    float32_products: int
+    float32_operators: int
+    note: str | None
+
+
+class ReportCheck(Document):
+    """The module beside onnxruntime, which computes the model as it is: the norm-wise relative
+    error of every output, the largest of them, and the largest that passes; or why nothing was
+    compared."""
+
+    error: float | None = None
+    outputs: dict[str, float] | None = None
+    tolerance: float | None = None
+    seed: int | None = None
+    skipped: str | None = None
+
+
 class Report(Document):
     """How a model was compiled. Times are in seconds; where one is not known it is null. `external`
     are the files beside the model that its weights were read from."""
@@ -155,3 +179,5 @@ class Report(Document):
     inputs: list[Port]
     outputs: list[Port]
     external: list[str] = []
+    precision: ReportPrecision | None = None
+    check: ReportCheck | None = None

@@ -53,6 +53,11 @@ class JobOptions(BaseModel):
         le=LONGEST,
         description="for the whole compile: 60, 60s, 5m or 1h; without it tuning alone is limited",
     )
+    precision: Literal["fp16", "bf16"] | None = Field(
+        default=None,
+        description="narrow products, weights and values between the kernels of a float32 model; "
+        "without it the model's own types",
+    )
     retune: bool = Field(
         default=False, description="search kept kernels again; always a job of its own"
     )

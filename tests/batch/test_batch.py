@@ -14,11 +14,34 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mcfuser.batch import state
+from mcfuser.batch import entry, state
 from mcfuser.batch.outcome import Outcome
+from mcfuser.batch.zoo import read_zoo
 from tests.support.paths import SUPPORT
 
 SLOWLY = SUPPORT / "batch_slowly.py"
+
+
+class Seen(Exception):
+    """The words of a command that was not run."""
+
+
+def test_an_entry_s_precision_reaches_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(module: str, words: Sequence[str], *more: object) -> None:
+        raise Seen(*words)
+
+    monkeypatch.setattr(entry, "run_command", seen)
+    zoo = Zoo(tmp_path)
+    for more, expected in (("", ()), ('precision = "fp16"', ("--precision", "fp16"))):
+        zoo.holds(more, model="fine")
+        (one,) = read_zoo(tmp_path / "zoo.toml")
+        with pytest.raises(Seen) as words:
+            entry.do(one, tmp_path, None, lambda: True)
+        told = words.value.args
+        at = told.index("--precision") if expected else len(told)
+        assert told[at : at + 2] == expected
 
 
 class Zoo:

@@ -62,6 +62,13 @@ def test_models_times_devices_times_shapes(folder: Path) -> None:
     assert len({e.folder for e in found}) == len(found)
 
 
+def test_one_model_may_have_several_precisions(folder: Path) -> None:
+    found = entries(folder, "\n".join(map(model, ("", 'precision = "fp16"', 'precision = "bf16"'))))
+    assert [e.title for e in found] == ["a.onnx cpu", "a.onnx cpu fp16", "a.onnx cpu bf16"]
+    assert [e.options.precision for e in found] == [None, "fp16", "bf16"]
+    assert len({e.folder for e in found}) == 3
+
+
 def test_a_file_is_no_pattern_where_it_is_there(folder: Path) -> None:
     found = entries(folder, '[[models]]\nfiles = "odd [1].onnx"')
     assert [e.name for e in found] == ["odd [1].onnx"]
@@ -105,6 +112,7 @@ BAD = {
     "a huge time": (model(f"timeout = {'9' * 400}.0"), "is not a time"),
     "a date": (model("timeout = 2020-01-01"), "'timeout' is datetime.date(2020, 1, 1)"),
     "a tolerance of nan": (model("tolerance = nan"), "'tolerance' is nan"),
+    "an unknown precision": (model('precision = "fp8"'), "precision 'fp8' is not known; use fp16"),
     "a large tolerance": (model("tolerance = 2.0"), "'tolerance' is 2.0"),
     "shapes in words": (model('shapes = "x=1x2"'), "'shapes.0' is 'x=1x2'"),
     "a shape of words": (model('shapes = { x = "1x2" }'), "'shapes.0.x' is '1x2'"),

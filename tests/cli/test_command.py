@@ -72,6 +72,38 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert json.loads(checked.stdout)["error"] <= 1e-5
 
 
+def test_a_precision_is_told_with_the_error_of_every_output(tmp_path: Path) -> None:
+    """`run --check` knows the tolerance from the report; explain and bisect take the option."""
+    model, out = str(FIXTURES / "escaping.onnx"), tmp_path / "out"
+    words = ("--precision", "fp16", "--trials", "1", "--no-cache")
+    ran = mcfuser("compile", model, "-o", str(out), *words, data=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    counts = "products of float16 operands: 2, left in float32: 0; other operators in float32: 0"
+    assert f"{counts}\nthis CPU widens narrow values" in ran.stdout
+    report = json.loads((out / "report.json").read_text())
+    for name, error in report["check"]["outputs"].items():
+        assert f"  {name}: error {error:.1e} against the float32 model\n" in ran.stdout
+    checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    document = json.loads(checked.stdout)
+    assert document["tolerance"] == 2e-2 and document["error"] > 0
+    told = mcfuser("run", str(out), "--check", model, data=tmp_path).stdout
+    assert all(f"\n  {name}: " in told for name in document["errors"])
+    explained = mcfuser("explain", model, "--precision", "bf16", data=tmp_path)
+    assert "bfloat16 " in explained.stdout, explained.stderr
+    bisected = mcfuser("bisect", model, *words, data=tmp_path)
+    assert bisected.stdout.startswith("all ") and bisected.stdout.endswith(" agree\n")
+
+
+@pytest.mark.parametrize("command", ["compile", "bisect", "explain"])
+def test_an_unknown_precision_is_refused(command: str, tmp_path: Path) -> None:
+    model = str(FIXTURES / "escaping.onnx")
+    more = ("-o", str(tmp_path / "out")) if command == "compile" else ()
+    ran = mcfuser(command, model, "--precision", "fp8", *more, data=tmp_path)
+    assert ran.returncode == 2 and not (tmp_path / "out").exists()
+    assert ran.stderr == "mcfuser: precision 'fp8' is not known; use fp16 or bf16\n"
+
+
 def test_bisect_compares_every_value_on_given_inputs(tmp_path: Path) -> None:
     model, given = str(FIXTURES / "feed_forward_relu.onnx"), tmp_path / "given.npz"
     np.savez(given, other=np.ones(3))
@@ -125,10 +157,10 @@ def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
 
 def test_a_time_on_a_gpu_is_not_set_beside_one_of_the_cpu() -> None:
     done = Ran({"y": np.zeros((2, 3), np.float32)}, 1e-3)
-    error, here = told(done, Checked(1e-7, 1e-4, done, 2e-3))
+    error, here = told(done, Checked({"y": 1e-7}, 1e-4, done, 2e-3))
     assert error == "norm-wise relative error against onnxruntime: 1.0e-07"
     assert here == "mcfuser 1.000 ms, onnxruntime 2.000 ms: 0.50 of its time"
-    error, there = told(done, Checked(1e-3, 1e-4, done, None))
+    error, there = told(done, Checked({"y": 1e-3}, 1e-4, done, None))
     assert error.endswith("1.0e-03, more than 1e-04: they differ")
     assert there.startswith(
         "mcfuser 1.000 ms on the GPU; onnxruntime computed the model on the CPU"

@@ -56,6 +56,8 @@ REPORTS = {
     "an axis for a shape": {"shapes": {"x": 4}},
     "a device that is none": {"device": 7},
     "a device of words": {"device": {"kind": "cpu"}},
+    "a precision in words": {"precision": "fp16"},
+    "a precision of another type": {"precision": {"dtype": "float8"}},
 }
 
 

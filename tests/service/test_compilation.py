@@ -12,6 +12,7 @@ from mcfuser_db import Storage
 from mcfuser_service.claim import Interrupted
 from mcfuser_service.compilation import CompileRequest, CompileResult, Progress, compiled, start
 from mcfuser_service.compiler import Compiler
+from mcfuser_service.documents import Report
 from mcfuser_service.schemas import JobOptions
 from mcfuser_service.settings import ServiceSettings
 from tests.support.archives import tarred
@@ -43,6 +44,20 @@ def test_an_archive_is_compiled_as_the_folder_that_it_holds(tmp_path: Path) -> N
     assert sorted(p.name for p in tmp_path.iterdir()) == ["posted"]
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_a_model_is_compiled_in_a_precision_and_its_errors_are_told(
+    precision: str, dtype: str
+) -> None:
+    report = compile_(MODEL, lambda *_: None, precision=precision).report
+    assert report["precision"]["dtype"] == dtype and report["precision"]["narrow_products"] == 3
+    assert {p["dtype"] for p in report["products"]} == {dtype}
+    check = report["check"]
+    assert list(check["outputs"]) == [o["name"] for o in report["outputs"]]
+    assert 0 < max(check["outputs"].values()) == check["error"] < check["tolerance"]
+    assert [o["dtype"] for o in report["outputs"]] == ["float32"]
+    Report.model_validate(report)
+
+
 def test_a_mistake_comes_back_as_one(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"no model")
     with pytest.raises(ModelError, match="not ONNX"):
@@ -60,6 +75,24 @@ def test_a_compile_has_so_much_memory() -> None:
     with pytest.raises(LimitError, match="MCFUSER_JOB_MEMORY") as short:
         compiled(request, start(64 << 20), lambda *_: None)
     assert short.value.what == "memory"
+
+
+def test_a_job_s_precision_reaches_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CompileRequest] = []
+
+    def noted(request: CompileRequest, process: object, progress: Progress) -> None:
+        asked.append(request)
+
+    monkeypatch.setattr("mcfuser_service.compiler.compiled", noted)
+    settings = ServiceSettings(data=tmp_path)
+    store, compiler = Storage(settings.database_url), Compiler(settings)
+    for options in (JobOptions(), JobOptions(precision="bf16")):
+        compiler(MODEL, options, store, lambda *_: None)
+    compiler.stop()
+    store.close()
+    assert [request.precision for request in asked] == [None, "bf16"]
 
 
 @pytest.mark.parametrize("when", ["start", "import", "measure", "build"])

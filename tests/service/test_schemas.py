@@ -37,7 +37,7 @@ def test_options_that_mean_the_same_are_equal() -> None:
 
 @pytest.mark.parametrize(
     "bad", [{"seed": -1}, {"trials": 0}, {"timeout": 0}, {"timeout": "soon"}, {"timeout": "nan"},
-            {"device": "tpu"}, {"unroll": 4}],
+            {"device": "tpu"}, {"unroll": 4}, {"precision": "fp8"}, {"precision": "float16"}],
 )  # fmt: skip
 def test_other_options_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -45,7 +45,9 @@ def test_other_options_are_refused(bad: dict[str, object]) -> None:
 
 
 def test_a_kept_job_s_options_are_read_back() -> None:
-    options = JobOptions(device="l4", shape=["x=1x2"], seed=3, trials=9, timeout=5)
+    options = JobOptions(
+        device="l4", shape=["x=1x2"], seed=3, trials=9, timeout=5, precision="bf16"
+    )
     assert JobOptions(**options.model_dump(mode="json")) == options
 
 
@@ -53,5 +55,6 @@ def test_work_depends_on_model_and_options_alone() -> None:
     key = work_key("a" * 64, JobOptions(shape=["b=1", "a=2"]))
     assert key == work_key("a" * 64, JobOptions(shape=["a=2", "b=1"]))
     others = [work_key("b" * 64, JobOptions(shape=["a=2", "b=1"]))]
-    others += [work_key("a" * 64, JobOptions(**o)) for o in ({}, {"seed": 1}, {"device": "l4"})]
-    assert len({key, *others}) == 5
+    different = ({}, {"seed": 1}, {"device": "l4"}, {"precision": "fp16"}, {"precision": "bf16"})
+    others += [work_key("a" * 64, JobOptions(**o)) for o in different]
+    assert len({key, *others}) == 7

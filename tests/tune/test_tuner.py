@@ -312,6 +312,12 @@ UNUSUAL = {
         "axes": {"m": 8, "n": 40}, "tensors": {"X": {"shape": ["m", "n"], "dtype": "bfloat16"}},
         "operators": ["Z[m] = sum[n] exp(X[m, n])"],
     },
+    "a packed bfloat16 weight": {
+        "axes": {"m": 16, "k": 32, "n": 40},
+        "tensors": {"A": {"shape": ["m", "k"], "dtype": "bfloat16"},
+                    "B": {"shape": ["k", "n"], "dtype": "bfloat16", "constant": True}},
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+    },
 }  # fmt: skip
 
 

@@ -137,7 +137,7 @@ def _arguments(built: Built, case: Case, tensors: dict[str, Any]) -> list[Any]:
     for name in part.inputs:
         if name in panels:
             matrix = pack(logical(case.chain, name, data[name]), panels[name])
-            arguments.append(tvm.runtime.tensor(matrix))
+            arguments.append(tvm.runtime.tensor(_typed(part, name, matrix)))
             continue
         if name not in tensors:
             tensors[name] = _tensor(part, name, data[name], name in with_shape)
@@ -153,9 +153,13 @@ def _arguments(built: Built, case: Case, tensors: dict[str, Any]) -> list[Any]:
 
 def _tensor(part: Chain, name: str, flat: Array, with_shape: bool) -> Any:
     """An array as the kernel takes it."""
-    if part.tensor(name).dtype == "bfloat16":
-        flat = flat.view(ml_dtypes.bfloat16)
+    flat = _typed(part, name, flat)
     return tvm.runtime.tensor(flat.reshape(part.shape(name)) if with_shape else flat)
+
+
+def _typed(part: Chain, name: str, flat: Array) -> Array:
+    """The elements of a tensor with its own type: case.encode writes bfloat16 as uint16."""
+    return flat.view(ml_dtypes.bfloat16) if part.tensor(name).dtype == "bfloat16" else flat
 
 
 def _flat(tensor: Any) -> Array:

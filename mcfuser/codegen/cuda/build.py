@@ -117,16 +117,24 @@ def _target(order: Mapping[str, Any]) -> dict[str, Any]:
 
 def _module(folder: Path, order: Mapping[str, Any]) -> Any:
     """The Relax module with its constants in place and its kernels attached."""
-    import numpy as np
     import tvm
     from tvm import relax
 
     module = tvm.ir.load_json((folder / "module.json").read_text())
-    constants = {n: tvm.runtime.tensor(np.load(folder / f"{n}.npy")) for n in order["constants"]}
+    constants = {n: _constant(folder, n, dtype) for n, dtype in order["constants"].items()}
     if constants:
         module = relax.transform.BindParams("main", constants)(module)
     attached = [_kernel(folder, k) for k in order["kernels"]]
     return module.with_attr("external_mods", attached) if attached else module
+
+
+def _constant(folder: Path, name: str, dtype: str) -> Any:
+    """A constant of the type `dtype`; numpy's files have none for bfloat16, and hold its bits."""
+    import numpy as np
+    import tvm
+
+    tensor = tvm.runtime.tensor(np.load(folder / f"{name}.npy"))
+    return tensor if str(tensor.dtype) == dtype else tensor._create_view(tensor.shape, dtype)
 
 
 def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:

@@ -198,12 +198,13 @@ def _write(
     light, constants = lift_constants(module)
     (folder / "module.json").write_text(tvm.ir.save_json(light))
     for constant, array in constants.items():
-        np.save(folder / f"{constant}.npy", array, allow_pickle=False)
+        stored = array.view(np.uint16) if str(array.dtype) == "bfloat16" else array
+        np.save(folder / f"{constant}.npy", stored, allow_pickle=False)
     for k in kernels:
         (folder / f"{k.name}.cubin").write_bytes(k.cubin)
     order = {
         "arch": device.arch,
-        "constants": list(constants),
+        "constants": {name: str(array.dtype) for name, array in constants.items()},
         "kernels": [
             {"name": k.name, "functions": k.functions, "shared": k.shared} for k in kernels
         ],

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm_ffi
 from tvm import relax
 
 from mcfuser.chain import attention
+from mcfuser.codegen.cuda import build
 from mcfuser.codegen.cuda import module as cuda_module
 from mcfuser.codegen.cuda.cubin import Binary, compile_source
 from mcfuser.codegen.triton import TritonSource, generate
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DeviceError
+from mcfuser.graph.tensors import tensor_over
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.statement import Illegal
 from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split, tvm
@@ -173,6 +178,19 @@ def test_large_constants_travel_apart_and_come_back(compiled: tuple[TritonSource
         "main", {n: tvm.runtime.tensor(a) for n, a in constants.items()}
     )(light)
     tvm.ir.assert_structural_equal(bound["main"], module["main"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int64", "bool"])
+def test_large_constants_of_every_type_are_read_back_from_files(dtype: str, tmp_path: Path) -> None:
+    values = (np.arange(1 << 17) % 251).reshape(2, -1).astype(getattr(ml_dtypes, dtype, dtype))
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(values.shape, dtype))
+    with builder.function("main", [x]):
+        builder.emit_func_output(relax.op.equal(x, relax.const(tensor_over(values))))
+    module = builder.get()
+    cuda_module._write(tmp_path, module, device_named("h200"), [])
+    read = build._module(tmp_path, json.loads((tmp_path / "build.json").read_text()))
+    tvm.ir.assert_structural_equal(read["main"], module["main"])
 
 
 def test_the_launcher_takes_physical_shapes(compiled: tuple[TritonSource, Binary]) -> None:

@@ -1,0 +1,27 @@
+"""Parses the precision of a float32 model's products, for the command, zoos and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcfuser.errors import InputError
+
+PRECISIONS: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
+"""The types of narrow operands, by the names that users write."""
+
+
+def narrow_type(name: str | None) -> str | None:
+    """The type of a name; None for None, which leaves a model's types as they are. Raises
+    InputError for any other name."""
+    if name is None:
+        return None
+    if name not in PRECISIONS:
+        shown = name if len(name) <= 60 else f"{name[:60]}.."
+        raise InputError(f"precision '{shown}' is not known; use {' or '.join(PRECISIONS)}")
+    return PRECISIONS[name]
+
+
+def check_precision(name: str | None) -> str | None:
+    """The name itself. Raises InputError where it is not known."""
+    narrow_type(name)
+    return name

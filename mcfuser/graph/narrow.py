@@ -1,0 +1,226 @@
+"""Writes a float32 module with narrow products, weights and values between kernels.
+
+The module has been simplified before: norms and softmaxes that exporters spell out are one operator
+each by then, products are plain, and every value has its type, which the nodes of an ONNX model do
+not tell. Casts are operators like any other, so chains take them in: a kernel computes in float32
+and rounds once, where it stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import ir, relax
+
+from mcfuser.errors import ModelError
+from mcfuser.graph.dataflow import Dataflow, array, dataflow, dtype
+from mcfuser.graph.precision import WIDE, Narrowing, Types, counted, is_wide, types
+from mcfuser.graph.tensors import aligned, tensor_over
+
+
+def narrowed(module: tvm.IRModule, narrow: str) -> tuple[tvm.IRModule, Narrowing]:
+    """The module whose `main` takes and gives what it did, and computes products with operands of
+    the type `narrow`. Values keep their names.
+
+    Raises ModelError where there is no product of float32 values.
+    """
+    main = module["main"]
+    flow = dataflow(main)
+    decided = types(flow, tuple(main.params), narrow)
+    found = counted(flow, decided, narrow)
+    if not found.narrow_products:
+        why = "it multiplies no float32 matrices"
+        if found.float32_products:
+            why = f"the weights of all {found.float32_products} are beyond its numbers"
+        raise ModelError(
+            f"no product of the model can have {narrow} operands: {why}; compile it without "
+            "--precision"
+        )
+    writing = _Writing(flow, decided, narrow, {v.name for v in flow.order})
+    changed = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    changed.update_func(changed.get_global_var("main"), writing.function(main))
+    changed = relax.transform.Normalize()(changed)
+    relax.analysis.well_formed(changed)
+    return changed, found
+
+
+def summed_in_float32(module: tvm.IRModule) -> tvm.IRModule:
+    """The module whose `main` sums every product of narrow values in float32, and rounds it once.
+
+    Kernels do so of themselves; TVM would sum in the type of the operands.
+    """
+    main = module["main"]
+    made = _Summing().visit_expr(main)
+    changed = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    changed.update_func(changed.get_global_var("main"), made)
+    return relax.transform.Normalize()(changed)
+
+
+@relax.expr_functor.mutator
+class _Summing(relax.PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if not isinstance(call.op, ir.Op) or call.op.name not in _SUMMED:
+            return call
+        left, kind = dtype(call.args[0]), dtype(call)
+        if left not in ("float16", "bfloat16") or kind != left:
+            return call
+        wide = _with_result(call, WIDE)
+        return relax.op.astype(self.builder_.normalize(wide), kind)
+
+
+def _with_result(call: relax.Call, kind: str) -> relax.Call:
+    """A product whose result has the type `kind`."""
+    name = call.op.name.removeprefix("relax.")
+    if name == "matmul":
+        return relax.op.matmul(*call.args, out_dtype=kind)
+    a, make = call.attrs, getattr(relax.op.nn, name.removeprefix("nn."))
+    layouts = str(a.data_layout), str(a.kernel_layout), str(a.out_layout) or None
+    windows = [int(n) for n in a.strides], [int(n) for n in a.padding], [int(n) for n in a.dilation]
+    return make(*call.args, *windows, int(a.groups), *layouts, kind)
+
+
+_SUMMED = frozenset({"relax.matmul", *(f"relax.nn.conv{rank}d" for rank in (1, 2, 3))})
+
+
+@dataclass
+class _Writing:
+    """The bindings of a function while they are written with other types."""
+
+    flow: Dataflow
+    decided: Types
+    narrow: str
+    taken: set[str]
+    builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
+    written: dict[relax.Var, relax.Var] = field(default_factory=dict)
+    constants: dict[object, relax.Expr] = field(default_factory=dict)
+    bindings: list[relax.Binding] = field(default_factory=list)
+    inside: bool = False
+
+    def function(self, main: relax.Function) -> relax.Function:
+        """The function with the same parameters and results."""
+        blocks: list[relax.BindingBlock] = []
+        for block in main.body.blocks:
+            self.inside, self.bindings = isinstance(block, relax.DataflowBlock), []
+            if not blocks:
+                for p in (p for p in main.params if p in self.decided.narrow):
+                    self.written[p] = self._emit(relax.op.astype(p, self.narrow))
+            for binding in block.bindings:
+                self._bind(binding)
+            if block.same_as(main.body.blocks[-1]):
+                result = self._result(main.body.body)
+            blocks.append(type(block)(self.bindings))
+        body = relax.SeqExpr(blocks, result)
+        return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+
+    def _result(self, own: relax.Expr) -> relax.Expr:
+        """A result of the function in the type that it had."""
+        if isinstance(own, relax.Tuple):
+            return relax.Tuple([self._result(f) for f in own.fields])
+        if not isinstance(own, relax.Var) or own not in self.decided.narrow:
+            return self.written.get(own, own) if isinstance(own, relax.Var) else own
+        if own not in self.flow.values:  # a parameter
+            return own
+        return self._emit(relax.op.astype(self.written[own], WIDE), kept=True)
+
+    def _bind(self, binding: relax.Binding) -> None:
+        """Writes the binding of a value, with a cast after it where it is stored narrow."""
+        v, value = binding.var, binding.value
+        kept = not isinstance(v, relax.DataflowVar)
+        if isinstance(binding, relax.MatchCast):
+            source = self._operand(value, wide=True)
+            self.bindings.append(relax.MatchCast(v, source, binding.ty))
+            return
+        wide = v in self.decided.computed_wide or not is_wide(v)
+        made = self._rewritten(value, wide)
+        if made.same_as(value) and v not in self.decided.narrow:
+            self.bindings.append(binding)
+            return
+        made = self.builder.normalize(made)
+        wanted = self.narrow if v in self.decided.narrow else None
+        if wanted is not None and isinstance(made.ty, relax.TensorType) and dtype(made) != wanted:
+            made = relax.op.astype(self._emit(made), wanted)
+        self.written[v] = self._emit(made, v.name, kept)
+
+    def _rewritten(self, value: relax.Expr, wide: bool) -> relax.Expr:
+        """An expression over the values as they are written; in float32 if `wide`, else narrow."""
+        if isinstance(value, relax.TupleGetItem):
+            source = self.written.get(value.tuple_value, value.tuple_value)
+            return relax.TupleGetItem(source, value.index)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._rewritten(a, True) for a in value.fields])
+        if isinstance(value, relax.Var):
+            return self._operand(value, wide)
+        if isinstance(value, relax.Call):
+            known = {a: self._operand(a, wide) for a in value.args if isinstance(a, relax.Var)}
+            args = [
+                known[a] if isinstance(a, relax.Var) else self._operand(a, wide) for a in value.args
+            ]
+            if all(a.same_as(b) for a, b in zip(args, value.args, strict=True)):
+                return value
+            return relax.Call(value.op, args, value.attrs, value.ty_args)
+        free = [v for v in relax.analysis.free_vars(value) if v in self.written]
+        renamed = {v: self._operand(v, True) for v in free}
+        return _Renaming(renamed).visit_expr(value) if renamed else value
+
+    def _operand(self, a: relax.Expr, wide: bool) -> relax.Expr:
+        if isinstance(a, relax.Tuple):
+            fields = [self._operand(f, wide) for f in a.fields]
+            same = all(f.same_as(g) for f, g in zip(fields, a.fields, strict=True))
+            return a if same else self.builder.normalize(relax.Tuple(fields))
+        if isinstance(a, relax.Var):
+            read = self.written.get(a, a)
+            if not wide or a not in self.decided.narrow or isinstance(a.ty, relax.TupleType):
+                return read
+            parameter = a not in self.flow.values
+            return a if parameter else self._emit(relax.op.astype(read, WIDE))
+        if not wide and is_wide(a) and array(a) is not None:
+            return self._constant(a)
+        return a
+
+    def _constant(self, constant: relax.Expr) -> relax.Expr:
+        """A constant in the narrow type, rounded to nearest; one that is read twice is made
+        once."""
+        values = array(constant)
+        assert values is not None
+        at = (values.ctypes.data, values.shape)
+        if at not in self.constants:
+            kind = np.dtype(getattr(ml_dtypes, self.narrow, self.narrow))
+            with np.errstate(over="ignore", under="ignore"):
+                self.constants[at] = relax.const(tensor_over(aligned(values.astype(kind))))
+        return self.constants[at]
+
+    def _emit(self, value: relax.Expr, name: str | None = None, kept: bool = False) -> relax.Var:
+        """Binds an expression to a new variable."""
+        value = self.builder.normalize(value)
+        variable = relax.DataflowVar if self.inside and not kept else relax.Var
+        made = variable(name or self._unused(), value.ty)
+        self.bindings.append(relax.VarBinding(made, value))
+        return made
+
+    def _unused(self) -> str:
+        """A name that no value of the module has."""
+        number = len(self.taken)
+        while f"lv_{number}" in self.taken:
+            number += 1
+        self.taken.add(f"lv_{number}")
+        return f"lv_{number}"
+
+
+@relax.expr_functor.mutator
+class _Renaming(relax.PyExprMutator):  # type: ignore[misc]
+    """Puts other variables in the place of some."""
+
+    def __init__(self, renamed: Mapping[relax.Var, relax.Var]) -> None:
+        super().__init__()
+        self.renamed = renamed
+
+    def visit_var_(self, v: relax.Var) -> relax.Expr:
+        return self.renamed.get(v, v)
+
+    def visit_dataflow_var_(self, v: relax.Var) -> relax.Expr:
+        return self.renamed.get(v, v)

@@ -1,0 +1,128 @@
+"""Blocks of transformers as exporters spell them, in float32, and the same in float16."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from tests.support.nets import Net
+from tests.support.paths import ROOT
+
+MASKED = -3.4028234663852886e38
+"""What exporters add to hidden scores: the lowest float32."""
+
+
+def bert(
+    layers: int = 1, hidden: int = 64, heads: int = 2, length: int = 32, inner: int = 128
+) -> onnx.ModelProto:
+    """The encoder of examples/bert.py."""
+    made = _example()
+    extents = made.Encoder(layers, hidden, heads, length, inner, vocabulary=50)
+    encoder: onnx.ModelProto = made.encoder(extents)
+    return encoder
+
+
+@cache
+def _example() -> Any:
+    spec = importlib.util.spec_from_file_location("example_bert", ROOT / "examples" / "bert.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def llama(
+    length: int = 32,
+    heads: int = 4,
+    groups: int = 2,
+    depth: int = 16,
+    inner: int = 96,
+    scale: float = 1.0,
+    dtype: type[np.generic] = np.float32,
+    masked: float = MASKED,
+) -> onnx.ModelProto:
+    """One layer of a decoder: root-mean-square norms, rotated queries and keys, `groups` heads of
+    keys, a causal mask with the additive number `masked`, a gated feed-forward block. The residual
+    is multiplied by `scale` first."""
+    n = Net(dtype)
+    width = heads * depth
+    x = n.op("Mul", n.input("x", 1, length, width), n.const(scale))
+    h = _norm(n, x, width)
+    queries, keys = (
+        _rotated(n, _heads(n, h, count, length, depth), length, depth) for count in (heads, groups)
+    )
+    values = _heads(n, h, groups, length, depth)
+    keys, values = (_repeated(n, one, heads, groups, length, depth) for one in (keys, values))
+    scores = n.op("MatMul", queries, n.op("Transpose", keys, perm=[0, 1, 3, 2]))
+    scaled = n.op("Mul", scores, n.const(1 / math.sqrt(depth)))
+    mask = np.where(np.tri(length, dtype=bool), 0, masked)[None, None]
+    weights = n.op("Softmax", n.op("Add", scaled, n.const(mask)), axis=-1)
+    mixed = n.op("Transpose", n.op("MatMul", weights, values), perm=[0, 2, 1, 3])
+    joined = n.op("Reshape", mixed, n.ints(1, length, width))
+    x = n.op("Add", x, n.op("MatMul", joined, n.weight(width, width)))
+    h = _norm(n, x, width)
+    gate, up = (n.op("MatMul", h, n.weight(width, inner)) for _ in range(2))
+    gated = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
+    x = n.op("Add", x, n.op("MatMul", gated, n.weight(inner, width)))
+    return n.model(_norm(n, x, width))
+
+
+def _norm(n: Net, x: str, width: int) -> str:
+    """x / sqrt(mean of squares + epsilon), spelled out, by a scale."""
+    mean = n.op("ReduceMean", n.op("Pow", x, n.const(2)), axes=[-1], keepdims=1)
+    root = n.op("Sqrt", n.op("Add", mean, n.const(1e-6 if n.dtype == np.float32 else 1e-5)))
+    normal = n.op("Mul", x, n.op("Div", n.const(1), root))
+    return n.op("Mul", n.const(1 + 0.1 * n.random.standard_normal(width)), normal)
+
+
+def _heads(n: Net, h: str, count: int, length: int, depth: int) -> str:
+    width = int(n.inputs[0].type.tensor_type.shape.dim[2].dim_value)
+    product = n.op("MatMul", h, n.weight(width, count * depth))
+    split = n.op("Reshape", product, n.ints(1, length, count, depth))
+    return n.op("Transpose", split, perm=[0, 2, 1, 3])
+
+
+def _rotated(n: Net, x: str, length: int, depth: int) -> str:
+    """x cos + (its halves swapped, one negated) sin."""
+    at = np.arange(length)[:, None] / 1e4 ** (np.arange(depth // 2) / (depth // 2))
+    angles = np.concatenate([at, at], axis=1)[None, None]
+    first, second = (
+        n.op("Slice", x, n.ints(a), n.ints(b), n.ints(3))
+        for a, b in ((0, depth // 2), (depth // 2, depth))
+    )
+    swapped = n.op("Concat", n.op("Neg", second), first, axis=-1)
+    one = n.op("Mul", x, n.const(np.cos(angles)))
+    return n.op("Add", one, n.op("Mul", swapped, n.const(np.sin(angles))))
+
+
+def _repeated(n: Net, x: str, heads: int, groups: int, length: int, depth: int) -> str:
+    """Every head of keys or values, for each head of queries that shares it."""
+    wide = n.op("Unsqueeze", x, n.ints(2))
+    many = n.op("Expand", wide, n.ints(1, groups, heads // groups, length, depth))
+    return n.op("Reshape", many, n.ints(1, heads, length, depth))
+
+
+def halved(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A float32 model with float16 in every place of float32; numbers beyond it are its last."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for weight in made.graph.initializer:
+        if weight.data_type == TensorProto.FLOAT:
+            array = np.clip(numpy_helper.to_array(weight), -65504, 65504)
+            weight.CopyFrom(numpy_helper.from_array(array.astype(np.float16), weight.name))
+    for value in (*made.graph.input, *made.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for node in made.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.FLOAT16
+    return made
