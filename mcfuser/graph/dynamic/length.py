@@ -1,0 +1,63 @@
+"""Run-time extents as expressions over those of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An extent of an input."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A sum of multiples of lengths, and a constant."""
+
+    terms: tuple[tuple[Length, int], ...]
+    constant: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """A length divided by a positive number, rounded down."""
+
+    length: Length
+    divisor: int
+
+
+Length = Symbol | Linear | Quotient
+
+
+def number(value: int) -> Length:
+    """A length that is the same at every shape."""
+    return Linear((), value)
+
+
+def plus(length: Length, constant: int) -> Length:
+    """A length and a constant."""
+    if isinstance(length, Linear):
+        return Linear(length.terms, length.constant + constant)
+    return Linear(((length, 1),), constant) if constant else length
+
+
+def quotient(length: Length, divisor: int) -> Length:
+    """A length divided, rounded down."""
+    return length if divisor == 1 else Quotient(length, divisor)
+
+
+def evaluate(length: Length, at: Mapping[str, int]) -> int:
+    """The number that a length is where the inputs' extents are `at`."""
+    match length:
+        case Symbol(name):
+            return at[name]
+        case Linear(terms, constant):
+            return sum(evaluate(one, at) * times for one, times in terms) + constant
+        case Quotient(divided, divisor):
+            return evaluate(divided, at) // divisor
+        case _:
+            assert_never(length)
