@@ -27,6 +27,14 @@ def ranged(shapes: Shapes) -> bool:
     return any(isinstance(e, ExtentRange) for shape in shapes.values() for e in shape)
 
 
+def highest(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """The shapes in which every range is its highest extent."""
+    return {
+        name: tuple(e.high if isinstance(e, ExtentRange) else e for e in shape)
+        for name, shape in shapes.items()
+    }
+
+
 def to_json(shapes: Shapes) -> dict[str, list[int | str]]:
     """Shapes as JSON; a range is a text such as `1..8`."""
     return {

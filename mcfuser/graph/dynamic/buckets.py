@@ -2,93 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
 
 from mcfuser.extents import Shapes
-from mcfuser.graph.dynamic.axes import Point, RuntimeShapes, runtime_shapes
+from mcfuser.graph.dynamic.axes import Point, runtime_shapes
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
+from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose
 from mcfuser.graph.dynamic.dispatch import BucketFunction, Dim, RuntimePort, dispatched
 from mcfuser.graph.dynamic.length import Symbol
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
-from mcfuser.graph.load import Loaded, checked_model, imported
+from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, written_out
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The shapes from `low` to `high`, and the model that computes them at `high`.
+    """The shapes of a box, and the model that computes them at its highest extents.
 
     `extents` are the run-time extents that the model takes after its inputs; `results` are the
     run-time shapes of its outputs.
     """
 
-    low: Point
-    high: Point
+    box: Box
     loaded: Loaded
     extents: tuple[str, ...]
     results: tuple[tuple[Dim, ...], ...]
 
 
-def dynamic_model(
-    model: bytes, shapes: Shapes, limits: ModelLimits, folder: DataFolder | None
-) -> DynamicModel:
-    """A checked model with the shapes of its inputs. Raises ModelError."""
-    checked = checked_model(model, limits, folder)
-    return DynamicModel(checked, runtime_shapes(checked.proto, shapes), limits)
+@dataclass(frozen=True, slots=True)
+class LoadedBuckets:
+    """A model with run-time extents, and its buckets, smaller ones first."""
+
+    model: DynamicModel
+    chosen: ChosenBuckets
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def ports(self) -> tuple[tuple[RuntimePort, ...], tuple[RuntimePort, ...]]:
+        """The inputs and outputs at run time."""
+        largest = self.buckets[-1]
+        count = len(largest.loaded.inputs) - len(largest.extents)
+        names = {place: e.name for e in self.model.shapes.extents for place in e.places}
+        inputs = tuple(_input(p, names) for p in largest.loaded.inputs[:count])
+        found = zip(*(b.results for b in self.buckets), strict=True)
+        outputs = tuple(
+            RuntimePort(p.name, tuple(map(_known, zip(*shapes, strict=True))), p.dtype)
+            for p, shapes in zip(largest.loaded.outputs, found, strict=True)
+        )
+        return inputs, outputs
 
 
-def load_bucket(model: DynamicModel, low: Point, high: Point) -> Bucket:
+def _input(port: ModelPort, names: Mapping[tuple[str, int], str]) -> RuntimePort:
+    dims = [
+        Symbol(names[port.name, d]) if (port.name, d) in names else extent
+        for d, extent in enumerate(port.shape)
+    ]
+    return RuntimePort(port.name, tuple(dims), port.dtype)
+
+
+def _known(extents: Sequence[Dim]) -> Dim:
+    """An extent of an output as an expression, where the buckets of a single extent have a
+    number."""
+    return next((e for e in extents if not isinstance(e, int)), extents[0])
+
+
+def load_bucket(model: DynamicModel, box: Box) -> Bucket:
     """The Relax module of a bucket. Raises ModelError, naming the operator that cannot be computed
     at run-time extents."""
-    made = bucket_model(model, low, high)
-    loaded = imported(made.model, model.limits)
-    return Bucket(low, high, loaded, made.extents, made.results)
+    made = bucket_model(model, box.low, box.high)
+    return Bucket(box, imported(made.model, model.limits), made.extents, made.results)
 
 
-def ports(
-    shapes: RuntimeShapes, buckets: Sequence[Bucket]
-) -> tuple[tuple[RuntimePort, ...], tuple[RuntimePort, ...]]:
-    """The inputs and outputs of a model at run time."""
-    largest = buckets[-1]
-    names = {place: e.name for e in shapes.extents for place in e.places}
-    count = len(largest.loaded.inputs) - len(largest.extents)
-    inputs = tuple(
-        RuntimePort(
-            p.name,
-            tuple(
-                Symbol(names[p.name, d]) if (p.name, d) in names else extent
-                for d, extent in enumerate(p.shape)
-            ),
-            p.dtype,
-        )
-        for p in largest.loaded.inputs[:count]
-    )
-    outputs = tuple(
-        RuntimePort(p.name, dims, p.dtype)
-        for p, dims in zip(largest.loaded.outputs, _results(buckets), strict=True)
-    )
-    return inputs, outputs
+def load_buckets(
+    model: bytes,
+    shapes: Shapes,
+    limits: ModelLimits,
+    folder: DataFolder | None,
+    most: int,
+    cost: Callable[[Loaded], float],
+) -> LoadedBuckets:
+    """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model.
+
+    Raises ModelError as `load` does, and where an operator cannot be computed at run-time extents.
+    """
+    checked = checked_model(model, limits, folder)
+    dynamic = DynamicModel(checked, runtime_shapes(checked.proto, shapes), limits)
+
+    def predicted(point: Point) -> float:
+        return cost(imported(written_out(dynamic.fixed(point), limits), limits))
+
+    extents = dynamic.shapes.extents
+    low, high = ({e.name: n for e, n in zip(extents, ends, strict=True)}
+                 for ends in ([e.low for e in extents], [e.high for e in extents]))  # fmt: skip
+    bucket_model(dynamic, low, high)  # which says what cannot be computed before time is spent
+    chosen = choose(extents, predicted, most)
+    buckets = tuple(load_bucket(dynamic, box) for box in chosen.boxes)
+    return LoadedBuckets(dynamic, chosen, buckets)
 
 
-def _results(buckets: Sequence[Bucket]) -> list[tuple[Dim, ...]]:
-    """The run-time shapes of the outputs: of the buckets, one knows each extent as an expression
-    where it is no number in all of them."""
-    return [
-        tuple(next((d for d in dims if not isinstance(d, int)), dims[0]) for dims in zip(*one))
-        for one in zip(*(b.results for b in buckets), strict=True)
-    ]
-
-
-def joined(
-    shapes: RuntimeShapes, buckets: Sequence[Bucket], modules: Sequence[tvm.IRModule]
-) -> tvm.IRModule:
+def joined(loaded: LoadedBuckets, modules: Sequence[tvm.IRModule]) -> tvm.IRModule:
     """The module of the buckets, whose functions are those of `modules`."""
-    inputs, outputs = ports(shapes, buckets)
+    inputs, outputs = loaded.ports
     functions = [
-        BucketFunction(b.high, module, b.extents)
-        for b, module in zip(buckets, modules, strict=True)
+        BucketFunction(b.box.high, module, b.extents)
+        for b, module in zip(loaded.buckets, modules, strict=True)
     ]
-    return dispatched(functions, shapes.extents, inputs, outputs)
+    return dispatched(functions, loaded.model.shapes.extents, inputs, outputs)
