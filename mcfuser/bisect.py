@@ -25,6 +25,7 @@ from mcfuser.errors import DisagreementError, InputError, LimitError
 from mcfuser.graph.check import answer, difference, model_tolerance, reference_session
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.draw import Feeds, inputs
+from mcfuser.graph.dynamic.verify import verify_buckets
 from mcfuser.graph.intermediate import (
     Values,
     Zeroed,
@@ -137,6 +138,19 @@ def verify(
         f"the module disagrees with onnxruntime: its outputs differ by {error:.1e}, more than "
         f"{passes:.0e}{named}"
     )
+
+
+def verify_dynamic(
+    compiled: CompiledModel, library: Path, seed: int, end: float | None
+) -> dict[str, Any]:
+    """As `verify`, of a module of several buckets: each is compared at several shapes."""
+    assert compiled.buckets is not None
+    decided = compiled.decided
+    left = end - time.monotonic() if end is not None else math.inf
+    if decided.missing is not None or left < CHECKING:
+        return {"skipped": decided.missing or "no time was left"}
+    until = end if end is not None else math.inf
+    return verify_buckets(compiled.buckets, library, _mode(decided), seed, until)
 
 
 def _mode(decided: DecidedModel) -> RunMode:

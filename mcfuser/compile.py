@@ -21,7 +21,7 @@ from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
-from mcfuser.extents import Shapes, highest, ranged
+from mcfuser.extents import BUCKETS, Shapes, highest, ranged
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_buckets
 from mcfuser.graph.dynamic.describe import dynamic_report
@@ -46,9 +46,6 @@ BUILDING = 1.5
 took."""
 BUILT = 1.0
 """Seconds that building takes besides that on an idle machine. Tuning leaves the sum of both."""
-BUCKETS = 4
-"""The most buckets of a model whose inputs have ranges of extents, unless another number is
-asked for."""
 STARTING = 1e-6
 """Seconds that starting a kernel takes, for the choice of buckets."""
 CHOOSING = 2.0
@@ -201,7 +198,9 @@ def compile_model(
         report["inputs"] = [_port(p) for p in loaded[0].inputs]
         report["outputs"] = [_port(p) for p in loaded[0].outputs]
     else:
-        report |= dynamic_report(dynamic, [[m.chain.key for m in p.matches] for p in parted])
+        keys = list(places(matches))
+        numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
+        report |= dynamic_report(dynamic, numbers)
     progress("done", 1, 1)
     return CompiledModel(module, report, decided[-1], dynamic)
 

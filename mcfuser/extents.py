@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+BUCKETS = 4
+"""The most buckets that the ranges of a model become, unless another number is asked for."""
+MOST = 32
+"""The most buckets that can be asked for: each is compiled as a model is."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExtentRange:

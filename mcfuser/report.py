@@ -62,6 +62,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
+    _show_buckets(report, out)
     _show_check(report.get("check", {}), out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
@@ -75,9 +76,31 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     )
 
 
+def _show_buckets(report: Mapping[str, Any], out: Console) -> None:
+    """Prints the shapes that a model with ranges was compiled for."""
+    if "buckets" not in report:
+        return
+    names = [e["name"] for e in report["extents"]]
+    table = _table("bucket", *names, "chains")
+    for number, b in enumerate(report["buckets"], 1):
+        ends = [(b["low"][n], b["high"][n]) for n in names]
+        spans = (f"{low}..{high}" if low < high else str(high) for low, high in ends)
+        table.row(str(number), *spans, " ".join(str(c + 1) for c in b["chains"]))
+    out.print(table)
+    padding = report["padding"]
+    if padding["unpadded"] > 0:
+        many, one = (padding[k] / padding["unpadded"] for k in ("expected", "one_bucket"))
+        _plain(
+            f"padding is predicted to make an average run take {many:.2f} times as long; with one "
+            f"bucket {one:.2f} times",
+            out,
+        )
+
+
 def _show_check(check: Mapping[str, Any], out: Console) -> None:
     if "error" in check:
-        _plain(f"agrees with onnxruntime on random inputs: error {check['error']:.1e}", out)
+        at = f" at {len(check['shapes'])} shapes" if "shapes" in check else ""
+        _plain(f"agrees with onnxruntime on random inputs{at}: error {check['error']:.1e}", out)
     elif "skipped" in check:
         _plain(f"not compared with onnxruntime: {check['skipped']}", out)
 

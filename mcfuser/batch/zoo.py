@@ -135,7 +135,8 @@ def _plain(name: str) -> str:
 
 
 _Duration = Annotated[float, BeforeValidator(_duration), Field(le=7 * 86400.0)]
-_Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
+_Range = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,8}\.\.[1-9][0-9]{0,8}$")]
+_Extent = Annotated[int, Field(ge=1, lt=1 << 31)] | _Range
 _Name = Annotated[str, AfterValidator(_plain)]
 _Shapes = dict[_Name, Annotated[list[_Extent], Field(min_length=1, max_length=64)]]
 

@@ -10,16 +10,17 @@ from typing import Annotated
 import typer
 
 from mcfuser.arguments.files import check_readable
-from mcfuser.arguments.shapes import shapes as parse_shapes
+from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.deadline import process_start
 from mcfuser.cli.kept import make_data_folder
 from mcfuser.cli.options import (
+    BucketsOption,
     CacheOption,
     DeviceOption,
+    RangedShapeOption,
     RetuneOption,
     SeedOption,
-    ShapeOption,
     TimeoutOption,
     TrialsOption,
     tuning,
@@ -27,13 +28,15 @@ from mcfuser.cli.options import (
 from mcfuser.cli.results import check_writable, make_results, write_whole
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import LimitError
+from mcfuser.extents import BUCKETS, to_json
 
 
 def compile_(
     model: Annotated[Path, typer.Argument(help="an ONNX model")],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
     device: DeviceOption = HOST,
-    shape: ShapeOption = None,
+    shape: RangedShapeOption = None,
+    buckets: BucketsOption = BUCKETS,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
     timeout: TimeoutOption = None,
@@ -46,7 +49,7 @@ def compile_(
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
-    shapes = parse_shapes(shape or ())
+    shapes = ranged_shapes(shape or ())
     if device != HOST:
         device_named(device)  # raises InputError for an unknown name before anything is started
     check_readable(model, f"model '{model}'")
@@ -63,14 +66,24 @@ def compile_(
         make_data_folder(settings.data)
     limits = asdict(settings.model_limits)
     request = CompileRequest(
-        model, device, options, shapes, store, limit, begun, limits, model.parent, check
+        model,
+        device,
+        options,
+        shapes,
+        store,
+        limit,
+        begun,
+        limits,
+        model.parent,
+        check,
+        buckets,
     )
     try:
         with progress() as tell:
             artifact = compiled(request, process, tell)
     except Stopped as died:
         raise LimitError(f"the model was not compiled: {died}") from None
-    artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
+    artifact.report["shapes"] = to_json(shapes)
     make_results(output)
     write_whole(output / "module.so", artifact.module)
     write_whole(output / "report.json", (json.dumps(artifact.report, indent=2) + "\n").encode())

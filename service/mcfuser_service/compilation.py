@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcfuser.errors import LimitError
+from mcfuser.extents import BUCKETS, Shapes, to_json
 from mcfuser.process.confined import Confined, Limits, Stopped
 from mcfuser.tune.tuned import Progress
 
@@ -34,19 +35,21 @@ class CompileRequest:
     `options` are fields of TuneOptions, `limits` fields of ModelLimits; others have their defaults.
     `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
-    None. The module is compared with onnxruntime unless `check` is False.
+    None. The module is compared with onnxruntime unless `check` is False. Ranges of extents become
+    `buckets` at most.
     """
 
     model: Path
     device: str
     options: Mapping[str, Any]
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Shapes
     store: str | None
     timeout: float | None = None
     begun: float = 0.0
     limits: Mapping[str, int] = field(default_factory=dict)
     folder: Path | None = None
     check: bool = True
+    buckets: int = BUCKETS
 
     @property
     def end(self) -> float:
@@ -95,7 +98,8 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "module": str(module),
             "device": request.device,
             "options": dict(request.options),
-            "shapes": dict(request.shapes),
+            "shapes": to_json(request.shapes),
+            "buckets": request.buckets,
             "store": request.store,
             "limits": dict(request.limits),
             "check": request.check,

@@ -38,6 +38,7 @@ class Compiler:
             options.timeout,
             begun,
             asdict(self._settings.model_limits),
+            buckets=options.buckets,
         )
         try:
             return compiled(request, ready, progress)

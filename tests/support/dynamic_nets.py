@@ -32,9 +32,7 @@ def dynamic(model: onnx.ModelProto, shapes: Shapes) -> DynamicModel:
 def whole_bucket(model: DynamicModel) -> PaddedModel:
     """One bucket for all shapes of a model."""
     extents = model.shapes.extents
-    return bucket_model(
-        model, {e.name: e.low for e in extents}, {e.name: e.high for e in extents}
-    )
+    return bucket_model(model, {e.name: e.low for e in extents}, {e.name: e.high for e in extents})
 
 
 def run(model: object, feeds: Arrays) -> list[NDArray[np.generic]]:
@@ -89,9 +87,7 @@ def spans(low: int, high: int) -> ExtentRange:
     return ExtentRange(low, high)
 
 
-def attention(
-    net: Net, x: str, mask: str | None, hidden: int, heads: int, *shape: object
-) -> str:
+def attention(net: Net, x: str, mask: str | None, hidden: int, heads: int, *shape: object) -> str:
     """Self-attention of `heads` heads; its shapes are computed from that of x, as exporters do."""
     width = hidden // heads
     whole = net.op("Shape", x)
@@ -122,8 +118,9 @@ def normalized(net: Net, x: str, hidden: int) -> str:
     square = net.op("Pow", centred, net.const(2.0))
     variance = net.op("ReduceMean", square, axes=[-1], keepdims=1)
     root = net.op("Sqrt", net.op("Add", variance, net.const(1e-5)))
-    return net.op("Add", net.op("Mul", net.op("Div", centred, root), net.weight(hidden)),
-                  net.weight(hidden))
+    return net.op(
+        "Add", net.op("Mul", net.op("Div", centred, root), net.weight(hidden)), net.weight(hidden)
+    )
 
 
 def encoder(masked: bool = False, hidden: int = 32, heads: int = 2) -> onnx.ModelProto:
@@ -142,6 +139,8 @@ def encoder(masked: bool = False, hidden: int = 32, heads: int = 2) -> onnx.Mode
         added = net.op("Mul", net.op("Unsqueeze", hidden_rows, net.ints(1, 2)), net.const(-1e4))
     x = normalized(net, net.op("Add", x, attention(net, x, added, hidden, heads)), hidden)
     inner = net.op("Relu", net.op("MatMul", x, net.weight(hidden, 4 * hidden)))
-    x = normalized(net, net.op("Add", x, net.op("MatMul", inner, net.weight(4 * hidden, hidden))), hidden)
+    x = normalized(
+        net, net.op("Add", x, net.op("MatMul", inner, net.weight(4 * hidden, hidden))), hidden
+    )
     pooled = net.op("ReduceMean", x, axes=[1], keepdims=0)
     return net.model(x, pooled)

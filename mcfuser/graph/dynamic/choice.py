@@ -17,7 +17,10 @@ import numpy as np
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
 
 _MOST = 64
-"""Candidates for the cuts of one extent, in about that number of steps of a power of two."""
+"""Candidates for the cuts of one extent."""
+_SHORT, _ALIGNED = 16, 8
+"""Ranges of fewer extents may be cut anywhere, longer ones at multiples of a power of two, and at
+least of so many, which tiles divide."""
 WORTH = 1.03
 """Fewer buckets are taken where the expected time is at most so many times the least."""
 
@@ -53,15 +56,12 @@ def choose(extents: Sequence[RuntimeExtent], cost: Cost, most: int) -> ChosenBuc
         {count: _cuts(e, curve, count) for count in range(1, most + 1)}
         for e, curve in zip(extents, curves, strict=True)
     ]
-    counts = [
-        c for c in itertools.product(*map(sorted, plans)) if math.prod(c) <= most
-    ]
-    expected = {
-        c: math.prod(plan[k][0] for plan, k in zip(plans, c, strict=True)) for c in counts
-    }
+    counts = [c for c in itertools.product(*map(sorted, plans)) if math.prod(c) <= most]
+    expected = {c: math.prod(plan[k][0] for plan, k in zip(plans, c, strict=True)) for c in counts}
     least = min(expected.values())
     chosen = min(
-        (c for c in counts if expected[c] <= WORTH * least), key=lambda c: (math.prod(c), expected[c])
+        (c for c in counts if expected[c] <= WORTH * least),
+        key=lambda c: (math.prod(c), expected[c]),
     )
     cuts = [plan[k][1] for plan, k in zip(plans, chosen, strict=True)]
     unpadded = math.prod(
@@ -91,10 +91,10 @@ def _curve(
 def candidates(extent: RuntimeExtent) -> list[int]:
     """The extents at which a bucket may end: all of a short range; of a long one its ends, and
     multiples of a power of two."""
-    step = 1
-    while (extent.high - extent.low) // step >= _MOST:
+    width = extent.high - extent.low
+    step = 1 if width < _SHORT else _ALIGNED
+    while width // step >= _MOST:
         step *= 2
-    step = max(step, 8) if extent.high - extent.low >= _MOST else step
     first = -(-extent.low // step) * step
     return sorted({extent.low, *range(first, extent.high, step), extent.high})
 

@@ -10,9 +10,9 @@ from mcfuser.graph.dynamic.dispatch import Dim, RuntimePort
 from mcfuser.graph.dynamic.length import Linear, Quotient, Symbol
 
 
-def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The ports, run-time extents and buckets of a model; `chains` are the keys of the chains of
-    each bucket."""
+def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The ports, run-time extents and buckets of a model; `chains` are the numbers of the chains of
+    each bucket in the report's `chains`."""
     inputs, outputs = loaded.ports
     chosen = loaded.chosen
     return {

@@ -69,7 +69,9 @@ def dimension(*factors: Factor) -> Dimension:
         if not f.dynamic and f.upper == 1:
             continue
         if made and not f.dynamic and not made[-1].dynamic:
-            made[-1] = Factor(tuple(a * b for a, b in zip(made[-1].extents, f.extents, strict=True)))
+            made[-1] = Factor(
+                tuple(a * b for a, b in zip(made[-1].extents, f.extents, strict=True))
+            )
         else:
             made.append(f)
     return tuple(made)

@@ -130,9 +130,7 @@ class PaddedNode:
         """One result."""
         return [Operand(name, layout, finite, sign)]
 
-    def masked(
-        self, x: Operand, position: int, dims: Sequence[int], fill: float
-    ) -> Operand:
+    def masked(self, x: Operand, position: int, dims: Sequence[int], fill: float) -> Operand:
         """The operand at a position with `fill` in the padded positions of some dimensions, where
         it has such positions."""
         dynamic = [d for d in dims if any(f.dynamic for f in x.layout[d])]

@@ -77,9 +77,7 @@ def _divisor(n: PaddedNode, x: Operand) -> Operand:
     return n.masked(x, 1, dims, 1)
 
 
-def _with_zeros(
-    n: PaddedNode, layout: Layout, read: Sequence[Operand], finite: bool
-) -> Layout:
+def _with_zeros(n: PaddedNode, layout: Layout, read: Sequence[Operand], finite: bool) -> Layout:
     kind, rank = n.node.op_type, len(layout)
 
     def zero(x: Operand, d: int, f: int) -> bool:

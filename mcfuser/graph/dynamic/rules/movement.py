@@ -87,7 +87,9 @@ def slice_(n: PaddedNode) -> list[Operand]:
     for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
         if not is_dynamic(x.layout[axis]):
             if any(starts[p][i] != starts[0][i] or stops[p][i] != stops[0][i] for p in points):
-                shown = [slice(int(s[i]), int(e[i]), step) for s, e in zip(starts, stops, strict=True)]
+                shown = [
+                    slice(int(s[i]), int(e[i]), step) for s, e in zip(starts, stops, strict=True)
+                ]
                 whole = math.prod(f.upper for f in x.layout[axis])
                 if any(one.indices(whole) != shown[0].indices(whole) for one in shown):
                     _moving_start(n, [one.indices(whole) for one in shown])
@@ -144,9 +146,7 @@ def _cut(
     return dim
 
 
-def _positions(
-    n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: Dimension
-) -> str:
+def _positions(n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: Dimension) -> str:
     """The positions that a slice reads: a run-time start, and a fixed step."""
     g = n.graph
     first = g.length_name(Factor(tuple(r[0] for r in ranges)), n.node)
@@ -189,9 +189,7 @@ def gather_elements(n: PaddedNode) -> list[Operand]:
     x, at = n.operand(0), n.operand(1)
     axis = int(n.attribute("axis", 0)) % len(x.layout)
     at = _from_start(n, x, at, axis)
-    return n.result(
-        n.write([x.name, at.name])[0], tuple(map(plain, at.layout)), x.finite, x.sign
-    )
+    return n.result(n.write([x.name, at.name])[0], tuple(map(plain, at.layout)), x.finite, x.sign)
 
 
 def _from_start(n: PaddedNode, x: Operand, at: Operand, axis: int) -> Operand:

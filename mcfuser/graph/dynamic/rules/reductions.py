@@ -44,7 +44,9 @@ def reduction(n: PaddedNode) -> list[Operand]:
         name = _by_extent(n, name, x.layout, over)
     kept = bool(n.attribute("keepdims", 1))
     layout = tuple(
-        () if d in axes else _after(n, dim) for d, dim in enumerate(x.layout) if kept or d not in axes
+        () if d in axes else _after(n, dim)
+        for d, dim in enumerate(x.layout)
+        if kept or d not in axes
     )
     sign: Sign = x.sign if kind in _KEEPS_SIGN else "any"
     if over and sign == "positive":
