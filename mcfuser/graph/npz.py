@@ -86,14 +86,14 @@ def _array(
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array has the shape of an input, each of whose extents of -1 is known at run time."""
+    """Whether an array has the shape of an input, where -1 is any extent."""
     return len(shape) == len(wanted) and all(
         w in (-1, n) for n, w in zip(shape, wanted, strict=True)
     )
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the arrays of an .npz file, by name; raises InputError as `read_arrays` does."""
+    """The shapes of the arrays of an .npz file, by name. Raises InputError as `read_arrays`."""
     try:
         with zipfile.ZipFile(path) as archive:
             shapes = {}

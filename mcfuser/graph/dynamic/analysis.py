@@ -19,8 +19,9 @@ from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import PaddedGraph
 from mcfuser.graph.dynamic.rules.table import ROWS, RULES, rows
 from mcfuser.graph.messages import inside
-from mcfuser.graph.weights import OnnxModel, stored
+from mcfuser.graph.weights import OnnxArray, OnnxModel, stored
 
+_ANY: Sign = "any"
 _LOOKED_AT = 1 << 22
 """Elements of a constant that are looked at for its sign; a larger one is any."""
 
@@ -146,7 +147,7 @@ class _Walk:
     def _constant(self, name: str) -> Operand:
         shapes = self.graph.shapes(name) or []
         layout: Layout = tuple(dimension(Factor(e)) for e in zip(*shapes, strict=True))
-        finite, sign = True, "any"
+        finite, sign = True, _ANY
         facts = self.graph.upper
         shape = facts.shape(name) or ()
         array = facts.array(name) if np.prod(shape) <= _LOOKED_AT else None
@@ -177,7 +178,7 @@ class _Walk:
         return tuple(lengths)
 
 
-def _sign(array: np.ndarray) -> Sign:  # type: ignore[type-arg]
+def _sign(array: OnnxArray) -> Sign:
     least = array.min()
     return "positive" if least > 0 else "nonnegative" if least >= 0 else "any"
 

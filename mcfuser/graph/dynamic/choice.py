@@ -24,6 +24,8 @@ least of so many, which tiles divide."""
 WORTH = 1.03
 """Fewer buckets are taken where the expected time is at most so many times the least."""
 
+_Parts = tuple[float, tuple[int, ...]]
+"""The expected time of some parts of a range, and where they end."""
 Cost = Callable[[Point], float]
 """The seconds that are predicted for the model at some extents."""
 
@@ -99,9 +101,7 @@ def candidates(extent: RuntimeExtent) -> list[int]:
     return sorted({extent.low, *range(first, extent.high, step), extent.high})
 
 
-def _cuts(
-    extent: RuntimeExtent, curve: Callable[[int], float], count: int
-) -> tuple[float, tuple[int, ...]]:
+def _cuts(extent: RuntimeExtent, curve: Callable[[int], float], count: int) -> _Parts:
     """The least expected relative time with at most `count` parts of a range, and where they end.
 
     Dynamic programming over the candidates: the best parts up to each of them.
@@ -109,11 +109,11 @@ def _cuts(
     ends = candidates(extent)
     width = extent.high - extent.low + 1
     times = [curve(n) for n in ends]
-    best: list[dict[int, tuple[float, tuple[int, ...]]]] = []
+    best: list[dict[int, _Parts]] = []
     for i, end in enumerate(ends):
-        of: dict[int, tuple[float, tuple[int, ...]]] = {}
+        of: dict[int, _Parts] = {}
         for parts in range(1, count + 1):
-            options = [(times[i] * (end - extent.low + 1) / width, (end,))]
+            options: list[_Parts] = [(times[i] * (end - extent.low + 1) / width, (end,))]
             for j in range(i):
                 if parts - 1 in best[j]:
                     before, cuts = best[j][parts - 1]

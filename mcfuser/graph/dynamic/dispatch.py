@@ -3,7 +3,7 @@ smallest bucket that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -13,6 +13,8 @@ from tvm import relax, te, tirx
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
 from mcfuser.graph.dynamic.length import Length, Linear, Quotient, Symbol, evaluate
 
+Place = tuple[str, int]
+"""A dimension of an input."""
 Dim = Length | int
 """An extent at run time: an expression over the run-time extents of the inputs, or a number."""
 
@@ -53,11 +55,12 @@ def dispatched(
     """
     builder = relax.BlockBuilder()
     callees = [_added(builder, bucket.module, f"bucket_{i}") for i, bucket in enumerate(buckets)]
-    main = _Main(builder, {e.name: tirx.Var(f"extent_{i}", "int64") for i, e in enumerate(extents)})
-    parameters = [main.parameter(port) for port in inputs]
+    places = {p: tirx.Var(f"extent_{i}", "int64") for i, p in enumerate(_places(extents))}
+    main = _Main(builder, {e.name: places[e.places[0]] for e in extents})
+    parameters = [_parameter(port, places) for port in inputs]
     with builder.function("main", parameters):
         for extent in extents:
-            main.check(extent)
+            main.check(extent, places)
         calls: list[Callable[[], relax.Expr]] = [
             lambda bucket=bucket, callee=callee: main.call(  # type: ignore[misc]
                 bucket, callee, parameters, inputs, outputs
@@ -72,6 +75,19 @@ def dispatched(
     whole = relax.transform.Normalize()(whole)
     relax.analysis.well_formed(whole)
     return whole
+
+
+def _places(extents: Sequence[RuntimeExtent]) -> list[Place]:
+    return [place for extent in extents for place in extent.places]
+
+
+def _parameter(port: RuntimePort, places: Mapping[Place, tirx.Var]) -> relax.Var:
+    """A parameter each of whose run-time dimensions has a variable of its own."""
+    shape = [
+        d if isinstance(d, int) else places[port.name, position]
+        for position, d in enumerate(port.shape)
+    ]
+    return relax.Var(port.name, relax.TensorType(shape, port.dtype))
 
 
 def _added(builder: relax.BlockBuilder, module: tvm.IRModule, name: str) -> tvm.ir.GlobalVar:
@@ -106,17 +122,23 @@ class _Main:
     symbols: dict[str, tirx.Var]
     functions: dict[object, tvm.ir.GlobalVar] = field(default_factory=dict)
 
-    def parameter(self, port: RuntimePort) -> relax.Var:
-        return relax.Var(port.name, relax.TensorType(self._shape(port), port.dtype))
+    def check(self, extent: RuntimeExtent, places: Mapping[Place, tirx.Var]) -> None:
+        """Ends the call with an error where an extent is outside of its range, or where another
+        dimension that should have the same has not."""
+        own = self.symbols[extent.name]
+        inside = tirx.all(own >= extent.low, own <= extent.high)
+        takes = f"; the module takes {extent.low} to {extent.high}"
+        self._assert(inside, [own], f"{extent.place} is {{}}{takes}")
+        for name, position in extent.places[1:]:
+            other = places[name, position]
+            words = f"dimension {position} of input '{name}' is {{}}, and {extent.place} is {{}}"
+            self._assert(other == own, [other, own], f"{words}; both must be the same")
 
-    def check(self, extent: RuntimeExtent) -> None:
-        """Ends the call with an error where an extent is outside of its range."""
-        variable = self.symbols[extent.name]
-        inside = tirx.all(variable >= extent.low, variable <= extent.high)
-        words = f"{extent.place} is {{}}; the module takes {extent.low} to {extent.high}"
-        self.builder.emit(
-            relax.op.assert_op(relax.prim_value(inside), [relax.prim_value(variable)], words)
-        )
+    def _assert(
+        self, condition: tirx.PrimExpr, numbers: Sequence[tirx.PrimExpr], words: str
+    ) -> None:
+        shown = [relax.prim_value(n) for n in numbers]
+        self.builder.emit(relax.op.assert_op(relax.prim_value(condition), shown, words))
 
     def chosen(
         self, buckets: Sequence[BucketFunction], calls: Sequence[Callable[[], relax.Expr]]

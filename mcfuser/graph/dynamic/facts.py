@@ -184,7 +184,8 @@ def _literal(node: onnx.NodeProto) -> OnnxArray | None:
         return None
     given = helper.get_attribute_value(node.attribute[0])
     if isinstance(given, TensorProto):
-        return numpy_helper.to_array(given)
+        literal: OnnxArray = numpy_helper.to_array(given)
+        return literal
     if node.attribute[0].name.startswith(("value_int", "value_float")):
         return np.asarray(given, np.float32 if "float" in node.attribute[0].name else np.int64)
     return None

@@ -47,7 +47,8 @@ class PaddedGraph:
 
     `points` are extents within the bucket, its upper ones first, and `facts` those of the model at
     each of them. `inputs` has the graph's input that holds each run-time extent, by the extent's
-    name. `known` are values of the model that depend on shapes alone. `lengths` says what the run-time extents of values are, by their numbers at the points.
+    name. `known` are values of the model that depend on shapes alone. `lengths` says what the
+    run-time extents of values are, by their numbers at the points.
     """
 
     points: Sequence[Point]

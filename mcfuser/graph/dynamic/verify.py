@@ -34,7 +34,8 @@ def verify_buckets(
         return {"skipped": str(refusal)}
     passes = model_tolerance(loaded.model.checked.proto)
     points = [p for b in loaded.buckets for p in compared_at(b.box)]
-    first, found = _feeds(loaded, points[0], seed), []
+    first = _feeds(loaded, points[0], seed)
+    found: list[tuple[Point, float]] = []
     try:
         with running(library, first, mode, end - time.monotonic()) as child:
             for point in points:
@@ -46,13 +47,14 @@ def verify_buckets(
                 error = max(map(difference, made, expected))
                 if not error <= passes:
                     raise DisagreementError(_differs(loaded, point, error, passes))
-                found.append({"extents": dict(point), "error": error})
+                found.append((point, error))
     except LimitError:
         pass
     if not found:
         return {"skipped": "no time was left"}
-    whole = {"shapes": found, "tolerance": passes, "seed": seed}
-    return {"error": max(f["error"] for f in found), **whole}
+    shapes = [{"extents": dict(point), "error": error} for point, error in found]
+    worst = max(error for _, error in found)
+    return {"error": worst, "shapes": shapes, "tolerance": passes, "seed": seed}
 
 
 def compared_at(box: Box) -> list[dict[str, int]]:

@@ -12,16 +12,16 @@ from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import FLOATS
 
 _ODD = frozenset({
-    "Abs", "Asin", "Asinh", "Atan", "Cast", "CastLike", "Ceil", "Dropout", "Elu", "Erf", "Floor",
-    "Gelu", "HardSwish", "Identity", "LeakyRelu", "Neg", "Relu", "Round", "Selu", "Sign", "Sin", "Sinh",
-    "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "Mish", "Celu",
+    "Abs", "Asin", "Asinh", "Atan", "Cast", "CastLike", "Ceil", "Celu", "Dropout", "Elu", "Erf",
+    "Floor", "Gelu", "HardSwish", "Identity", "LeakyRelu", "Mish", "Neg", "Relu", "Round", "Selu",
+    "Sign", "Sin", "Sinh", "Softsign", "Sqrt", "Swish", "Tan", "Tanh",
 })  # fmt: skip
 """Functions of one number that are 0 at 0."""
 _BOUNDED = frozenset({
-    "Abs", "Atan", "Asinh", "Cast", "CastLike", "Ceil", "Clip", "Cos", "Dropout", "Elu", "Erf", "Floor",
-    "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Neg", "PRelu", "Relu", "Round",
-    "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Swish", "Tanh", "ThresholdedRelu",
-    "Mish", "Celu", "Not", "IsNaN", "IsInf",
+    "Abs", "Asinh", "Atan", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "Dropout", "Elu",
+    "Erf", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu",
+    "Mish", "Neg", "Not", "PRelu", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
+    "Softsign", "Swish", "Tanh", "ThresholdedRelu",
 })  # fmt: skip
 """Functions of finite numbers that are finite."""
 _NONNEGATIVE = frozenset({"Abs", "Exp", "Relu", "Sigmoid", "Softplus", "Sqrt", "HardSigmoid"})

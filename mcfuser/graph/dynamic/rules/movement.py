@@ -17,7 +17,7 @@ from mcfuser.graph.dynamic.layout import (
     plain,
 )
 from mcfuser.graph.dynamic.length import plus, quotient
-from mcfuser.graph.dynamic.node import PaddedNode, only
+from mcfuser.graph.dynamic.node import Numbers, PaddedNode, only
 
 INT64 = TensorProto.INT64
 
@@ -121,7 +121,7 @@ def _moving_start(n: PaddedNode, ranges: Sequence[tuple[int, int, int]]) -> None
         raise n.refusal("it cuts a fixed extent at a run-time position")
 
 
-def _bounds(n: PaddedNode, position: int, name: str) -> list[np.ndarray]:  # type: ignore[type-arg]
+def _bounds(n: PaddedNode, position: int, name: str) -> list[Numbers]:
     given = n.attribute(name)
     if given is not None:
         return [np.asarray(given)] * len(n.graph.points)
