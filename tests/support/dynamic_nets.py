@@ -47,7 +47,7 @@ def in_bucket(
     bucket: PaddedModel, feeds: Arrays, point: Mapping[str, int]
 ) -> list[NDArray[np.generic]]:
     """The outputs of a bucket for inputs at a point: padded, computed, and cut."""
-    padded = {}
+    padded, extents = {}, iter(bucket.extents)
     for value in bucket.model.proto.graph.input:
         upper = [d.dim_value for d in value.type.tensor_type.shape.dim]
         if value.name in feeds:
@@ -55,8 +55,7 @@ def in_bucket(
             margins = [(0, u - n) for u, n in zip(upper, array.shape, strict=True)]
             padded[value.name] = np.pad(array, margins)
         else:
-            name = value.name.removeprefix("run-time extent of ")
-            padded[value.name] = np.asarray([point[name]], np.int64)
+            padded[value.name] = np.asarray([point[next(extents)]], np.int64)
     made = run(bucket.model, padded)
     cut = []
     for array, lengths in zip(made, bucket.results, strict=True):

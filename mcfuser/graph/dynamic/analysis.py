@@ -44,7 +44,7 @@ def padded(points: Sequence[Point], facts: Sequence[ShapeFacts]) -> PaddedModel:
     Raises ModelError, naming the operator, where one cannot be computed at run-time extents.
     """
     upper = facts[0].model
-    names = {s: f"run-time extent of {s}" for s in points[0] if _varies(points, s)}
+    names = _input_names(upper.proto.graph, [s for s in points[0] if _varies(points, s)])
     graph = PaddedGraph(points, facts, names)
     for symbol in names:
         graph.lengths[tuple(p[symbol] for p in points)] = Symbol(symbol)
@@ -67,6 +67,15 @@ def padded(points: Sequence[Point], facts: Sequence[ShapeFacts]) -> PaddedModel:
             graph.nodes.append(node)
     results = tuple(walk.result(o.name) for o in upper.proto.graph.output)
     return PaddedModel(_assembled(upper, graph), tuple(names), results)
+
+
+def _input_names(graph: onnx.GraphProto, symbols: Sequence[str]) -> dict[str, str]:
+    """Names for the inputs that hold run-time extents, which code generators can use as they are
+    and no value of the model has."""
+    stem = "runtime_extent"
+    while any(name.startswith(stem) for node in graph.node for name in (*node.input, *node.output)):
+        stem += "_"
+    return {symbol: f"{stem}_{i}" for i, symbol in enumerate(symbols)}
 
 
 def _varies(points: Sequence[Point], symbol: str) -> bool:
