@@ -76,6 +76,15 @@ def runtime_shapes(proto: onnx.ModelProto, shapes: Shapes) -> RuntimeShapes:
                 )
             places = (*(found[key].places if key in found else ()), (name, position))
             found[key] = RuntimeExtent(key, extent.low, extent.high, places)
+    for name, shape in shapes.items():
+        dims = _dims(inputs, name, len(shape))
+        for position, (given, dim) in enumerate(zip(shape, dims, strict=True)):
+            key = dim.dim_param if dim is not None else ""
+            if isinstance(given, int) and key in found:
+                raise ModelError(
+                    f"--shape fixes dimension {position} of input '{name}' at {given}, and gives "
+                    f"{found[key].place} a range; in the model both are '{key}'"
+                )
     named = {key: _named(inputs, extent) for key, extent in found.items()}
     return RuntimeShapes(shapes, tuple(named.values()))
 

@@ -85,8 +85,9 @@ def bucket_model(model: DynamicModel, low: Point, high: Point) -> PaddedModel:
 
 def looked_at(low: Point, high: Point) -> list[dict[str, int]]:
     """Points of a bucket, its upper extents first: both ends, each extent's lowest with the upper
-    ones of the others, and some in between."""
-    points = [dict(high), dict(low)]
+    ones of the others, and some in between. One is next to the upper end: what is rounded to a
+    multiple there differs from what is not."""
+    points = [dict(high), dict(low), {s: max(low[s], high[s] - 1) for s in high}]
     if len(high) > 1:
         points += [{**high, s: low[s]} for s in high if low[s] < high[s]]
     for turn in range(2):

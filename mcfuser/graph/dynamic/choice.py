@@ -41,7 +41,7 @@ class Box:
 @dataclass(frozen=True, slots=True)
 class ChosenBuckets:
     """The buckets, smaller ones first, and the expected seconds with them, with one bucket alone,
-    and without any padding."""
+    and without any padding; all are 0 where nothing was predicted."""
 
     boxes: tuple[Box, ...]
     expected: float
@@ -50,8 +50,10 @@ class ChosenBuckets:
 
 
 def choose(extents: Sequence[RuntimeExtent], cost: Cost, most: int) -> ChosenBuckets:
-    """The buckets, `most` of them at most."""
+    """The buckets, `most` of them at most; nothing is predicted where that is one."""
     high = {e.name: e.high for e in extents}
+    if most == 1:
+        return ChosenBuckets((Box({e.name: e.low for e in extents}, high),), 0.0, 0.0, 0.0)
     whole = cost(high)
     curves = [_curve(e, high, whole, cost) for e in extents]
     plans = [

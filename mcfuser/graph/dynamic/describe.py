@@ -60,6 +60,9 @@ def length_text(length: Dim) -> str:
                 length_text(one) if times == 1 else f"{times} * {length_text(one)}"
                 for one, times in terms
             ]
-            return " + ".join([*parts, *([str(constant)] if constant or not parts else [])])
+            whole = " + ".join(parts)
+            if constant and parts:
+                return f"{whole} {'+' if constant > 0 else '-'} {abs(constant)}"
+            return whole or str(constant)
         case _:
             assert_never(length)

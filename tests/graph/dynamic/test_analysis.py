@@ -11,18 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from mcfuser.errors import ModelError
 from mcfuser.extents import Shapes
 from mcfuser.graph.check import difference
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.bucket import DynamicModel
 from tests.support.dynamic_nets import (
-    attention,
     drawn,
     dynamic,
     encoder,
     in_bucket,
-    normalized,
     run,
     spans,
     whole_bucket,
@@ -192,6 +189,14 @@ def quotient_of_integers(net: Net, x: str) -> str:
     return net.op("Cast", summed, to=TensorProto.FLOAT)
 
 
+def quantized(net: Net, x: str) -> str:
+    net.op("DynamicQuantizeLinear", net.op("Exp", x), outputs=3)
+    whole, scale, zero = list(net.nodes[-1].output)
+    weight = net.const(net.random.integers(-9, 9, (8, 4)), np.int8)
+    product = net.op("MatMulInteger", whole, weight, zero, net.const(0, np.int8))
+    return net.op("Mul", net.op("Cast", product, to=TensorProto.FLOAT), scale)
+
+
 CASES: dict[str, Callable[[Net, str], str]] = {
     "relu": op("Relu"),
     "softmax over columns": op("Softmax", axis=-1),
@@ -224,7 +229,8 @@ CASES: dict[str, Callable[[Net, str], str]] = {
             by_length, size_as_number, causal, aligned_to_the_end, range_from_the_end, gram,
             gram_by_einsum, gram_by_gemm, mean_of_logs, padded_then_summed, joined, joined_last,
             rows_of_a_table, own_rows, last_row, merged_and_divided, expanded, tiled, buffered,
-            counted_from_the_start, counted_from_the_end, largest, triangle, quotient_of_integers,
+            counted_from_the_start, counted_from_the_end, largest, triangle,
+            quotient_of_integers, quantized,
         )
     },
 }  # fmt: skip

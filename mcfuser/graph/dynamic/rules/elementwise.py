@@ -66,7 +66,8 @@ def broadcast(n: PaddedNode, read: Sequence[Operand]) -> Layout:
             sizes = [extents(one, 1)[0] for one in there]
             raise n.refusal(
                 f"its operands have different run-time extents along dimension {d + rank}, which "
-                f"are {', '.join(map(str, sizes))} here"
+                f"are {', '.join(map(str, sizes))} here (dimensions of inputs with one name in the "
+                "model are one extent)"
             )
         dims.append(tuple(f.plain for f in there[0]) if there else ())
     return tuple(dims)

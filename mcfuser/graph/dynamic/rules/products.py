@@ -72,6 +72,20 @@ def einsum(n: PaddedNode) -> list[Operand]:
     return n.result(n.same(*read)[0], layout, all(x.finite for x in read))
 
 
+def integer_matmul(n: PaddedNode) -> list[Operand]:
+    """MatMulInteger over an extent that is fixed."""
+    a, b = n.operand(0), n.operand(1)
+    n.static(a, [len(a.layout) - 1], "over which it sums")
+    n.static(b, [max(0, len(b.layout) - 2)], "over which it sums")
+    for i in (2, 3):
+        if n.has(i) and any(map(is_dynamic, n.operand(i).layout)):
+            raise n.refusal("a zero point of each row is known only at run time")
+    names = n.write([n.operand(i).name if n.has(i) else "" for i in range(len(n.node.input))])
+    batch = broadcast(n, [Operand("", x.layout[:-2]) for x in (a, b)])
+    layout = (*batch, *map(plain, a.layout[-2:-1]), *map(plain, b.layout[-1:]))
+    return n.result(names[0], layout, True)
+
+
 def _contracted(
     n: PaddedNode, a: Operand, of_a: Sequence[int], b: Operand, of_b: Sequence[int]
 ) -> tuple[Operand, Operand]:

@@ -135,6 +135,14 @@ def cumulative(n: PaddedNode) -> list[Operand]:
     return n.result(n.same(x)[0], layout, x.finite)
 
 
+def quantization(n: PaddedNode) -> list[Operand]:
+    """DynamicQuantizeLinear: the range that it finds has 0 in it, so padded positions are 0."""
+    x = n.operand(0)
+    names = n.same(n.masked(x, 0, range(len(x.layout)), 0))
+    layout = tuple(map(plain, x.layout))
+    return [Operand(names[0], layout), *(Operand(name, ()) for name in names[1:])]
+
+
 def normalization(n: PaddedNode) -> list[Operand]:
     """LayerNormalization and RMSNormalization over extents that are fixed."""
     read = n.operands()
