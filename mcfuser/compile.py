@@ -21,7 +21,7 @@ from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
-from mcfuser.extents import BUCKETS, Shapes, highest, ranged
+from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_buckets
 from mcfuser.graph.dynamic.describe import dynamic_report
@@ -150,7 +150,7 @@ def compile_model(
     device: Device,
     cache: Cache,
     options: TuneOptions,
-    shapes: Shapes,
+    shapes: InputShapes,
     progress: Progress = lambda stage, done, total: None,
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
@@ -208,7 +208,7 @@ def compile_model(
 def _loaded(
     model: bytes,
     device: Device,
-    shapes: Shapes,
+    shapes: InputShapes,
     limits: ModelLimits,
     folder: DataFolder | None,
     most: int,

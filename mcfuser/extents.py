@@ -22,17 +22,17 @@ class ExtentRange:
         return f"{self.low}..{self.high}"
 
 
-Extent = int | ExtentRange
-Shapes = Mapping[str, tuple[Extent, ...]]
+InputExtent = int | ExtentRange
+InputShapes = Mapping[str, tuple[InputExtent, ...]]
 """The shapes of inputs, by name."""
 
 
-def ranged(shapes: Shapes) -> bool:
+def ranged(shapes: InputShapes) -> bool:
     """Whether some extent is known only at run time."""
     return any(isinstance(e, ExtentRange) for shape in shapes.values() for e in shape)
 
 
-def highest(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+def highest(shapes: InputShapes) -> dict[str, tuple[int, ...]]:
     """The shapes in which every range is its highest extent."""
     return {
         name: tuple(e.high if isinstance(e, ExtentRange) else e for e in shape)
@@ -40,20 +40,20 @@ def highest(shapes: Shapes) -> dict[str, tuple[int, ...]]:
     }
 
 
-def to_json(shapes: Shapes) -> dict[str, list[int | str]]:
-    """Shapes as JSON; a range is a text such as `1..8`."""
+def to_json(shapes: InputShapes) -> dict[str, list[int | str]]:
+    """InputShapes as JSON; a range is a text such as `1..8`."""
     return {
         name: [str(e) if isinstance(e, ExtentRange) else e for e in shape]
         for name, shape in shapes.items()
     }
 
 
-def from_json(document: Mapping[str, list[int | str]]) -> dict[str, tuple[Extent, ...]]:
+def from_json(document: Mapping[str, list[int | str]]) -> dict[str, tuple[InputExtent, ...]]:
     """The shapes of a document that `to_json` wrote. Raises ValueError."""
     return {name: tuple(map(_extent, shape)) for name, shape in document.items()}
 
 
-def _extent(value: int | str) -> Extent:
+def _extent(value: int | str) -> InputExtent:
     if isinstance(value, int):
         return value
     low, _, high = value.partition("..")

@@ -1,4 +1,4 @@
-"""Shapes as values and as JSON."""
+"""InputShapes as values and as JSON."""
 
 from __future__ import annotations
 

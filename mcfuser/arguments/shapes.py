@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from mcfuser.errors import InputError
-from mcfuser.extents import Extent, ExtentRange
+from mcfuser.extents import ExtentRange, InputExtent
 
 _NUMBER = r"0*[1-9][0-9]{0,8}"
 _EXTENT = re.compile(_NUMBER)
@@ -32,10 +32,10 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return fixed
 
 
-def ranged_shapes(words: Sequence[str]) -> dict[str, tuple[Extent, ...]]:
+def ranged_shapes(words: Sequence[str]) -> dict[str, tuple[InputExtent, ...]]:
     """The shapes of inputs by name, from words such as `input=1x16..512`, in which a range is an
     extent that is known at run time. Raises InputError as `shapes` does, and for an empty range."""
-    by_name: dict[str, tuple[Extent, ...]] = {}
+    by_name: dict[str, tuple[InputExtent, ...]] = {}
     for word in words:
         name, _, numbers = word.rpartition("=")
         extents = [_extent(e, name) for e in numbers.split("x")]
@@ -51,7 +51,7 @@ def ranged_shapes(words: Sequence[str]) -> dict[str, tuple[Extent, ...]]:
     return by_name
 
 
-def _extent(words: str, name: str) -> Extent | None:
+def _extent(words: str, name: str) -> InputExtent | None:
     """A number or a range; None where the words are neither. A range of one is a number."""
     if _EXTENT.fullmatch(words):
         return int(words)

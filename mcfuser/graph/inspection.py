@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from mcfuser.extents import Shapes, highest, ranged
+from mcfuser.extents import InputShapes, highest, ranged
 from mcfuser.graph.bind import bind
 from mcfuser.graph.dynamic.axes import runtime_shapes
 from mcfuser.graph.external import DataFolder
@@ -16,7 +16,7 @@ from mcfuser.graph.sizes import check_sizes
 
 def inspect(
     model: bytes,
-    shapes: Shapes,
+    shapes: InputShapes,
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
 ) -> None:

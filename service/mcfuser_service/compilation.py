@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcfuser.errors import LimitError
-from mcfuser.extents import BUCKETS, Shapes, to_json
+from mcfuser.extents import BUCKETS, InputShapes, to_json
 from mcfuser.process.confined import Confined, Limits, Stopped
 from mcfuser.tune.tuned import Progress
 
@@ -42,7 +42,7 @@ class CompileRequest:
     model: Path
     device: str
     options: Mapping[str, Any]
-    shapes: Shapes
+    shapes: InputShapes
     store: str | None
     timeout: float | None = None
     begun: float = 0.0

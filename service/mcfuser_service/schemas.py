@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
 from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.devices.catalogue import HOST, device_named
-from mcfuser.extents import BUCKETS, MOST, Shapes
+from mcfuser.extents import BUCKETS, MOST, InputShapes
 from mcfuser.tune import tuned
 from mcfuser_db import Job
 
@@ -66,7 +66,7 @@ class JobOptions(BaseModel):
     )
 
     @property
-    def shapes(self) -> Shapes:
+    def shapes(self) -> InputShapes:
         return ranged_shapes(self.shape)
 
     @property

@@ -1,4 +1,4 @@
-"""Shapes as users write them, with and without ranges."""
+"""InputShapes as users write them, with and without ranges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mcfuser.arguments.shapes import ranged_shapes, shapes
 from mcfuser.errors import InputError
-from mcfuser.extents import Extent, ExtentRange
+from mcfuser.extents import ExtentRange, InputExtent
 
 EXTENTS = st.one_of(
     st.integers(1, 999_999_999),
@@ -19,7 +19,7 @@ EXTENTS = st.one_of(
 
 
 @given(st.lists(EXTENTS, min_size=1, max_size=6))
-def test_what_is_written_is_read(extents: list[Extent]) -> None:
+def test_what_is_written_is_read(extents: list[InputExtent]) -> None:
     word = "name=1=" + "x".join(map(str, extents))
     assert ranged_shapes([word]) == {"name=1": tuple(extents)}
 

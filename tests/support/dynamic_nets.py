@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from mcfuser.extents import ExtentRange, Shapes
+from mcfuser.extents import ExtentRange, InputShapes
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.axes import runtime_shapes
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
@@ -23,7 +23,7 @@ from tests.support.nets import Net
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def dynamic(model: onnx.ModelProto, shapes: Shapes) -> DynamicModel:
+def dynamic(model: onnx.ModelProto, shapes: InputShapes) -> DynamicModel:
     """A model whose inputs have these shapes."""
     checked = checked_model(model.SerializeToString(), DEFAULTS, None)
     return DynamicModel(checked, runtime_shapes(checked.proto, shapes), DEFAULTS)

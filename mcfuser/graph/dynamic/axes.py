@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from mcfuser.errors import ModelError
-from mcfuser.extents import ExtentRange, Shapes
+from mcfuser.extents import ExtentRange, InputShapes
 
 Point = Mapping[str, int]
 """An extent for each run-time extent, by name."""
@@ -34,7 +34,7 @@ class RuntimeExtent:
 class RuntimeShapes:
     """The shapes of a model's inputs as the user gave them, and their run-time extents."""
 
-    given: Shapes
+    given: InputShapes
     extents: tuple[RuntimeExtent, ...]
 
     def at(self, point: Point) -> dict[str, tuple[int, ...]]:
@@ -49,7 +49,7 @@ class RuntimeShapes:
         }
 
 
-def runtime_shapes(proto: onnx.ModelProto, shapes: Shapes) -> RuntimeShapes:
+def runtime_shapes(proto: onnx.ModelProto, shapes: InputShapes) -> RuntimeShapes:
     """The run-time extents of a model whose inputs have these shapes.
 
     Dimensions of one name in the model are one extent. Raises ModelError where two of a name have

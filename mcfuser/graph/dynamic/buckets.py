@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import tvm
 
-from mcfuser.extents import Shapes
+from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.axes import Point, runtime_shapes
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose
-from mcfuser.graph.dynamic.dispatch import BucketFunction, Dim, RuntimePort, dispatched
+from mcfuser.graph.dynamic.dispatch import BucketFunction, PortExtent, RuntimePort, dispatched
 from mcfuser.graph.dynamic.length import Symbol
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
@@ -29,7 +29,7 @@ class Bucket:
     box: Box
     loaded: Loaded
     extents: tuple[str, ...]
-    results: tuple[tuple[Dim, ...], ...]
+    results: tuple[tuple[PortExtent, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _input(port: ModelPort, names: Mapping[tuple[str, int], str]) -> RuntimePort
     return RuntimePort(port.name, tuple(dims), port.dtype)
 
 
-def _known(extents: Sequence[Dim]) -> Dim:
+def _known(extents: Sequence[PortExtent]) -> PortExtent:
     """An extent of an output as an expression, where the buckets of a single extent have a
     number."""
     return next((e for e in extents if not isinstance(e, int)), extents[0])
@@ -78,7 +78,7 @@ def load_bucket(model: DynamicModel, box: Box) -> Bucket:
 
 def load_buckets(
     model: bytes,
-    shapes: Shapes,
+    shapes: InputShapes,
     limits: ModelLimits,
     folder: DataFolder | None,
     most: int,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 from mcfuser.graph.dynamic.buckets import LoadedBuckets
-from mcfuser.graph.dynamic.dispatch import Dim, RuntimePort
-from mcfuser.graph.dynamic.length import Linear, Quotient, Symbol
+from mcfuser.graph.dynamic.dispatch import PortExtent, RuntimePort
+from mcfuser.graph.dynamic.length import LengthSum, Quotient, Symbol
 
 
 def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _port(p: RuntimePort) -> dict[str, Any]:
     }
 
 
-def length_text(length: Dim) -> str:
+def length_text(length: PortExtent) -> str:
     """A run-time extent as users read it."""
     match length:
         case int():
@@ -55,7 +55,7 @@ def length_text(length: Dim) -> str:
             return name
         case Quotient(divided, divisor):
             return f"({length_text(divided)}) // {divisor}"
-        case Linear(terms, constant):
+        case LengthSum(terms, constant):
             parts = [
                 length_text(one) if times == 1 else f"{times} * {length_text(one)}"
                 for one, times in terms

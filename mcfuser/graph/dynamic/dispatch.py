@@ -11,11 +11,11 @@ import tvm
 from tvm import relax, te, tirx
 
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
-from mcfuser.graph.dynamic.length import Length, Linear, Quotient, Symbol, evaluate
+from mcfuser.graph.dynamic.length import Length, LengthSum, Quotient, Symbol, evaluate
 
-Place = tuple[str, int]
+InputPlace = tuple[str, int]
 """A dimension of an input."""
-Dim = Length | int
+PortExtent = Length | int
 """An extent at run time: an expression over the run-time extents of the inputs, or a number."""
 
 
@@ -24,7 +24,7 @@ class RuntimePort:
     """An input or output of a model, whose shape is known at run time."""
 
     name: str
-    shape: tuple[Dim, ...]
+    shape: tuple[PortExtent, ...]
     dtype: str
 
     def at(self, point: Point) -> tuple[int, ...]:
@@ -77,11 +77,11 @@ def dispatched(
     return whole
 
 
-def _places(extents: Sequence[RuntimeExtent]) -> list[Place]:
+def _places(extents: Sequence[RuntimeExtent]) -> list[InputPlace]:
     return [place for extent in extents for place in extent.places]
 
 
-def _parameter(port: RuntimePort, places: Mapping[Place, tirx.Var]) -> relax.Var:
+def _parameter(port: RuntimePort, places: Mapping[InputPlace, tirx.Var]) -> relax.Var:
     """A parameter each of whose run-time dimensions has a variable of its own."""
     shape = [
         d if isinstance(d, int) else places[port.name, position]
@@ -122,7 +122,7 @@ class _Main:
     symbols: dict[str, tirx.Var]
     functions: dict[object, tvm.ir.GlobalVar] = field(default_factory=dict)
 
-    def check(self, extent: RuntimeExtent, places: Mapping[Place, tirx.Var]) -> None:
+    def check(self, extent: RuntimeExtent, places: Mapping[InputPlace, tirx.Var]) -> None:
         """Ends the call with an error where an extent is outside of its range, or where another
         dimension that should have the same has not."""
         own = self.symbols[extent.name]
@@ -248,7 +248,7 @@ class _Main:
         match length:
             case Symbol(name):
                 return self.symbols[name]
-            case Linear(terms, constant):
+            case LengthSum(terms, constant):
                 whole = tirx.const(constant, "int64")
                 for one, times in terms:
                     whole = whole + self._expression(one) * times

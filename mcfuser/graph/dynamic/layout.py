@@ -43,9 +43,9 @@ class Factor:
         return replace(self, zero=zero and self.dynamic)
 
 
-Dimension = tuple[Factor, ...]
+PaddedDimension = tuple[Factor, ...]
 """The factors of a dimension, outermost first; none of an extent of 1."""
-Layout = tuple[Dimension, ...]
+Layout = tuple[PaddedDimension, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Operand:
     sign: Sign = "any"
 
 
-def dimension(*factors: Factor) -> Dimension:
+def dimension(*factors: Factor) -> PaddedDimension:
     """A dimension without its factors of 1; neighbours that are numbers become one."""
     made: list[Factor] = []
     for f in factors:
@@ -77,30 +77,30 @@ def dimension(*factors: Factor) -> Dimension:
     return tuple(made)
 
 
-def extents(dim: Dimension, points: int) -> tuple[int, ...]:
+def extents(dim: PaddedDimension, points: int) -> tuple[int, ...]:
     """The extent of a dimension at each point."""
     return tuple(math.prod(f.extents[i] for f in dim) for i in range(points))
 
 
-def same(one: Dimension, other: Dimension) -> bool:
+def same(one: PaddedDimension, other: PaddedDimension) -> bool:
     """Whether two dimensions have the same positions padded."""
     return [f.extents for f in one] == [f.extents for f in other]
 
 
-def is_dynamic(dim: Dimension) -> bool:
+def is_dynamic(dim: PaddedDimension) -> bool:
     return any(f.dynamic for f in dim)
 
 
-def all_zero(dim: Dimension) -> bool:
+def all_zero(dim: PaddedDimension) -> bool:
     """Whether every padded position of a dimension is zero."""
     return all(f.zero for f in dim if f.dynamic)
 
 
-def plain(dim: Dimension) -> Dimension:
+def plain(dim: PaddedDimension) -> PaddedDimension:
     """The dimension, of whose padded positions nothing is known."""
     return tuple(f.plain for f in dim)
 
 
-def zeroed(dim: Dimension) -> Dimension:
+def zeroed(dim: PaddedDimension) -> PaddedDimension:
     """The dimension, all of whose padded positions are zeros."""
     return tuple(f.with_zero(True) for f in dim)

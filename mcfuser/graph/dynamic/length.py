@@ -15,7 +15,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LengthSum:
     """A sum of multiples of lengths, and a constant."""
 
     terms: tuple[tuple[Length, int], ...]
@@ -30,19 +30,19 @@ class Quotient:
     divisor: int
 
 
-Length = Symbol | Linear | Quotient
+Length = Symbol | LengthSum | Quotient
 
 
 def number(value: int) -> Length:
     """A length that is the same at every shape."""
-    return Linear((), value)
+    return LengthSum((), value)
 
 
 def plus(length: Length, constant: int) -> Length:
     """A length and a constant."""
-    if isinstance(length, Linear):
-        return Linear(length.terms, length.constant + constant)
-    return Linear(((length, 1),), constant) if constant else length
+    if isinstance(length, LengthSum):
+        return LengthSum(length.terms, length.constant + constant)
+    return LengthSum(((length, 1),), constant) if constant else length
 
 
 def quotient(length: Length, divisor: int) -> Length:
@@ -55,7 +55,7 @@ def evaluate(length: Length, at: Mapping[str, int]) -> int:
     match length:
         case Symbol(name):
             return at[name]
-        case Linear(terms, constant):
+        case LengthSum(terms, constant):
             return sum(evaluate(one, at) * times for one, times in terms) + constant
         case Quotient(divided, divisor):
             return evaluate(divided, at) // divisor

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.dynamic.layout import Dimension, Factor, Layout, Operand, Sign, dimension
+from mcfuser.graph.dynamic.layout import Factor, Layout, Operand, PaddedDimension, Sign, dimension
 from mcfuser.graph.dynamic.padded import PaddedGraph
 
 Numbers = np.ndarray[Any, Any]
@@ -152,6 +152,6 @@ class PaddedNode:
                 raise self.refusal(f"dimension {d} of '{x.name}', {why}, has such an extent")
 
 
-def only(dim: Dimension) -> Factor | None:
+def only(dim: PaddedDimension) -> Factor | None:
     """The factor of a dimension that is one extent; None of any other."""
     return dim[0] if len(dim) == 1 else None

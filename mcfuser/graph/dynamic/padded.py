@@ -16,10 +16,10 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.dynamic.axes import Point
 from mcfuser.graph.dynamic.facts import ShapeFacts
 from mcfuser.graph.dynamic.layout import (
-    Dimension,
     Factor,
     Layout,
     Operand,
+    PaddedDimension,
     Sign,
     extents,
     is_dynamic,
@@ -28,7 +28,7 @@ from mcfuser.graph.dynamic.layout import (
 )
 from mcfuser.graph.dynamic.length import (
     Length,
-    Linear,
+    LengthSum,
     Quotient,
     Symbol,
     evaluate,
@@ -123,7 +123,7 @@ class PaddedGraph:
             solved = np.linalg.lstsq(np.asarray(rows, float), np.asarray(wanted, float), rcond=None)
             *times, constant = (round(x) for x in solved[0])
             terms = tuple((Symbol(n), t) for n, t in zip(chosen, times, strict=True) if t)
-            length = Linear(terms, constant)
+            length = LengthSum(terms, constant)
             if all(evaluate(length, p) == w for p, w in zip(self.points, wanted, strict=True)):
                 return length
         return None
@@ -166,7 +166,7 @@ class PaddedGraph:
                 return self.inputs[name]
             case Quotient(divided, divisor):
                 return self.op("Div", self.write_length(divided), self.ints(divisor))
-            case Linear(terms, constant):
+            case LengthSum(terms, constant):
                 parts = [
                     self.op("Mul", self.write_length(one), self.ints(times))
                     if times != 1
@@ -200,7 +200,7 @@ class PaddedGraph:
             whole = self.op("And", whole, mask)
         return whole
 
-    def _valid(self, dim: Dimension, trailing: int, node: onnx.NodeProto) -> str:
+    def _valid(self, dim: PaddedDimension, trailing: int, node: onnx.NodeProto) -> str:
         key = ("valid", tuple(f.extents for f in dim), trailing)
         if key not in self.written:
             whole = None

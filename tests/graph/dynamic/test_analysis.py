@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from mcfuser.extents import Shapes
+from mcfuser.extents import InputShapes
 from mcfuser.graph.check import difference
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.bucket import DynamicModel
@@ -27,7 +27,7 @@ from tests.support.dynamic_nets import (
 from tests.support.nets import Net
 
 I64 = np.int64
-ROWS: Shapes = {"x": (spans(1, 9), 8)}
+ROWS: InputShapes = {"x": (spans(1, 9), 8)}
 """x has rows whose number, `n`, is known at run time, and eight columns."""
 
 
@@ -336,7 +336,7 @@ def hidden_sum() -> onnx.ModelProto:
     return net.model(net.op("Div", total, net.op("Clip", count, net.const(1e-9))))
 
 
-MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Shapes]] = {
+MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], InputShapes]] = {
     "encoder": (encoder, {"ids": (spans(1, 4), spans(2, 24))}),
     "masked encoder": (
         lambda: encoder(masked=True),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mcfuser.errors import ModelError
-from mcfuser.extents import Shapes
+from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.axes import RuntimeShapes, runtime_shapes
 from tests.support.dynamic_nets import spans
 from tests.support.nets import Net
 
 
-def found(shapes: Shapes) -> RuntimeShapes:
+def found(shapes: InputShapes) -> RuntimeShapes:
     net = Net()
     net.input("ids", "batch", "length")
     net.input("mask", "batch", "length")
@@ -41,6 +41,6 @@ def test_fixed_extents_stay() -> None:
         ({"other": (spans(1, 4),)}, "names input 'other'; the model has ids, mask, table"),
     ],
 )
-def test_contradictions_are_named(shapes: Shapes, words: str) -> None:
+def test_contradictions_are_named(shapes: InputShapes, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         found(shapes)

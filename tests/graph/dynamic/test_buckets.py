@@ -20,10 +20,10 @@ from mcfuser.cli.command import app
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DisagreementError, InputError, ModelError
-from mcfuser.extents import Shapes, to_json
+from mcfuser.extents import InputShapes, to_json
 from mcfuser.graph.check import check, difference
 from mcfuser.graph.dynamic.describe import length_text
-from mcfuser.graph.dynamic.length import Linear, Symbol
+from mcfuser.graph.dynamic.length import LengthSum, Symbol
 from mcfuser.graph.dynamic.verify import compared_at
 from mcfuser.graph.inspection import inspect
 from mcfuser.graph.running import running
@@ -32,7 +32,7 @@ from tests.support.dynamic_nets import drawn, encoder, run, spans
 
 CPU = device_named("cpu")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
-SHAPES: Shapes = {"ids": (spans(1, 2), spans(3, 40)), "mask": (spans(1, 2), spans(3, 40))}
+SHAPES: InputShapes = {"ids": (spans(1, 2), spans(3, 40)), "mask": (spans(1, 2), spans(3, 40))}
 
 
 @pytest.fixture(scope="module")
@@ -163,5 +163,5 @@ def test_inspection_takes_ranges() -> None:
 
 def test_lengths_are_told_in_words() -> None:
     n, m = Symbol("n"), Symbol("m")
-    assert length_text(Linear(((n, 1), (m, 2)), -1)) == "n + 2 * m - 1"
-    assert length_text(Linear((), 3)) == "3" == length_text(3)
+    assert length_text(LengthSum(((n, 1), (m, 2)), -1)) == "n + 2 * m - 1"
+    assert length_text(LengthSum((), 3)) == "3" == length_text(3)

@@ -13,7 +13,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.catalogue import device_named
-from mcfuser.extents import Shapes
+from mcfuser.extents import InputShapes
 from mcfuser.graph.check import difference
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_bucket
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets
@@ -22,7 +22,7 @@ from mcfuser.runtime.runner import arrays
 from tests.support.dynamic_nets import Arrays, drawn, dynamic, run, spans
 from tests.support.nets import Net
 
-SHAPES: Shapes = {"x": (spans(1, 3), spans(2, 9), 4), "seen": (spans(1, 3), spans(2, 9))}
+SHAPES: InputShapes = {"x": (spans(1, 3), spans(2, 9), 4), "seen": (spans(1, 3), spans(2, 9))}
 BOXES = (
     Box({"batch": 1, "length": 2}, {"batch": 3, "length": 4}),
     Box({"batch": 1, "length": 5}, {"batch": 3, "length": 5}),

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from mcfuser.errors import ModelError
-from mcfuser.extents import Shapes
+from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.rules.table import ROWS, RULES
 from tests.support.dynamic_nets import dynamic, spans, whole_bucket
 from tests.support.nets import Net
 
-ROWS_OF_8: Shapes = {"x": (spans(1, 9), 8)}
+ROWS_OF_8: InputShapes = {"x": (spans(1, 9), 8)}
 
 
-def refusal(net: Net, *outputs: str, shapes: Shapes = ROWS_OF_8) -> str:
+def refusal(net: Net, *outputs: str, shapes: InputShapes = ROWS_OF_8) -> str:
     with pytest.raises(ModelError) as error:
         whole_bucket(dynamic(net.model(*outputs), shapes))
     return str(error.value)

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcfuser.graph.dynamic.layout import Dimension, Layout, Operand, Sign, extents, is_dynamic, same
+from mcfuser.graph.dynamic.layout import (
+    Layout,
+    Operand,
+    PaddedDimension,
+    Sign,
+    extents,
+    is_dynamic,
+    same,
+)
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import FLOATS
 
@@ -82,7 +90,7 @@ def _with_zeros(n: PaddedNode, layout: Layout, read: Sequence[Operand], finite: 
     kind, rank = n.node.op_type, len(layout)
 
     def zero(x: Operand, d: int, f: int) -> bool:
-        dim: Dimension = x.layout[d - rank] if len(x.layout) >= rank - d else ()
+        dim: PaddedDimension = x.layout[d - rank] if len(x.layout) >= rank - d else ()
         return bool(dim) and dim[f].zero
 
     def holds(d: int, f: int) -> bool:

@@ -9,10 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from mcfuser.graph.dynamic.layout import (
-    Dimension,
     Factor,
     Layout,
     Operand,
+    PaddedDimension,
     is_dynamic,
     plain,
 )
@@ -27,7 +27,7 @@ def concat(n: PaddedNode) -> list[Operand]:
     read = n.operands()
     rank = len(read[0].layout)
     axis = int(n.attribute("axis")) % rank
-    dims: list[Dimension] = []
+    dims: list[PaddedDimension] = []
     for d in range(rank):
         if d == axis:
             dims.append(n.result_layout()[d])
@@ -68,7 +68,7 @@ def _closed(n: PaddedNode, name: str, axis: int, parts: Sequence[Factor]) -> str
     return g.op("Gather", name, source, axis=axis)
 
 
-def _factor(n: PaddedNode, dim: Dimension) -> Factor:
+def _factor(n: PaddedNode, dim: PaddedDimension) -> Factor:
     return only(dim) or n.graph.factor(1)
 
 
@@ -131,8 +131,8 @@ def _bounds(n: PaddedNode, position: int, name: str) -> list[Numbers]:
 
 
 def _cut(
-    n: PaddedNode, factor: Factor, ranges: Sequence[tuple[int, int, int]], dim: Dimension
-) -> Dimension:
+    n: PaddedNode, factor: Factor, ranges: Sequence[tuple[int, int, int]], dim: PaddedDimension
+) -> PaddedDimension:
     """The dimension that is left, whose run-time extent is noted where the end is the factor's."""
     step, start = ranges[0][2], ranges[0][0]
     if not is_dynamic(dim):
@@ -146,7 +146,7 @@ def _cut(
     return dim
 
 
-def _positions(n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: Dimension) -> str:
+def _positions(n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: PaddedDimension) -> str:
     """The positions that a slice reads: a run-time start, and a fixed step."""
     g = n.graph
     first = g.length_name(Factor(tuple(r[0] for r in ranges)), n.node)
@@ -234,7 +234,7 @@ def pad(n: PaddedNode) -> list[Operand]:
     if cut and (n.attribute("mode", "constant") != "constant" or min(whole) < 0):
         raise n.refusal(f"dimension {cut[0]} is cut, or padded by its own elements")
     layout = n.result_layout()
-    dims: list[Dimension] = []
+    dims: list[PaddedDimension] = []
     for d in range(rank):
         if d in cut and only(x.layout[d]) is None:
             raise n.refusal(f"dimension {d}, which it pads, holds several extents")

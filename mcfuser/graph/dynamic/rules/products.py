@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from mcfuser.graph.dynamic.layout import (
-    Dimension,
     Layout,
     Operand,
+    PaddedDimension,
     all_zero,
     extents,
     is_dynamic,
@@ -111,7 +111,7 @@ def _size(x: Operand) -> int:
     return math.prod(f.upper for d in x.layout for f in d)
 
 
-def _kept(dims: Sequence[Dimension], finite: bool) -> Layout:
+def _kept(dims: Sequence[PaddedDimension], finite: bool) -> Layout:
     """Dimensions of one operand in a product's result, whose zeros stay where the other operand is
     finite."""
     return tuple(d if finite else plain(d) for d in dims)

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from mcfuser.graph.dynamic.layout import (
-    Dimension,
     Layout,
     Operand,
+    PaddedDimension,
     Sign,
     is_dynamic,
     plain,
@@ -58,7 +58,7 @@ def reduction(n: PaddedNode) -> list[Operand]:
     )
 
 
-def _after(n: PaddedNode, dim: Dimension) -> Dimension:
+def _after(n: PaddedNode, dim: PaddedDimension) -> PaddedDimension:
     """A dimension that is kept; sums of zeros are zero."""
     return dim if n.node.op_type in ("ReduceSum", "ReduceMean") else plain(dim)
 

@@ -9,11 +9,11 @@ from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.rules import movement, products, reductions, views, windows
 from mcfuser.graph.dynamic.rules.elementwise import ELEMENTWISE, elementwise
 
-Rule = Callable[[PaddedNode], list[Operand]]
+PaddingRule = Callable[[PaddedNode], list[Operand]]
 """Writes a node into a bucket's graph, with masks where its padded positions would reach others,
 and gives its results. Raises ModelError where the node cannot be computed at run-time extents."""
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, PaddingRule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(reductions.FILLS, reductions.reduction),
     "ArgMax": reductions.extremum_place,

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcfuser.graph.dynamic.layout import (
-    Dimension,
     Factor,
     Layout,
     Operand,
+    PaddedDimension,
     dimension,
     extents,
     is_dynamic,
@@ -38,7 +38,7 @@ def _reshaped(n: PaddedNode, x: Operand) -> Layout:
     """The factors of all dimensions, dealt out to the result's dimensions in their order."""
     wanted = n.result_layout()
     left = [f for dim in x.layout for f in dim]
-    made: list[Dimension] = []
+    made: list[PaddedDimension] = []
     for dim in wanted:
         whole = extents(dim, len(n.graph.points))
         taken: list[Factor] = []
@@ -71,7 +71,7 @@ def expand(n: PaddedNode) -> list[Operand]:
     n.numbers(1, "extents")
     wanted = n.result_layout()
     rank = len(wanted)
-    dims: list[Dimension] = []
+    dims: list[PaddedDimension] = []
     for d, dim in enumerate(wanted):
         own = x.layout[d - rank] if len(x.layout) >= rank - d else ()
         dims.append(own or dim)

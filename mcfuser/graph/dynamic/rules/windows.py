@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mcfuser.graph.dynamic.layout import Dimension, Operand, is_dynamic, plain
+from mcfuser.graph.dynamic.layout import Operand, PaddedDimension, is_dynamic, plain
 from mcfuser.graph.dynamic.length import plus, quotient
 from mcfuser.graph.dynamic.node import PaddedNode, only
 from mcfuser.graph.dynamic.rules.reductions import _by_extent
@@ -61,7 +61,7 @@ def _kernel(n: PaddedNode, weight: Operand) -> list[int]:
     return [math.prod(f.upper for f in dim) for dim in weight.layout[2:]]
 
 
-def _windows(n: PaddedNode, x: Operand, kernel: Sequence[int]) -> list[Dimension]:
+def _windows(n: PaddedNode, x: Operand, kernel: Sequence[int]) -> list[PaddedDimension]:
     """The spatial dimensions of the result, whose run-time extents follow from the windows."""
     made, dims = n.result_layout(), []
     count = len(kernel)
