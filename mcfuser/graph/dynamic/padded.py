@@ -40,6 +40,9 @@ from mcfuser.graph.weights import OnnxArray
 INT64 = TensorProto.INT64
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
+_BASES = 16
+"""Known lengths of which another one may be a sum of multiples."""
+
 
 @dataclass
 class PaddedGraph:
@@ -115,15 +118,16 @@ class PaddedGraph:
         return self.lengths.get(dim_extents)
 
     def _fitted(self, wanted: tuple[int, ...]) -> Length | None:
+        """A sum of multiples of one or two lengths that are known, the inputs' extents first."""
         if len(set(wanted)) == 1:
             return number(wanted[0])
-        names = list(self.points[0])
-        for chosen in (*((n,) for n in names), *itertools.combinations(names, 2)):
-            rows = [[p[n] for n in chosen] + [1] for p in self.points]
-            solved = np.linalg.lstsq(np.asarray(rows, float), np.asarray(wanted, float), rcond=None)
-            *times, constant = (round(x) for x in solved[0])
-            terms = tuple((Symbol(n), t) for n, t in zip(chosen, times, strict=True) if t)
-            length = LengthSum(terms, constant)
+        known = [(n, length) for n, length in self.lengths.items() if len(set(n)) > 1][:_BASES]
+        for chosen in (*((k,) for k in known), *itertools.combinations(known, 2)):
+            columns = [*(n for n, _ in chosen), (1,) * len(wanted)]
+            rows = np.asarray(columns, float).T
+            *times, constant = np.rint(np.linalg.lstsq(rows, np.asarray(wanted, float))[0])
+            terms = tuple((one, int(t)) for (_, one), t in zip(chosen, times, strict=True) if t)
+            length = LengthSum(terms, int(constant))
             if all(evaluate(length, p) == w for p, w in zip(self.points, wanted, strict=True)):
                 return length
         return None

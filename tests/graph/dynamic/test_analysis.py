@@ -132,7 +132,7 @@ def joined_last(net: Net, x: str) -> str:
 
 
 def rows_of_a_table(net: Net, x: str) -> str:
-    return net.op("Gather", net.weight(20, 8), places(net, x))
+    return net.op("Gather", net.weight(400, 8), places(net, x))
 
 
 def own_rows(net: Net, x: str) -> str:
@@ -162,7 +162,7 @@ def tiled(net: Net, x: str) -> str:
 def buffered(net: Net, x: str) -> str:
     """The first rows of a longer table, as decoders cut their masks."""
     count = net.op("Unsqueeze", length(net, x), net.ints(0))
-    part = net.op("Slice", net.weight(30, 8), net.ints(0), count, net.ints(0))
+    part = net.op("Slice", net.weight(400, 8), net.ints(0), count, net.ints(0))
     return net.op("Add", x, part)
 
 
@@ -249,6 +249,36 @@ def test_a_bucket_computes_the_operator_at_every_extent(case: str) -> None:
     bucket = whole_bucket(model)
     for point in every_point(model):
         check(model, bucket, point)
+
+
+STEPS = [
+    "relu", "softmax over columns", "softmax over rows", "from the second row", "reversed",
+    "every second row", *(n.replace("_", " ") for n in (
+        "by_length", "causal", "aligned_to_the_end", "range_from_the_end", "joined", "joined_last",
+        "own_rows", "merged_and_divided", "expanded", "buffered", "counted_from_the_start",
+        "counted_from_the_end", "gram",
+    )),
+]  # fmt: skip
+"""Operators whose results have rows of eight columns, as what they read has."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=4),
+    between=st.lists(st.sampled_from(["Tanh", "Cos", "Sigmoid", "Log"]), min_size=5, max_size=5),
+    last=st.sampled_from(sorted(CASES)),
+)
+def test_operators_after_one_another(steps: list[str], between: list[str], last: str) -> None:
+    """Functions between them keep numbers small, and make padding zero, finite, or neither."""
+    net = Net()
+    x = net.input("x", "n", 8)
+    for step, function in zip((*steps, last), between, strict=False):
+        x = net.op("Log", net.op("Abs", x)) if function == "Log" else net.op(function, x)
+        x = CASES[step](net, net.op("Tanh", x) if function == "Log" else x)
+    model = dynamic(net.model(x), {"x": (spans(6, 11), 8)})
+    bucket = whole_bucket(model)
+    for n in (6, 7, 9, 11):
+        check(model, bucket, {"n": n})
 
 
 def convolutional() -> onnx.ModelProto:

@@ -16,7 +16,7 @@ from mcfuser.graph.dynamic.layout import (
     is_dynamic,
     plain,
 )
-from mcfuser.graph.dynamic.length import plus, quotient
+from mcfuser.graph.dynamic.length import LengthSum, plus, quotient
 from mcfuser.graph.dynamic.node import Numbers, PaddedNode, only
 
 INT64 = TensorProto.INT64
@@ -41,6 +41,10 @@ def concat(n: PaddedNode) -> list[Operand]:
     if any(is_dynamic(p) and len(p) > 1 for p in parts):
         raise n.refusal(f"dimension {axis}, along which it joins, holds several extents")
     name = n.write([x.name for x in read])[0]
+    lengths = [n.graph.length(_factor(n, p).extents) for p in parts]
+    known = tuple((length, 1) for length in lengths if length is not None)
+    if is_dynamic(dims[axis]) and len(known) == len(parts):
+        n.graph.lengths.setdefault(dims[axis][0].extents, LengthSum(known))
     if any(is_dynamic(p) for p in parts[:-1]):
         name = _closed(n, name, axis, [_factor(n, p) for p in parts])
     elif is_dynamic(parts[-1]):
@@ -133,17 +137,17 @@ def _bounds(n: PaddedNode, position: int, name: str) -> list[Numbers]:
 def _cut(
     n: PaddedNode, factor: Factor, ranges: Sequence[tuple[int, int, int]], dim: PaddedDimension
 ) -> PaddedDimension:
-    """The dimension that is left, whose run-time extent is noted where the end is the factor's."""
-    step, start = ranges[0][2], ranges[0][0]
+    """The dimension that is left, whose run-time extent is noted where a fixed number is cut."""
+    start, _, step = ranges[0]
     if not is_dynamic(dim):
         return dim
-    ends = all(r[1] == e for r, e in zip(ranges, factor.extents, strict=True))
+    before_end = {e - r[1] for r, e in zip(ranges, factor.extents, strict=True)}
     length = n.graph.length(factor.extents)
-    if ends and step > 0 and all(r[0] == start for r in ranges) and length is not None:
-        left = quotient(plus(length, step - 1 - start), step)
-        n.graph.lengths.setdefault(dim[0].extents, left)
-        return tuple(f.with_zero(factor.zero) for f in dim)
-    return dim
+    if step < 0 or any(r[0] != start for r in ranges) or len(before_end) > 1 or length is None:
+        return dim
+    left = quotient(plus(length, step - 1 - start - max(before_end)), step)
+    n.graph.lengths.setdefault(dim[0].extents, left)
+    return tuple(f.with_zero(factor.zero and before_end == {0}) for f in dim)
 
 
 def _positions(n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: PaddedDimension) -> str:
@@ -239,6 +243,9 @@ def pad(n: PaddedNode) -> list[Operand]:
         if d in cut and only(x.layout[d]) is None:
             raise n.refusal(f"dimension {d}, which it pads, holds several extents")
         kept = not (whole[d] or whole[rank + d])
+        if d in cut and (length := n.graph.length(x.layout[d][0].extents)) is not None:
+            wide = plus(length, whole[d] + whole[rank + d])
+            n.graph.lengths.setdefault(layout[d][0].extents, wide)
         dims.append(x.layout[d] if kept else layout[d])
     filled = n.masked(x, 0, cut, fill)
     done: Layout = tuple(
