@@ -162,9 +162,9 @@ def compile_model(
     `shapes` fixes the inputs' dynamic dimensions, or gives ranges for them, which become `buckets`
     at most; `folder` has the model's external data.
     Tuning ends after `options.timeout` seconds, or early enough for the module to be built by `end`
-    (time.monotonic) where that is given; chains without a measured kernel by then have the model's
-    choice, or are left to TVM. Raises InputError where the model cannot be used or is larger than
-    the limits allow.
+    (time.monotonic) where that is given; where it is not, each bucket has so many seconds. Chains
+    without a measured kernel by then have the model's choice, or are left to TVM. Raises InputError
+    where the model cannot be used or is larger than the limits allow.
     """
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
@@ -179,6 +179,8 @@ def compile_model(
         parted = [_parted(one, device) for one in loaded]
         matches = [m for p in parted for m in p.matches]
         took, worked = time.monotonic() - begun, time.process_time() - spent
+        if end is None:  # each bucket has the time of a model
+            options = replace(options, timeout=options.timeout * len(loaded))
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
         run = _Run(device, cache, options, progress, worker, deadline)
         decisions = _decide_all(run, matches)

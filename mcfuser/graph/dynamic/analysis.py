@@ -169,14 +169,12 @@ class _Walk:
         """The run-time shape of an output, which is given its name."""
         graph, value = self.graph, self.operand(name)
         node = self.producers.get(name) or helper.make_node("Identity", [name], [name], name)
+        for d in range(len(value.layout)):
+            value = graph.compacted(value, d, node)
         if value.name != name:
             _renamed(graph.nodes, value.name, name)
         lengths: list[Length | int] = []
         for d, dim in enumerate(value.layout):
-            if len(dim) > 1 and is_dynamic(dim):
-                raise graph.refusal(
-                    node, f"dimension {d} of the model's output '{name}' holds several extents"
-                )
             if not is_dynamic(dim):
                 lengths.append(dim[0].upper if dim else 1)
                 continue

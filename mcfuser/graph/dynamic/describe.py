@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from mcfuser.graph.dynamic.buckets import LoadedBuckets
 from mcfuser.graph.dynamic.dispatch import PortExtent, RuntimePort
-from mcfuser.graph.dynamic.length import LengthSum, Quotient, Symbol
+from mcfuser.graph.dynamic.length import LengthProduct, LengthSum, Quotient, Symbol
 
 
 def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -53,6 +53,8 @@ def length_text(length: PortExtent) -> str:
             return str(length)
         case Symbol(name):
             return name
+        case LengthProduct(one, other):
+            return f"({length_text(one)}) * ({length_text(other)})"
         case Quotient(divided, divisor):
             return f"({length_text(divided)}) // {divisor}"
         case LengthSum(terms, constant):

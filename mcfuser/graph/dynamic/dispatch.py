@@ -11,7 +11,14 @@ import tvm
 from tvm import relax, te, tirx
 
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
-from mcfuser.graph.dynamic.length import Length, LengthSum, Quotient, Symbol, evaluate
+from mcfuser.graph.dynamic.length import (
+    Length,
+    LengthProduct,
+    LengthSum,
+    Quotient,
+    Symbol,
+    evaluate,
+)
 
 InputPlace = tuple[str, int]
 """A dimension of an input."""
@@ -253,6 +260,8 @@ class _Main:
                 for one, times in terms:
                     whole = whole + self._expression(one) * times
                 return whole
+            case LengthProduct(one, other):
+                return self._expression(one) * self._expression(other)
             case Quotient(divided, divisor):
                 return tirx.floordiv(self._expression(divided), divisor)
             case _:

@@ -30,7 +30,15 @@ class Quotient:
     divisor: int
 
 
-Length = Symbol | LengthSum | Quotient
+@dataclass(frozen=True, slots=True)
+class LengthProduct:
+    """A length times another one."""
+
+    one: Length
+    other: Length
+
+
+Length = Symbol | LengthSum | LengthProduct | Quotient
 
 
 def number(value: int) -> Length:
@@ -57,6 +65,8 @@ def evaluate(length: Length, at: Mapping[str, int]) -> int:
             return at[name]
         case LengthSum(terms, constant):
             return sum(evaluate(one, at) * times for one, times in terms) + constant
+        case LengthProduct(one, other):
+            return evaluate(one, at) * evaluate(other, at)
         case Quotient(divided, divisor):
             return evaluate(divided, at) // divisor
         case _:

@@ -140,6 +140,12 @@ class PaddedNode:
             return x
         return self.graph.masked(x, dynamic, fill, self.dtype(position), self.node)
 
+    def single(self, x: Operand, *dims: int) -> Operand:
+        """The operand with at most one run-time extent in each of these dimensions."""
+        for d in dims:
+            x = self.graph.compacted(x, d % len(x.layout), self.node)
+        return x
+
     # --- refusals ---------------------------------------------------------------------------------
 
     def refusal(self, why: str) -> ModelError:

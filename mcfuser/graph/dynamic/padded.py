@@ -28,6 +28,7 @@ from mcfuser.graph.dynamic.layout import (
 )
 from mcfuser.graph.dynamic.length import (
     Length,
+    LengthProduct,
     LengthSum,
     Quotient,
     Symbol,
@@ -168,6 +169,8 @@ class PaddedGraph:
         match length:
             case Symbol(name):
                 return self.inputs[name]
+            case LengthProduct(one, other):
+                return self.op("Mul", self.write_length(one), self.write_length(other))
             case Quotient(divided, divisor):
                 return self.op("Div", self.write_length(divided), self.ints(divisor))
             case LengthSum(terms, constant):
@@ -236,6 +239,30 @@ class PaddedGraph:
         sign: Sign = x.sign if fill == 0 and x.sign != "positive" else "any"
         return Operand(self.written[key], layout, finite, sign)
 
+    def compacted(self, x: Operand, axis: int, node: onnx.NodeProto) -> Operand:
+        """The value with one run-time extent in a dimension that holds several: the valid elements
+        come first."""
+        dim = x.layout[axis]
+        if len(dim) < 2 or not is_dynamic(dim):
+            return x
+        key = ("compacted", x.name, axis)
+        whole = extents(dim, len(self.points))
+        if key not in self.written:
+            lengths = [self.length(f.extents) for f in dim]
+            if (product := _product(lengths)) is not None:
+                self.lengths.setdefault(whole, product)
+            rest, source = self.const(np.arange(whole[0]), INT64), None
+            stride = 1
+            for f in reversed(dim):  # the positions among the valid elements, innermost first
+                length = self.length_name(f, node)
+                at = self.op("Mul", self.op("Mod", rest, length), self.ints(stride))
+                source = at if source is None else self.op("Add", source, at)
+                rest, stride = self.op("Div", rest, length), stride * f.upper
+            assert source is not None
+            self.written[key] = self.op("Gather", x.name, source, axis=axis)
+        layout = tuple((Factor(whole),) if d == axis else o for d, o in enumerate(x.layout))
+        return Operand(self.written[key], layout, x.finite, x.sign)
+
     # --- refusals -------------------------------------------------------------------------------
 
     def refusal(self, node: onnx.NodeProto, why: str) -> ModelError:
@@ -254,6 +281,20 @@ class PaddedGraph:
             raise self.refusal(
                 node, f"the run-time shape of its result '{name}' does not follow from its inputs'"
             )
+
+
+def _product(lengths: Sequence[Length | None]) -> Length | None:
+    """A product of lengths, numbers among them; None where one is not known."""
+    whole: Length | None = None
+    times = 1
+    for one in lengths:
+        if one is None:
+            return None
+        if isinstance(one, LengthSum) and not one.terms:
+            times *= one.constant
+        else:
+            whole = one if whole is None else LengthProduct(whole, one)
+    return LengthSum(((whole, times),)) if whole is not None else number(times)
 
 
 def _number(fill: float, dtype: int) -> ArrayLike:

@@ -366,6 +366,35 @@ def hidden_sum() -> onnx.ModelProto:
     return net.model(net.op("Div", total, net.op("Clip", count, net.const(1e-9))))
 
 
+def flattened() -> onnx.ModelProto:
+    """All rows of a batch, one after the other, whole and cut."""
+    net = Net()
+    x = net.input("x", "batch", "length", 4)
+    rows = net.op("Reshape", x, net.ints(-1, 4))
+    last = net.op("Slice", rows, net.ints(-1), net.ints(1 << 40), net.ints(0))
+    count = net.op("CumSum", rows, net.const(0, I64))
+    place = net.op("Cast", net.op("ArgMax", rows, axis=0), to=TensorProto.FLOAT)
+    return net.model(net.op("Reshape", x, net.ints(-1)), last, count, place)
+
+
+def recurrent() -> onnx.ModelProto:
+    """An LSTM of a batch that is known at run time."""
+    net = Net()
+    x = net.input("x", 5, "batch", 4)
+    weights = (net.weight(1, 16, 4), net.weight(1, 16, 4))
+    return net.model(net.op("LSTM", x, *weights, hidden_size=4))
+
+
+def opset_23_attention() -> onnx.ModelProto:
+    """ONNX's own attention operator, causal."""
+    net = Net(opset=23)
+    x = net.input("x", "batch", "length", 16)
+    three = [net.op("MatMul", x, net.weight(16, 16)) for _ in range(3)]
+    model = net.model(net.op("Attention", *three, q_num_heads=2, kv_num_heads=2, is_causal=1))
+    model.ir_version = 10
+    return model
+
+
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], InputShapes]] = {
     "encoder": (encoder, {"ids": (spans(1, 4), spans(2, 24))}),
     "masked encoder": (
@@ -383,6 +412,9 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], InputShapes]] = {
             "past_value": (spans(1, 3), 2, spans(1, 9), 4),
         },
     ),
+    "flattened": (flattened, {"x": (spans(1, 4), spans(1, 9), 4)}),
+    "recurrent": (recurrent, {"x": (5, spans(1, 4), 4)}),
+    "attention operator": (opset_23_attention, {"x": (spans(1, 3), spans(1, 9), 16)}),
     "hidden sum": (
         hidden_sum,
         {"x": (spans(1, 4), spans(1, 12), 8), "mask": (spans(1, 4), spans(1, 12))},

@@ -54,14 +54,6 @@ def test_a_division_of_a_run_time_extent_is_refused() -> None:
     assert "operator 'Split'" in words and "dimension 0 of 'x', which it divides" in words
 
 
-def test_a_merged_output_is_refused() -> None:
-    net = Net()
-    x = net.input("x", "a", "b")
-    flat = net.op("Reshape", x, net.ints(-1))
-    words = refusal(net, flat, shapes={"x": (spans(1, 4), spans(1, 9))})
-    assert "dimension 0 of the model's output" in words and "holds several extents" in words
-
-
 def test_a_result_whose_shape_depends_on_elements_is_refused() -> None:
     net = Net()
     x = net.input("x", "n", 8)

@@ -55,6 +55,7 @@ def elementwise(n: PaddedNode) -> list[Operand]:
     read = n.operands()
     if n.node.op_type in ("Div", "Mod") and n.dtype(1) not in FLOATS:
         read[1] = _divisor(n, read[1])  # an integer divided by 0 ends the process
+    read = _alike(n, read)
     names = iter(read)
     whole = n.write([next(names).name if name else "" for name in n.node.input])
     layout = broadcast(n, read[:1] if n.node.op_type in _OF_FIRST else read)
@@ -62,6 +63,20 @@ def elementwise(n: PaddedNode) -> list[Operand]:
         raise n.refusal("its second result is used")
     finite, sign = _range(n, read)
     return n.result(whole[0], _with_zeros(n, layout, read, finite), finite, sign)
+
+
+def _alike(n: PaddedNode, read: Sequence[Operand]) -> list[Operand]:
+    """The operands, where one holds several extents in a dimension in which another one holds their
+    product as one."""
+    made, rank = list(read), max(len(x.layout) for x in read)
+    for d in range(-rank, 0):
+        there = [i for i, x in enumerate(made) if len(x.layout) >= -d and x.layout[d]]
+        dims = [made[i].layout[d] for i in there]
+        points = len(n.graph.points)
+        if len({extents(dim, points) for dim in dims}) == 1 and len({len(d) for d in dims}) > 1:
+            for i in there:
+                made[i] = n.single(made[i], d)
+    return made
 
 
 def broadcast(n: PaddedNode, read: Sequence[Operand]) -> Layout:

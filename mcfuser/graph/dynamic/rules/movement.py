@@ -13,8 +13,11 @@ from mcfuser.graph.dynamic.layout import (
     Layout,
     Operand,
     PaddedDimension,
+    Sign,
+    dimension,
     is_dynamic,
     plain,
+    same,
 )
 from mcfuser.graph.dynamic.length import LengthSum, plus, quotient
 from mcfuser.graph.dynamic.node import Numbers, PaddedNode, only
@@ -38,8 +41,12 @@ def concat(n: PaddedNode) -> list[Operand]:
         zero = all(f.zero for x in read for f in x.layout[d])
         dims.append(tuple(f.with_zero(zero) for f in one))
     parts = [x.layout[axis] for x in read]
-    if any(is_dynamic(p) and len(p) > 1 for p in parts):
-        raise n.refusal(f"dimension {axis}, along which it joins, holds several extents")
+    finite, sign = all(x.finite for x in read), _common({x.sign for x in read})
+    if is_dynamic(parts[0]) and all(same(p, parts[0]) for p in parts):
+        dims[axis] = dimension(n.graph.factor(len(parts)), *plain(parts[0]))
+        return n.result(n.same(*read)[0], tuple(dims), finite, sign)
+    read = [n.single(x, axis) for x in read]
+    parts = [x.layout[axis] for x in read]
     name = n.write([x.name for x in read])[0]
     lengths = [n.graph.length(_factor(n, p).extents) for p in parts]
     known = tuple((length, 1) for length in lengths if length is not None)
@@ -49,9 +56,11 @@ def concat(n: PaddedNode) -> list[Operand]:
         name = _closed(n, name, axis, [_factor(n, p) for p in parts])
     elif is_dynamic(parts[-1]):
         dims[axis] = tuple(f.with_zero(parts[-1][0].zero) for f in dims[axis])
-    signs = {x.sign for x in read}
-    sign = signs.pop() if len(signs) == 1 else "any"
-    return n.result(name, tuple(dims), all(x.finite for x in read), sign)
+    return n.result(name, tuple(dims), finite, sign)
+
+
+def _common(signs: set[Sign]) -> Sign:
+    return signs.pop() if len(signs) == 1 else "any"
 
 
 def _closed(n: PaddedNode, name: str, axis: int, parts: Sequence[Factor]) -> str:
@@ -86,6 +95,7 @@ def slice_(n: PaddedNode) -> list[Operand]:
     axes = [int(a) % rank for a in (axes if axes is not None else range(len(starts[0])))]
     given = n.number(4, "steps")
     steps = [1] * len(axes) if given is None else [int(s) for s in given]
+    x = n.single(x, *axes)
     wanted = n.result_layout()
     dims, name, moved = list(x.layout), x.name, []
     for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
@@ -100,8 +110,7 @@ def slice_(n: PaddedNode) -> list[Operand]:
             dims[axis] = wanted[axis]
             continue
         factor = only(x.layout[axis])
-        if factor is None:
-            raise n.refusal(f"dimension {axis}, which it cuts, holds several extents")
+        assert factor is not None
         ranges = [
             slice(int(starts[p][i]), int(stops[p][i]), step).indices(factor.extents[p])
             for p in points
@@ -160,27 +169,34 @@ def _positions(n: PaddedNode, ranges: Sequence[tuple[int, int, int]], dim: Padde
 
 
 def split(n: PaddedNode) -> list[Operand]:
-    """Split of a fixed extent."""
+    """Split of a fixed extent, or of one into equal parts each of which has all of an inner
+    run-time extent: the steps of a sequence, whose rows are those of a batch."""
     x = n.operand(0)
     axis = int(n.attribute("axis", 0)) % len(x.layout)
-    n.static(x, [axis], "which it divides")
-    n.number(1, "parts")
-    names = n.same(x)
-    return [
-        Operand(
-            name,
-            tuple(n.result_layout(i)[d] if d == axis else dim for d, dim in enumerate(x.layout)),
-            x.finite,
-            x.sign,
+    dim, count = x.layout[axis], len(n.node.output)
+    sizes = n.numbers(1, "parts")
+    equal = sizes is None or all(len(set(s.tolist())) == 1 for s in sizes)
+    steps = equal and len(dim) > 1 and not dim[0].dynamic and dim[0].upper % count == 0
+    if not steps:
+        n.static(x, [axis], "which it divides")
+        n.number(1, "parts")
+    results = []
+    for i, name in enumerate(n.same(x)):
+        part = (
+            dimension(n.graph.factor(dim[0].upper // count), *dim[1:])
+            if steps
+            else n.result_layout(i)[axis]
         )
-        for i, name in enumerate(names)
-    ]
+        layout = tuple(part if d == axis else other for d, other in enumerate(x.layout))
+        results.append(Operand(name, layout, x.finite, x.sign))
+    return results
 
 
 def gather(n: PaddedNode) -> list[Operand]:
     """Gather. Negative indices count from the run-time end."""
     x, at = n.operand(0), n.operand(1)
     axis = int(n.attribute("axis", 0)) % len(x.layout)
+    x = n.single(x, axis)
     at = _from_start(n, x, at, axis)
     name = n.write([x.name, at.name])[0]
     before, after = x.layout[:axis], x.layout[axis + 1 :]
@@ -192,6 +208,7 @@ def gather_elements(n: PaddedNode) -> list[Operand]:
     """GatherElements."""
     x, at = n.operand(0), n.operand(1)
     axis = int(n.attribute("axis", 0)) % len(x.layout)
+    x = n.single(x, axis)
     at = _from_start(n, x, at, axis)
     return n.result(n.write([x.name, at.name])[0], tuple(map(plain, at.layout)), x.finite, x.sign)
 
@@ -202,8 +219,7 @@ def _from_start(n: PaddedNode, x: Operand, at: Operand, axis: int) -> Operand:
     if not is_dynamic(dim):
         return at
     factor = only(dim)
-    if factor is None:
-        raise n.refusal(f"dimension {axis}, which it reads from, holds several extents")
+    assert factor is not None
     g = n.graph
     if at.sign == "any":
         name = at.name
@@ -237,11 +253,10 @@ def pad(n: PaddedNode) -> list[Operand]:
         fill = float(np.asarray(number).reshape(())) if number is not None else 0.0
     if cut and (n.attribute("mode", "constant") != "constant" or min(whole) < 0):
         raise n.refusal(f"dimension {cut[0]} is cut, or padded by its own elements")
+    x = n.single(x, *cut)
     layout = n.result_layout()
     dims: list[PaddedDimension] = []
     for d in range(rank):
-        if d in cut and only(x.layout[d]) is None:
-            raise n.refusal(f"dimension {d}, which it pads, holds several extents")
         kept = not (whole[d] or whole[rank + d])
         if d in cut and (length := n.graph.length(x.layout[d][0].extents)) is not None:
             wide = plus(length, whole[d] + whole[rank + d])

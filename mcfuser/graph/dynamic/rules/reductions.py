@@ -101,6 +101,7 @@ def extremum_place(n: PaddedNode) -> list[Operand]:
     """ArgMax and ArgMin."""
     x = n.operand(0)
     axis = int(n.attribute("axis", 0)) % len(x.layout)
+    x = n.single(x, axis)
     fill = -math.inf if n.node.op_type == "ArgMax" else math.inf
     name = n.same(n.masked(x, 0, [axis], fill))[0]
     kept = bool(n.attribute("keepdims", 1))
@@ -114,6 +115,7 @@ def top(n: PaddedNode) -> list[Operand]:
     """TopK of a fixed number of elements."""
     x = n.operand(0)
     axis = int(n.attribute("axis", -1)) % len(x.layout)
+    x = n.single(x, axis)
     n.number(1, "elements that it keeps")
     fill = -math.inf if n.attribute("largest", 1) else math.inf
     names = n.same(n.masked(x, 0, [axis], fill))
@@ -127,10 +129,9 @@ def cumulative(n: PaddedNode) -> list[Operand]:
     x = n.operand(0)
     axis = n.number(1, "axis")
     d = int(np.asarray(axis).reshape(())) % len(x.layout)
+    x = n.single(x, d)
     if n.attribute("reverse", 0):
         x = n.masked(x, 0, [d], 0)
-    elif is_dynamic(x.layout[d]) and len(x.layout[d]) > 1:
-        raise n.refusal(f"dimension {d}, along which it adds, holds several extents")
     layout = tuple(plain(dim) if i == d else dim for i, dim in enumerate(x.layout))
     return n.result(n.same(x)[0], layout, x.finite)
 

@@ -92,11 +92,8 @@ def tile(n: PaddedNode) -> list[Operand]:
 
 def triangle(n: PaddedNode) -> list[Operand]:
     """Trilu, whose diagonal is where it is."""
-    x = n.operand(0)
+    x = n.single(n.operand(0), -1, -2)
     n.number(1, "diagonal")
-    for d in (-1, -2):
-        if len(x.layout[d]) > 1 and is_dynamic(x.layout[d]):
-            raise n.refusal(f"dimension {d} holds several extents")
     return n.result(n.same(x)[0], tuple(map(plain, x.layout)), x.finite)
 
 

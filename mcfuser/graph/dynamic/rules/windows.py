@@ -18,6 +18,7 @@ def convolution(n: PaddedNode) -> list[Operand]:
     n.static(x, [1], "its channels")
     n.static(read[1], range(len(read[1].layout)), "its weight")
     spatial = range(2, len(x.layout))
+    x = n.single(x, *spatial)
     filled = n.masked(x, 0, spatial, 0)
     layout = (plain(x.layout[0]), (), *_windows(n, x, _kernel(n, read[1])))
     name = n.same(filled, *read[1:])[0]
@@ -28,6 +29,7 @@ def convolution(n: PaddedNode) -> list[Operand]:
 def pooling(n: PaddedNode) -> list[Operand]:
     """MaxPool and AveragePool."""
     x = n.operand(0)
+    x = n.single(x, *range(2, len(x.layout)))
     n.static(x, [1], "its channels")
     spatial = [d for d in range(2, len(x.layout)) if is_dynamic(x.layout[d])]
     kernel = [int(k) for k in n.attribute("kernel_shape")]
