@@ -19,6 +19,7 @@ from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_bucket
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets
 from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.runtime.runner import arrays
+from tests.support.dynamic_models import MODELS
 from tests.support.dynamic_nets import Arrays, drawn, dynamic, run, spans
 from tests.support.nets import Net
 
@@ -141,3 +142,23 @@ def test_the_report_has_the_run_time_shapes(model: LoadedBuckets) -> None:
     assert report["buckets"][1] == {
         "low": {"batch": 1, "length": 5}, "high": {"batch": 3, "length": 5}, "chains": [0],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["convolutional", "decoder", "flattened", "recurrent"])
+def test_what_is_moved_at_run_time_arrives_in_the_module(name: str, tmp_path: Path) -> None:
+    """TVM computes run-time positions as onnxruntime does."""
+    write, shapes = MODELS[name]
+    prepared = dynamic(write(), shapes)
+    low, high = (
+        {e.name: end(e) for e in prepared.shapes.extents}
+        for end in (lambda e: e.low, lambda e: e.high)
+    )
+    bucket = load_bucket(prepared, Box(low, high))
+    whole = LoadedBuckets(prepared, ChosenBuckets((bucket.box,), 0.0, 0.0, 0.0), (bucket,))
+    path = tmp_path / "module.so"
+    path.write_bytes(build_library(joined(whole, [bucket.loaded.module]), device_named("cpu")))
+    machine = VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    for point in (low, high, {n: (low[n] + high[n]) // 2 for n in low}):
+        feeds = drawn(prepared, point)
+        expected = run(prepared.fixed(point), feeds)
+        assert max(map(difference, called(machine, feeds), expected)) <= 1e-5
