@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -56,6 +56,20 @@ def plus(length: Length, constant: int) -> Length:
 def quotient(length: Length, divisor: int) -> Length:
     """A length divided, rounded down."""
     return length if divisor == 1 else Quotient(length, divisor)
+
+
+def product(lengths: Sequence[Length | None]) -> Length | None:
+    """A product of lengths; None where one is not known."""
+    whole: Length | None = None
+    times = 1
+    for one in lengths:
+        if one is None:
+            return None
+        if isinstance(one, LengthSum) and not one.terms:
+            times *= one.constant
+        else:
+            whole = one if whole is None else LengthProduct(whole, one)
+    return LengthSum(((whole, times),)) if whole is not None else number(times)
 
 
 def evaluate(length: Length, at: Mapping[str, int]) -> int:

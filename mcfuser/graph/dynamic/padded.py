@@ -34,6 +34,7 @@ from mcfuser.graph.dynamic.length import (
     Symbol,
     evaluate,
     number,
+    product,
 )
 from mcfuser.graph.read import described, opset
 from mcfuser.graph.weights import OnnxArray
@@ -249,7 +250,7 @@ class PaddedGraph:
         whole = extents(dim, len(self.points))
         if key not in self.written:
             lengths = [self.length(f.extents) for f in dim]
-            if (product := _product(lengths)) is not None:
+            if (product := product(lengths)) is not None:
                 self.lengths.setdefault(whole, product)
             rest, source = self.const(np.arange(whole[0]), INT64), None
             stride = 1
@@ -281,20 +282,6 @@ class PaddedGraph:
             raise self.refusal(
                 node, f"the run-time shape of its result '{name}' does not follow from its inputs'"
             )
-
-
-def _product(lengths: Sequence[Length | None]) -> Length | None:
-    """A product of lengths, numbers among them; None where one is not known."""
-    whole: Length | None = None
-    times = 1
-    for one in lengths:
-        if one is None:
-            return None
-        if isinstance(one, LengthSum) and not one.terms:
-            times *= one.constant
-        else:
-            whole = one if whole is None else LengthProduct(whole, one)
-    return LengthSum(((whole, times),)) if whole is not None else number(times)
 
 
 def _number(fill: float, dtype: int) -> ArrayLike:

@@ -41,7 +41,7 @@ def reduction(n: PaddedNode) -> list[Operand]:
     filled = n.masked(x, 0, over, FILLS[kind])
     name = n.same(filled)[0]
     if over and kind == "ReduceMean":
-        name = _by_extent(n, name, x.layout, over)
+        name = mean_by_extent(n, name, x.layout, over)
     kept = bool(n.attribute("keepdims", 1))
     layout = tuple(
         () if d in axes else _after(n, dim)
@@ -63,7 +63,7 @@ def _after(n: PaddedNode, dim: PaddedDimension) -> PaddedDimension:
     return dim if n.node.op_type in ("ReduceSum", "ReduceMean") else plain(dim)
 
 
-def _by_extent(n: PaddedNode, mean: str, layout: Layout, over: Sequence[int]) -> str:
+def mean_by_extent(n: PaddedNode, mean: str, layout: Layout, over: Sequence[int]) -> str:
     """A mean over padded extents as one over the run-time extents."""
     g = n.graph
     factors = [f for d in over for f in layout[d] if f.dynamic]

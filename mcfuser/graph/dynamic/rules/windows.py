@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mcfuser.graph.dynamic.layout import Operand, PaddedDimension, is_dynamic, plain
 from mcfuser.graph.dynamic.length import plus, quotient
 from mcfuser.graph.dynamic.node import PaddedNode, only
-from mcfuser.graph.dynamic.rules.reductions import _by_extent
+from mcfuser.graph.dynamic.rules.reductions import mean_by_extent
 
 
 def convolution(n: PaddedNode) -> list[Operand]:
@@ -54,7 +54,7 @@ def global_pooling(n: PaddedNode) -> list[Operand]:
     average = n.node.op_type == "GlobalAveragePool"
     name = n.same(n.masked(x, 0, spatial, 0 if average else -math.inf))[0]
     if spatial and average:
-        name = _by_extent(n, name, x.layout, spatial)
+        name = mean_by_extent(n, name, x.layout, spatial)
     layout = (*x.layout[:2], *(() for _ in x.layout[2:]))
     return n.result(name, tuple(map(plain, layout)), x.finite)
 
