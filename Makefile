@@ -28,7 +28,7 @@ demo: venv
 
 test: venv lint
 	@echo "== tests"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 docs: venv
 	@echo "== printing anew what docs/architecture.md shows"

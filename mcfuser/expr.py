@@ -127,14 +127,21 @@ def walk(e: Expr) -> Iterator[Expr]:
     while left:
         node = left.pop()
         yield node
-        left.extend(reversed(children(node)))
+        if below := children(node):
+            left += below[::-1]
 
 
 def reads(e: Expr) -> tuple[Read, ...]:
     """The distinct reads of an expression, in the order of its text."""
     if isinstance(e, Read):
         return (e,)
-    found = [node for node in walk(e) if isinstance(node, Read)]
+    found, left = list[Read](), list[Expr]((e,))  # no generator: a search asks a million times
+    while left:
+        node = left.pop()
+        if isinstance(node, Read):
+            found.append(node)
+        elif below := children(node):
+            left += below[::-1]
     return tuple(dict.fromkeys(found)) if len(found) > 1 else tuple(found)
 
 

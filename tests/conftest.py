@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
 from tests.support.hasty import ROUNDS, RUNNER
-from tests.support.paths import PYTHONPATH
+from tests.support.paths import PYTHONPATH, TESTS
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")])
@@ -28,8 +29,27 @@ _TVM = importlib.util.find_spec("tvm") is not None
 PATIENT = 3600
 """Seconds that no test waits for, however busy the machine is."""
 
+gc.set_threshold(20_000, 20, 20)  # each collection walks over all tests and all that they import
+
 settings.register_profile("suite", deadline=None)  # a busy machine may be slow
 settings.load_profile("suite")
+
+
+LONGEST = (
+    "cli/test_command.py", "test_compile.py", "codegen/tensorir/test_function.py",
+    "hostile/test_hostile_live.py", "codegen/triton/test_golden.py", "service/test_compilation.py",
+    "db/test_store.py", "deploy/test_github.py", "service/test_serve.py",
+    "codegen/cuda/test_cubin.py", "codegen/cuda/test_module.py", "hostile/test_hostile_models.py",
+    "space/test_oracle.py", "codegen/test_hard_chains.py", "tune/test_tuner.py",
+)  # fmt: skip
+"""The files that take ten seconds or more, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first: processes that share the suite, file by file, then end at about
+    the same time. (pytest-xdist keeps this order with --no-loadscope-reorder.)"""
+    order = {TESTS / name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,35 +62,42 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-@pytest.fixture(autouse=True)
-def no_steady_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    """Changes what all tests share, once: to do so for each of some thousands takes seconds."""
+    with pytest.MonkeyPatch.context() as made:
+        yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_steady_timing(patch: pytest.MonkeyPatch) -> None:
     """Tests ask a compiled module, and a kernel, whether it is right; steady times would take
     seconds each."""
     if not _TVM:
         return
-    monkeypatch.setattr(CpuBackend, "runner", RUNNER)
+    patch.setattr(CpuBackend, "runner", RUNNER)
     for name, value in ROUNDS.items():
-        monkeypatch.setattr(f"mcfuser.graph.running.{name}", value)
-    monkeypatch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
+        patch.setattr(f"mcfuser.graph.running.{name}", value)
+    patch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def patience(patch: pytest.MonkeyPatch) -> None:
     """On a busy machine everything takes longer, and nothing has failed for that. Tests of a limit
     give their own."""
-    _default(monkeypatch, Worker.__init__, limit=float(PATIENT))
-    _default(monkeypatch, Compilers.__init__, longest=PATIENT)
-    _default(monkeypatch, TuneOptions.__init__, timeout=float(PATIENT))
-    monkeypatch.setattr("mcfuser.backends.cuda.builder.WAITING", float(PATIENT))
-    monkeypatch.setattr("mcfuser.backends.cuda.builder.COMPILING", float(PATIENT) * 64)
+    _default(patch, Worker.__init__, limit=float(PATIENT))
+    _default(patch, Compilers.__init__, longest=PATIENT)
+    _default(patch, TuneOptions.__init__, timeout=float(PATIENT))
+    patch.setattr("mcfuser.backends.cuda.builder.WAITING", float(PATIENT))
+    patch.setattr("mcfuser.backends.cuda.builder.COMPILING", float(PATIENT) * 64)
     if _TVM:
-        monkeypatch.setattr("mcfuser.graph.running._LIMIT", float(PATIENT))
+        patch.setattr("mcfuser.graph.running._LIMIT", float(PATIENT))
 
 
-def _default(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], **given: Any) -> None:
+def _default(patch: pytest.MonkeyPatch, function: Callable[..., Any], **given: Any) -> None:
     """Gives parameters of a function other defaults."""
     parameters = inspect.signature(function).parameters.values()
     with_default = [p for p in parameters if p.default is not p.empty]
     assert set(given) <= {p.name for p in with_default}
     values = tuple(given.get(p.name, p.default) for p in with_default)
-    monkeypatch.setattr(function, "__defaults__", values)
+    patch.setattr(function, "__defaults__", values)

@@ -120,7 +120,7 @@ def finish(draft: Draft, out: AxisStrides, dtype: str, name: str) -> Finished:
 
     `out` are the strides of the axes in the value that this result is, `dtype` its element type.
     """
-    draft, out = _merged(draft, out)
+    draft, out = _with_rows(*_merged(draft, out))
     letters = _letters(draft)
     dims = {t: _dims(draft, t) for t in draft.sources}
     dims |= {operator.out: operator.axes for operator in draft.operators}
@@ -258,6 +258,41 @@ def _fused(source: DraftInput, one: int, two: int, sizes: Mapping[int, int]) -> 
     order = tuple(a for a in source.order if a != two)
     layout = {a: layout[two] if a == one else s for a, s in layout.items() if a != two}
     return replace(source, layout=layout, order=order)
+
+
+# --- rows -----------------------------------------------------------------------------------
+
+
+def _with_rows(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
+    """The draft with an axis of extent 1 as the rows of its products, where one of them has none.
+
+    A product of a vector and a matrix is a matrix product with one row. Written so, it is lowered
+    as products are, with tiles of its matrix on their way while others are multiplied. A product
+    whose matrix the chain computes stays as it is.
+    """
+    products = list(_products(draft))
+    matrices = {o.factors[1] for o, *_ in products if o.factors is not None}
+    if all(left - right for _, left, right in products) or not matrices <= draft.sources.keys():
+        return draft, out
+    row = max(draft.sizes) + 1
+    batch = {a for o, left, right in products for a in left & right & set(o.axes)}
+
+    def placed(axes: tuple[int, ...]) -> tuple[int, ...]:
+        at = next((i for i, a in enumerate(axes) if a not in batch), len(axes))
+        return (*axes[:at], row, *axes[at:])
+
+    def strided(layout: AxisStrides) -> AxisStrides:
+        steps = [n * draft.sizes[a] for a, n in layout.items() if a not in batch]
+        return {**layout, row: max(steps, default=1)}
+
+    sources = {
+        t: replace(s, layout=strided(s.layout), order=placed(s.order))
+        if s.array is None and t not in matrices
+        else s
+        for t, s in draft.sources.items()
+    }
+    operators = [replace(o, axes=placed(o.axes)) for o in draft.operators]
+    return Draft({**draft.sizes, row: 1}, sources, operators), strided(out)
 
 
 # --- naming ---------------------------------------------------------------------------------

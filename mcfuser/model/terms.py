@@ -79,7 +79,7 @@ runs at the same time reads."""
 class Terms:
     """Events a block by term; blocks in all, and blocks that share a multiprocessor; `peak` is the
     longest block over the average one; `dram_seconds` is what the device's memory takes at least,
-    in seconds, where the tensors outgrow its cache."""
+    in seconds, for the constants, and for all tensors where they outgrow its cache."""
 
     size: int
     events: dict[str, Floats] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
     counts.blocks = blocks(made.plan, made.tiles).astype(np.float64)
     counts.resident = resident(made, device)
     together = np.minimum(counts.blocks, device.units * counts.resident)
-    dram_seconds = _dram_seconds(made, device)
+    dram_bytes, far = _dram_bytes(made, device)
     iterations = np.ones(counts.size)
     for s, outer in made.facts.points:
         times = repeats(made.sizes, inner(outer))
@@ -131,13 +131,13 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
         elif not isinstance(s, Init | SaveOld):  # these set registers alone
             assert_never(s)
     for loop, outer in serial(made.facts.body):
-        _loop(counts, made, loop, outer, dram_seconds > 0)
+        _loop(counts, made, loop, outer, far)
     counts.add("spill", np.maximum(0.0, made.registers - LIMIT) * iterations)
     if made.tma is not None:
         counts.add("maps", made.tma.astype(np.float64))
     counts.add("warps", made.warps.astype(np.float64))
     counts.peak = peak(made.facts.body, made.sizes)
-    counts.dram_seconds = np.full(counts.size, dram_seconds)
+    counts.dram_seconds = np.full(counts.size, dram_bytes / device.bandwidth)
     return counts
 
 
@@ -154,10 +154,14 @@ def resident(made: TritonCandidates, device: Device) -> Floats:
     return blocks_held
 
 
-def _dram_seconds(made: TritonCandidates, device: Device) -> float:
+def _dram_bytes(made: TritonCandidates, device: Device) -> tuple[float, bool]:
+    """What comes from the device's memory at least, in bytes, and whether it is most of what the
+    kernel moves: all tensors where they outgrow the cache, else the constants, for those were not
+    read since the model's last run."""
     chain = made.plan.program.chain
-    total = float(sum(tensor_bytes(chain, t) for t in (*chain.inputs, *chain.outputs)))
-    return total / device.bandwidth if total > device.cache else 0.0
+    moved = {t: float(tensor_bytes(chain, t)) for t in (*chain.inputs, *chain.outputs)}
+    total, far = sum(moved.values()), sum(n for t, n in moved.items() if chain.tensor(t).constant)
+    return (total, True) if total > device.cache else (far, far > total / 2)
 
 
 def _elements(
@@ -172,7 +176,7 @@ def _elements(
 
 
 def _loop(
-    counts: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], dram_seconds: bool
+    counts: Terms, made: TritonCandidates, loop: Loop, outer: tuple[Loop, ...], far: bool
 ) -> None:
     """A pipelined loop waits for a tile each iteration, but as many of them are in flight as there
     are stages to spare; with one to spare, the arrival of what threads copy is waited for as
@@ -193,7 +197,7 @@ def _loop(
         counts.add("exposed", asynchronous * entries * nbytes)
     counts.add("turn", some * iterations / np.maximum(made.stages - 1.0, 1.0))
     counts.add("fill", some * entries * made.stages)
-    if dram_seconds:
+    if far:
         counts.add("far_fill", some * entries)
         counts.add("far_load", alone * iterations)
 

@@ -69,6 +69,7 @@ class _Run:
     at: dict[str, int]  # the first position of every loop's iteration
     part: int = 0
     partial: dict[tuple[str, int], Array] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)  # by id: the schedule keeps its expressions
 
     def start(self, axis: str) -> int:
         return self.at.get(axis, 0)
@@ -236,7 +237,7 @@ def _over(run: _Run, e: Expr, space: Sequence[str]) -> Array:
         at = []
         for dim, index in zip(buffer.dims, r.indices, strict=True):
             low = 0 if dim.whole else _low(run, dim.index)
-            position: Any = np.full((1,) * len(space), index.offset - low)
+            position: Any = index.offset - low
             for axis, c in index.terms:
                 position = position + c * along(axis, run.positions(axis))
             at.append(position)
@@ -273,7 +274,7 @@ def _compute(run: _Run, s: Compute) -> None:
         target[where] += body.sum(axis=reduced)
     else:
         target[where] = np.maximum(target[where], body.max(axis=reduced))
-    steps = sum(isinstance(n, Call) for n in walk(s.body)) + (o.reduce != "none")
+    steps = _calls(run, s.body) + (o.reduce != "none")
     run.count.flops += steps * _real(run, o.related)
 
 
@@ -302,7 +303,7 @@ def _repair(run: _Run, s: Repair) -> None:
     """Applies h to the part of the target's buffer that the current iteration covers."""
     region = _region(run, s.buffer)
     run.buffers[s.buffer][region] = _repaired(run, s, {})
-    run.count.flops += _calls(s.h) * _held(run, s.buffer)
+    run.count.flops += _calls(run, s.h) * _held(run, s.buffer)
 
 
 def _repaired(run: _Run, s: Repair, given: Mapping[str, Array]) -> Array:
@@ -323,8 +324,12 @@ def _repaired(run: _Run, s: Repair, given: Mapping[str, Array]) -> Array:
     return np.asarray(_value(s.h, read, lambda a: run.positions(a)))
 
 
-def _calls(e: Expr) -> int:
-    return sum(isinstance(n, Call) for n in walk(e))
+def _calls(run: _Run, e: Expr) -> int:
+    """The functions that an expression applies; counted once in a run."""
+    known = run.calls.get(id(e))
+    if known is None:
+        known = run.calls[id(e)] = sum(isinstance(n, Call) for n in walk(e))
+    return known
 
 
 def _held(run: _Run, name: str) -> int:
@@ -354,7 +359,7 @@ def _combine(run: _Run, s: Combine) -> None:
         for r in s.repairs:
             old = _gather(run, r.new, part)
             value = _repaired(run, r, {s.buffer: value, r.old: old})
-            run.count.flops += _calls(r.h) * real
+            run.count.flops += _calls(run, r.h) * real
         if s.operator.reduce == "max":
             target[where] = np.maximum(target[where], value)
         else:

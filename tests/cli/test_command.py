@@ -14,7 +14,7 @@ from mcfuser.cli.run import told
 from mcfuser.graph.check import Checked
 from mcfuser.graph.load import input_ports
 from mcfuser.graph.running import Ran
-from tests.support.command import mcfuser
+from tests.support.command import mcfuser, mcfuser_anew
 from tests.support.paths import FIXTURES
 
 
@@ -55,7 +55,7 @@ def test_explain_tells_of_every_operator_of_a_model(tmp_path: Path) -> None:
 def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     model = str(FIXTURES / "attention_divide_after.onnx")
     out = tmp_path / "out"
-    ran = mcfuser(
+    ran = mcfuser_anew(
         "compile", model, "-o", str(out), "--trials", "2", "--timeout", "1h", data=tmp_path
     )
     assert ran.returncode == 0, ran.stderr
@@ -68,7 +68,7 @@ def test_compile_run_and_the_cache(tmp_path: Path) -> None:
     assert again.returncode == 0
     assert "not compared with onnxruntime: not asked for" in again.stdout
     assert "measure chain" not in again.stderr
-    checked = mcfuser("run", str(out), "--check", model, "--json", data=tmp_path)
+    checked = mcfuser_anew("run", str(out), "--check", model, "--json", data=tmp_path)
     assert json.loads(checked.stdout)["error"] <= 1e-5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from mcfuser.tune.tuner import key_of, tune
 from mcfuser_db import Job, Order, Storage
 from mcfuser_db.again import INTERRUPTIONS
 from mcfuser_db.models import KernelRow
-from tests.support.db_storages import STORAGES, claim_all, fresh, open_store
+from tests.support.db_storages import STORAGES, claim_all, fresh, open_store, processes
 from tests.support.kernels import tuned
 from tests.support.triton_cases import scheduled
 
@@ -273,10 +272,10 @@ def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
     with fresh(kind, tmp_path) as url:
         store = Storage(url)
         jobs = {str(submit(store, f"{number}").id) for number in range(50)}
-        spawn = multiprocessing.get_context("spawn")
-        start, out = spawn.Barrier(4), spawn.Queue()
+        context = processes()
+        start, out = context.Barrier(4), context.Queue()
         workers = [
-            spawn.Process(target=claim_all, args=(url, f"w{i}", start, out)) for i in range(4)
+            context.Process(target=claim_all, args=(url, f"w{i}", start, out)) for i in range(4)
         ]
         for worker in workers:
             worker.start()
@@ -293,9 +292,9 @@ def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_processes_may_open_a_new_database_at_once(kind: str, tmp_path: Path) -> None:
     with fresh(kind, tmp_path) as url:
-        spawn = multiprocessing.get_context("spawn")
-        start = spawn.Barrier(4)
-        workers = [spawn.Process(target=open_store, args=(url, start)) for _ in range(4)]
+        context = processes()
+        start = context.Barrier(4)
+        workers = [context.Process(target=open_store, args=(url, start)) for _ in range(4)]
         for worker in workers:
             worker.start()
         for worker in workers:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from mcfuser.chain import product
 from mcfuser.expr import text
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.lift import Lifted, lift
@@ -83,7 +84,25 @@ def norm_product(n: Net) -> str:
     return n.op("Relu", n.op("MatMul", normal, n.weight(8, 10)))
 
 
+def one_row(n: Net) -> str:
+    """A decoder's step: norm, two products side by side, and a third, all of a single row."""
+    row = n.op("LayerNormalization", x(n, 1, 1, 8), n.weight(8), n.weight(8), axis=-1)
+    gate = n.op("Sigmoid", n.op("MatMul", row, n.weight(8, 12)))
+    wide = n.op("Mul", gate, n.op("MatMul", row, n.weight(8, 12)))
+    return n.op("Add", "x", n.op("MatMul", wide, n.weight(12, 8)))
+
+
+def heads_of_one_row(n: Net) -> str:
+    """A query that looks at the keys of each of two heads, which are transposed in memory."""
+    keys = n.op("Transpose", x(n, 1, 6, 2, 4, name="keys"), perm=[0, 2, 3, 1])
+    scores = n.op("MatMul", x(n, 1, 2, 1, 4, name="query"), keys)
+    values = n.op("Transpose", x(n, 1, 6, 2, 4, name="values"), perm=[0, 2, 1, 3])
+    return n.op("MatMul", n.op("Softmax", scores, axis=-1), values)
+
+
 MODELS: dict[str, Build] = {
+    "a row, norms and products": one_row,
+    "a row, heads": heads_of_one_row,
     "softmax of the first dimension": lambda n: n.op("Softmax", n.op("Exp", x(n)), axis=0),
     "softmax of a middle dimension": lambda n: n.op("Softmax", x(n), axis=1),
     "logarithm of a softmax": lambda n: n.op("LogSoftmax", n.op("Mul", x(n), x(n, 8, name="y"))),
@@ -123,6 +142,16 @@ def check(build: Build, folder: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_lifted_means_the_same(name: str, tmp_path: Path) -> None:
     check(MODELS[name], tmp_path)
+
+
+@pytest.mark.parametrize(("build", "extents"), [(one_row, [1, 12, 8, 8]),
+                                                (heads_of_one_row, [2, 1, 6, 4, 4])])  # fmt: skip
+def test_a_product_of_a_vector_is_one_of_a_row(build: Build, extents: list[int]) -> None:
+    model, _, done, _ = lifted(build)
+    assert [a.extent for a in done.chain.axes] == extents
+    roles = [r for o in done.chain.operators if (r := product(o)) is not None]
+    assert len(roles) == sum(node.op_type == "MatMul" for node in model.graph.node)
+    assert all(r.rows == ("m",) and r.columns and r.depth for r in roles)
 
 
 def test_axes_of_values_that_meet_become_the_same() -> None:

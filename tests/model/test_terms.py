@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,18 @@ def test_memory_counts_only_where_the_tensors_outgrow_the_cache() -> None:
     assert terms(made(), H200).dram_seconds.tolist() == [0.0]
     large = gemm(64, 2048, 2048, 512, 512, "float16")
     assert terms(made(large), H200).dram_seconds[0] > 0
+
+
+def test_constants_come_from_memory_however_small_they_are() -> None:
+    chain = gemm(1, 64, 4096, 64, 64, "float16")
+    fixed = [replace(t, constant=t.name == "D") for t in chain.tensors]
+    weighed = replace(chain, tensors=tuple(fixed))
+    found, plain = (terms(made(c, m=64, n=64), H200) for c in (weighed, chain))
+    assert found.dram_seconds.tolist() == [4096 * 64 * 2 / H200.bandwidth]
+    assert plain.dram_seconds.tolist() == [0.0]
+    assert found.of("far_fill").tolist() == [0.0], "the keys are as many, and lie in the cache"
+    only = replace(chain, tensors=tuple(replace(t, constant=t.name in "BD") for t in chain.tensors))
+    assert terms(made(only, m=64, n=64), H200).of("far_fill")[0] > 0
 
 
 def test_blocks_queue_for_places_in_whole_rounds_unless_they_are_unequal() -> None:

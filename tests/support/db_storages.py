@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -40,6 +42,13 @@ def fresh(kind: str, folder: Path) -> Iterator[str]:
             with engine.connect() as connection:
                 connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
             engine.dispose()
+
+
+def processes() -> ForkServerContext:
+    """How other processes are started: forked from one that has loaded what they run."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def claim_all(url: str, name: str, start: Barrier, out: Queue[list[str]]) -> None:

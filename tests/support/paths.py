@@ -15,8 +15,9 @@ PACKAGES: Mapping[str, Path] = {
 """What is installed, by the name that it is imported by."""
 PYTHONPATH = os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in PACKAGES.values()))
 """Where a process that a test starts finds the packages of this checkout."""
-FIXTURES = ROOT / "tests" / "fixtures"
-GOLDEN = ROOT / "tests" / "golden"
-SUPPORT = ROOT / "tests" / "support"
+TESTS = ROOT / "tests"
+FIXTURES = TESTS / "fixtures"
+GOLDEN = TESTS / "golden"
+SUPPORT = TESTS / "support"
 CHAINS = ROOT / "examples" / "chains"
 LANDSCAPES = ROOT / "benchmarks" / "data" / "h200"

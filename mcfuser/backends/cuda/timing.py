@@ -19,8 +19,8 @@ from mcfuser.measure.rounds import RoundLimits, time_interleaved
 
 GRAPH = 4e-4
 """Seconds that one graph of launches should last: what a replay costs besides is 1 % of it."""
-MOST = 64
-"""Launches in a graph."""
+LAUNCHES = 64
+"""Runs of a program in a graph at most."""
 REPLAYS = 9
 FEWEST = 3
 ENOUGH = 0.01
@@ -36,16 +36,18 @@ REASONS = {4: "power cap", 8: "hardware slowdown", 32: "temperature", 64: "tempe
            128: "power brake"}  # fmt: skip
 
 
-def timed(
-    gpu: Gpu, programs: Sequence[Sequence[DriverLaunch]], bounds: RoundLimits
-) -> list[list[float]]:
+LaunchTurns = Sequence[Sequence[DriverLaunch]]
+"""A program as launches on several copies of its constants, which its runs take in turns."""
+
+
+def timed(gpu: Gpu, programs: Sequence[LaunchTurns], bounds: RoundLimits) -> list[list[float]]:
     """Seconds of each program, some replays of each, taken in turns until the choice is settled.
 
     A replay runs a captured graph of many launches, so that the host is not in the figure. One
     program alone is replayed less often where it takes milliseconds.
     """
-    once = [_once(gpu, launches) for launches in programs]
-    counts = [min(MOST, math.ceil(GRAPH / t)) for t in once]
+    once = [_once(gpu, turns) for turns in programs]
+    counts = [min(LAUNCHES, math.ceil(GRAPH / t)) for t in once]
     if len(programs) == 1:
         few = max(FEWEST, min(bounds.least, int(ENOUGH / (once[0] * counts[0]))))
         bounds = replace(bounds, least=few, most=few)
@@ -62,12 +64,12 @@ def _replay(gpu: Gpu, graph: Any, count: int) -> float:
     return _between(gpu, partial(graph.launch, gpu.stream)) / count
 
 
-def _once(gpu: Gpu, launches: Sequence[DriverLaunch]) -> float:
+def _once(gpu: Gpu, turns: LaunchTurns) -> float:
     """Seconds of a program, roughly: of a short one the median of three trials."""
 
     def some(count: int) -> None:
-        for _ in range(count):
-            for one in launches:
+        for i in range(count):
+            for one in turns[i % len(turns)]:
                 one.on(gpu.stream)
 
     first = min(_between(gpu, partial(some, 1)) for _ in range(2))  # clocks may have fallen
@@ -76,11 +78,11 @@ def _once(gpu: Gpu, launches: Sequence[DriverLaunch]) -> float:
     return statistics.median(_between(gpu, partial(some, 3)) for _ in range(3)) / 3
 
 
-def _captured(gpu: Gpu, launches: Sequence[DriverLaunch], count: int) -> Any:
+def _captured(gpu: Gpu, turns: LaunchTurns, count: int) -> Any:
     builder = gpu.stream.create_graph_builder()
     builder.begin_building()
-    for _ in range(count):
-        for one in launches:
+    for i in range(count):
+        for one in turns[i % len(turns)]:
             one.on(builder)
     graph = builder.end_building().complete()
     graph.upload(gpu.stream)

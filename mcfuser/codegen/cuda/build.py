@@ -43,12 +43,14 @@ def main() -> None:
 
     import tvm
 
+    from mcfuser.codegen.cuda.rest import pipeline
+
     if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is None:
         raise RuntimeError("TVM's CUDA runtime does not load here, so it would embed source")
     module = _module(folder, order)
     target = tvm.target.Target(_target(order), host="llvm")
     with target:
-        executable = tvm.compile(module, target=target)
+        executable = tvm.compile(module, target=target, relax_pipeline=pipeline(target))
     executable.export_library(str(folder / "module.so"))
 
 

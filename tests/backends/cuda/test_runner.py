@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -199,6 +200,49 @@ class TestOnTheGpuSide:
         for case in (cases[0], cases[0], cases[1], cases[0]):
             runner._placed(case)
         assert len(sent) == 3 * len(CHAIN.inputs)
+
+    def test_constants_lie_on_the_gpu_more_often_than_its_cache_holds(self, monkeypatch) -> None:
+        from mcfuser.backends.cuda import driver as gpus
+        from mcfuser.backends.cuda.runner import GpuRunner
+
+        monkeypatch.setattr(gpus, "upload", lambda gpu, array: object())
+        fixed = tuple(replace(t, constant=t.name == "D") for t in CHAIN.tensors)
+        size = CHAIN.size("n") * CHAIN.size("h") * 2
+        gpu = gpus.Gpu(Crowded("NVIDIA H200"), None, {})
+        runner = GpuRunner(gpu, cache=3 * size)
+        placed = runner._placed(Case(replace(CHAIN, tensors=fixed), 0, {}, 1e-2))
+        assert len({id(one["D"]) for one in placed}) == len(placed) == 7
+        for name in {*CHAIN.inputs} - {"D"}:
+            assert len({id(one[name]) for one in placed}) == 1, "written by the kernel before"
+        assert len(runner._placed(Case(CHAIN, 0, {}, 1e-2))) == 1
+
+    def test_the_runs_of_a_graph_read_the_copies_in_turns(self, monkeypatch) -> None:
+        from mcfuser.backends.cuda import timing
+
+        class Stream:
+            """A stream, and a graph that is built: it keeps what was launched on it."""
+
+            def __init__(self) -> None:
+                self.seen: list[str] = []
+                self.upload = self.begin_building = lambda *stream: None
+                self.create_graph_builder = self.end_building = self.complete = lambda: self
+
+        class Launch(str):
+            def on(self, stream: Stream) -> None:
+                stream.seen.append(str(self))
+
+        stream = Stream()
+        turns = [[Launch(f"{kernel}{copy}") for kernel in "pq"] for copy in range(3)]
+        timing._captured(SimpleNamespace(stream=stream), turns, 4)
+        assert stream.seen == ["p0", "q0", "p1", "q1", "p2", "q2", "p0", "q0"]
+
+    @pytest.mark.parametrize(
+        ("nbytes", "count"), [(0, 1), (1, 64), (10, 21), (100, 3), (200, 2), (10**9, 2)]
+    )
+    def test_copies_are_as_many_as_push_one_out_of_the_cache(self, nbytes, count) -> None:
+        from mcfuser.backends.cuda.runner import copies
+
+        assert copies(nbytes, 100) == count
 
 
 def test_a_gpu_that_there_was_no_time_for_is_not_given_up(monkeypatch) -> None:

@@ -1,0 +1,101 @@
+"""What no kernel computes, on a GPU: TVM's own schedules, but for elements that are moved, which
+threads take in vectors."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.relax.backend.cuda import pipeline as cuda
+from tvm.s_tir import dlight
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+
+VECTOR = 16
+"""Bytes that a thread moves at a time."""
+THREADS = 256
+"""Threads of a block."""
+LARGE = 1 << 14
+"""Elements below which every thread has one: there are too few to keep all multiprocessors busy."""
+
+_CHOICE = tvm.ir.Op.get("prim.if_then_else")
+
+
+def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
+    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` before its schedules."""
+    *legalize, schedules = cuda.legalize_passes(target)
+    return tvm.transform.Sequential([
+        *cuda.library_dispatch_passes(target), *legalize,
+        dlight.ApplyDefaultSchedule(dlight.ScheduleRule.from_callable("Vectors")(in_vectors)),
+        schedules,
+        *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
+    ])  # fmt: skip
+
+
+def in_vectors(
+    function: tirx.PrimFunc, target: tvm.target.Target, _: bool
+) -> s_tir.Schedule | None:
+    """A schedule in which threads move vectors; None where there is no reason for it.
+
+    The function computes nothing: it chooses where an element is read, and along its result's last
+    dimension all that it reads is contiguous, as in a concatenation or a slice.
+    """
+    schedule = s_tir.Schedule(function)
+    blocks = normalize_prim_func(schedule)
+    if blocks is None or len(blocks) != 1 or set(blocks[0].dom_kind()) != {"S"}:
+        return None
+    (block,) = blocks
+    body = schedule.get(block.block_rv)
+    extents, lanes = block.dom(), _lanes(body)
+    known = all(isinstance(extent, int) for extent in extents)
+    if not known or lanes < 2 or extents[-1] % lanes or math.prod(extents) < LARGE:
+        return None
+    if not (_moves(body.body.value) and _contiguous(body)):
+        return None
+    _bound(schedule, block, lanes)
+    return schedule
+
+
+def _lanes(body: s_tir.SBlock) -> int:
+    """Elements that a vector has of the widest type that is read or written; 0 where a type fills
+    no whole bytes."""
+    types = [tvm.DataType(str(region.source.dtype)) for region in (*body.reads, *body.writes)]
+    bits = [8 if str(t) == "bool" else t.bits for t in types]
+    return VECTOR * 8 // max(bits) if bits and min(bits) >= 8 else 0
+
+
+def _moves(e: tirx.Expr) -> bool:
+    """Whether a value is one that is read, or a choice between such."""
+    if isinstance(e, tvm.ir.Call) and e.op == _CHOICE:
+        return all(map(_moves, e.args[1:]))
+    return isinstance(e, tvm.ir.TensorLoad)
+
+
+def _contiguous(body: s_tir.SBlock) -> bool:
+    """Whether every element that is read lies beside the one for the next element of the result, or
+    is the same one."""
+    last = body.iter_vars[-1].var
+    for read in body.reads:
+        steps = [_step(one, last) for one in read.region]
+        if steps and not (set(steps[:-1]) <= {0} and steps[-1] in (0, 1)):
+            return False
+    return True
+
+
+def _step(read: tvm.ir.Range, last: tirx.Var) -> int | None:
+    """By how much the index of a read grows with `last`; None where that is no number, or several
+    elements are read."""
+    if not (isinstance(read.extent, tirx.IntImm) and int(read.extent) == 1):
+        return None
+    found = tvm.sym.detect_linear_equation(read.min, [last])
+    return int(found[0]) if found and isinstance(found[0], tirx.IntImm) else None
+
+
+def _bound(schedule: s_tir.Schedule, block: SBlockInfo, lanes: int) -> None:
+    *outer, inner = schedule.get_loops(block.block_rv)
+    many, few = schedule.split(inner, factors=[None, lanes])
+    fused = schedule.fuse(*outer, many) if outer else many
+    across, along = schedule.split(fused, factors=[None, THREADS])
+    schedule.bind(across, "blockIdx.x")
+    schedule.bind(along, "threadIdx.x")
+    schedule.vectorize(few)
