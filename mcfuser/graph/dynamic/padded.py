@@ -250,8 +250,8 @@ class PaddedGraph:
         whole = extents(dim, len(self.points))
         if key not in self.written:
             lengths = [self.length(f.extents) for f in dim]
-            if (product := product(lengths)) is not None:
-                self.lengths.setdefault(whole, product)
+            if (whole_length := product(lengths)) is not None:
+                self.lengths.setdefault(whole, whole_length)
             rest, source = self.const(np.arange(whole[0]), INT64), None
             stride = 1
             for f in reversed(dim):  # the positions among the valid elements, innermost first
