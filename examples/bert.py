@@ -2,6 +2,7 @@
 
     python examples/bert.py bert.onnx --layers 2 --hidden 256 --heads 4 --sequence 128
 
+With --dynamic, batch and sequence are known at run time, and --sequence is the longest.
 The graph is spelled the way exporters spell it: a product and a bias instead of a linear layer,
 attention by reshape and transpose, the exact GELU by Erf, the mask as (1 - mask) * -10000.
 """
@@ -21,7 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 @dataclass(frozen=True)
 class Encoder:
-    """The extents of an encoder; `inner` is the width of the feed-forward layer."""
+    """The extents of an encoder; `inner` is the width of the feed-forward layer. Where it is
+    `dynamic`, its inputs have any batch, and at most `sequence` tokens."""
 
     layers: int = 2
     hidden: int = 256
@@ -31,6 +33,12 @@ class Encoder:
     vocabulary: int = 1000
     batch: int = 1
     seed: int = 0
+    dynamic: bool = False
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Batch and sequence in the shape of a Reshape, where 0 keeps an extent."""
+        return (0, 0) if self.dynamic else (self.batch, self.sequence)
 
 
 @dataclass
@@ -76,7 +84,7 @@ def norm(g: Graph, x: str, name: str, hidden: int) -> str:
 
 def attention(g: Graph, x: str, mask: str, name: str, e: Encoder) -> str:
     depth = e.hidden // e.heads
-    split = g.shape(e.batch, e.sequence, e.heads, depth)
+    split = g.shape(*e.rows, e.heads, depth)
     queries, keys, values = (
         g.op("Reshape", linear(g, x, f"{name}.{part}", e.hidden, e.hidden), split)
         for part in ("query", "key", "value")
@@ -90,7 +98,7 @@ def attention(g: Graph, x: str, mask: str, name: str, e: Encoder) -> str:
     weights = g.op("Softmax", scaled, axis=-1)
     mixed = g.op("MatMul", weights, g.op("Transpose", values, perm=[0, 2, 1, 3]))
     joined = g.op("Transpose", mixed, perm=[0, 2, 1, 3])
-    return g.op("Reshape", joined, g.shape(e.batch, e.sequence, e.hidden))
+    return g.op("Reshape", joined, g.shape(*e.rows, e.hidden))
 
 
 def gelu(g: Graph, x: str) -> str:
@@ -112,6 +120,11 @@ def embedding(g: Graph, e: Encoder) -> str:
         "Gather", g.weight("words", e.vocabulary, e.hidden, scale=0.5), "input_ids", axis=0
     )
     places = g.weight("positions", e.sequence, e.hidden, scale=0.1)
+    if e.dynamic:
+        first, second = (g.array(f"axis_{i}", np.array([i], np.int64)) for i in (0, 1))
+        end = g.array("axis_2", np.array([2], np.int64))
+        length = g.op("Slice", g.op("Shape", "input_ids"), second, end)
+        places = g.op("Slice", places, first, length, first)
     return norm(g, g.op("Add", words, places), "embedding_norm", e.hidden)
 
 
@@ -129,7 +142,7 @@ def encoder(e: Encoder) -> onnx.ModelProto:
     for i in range(e.layers):
         x = layer(g, x, mask, f"layer{i}", e)
     g.nodes.append(helper.make_node("Identity", [x], ["last_hidden_state"], name="output"))
-    extents = [e.batch, e.sequence]
+    extents = ["batch", "sequence"] if e.dynamic else [e.batch, e.sequence]
     graph = helper.make_graph(
         g.nodes,
         "encoder",
@@ -164,6 +177,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("path", help="the file to write")
     for name, default, meaning in arguments():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
+    parser.add_argument(
+        "--dynamic", action="store_true", help="batch and sequence are known at run time"
+    )
     given = vars(parser.parse_args(words))
     path = given.pop("path")
     given["inner"] = given["inner"] or 4 * given["hidden"]

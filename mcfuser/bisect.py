@@ -31,6 +31,7 @@ from mcfuser.graph.check import (
 )
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.draw import Feeds, inputs
+from mcfuser.graph.dynamic.verify import verify_buckets
 from mcfuser.graph.intermediate import (
     Values,
     Zeroed,
@@ -144,6 +145,19 @@ def verify(
         f"the module disagrees with onnxruntime: its outputs differ by {error:.1e}, more than "
         f"{passes:.0e}{_beyond(decided, error)}{named}"
     )
+
+
+def verify_dynamic(
+    compiled: CompiledModel, library: Path, seed: int, end: float | None
+) -> dict[str, Any]:
+    """As `verify`, of a module of several buckets: each is compared at several shapes."""
+    assert compiled.buckets is not None
+    decided = compiled.decided
+    left = end - time.monotonic() if end is not None else math.inf
+    if decided.missing is not None or left < CHECKING:
+        return {"skipped": decided.missing or "no time was left"}
+    until = end if end is not None else math.inf
+    return verify_buckets(compiled.buckets, library, _mode(decided), seed, until, decided.narrow)
 
 
 def _beyond(decided: DecidedModel, error: float) -> str:

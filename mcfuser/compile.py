@@ -18,10 +18,13 @@ from tvm import relax
 
 from mcfuser.backend import Backend, Function, Names
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, unfused_cut
+from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
+from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
 from mcfuser.graph.assemble import Installed, Replacement, install
+from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_buckets
+from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.intermediate import returning
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
@@ -46,6 +49,8 @@ BUILT = 1.0
 """Seconds that building takes besides that on an idle machine. Tuning leaves the sum of both."""
 SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
 """What is said of a narrowed module that runs on the host."""
+STARTING = 1e-6
+"""Seconds that starting a kernel takes, for the choice of buckets."""
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains."""
 
@@ -77,11 +82,15 @@ class DecidedModel:
 @dataclass(frozen=True)
 class CompiledModel:
     """A compiled module (the bytes of a shared library, which may be mapped), the report of its
-    compilation, and what it was built from."""
+    compilation, and what it was built from.
+
+    A model with run-time extents has several `buckets`, the largest of which is `decided`.
+    """
 
     module: bytes | mmap
     report: dict[str, Any]
     decided: DecidedModel
+    buckets: LoadedBuckets | None = None
 
 
 @dataclass
@@ -149,22 +158,23 @@ def compile_model(
     device: Device,
     cache: Cache,
     options: TuneOptions,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: InputShapes,
     progress: Progress = lambda stage, done, total: None,
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
     narrow: str | None = None,
+    buckets: int = BUCKETS,
 ) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
-    `shapes` fixes the inputs' dynamic dimensions, and `folder` has the model's external data. The
-    products of a float32 model have operands of the type `narrow` (float16 or bfloat16) where that
-    is given.
+    `shapes` fixes the inputs' dynamic dimensions, or gives ranges for them, which become `buckets`
+    at most; `folder` has the model's external data. The products of a float32 model have operands
+    of the type `narrow` (float16 or bfloat16) where that is given.
     Tuning ends after `options.timeout` seconds, or early enough for the module to be built by `end`
-    (time.monotonic) where that is given; chains without a measured kernel by then have the model's
-    choice, or are left to TVM. Raises InputError where the model cannot be used or is larger than
-    the limits allow.
+    (time.monotonic) where that is given; where it is not, each bucket has so many seconds. Chains
+    without a measured kernel by then have the model's choice, or are left to TVM. Raises InputError
+    where the model cannot be used or is larger than the limits allow.
     """
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
@@ -175,26 +185,64 @@ def compile_model(
         worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
-        loaded = load(model, shapes, limits, folder, narrow)
-        parted = partition(loaded.module, device.throughput("float32"), device.bandwidth)
+        loaded, dynamic = _loaded(model, device, shapes, limits, folder, narrow, buckets)
+        parted = [_parted(one, device) for one in loaded]
+        matches = [m for p in parted for m in p.matches]
         took, worked = time.monotonic() - begun, time.process_time() - spent
+        if end is None:  # each bucket has the time of a model
+            options = replace(options, timeout=options.timeout * len(loaded))
         deadline = _tuned_by(begun + options.timeout, end, took, worked)
         run = _Run(device, cache, options, progress, worker, deadline)
-        decisions = _decide_all(run, parted.matches)
+        decisions = _decide_all(run, matches)
         missing = None if device.name == HOST else worker.refused(deadline)
-        decided = DecidedModel(device, backend, loaded, parted, decisions, missing)
-    cache.note(_uses(parted.matches, decisions))
+    decided = [
+        DecidedModel(device, backend, one, part, decisions, missing)
+        for one, part in zip(loaded, parted, strict=True)
+    ]
+    cache.note(_uses(matches, decisions))
     tuned = time.monotonic()
     progress("build", 0, 0)
-    module = build(decided)
+    module = build(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
-    report = _report(device, options, parted.matches, parted.products, decisions, seconds)
-    report["precision"] = _precision(loaded, backend)
+    report = _report(device, options, matches, _products(parted), decisions, seconds)
+    report["precision"] = _precision(loaded[-1], backend)
     report["external"] = list(folder.files) if folder is not None else []
-    report["inputs"] = [_port(p) for p in loaded.inputs]
-    report["outputs"] = [_port(p) for p in loaded.outputs]
+    if dynamic is None:
+        report["inputs"] = [_port(p) for p in loaded[0].inputs]
+        report["outputs"] = [_port(p) for p in loaded[0].outputs]
+    else:
+        keys = list(places(matches))
+        numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
+        report |= dynamic_report(dynamic, numbers)
     progress("done", 1, 1)
-    return CompiledModel(module, report, decided)
+    return CompiledModel(module, report, decided[-1], dynamic)
+
+
+def _loaded(
+    model: bytes,
+    device: Device,
+    shapes: InputShapes,
+    limits: ModelLimits,
+    folder: DataFolder | None,
+    narrow: str | None,
+    most: int,
+) -> tuple[list[Loaded], LoadedBuckets | None]:
+    """The model, or its buckets where its inputs have ranges of extents."""
+    if not ranged(shapes):
+        return [load(model, highest(shapes), limits, folder, narrow)], None
+
+    def predicted(loaded: Loaded) -> float:
+        chains = [m.chain for m in _parted(loaded, device).matches]
+        peak = device.throughput("float32")
+        computing = sum(map(flops, chains)) / peak
+        return max(least(chains, device), computing) + STARTING * len(chains)
+
+    dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow)
+    return [b.loaded for b in dynamic.buckets], dynamic
+
+
+def _parted(loaded: Loaded, device: Device) -> Partition:
+    return partition(loaded.module, device.throughput("float32"), device.bandwidth)
 
 
 def build(
@@ -213,6 +261,24 @@ def build(
         if decided.loaded.narrowing is not None:
             module = summed_in_float32(module)
         return decided.backend.library(module, binaries, decided.device)
+
+
+def build_buckets(dynamic: LoadedBuckets, decided: Sequence[DecidedModel]) -> bytes | mmap:
+    """The module of a model with run-time extents, each of whose buckets is decided.
+
+    Raises InputError where TVM cannot build it.
+    """
+    matches = [m for d in decided for m in d.parted.matches]
+    backend, device = decided[0].backend, decided[0].device
+    replacements, binaries = _replacements(matches, decided[0].decisions, backend)
+    with refused("TVM cannot build the module"):
+        modules = []
+        for bucket in decided:
+            own = {id(m) for m in bucket.parted.matches}
+            module = install(bucket.loaded.module, [r for r in replacements if id(r.match) in own])
+            narrowed = bucket.narrow is not None
+            modules.append(summed_in_float32(module) if narrowed else module)
+        return backend.library(joined(dynamic, modules), binaries, device)
 
 
 def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:
@@ -336,6 +402,16 @@ def _precision(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
     if loaded.narrowing is None:
         return None
     return {**asdict(loaded.narrowing), "note": SLOWER if backend.on_host else None}
+
+
+def _products(parted: Sequence[Partition]) -> list[ModelProduct]:
+    """The products of several modules, whose chains are counted through."""
+    made, before = [], 0
+    for part in parted:
+        for p in part.products:
+            made.append(p if p.chain is None else replace(p, chain=p.chain + before))
+        before += len(part.matches)
+    return made
 
 
 def _times(decisions: Mapping[str, Decision]) -> str:

@@ -62,6 +62,8 @@ def show(report: Mapping[str, Any], out: Console) -> None:
             f"{len(busy)} of {len(report['chains'])} chains were compared on a busy machine",
             highlight=False,
         )
+    _show_buckets(report, out)
+    _show_precision(report.get("precision"), out)
     _show_check(report, out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
@@ -75,18 +77,45 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     )
 
 
+def _show_buckets(report: Mapping[str, Any], out: Console) -> None:
+    """Prints the shapes that a model with ranges was compiled for."""
+    if "buckets" not in report:
+        return
+    names = [e["name"] for e in report["extents"]]
+    table = _table("bucket", *names, "chains")
+    for number, b in enumerate(report["buckets"], 1):
+        ends = [(b["low"][n], b["high"][n]) for n in names]
+        spans = (f"{low}..{high}" if low < high else str(high) for low, high in ends)
+        table.row(str(number), *spans, " ".join(str(c + 1) for c in b["chains"]))
+    out.print(table)
+    padding = report["padding"]
+    if padding["unpadded"] > 0:
+        many, one = (padding[k] / padding["unpadded"] for k in ("expected", "one_bucket"))
+        _plain(
+            f"padding is predicted to make an average run take {many:.2f} times as long; with one "
+            f"bucket {one:.2f} times",
+            out,
+        )
+
+
+def _show_precision(precision: Mapping[str, Any] | None, out: Console) -> None:
+    """Prints how a float32 model was narrowed."""
+    if precision is None:
+        return
+    words = "products of {dtype} operands: {narrow_products}, left in float32: "
+    words += "{float32_products}; other operators in float32: {float32_operators}"
+    _plain(words.format(**precision), out)
+    if precision["note"] is not None:
+        _plain(precision["note"], out)
+
+
 def _show_check(report: Mapping[str, Any], out: Console) -> None:
-    """Prints how a float32 model was narrowed, and what the comparison with onnxruntime found."""
-    check, precision = report.get("check", {}), report.get("precision")
-    if precision is not None:
-        words = "products of {dtype} operands: {narrow_products}, left in float32: "
-        words += "{float32_products}; other operators in float32: {float32_operators}"
-        _plain(words.format(**precision), out)
-        if precision["note"] is not None:
-            _plain(precision["note"], out)
+    """Prints what the comparison with onnxruntime found."""
+    check, narrowed = report.get("check", {}), report.get("precision") is not None
     if "error" in check:
-        _plain(f"agrees with onnxruntime on random inputs: error {check['error']:.1e}", out)
-        for name, error in check["outputs"].items() if precision is not None else ():
+        at = f" at {len(check['shapes'])} shapes" if "shapes" in check else ""
+        _plain(f"agrees with onnxruntime on random inputs{at}: error {check['error']:.1e}", out)
+        for name, error in check["outputs"].items() if narrowed else ():
             _plain(f"  {name}: error {error:.1e} against the float32 model", out)
     elif "skipped" in check:
         _plain(f"not compared with onnxruntime: {check['skipped']}", out)

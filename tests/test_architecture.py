@@ -18,7 +18,7 @@ from tests.support.dispatch import dispatches, unions
 from tests.support.paths import PACKAGES, ROOT
 
 SOURCES = sorted(p for folder in PACKAGES.values() for p in folder.rglob("*.py"))
-VALUES = {"errors", "expr", "chain", "device"}
+VALUES = {"errors", "expr", "chain", "device", "extents"}
 SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
 MEASURED = SPACE | {"backend", "measure", "process"}
@@ -33,7 +33,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "revision": (set(), set()),
     "process": ({"errors"}, set()),
-    "arguments": ({"errors"}, set()),
+    "extents": (set(), set()),
+    "arguments": ({"errors", "extents"}, set()),
     "expr": ({"errors"}, set()),
     "chain": ({"errors", "expr"}, set()),
     "device": (set(), set()),

@@ -6,27 +6,64 @@ import re
 from collections.abc import Sequence
 
 from mcfuser.errors import InputError
+from mcfuser.extents import ExtentRange, InputExtent
 
-_EXTENT = re.compile(r"0*[1-9][0-9]{0,8}")
+_NUMBER = r"0*[1-9][0-9]{0,8}"
+_EXTENT = re.compile(_NUMBER)
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
 
 
 def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The shapes of inputs by name, from words such as `input=1x128`, one for each input.
 
-    Raises InputError where a word is of another form or an input is named twice.
+    Raises InputError where a word is of another form or an input is named twice, and where an
+    extent is a range, which only compiling takes.
     """
-    by_name: dict[str, tuple[int, ...]] = {}
+    fixed: dict[str, tuple[int, ...]] = {}
+    for name, extents in ranged_shapes(words).items():
+        numbers = tuple(e for e in extents if isinstance(e, int))
+        if len(numbers) < len(extents):
+            given = next(e for e in extents if isinstance(e, ExtentRange))
+            raise InputError(
+                f"shape of input '{_short(name)}' has the range {given}, and one shape is needed "
+                f"here; give an extent, {given.high} for example"
+            )
+        fixed[name] = numbers
+    return fixed
+
+
+def ranged_shapes(words: Sequence[str]) -> dict[str, tuple[InputExtent, ...]]:
+    """The shapes of inputs by name, from words such as `input=1x16..512`, in which a range is an
+    extent that is known at run time. Raises InputError as `shapes` does, and for an empty range."""
+    by_name: dict[str, tuple[InputExtent, ...]] = {}
     for word in words:
         name, _, numbers = word.rpartition("=")
-        extents = numbers.split("x")
-        if not name or not all(_EXTENT.fullmatch(e) for e in extents):
+        extents = [_extent(e, name) for e in numbers.split("x")]
+        known = tuple(e for e in extents if e is not None)
+        if not name or len(known) < len(extents):
             raise InputError(
-                f"shape '{_short(word)}' is not of the form input=1x128, extents at least 1"
+                f"shape '{_short(word)}' is not of the form input=1x128 or input=1x16..512, "
+                "extents at least 1"
             )
         if name in by_name:
             raise InputError(f"shape of input '{_short(name)}' is given twice")
-        by_name[name] = tuple(int(e) for e in extents)
+        by_name[name] = known
     return by_name
+
+
+def _extent(words: str, name: str) -> InputExtent | None:
+    """A number or a range; None where the words are neither. A range of one is a number."""
+    if _EXTENT.fullmatch(words):
+        return int(words)
+    if (bounds := _RANGE.fullmatch(words)) is None:
+        return None
+    low, high = map(int, bounds.groups())
+    if low > high:
+        raise InputError(
+            f"shape of input '{_short(name)}' has the range {low}..{high}, which ends before it "
+            "begins; write the smaller extent first"
+        )
+    return ExtentRange(low, high) if low < high else low
 
 
 def _short(words: str) -> str:

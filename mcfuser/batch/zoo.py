@@ -143,7 +143,19 @@ def _plain(name: str) -> str:
 
 
 _Duration = Annotated[float, BeforeValidator(_duration), Field(le=7 * 86400.0)]
-_Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
+_RANGE = re.compile(r"[1-9][0-9]{0,8}\.\.[1-9][0-9]{0,8}")
+
+
+def _extent(value: object) -> int | str:
+    """A number, or a range such as `1..8`."""
+    if isinstance(value, str) and _RANGE.fullmatch(value):
+        return value
+    if type(value) is not int or not 1 <= value < 1 << 31:
+        raise ValueError("an extent of at least 1, or a range as '1..8', is expected")
+    return value
+
+
+_Extent = Annotated[int | str, BeforeValidator(_extent)]
 _Name = Annotated[str, AfterValidator(_plain)]
 _Shapes = dict[_Name, Annotated[list[_Extent], Field(min_length=1, max_length=64)]]
 

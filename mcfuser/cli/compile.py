@@ -11,17 +11,18 @@ import typer
 
 from mcfuser.arguments.files import check_readable
 from mcfuser.arguments.precision import check_precision
-from mcfuser.arguments.shapes import shapes as parse_shapes
+from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.deadline import process_start
 from mcfuser.cli.kept import make_data_folder
 from mcfuser.cli.options import (
+    BucketsOption,
     CacheOption,
     DeviceOption,
     PrecisionOption,
+    RangedShapeOption,
     RetuneOption,
     SeedOption,
-    ShapeOption,
     TimeoutOption,
     TrialsOption,
     tuning,
@@ -29,13 +30,15 @@ from mcfuser.cli.options import (
 from mcfuser.cli.results import check_writable, make_results, write_whole
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import LimitError
+from mcfuser.extents import BUCKETS, to_json
 
 
 def compile_(
     model: Annotated[Path, typer.Argument(help="an ONNX model")],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
     device: DeviceOption = HOST,
-    shape: ShapeOption = None,
+    shape: RangedShapeOption = None,
+    buckets: BucketsOption = BUCKETS,
     precision: PrecisionOption = None,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
@@ -49,7 +52,7 @@ def compile_(
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
-    shapes, precision = parse_shapes(shape or ()), check_precision(precision)
+    shapes, precision = ranged_shapes(shape or ()), check_precision(precision)
     if device != HOST:
         device_named(device)  # raises InputError for an unknown name before anything is started
     check_readable(model, f"model '{model}'")
@@ -67,14 +70,14 @@ def compile_(
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision,
+        precision, buckets,
     )  # fmt: skip
     try:
         with progress() as tell:
             artifact = compiled(request, process, tell)
     except Stopped as died:
         raise LimitError(f"the model was not compiled: {died}") from None
-    artifact.report["shapes"] = {name: list(extents) for name, extents in shapes.items()}
+    artifact.report["shapes"] = to_json(shapes)
     make_results(output)
     write_whole(output / "module.so", artifact.module)
     write_whole(output / "report.json", (json.dumps(artifact.report, indent=2) + "\n").encode())

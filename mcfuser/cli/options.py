@@ -11,6 +11,7 @@ from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import read_json
 from mcfuser.arguments.precision import PRECISIONS
 from mcfuser.devices.catalogue import EXAMPLE, HOST, names
+from mcfuser.extents import MOST
 
 if TYPE_CHECKING:
     from mcfuser.chain import Chain
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 DeviceOption = Annotated[str, typer.Option(help=f"one of {', '.join(names())}")]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="an input's shape, as input=1x128; repeatable")
+]
+RangedShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        help="an input's shape, as input=1x128, or with ranges, as input=1..8x16..512; repeatable",
+    ),
+]
+BucketsOption = Annotated[
+    int,
+    typer.Option(help="most shapes that a model with ranges is compiled for", min=1, max=MOST),
 ]
 SeedOption = Annotated[
     int, typer.Option(help="of the search and of random inputs", min=0, max=2**32 - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from mmap import mmap
 from pathlib import Path
@@ -19,6 +20,8 @@ _DTYPES = frozenset({
     "float16", "float32", "float64", "bfloat16", "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 })  # fmt: skip
+
+_RANGE = re.compile(r"[1-9][0-9]{0,8}\.\.[1-9][0-9]{0,8}")
 
 
 def check_writable(path: Path) -> None:
@@ -108,4 +111,7 @@ def _is_port(value: object) -> bool:
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n > 0 for n in value)
+    return isinstance(value, list) and all(
+        (type(n) is int and n > 0) or (isinstance(n, str) and bool(_RANGE.fullmatch(n)))
+        for n in value
+    )

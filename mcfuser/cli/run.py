@@ -17,6 +17,7 @@ from mcfuser.cli.options import InputsOption, JsonOption, SeedOption, ShapeOptio
 from mcfuser.cli.results import check_writable, read_ports, read_report, write_whole
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
+from mcfuser.extents import ExtentRange, from_json, highest, ranged
 
 if TYPE_CHECKING:
     from mcfuser.graph.check import Checked
@@ -77,16 +78,37 @@ def _compared(
     mode: RunMode,
 ) -> Checked:
     """The module beside onnxruntime, at the shapes for which it was compiled unless others are
-    given."""
+    given; where these are ranges, at those of the inputs' file, or at the highest extents."""
     from mcfuser.graph.check import check as compare
     from mcfuser.graph.external import DataFolder
     from mcfuser_service.settings import read_settings
 
-    compiled_for = {name: tuple(extents) for name, extents in report.get("shapes", {}).items()}
-    shapes = parse_shapes(shape or ()) or compiled_for
+    shapes = _shapes(report, inputs, shape)
     narrow = (report.get("precision") or {}).get("dtype")
     limits, data = read_settings().model_limits, DataFolder(model.parent)
     return compare(folder, read_model(model), shapes, seed, mode, limits, data, inputs, narrow)
+
+
+def _shapes(
+    report: dict[str, Any], inputs: Path | None, given: list[str] | None
+) -> dict[str, tuple[int, ...]]:
+    """The shapes to run at. Raises InputError where one is outside of the module's ranges."""
+    compiled_for = from_json(report.get("shapes", {}))
+    shapes = parse_shapes(given or ())
+    if not shapes and ranged(compiled_for) and inputs is not None:
+        from mcfuser.graph.npz import read_shapes
+
+        shapes = {n: s for n, s in read_shapes(inputs).items() if n in compiled_for}
+    for name, shape in shapes.items():
+        for position, (n, extent) in enumerate(
+            zip(shape, compiled_for.get(name, ()), strict=False)
+        ):
+            if isinstance(extent, ExtentRange) and not extent.low <= n <= extent.high:
+                raise InputError(
+                    f"dimension {position} of input '{name}' is {n}; the module takes "
+                    f"{extent.low} to {extent.high}"
+                )
+    return shapes or highest(compiled_for)
 
 
 def _alone(folder: Path, report: dict[str, Any], inputs: Path | None, mode: RunMode) -> Ran:

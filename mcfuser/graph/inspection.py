@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx
 
+from mcfuser.extents import InputShapes, highest, ranged
 from mcfuser.graph.bind import bind
+from mcfuser.graph.dynamic.axes import runtime_shapes
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
@@ -16,7 +16,7 @@ from mcfuser.graph.sizes import check_sizes
 
 def inspect(
     model: bytes,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: InputShapes,
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
 ) -> None:
@@ -28,7 +28,9 @@ def inspect(
     """
     parsed = parse(model, limits, folder)
     proto = normalized(parsed, _operators(parsed.proto), limits).proto
-    bind(proto, shapes, limits)
+    if ranged(shapes):
+        runtime_shapes(proto, shapes)
+    bind(proto, highest(shapes), limits)
     check_sizes(proto, limits)
 
 

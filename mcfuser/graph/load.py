@@ -80,7 +80,11 @@ def load(
     type `narrow` (one of graph.precision.NARROW) where that is given. Raises ModelError, naming the
     input, operator or node that cannot be used, or the limit that is exceeded.
     """
-    fixed = bound(model, shapes, limits, folder)
+    return imported(written_out(bound(model, shapes, limits, folder), limits), limits, narrow)
+
+
+def written_out(fixed: OnnxModel, limits: ModelLimits) -> OnnxModel:
+    """A bound model, which is changed, in operators that TVM imports. Raises ModelError."""
     changed = rewrite(fixed.proto, limits)
     written = expand(fixed.proto, _known(), limits)
     if written is not fixed.proto:
@@ -89,13 +93,19 @@ def load(
         check_sizes(written, limits)
     check_operators(written, _imported())
     name_nodes(written.graph)
-    constant = fold(fixed.with_proto(written))
+    return fixed.with_proto(written)
+
+
+def imported(written: OnnxModel, limits: ModelLimits, narrow: str | None = None) -> Loaded:
+    """The Relax module of a model in operators that TVM imports; `narrow` is `load`'s. Raises
+    ModelError."""
+    constant = fold(written)
     combined = combine_siblings(constant.with_proto(einsums(constant.proto)))
     folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
-    imported, names = _import(combined)
-    module = _simplify(imported)
+    module, names = _import(combined)
+    module = _simplify(module)
     inputs, outputs = input_ports(folded), _output_ports(folded, module)
     if narrow is None:
         return Loaded(module, inputs, outputs, names)
@@ -110,10 +120,15 @@ def bound(
     folder: DataFolder | None = None,
 ) -> OnnxModel:
     """The checked ONNX model with fixed input shapes; raises as `load` does."""
-    checked = read(model, _known(), limits, folder)
+    checked = checked_model(model, limits, folder)
     bind(checked.proto, shapes, limits)
     check_sizes(checked.proto, limits)
     return checked
+
+
+def checked_model(model: bytes, limits: ModelLimits, folder: DataFolder | None) -> OnnxModel:
+    """The checked ONNX model as it was given; raises as `load` does."""
+    return read(model, _known(), limits, folder)
 
 
 def input_ports(proto: onnx.ModelProto) -> tuple[ModelPort, ...]:

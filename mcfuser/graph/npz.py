@@ -75,7 +75,7 @@ def _array(
     with archive.open(member) as file:
         shape, dtype = _header(file)
     stored = _STORED.get(port.dtype, wanted)
-    if dtype != stored or shape != port.shape:
+    if dtype != stored or not _fits(shape, port.shape):
         raise InputError(
             f"array '{port.name}' of inputs '{path}' is {tensor_form(str(dtype), shape)}; "
             f"the input takes {tensor_form(port.dtype, port.shape)}"
@@ -83,6 +83,31 @@ def _array(
     with archive.open(member) as file:
         array: NDArray[np.generic] = npy.read_array(file, allow_pickle=False)
     return array.view(wanted)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array has the shape of an input, where -1 is any extent."""
+    return len(shape) == len(wanted) and all(
+        w in (-1, n) for n, w in zip(shape, wanted, strict=True)
+    )
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays of an .npz file, by name. Raises InputError as `read_arrays`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            shapes = {}
+            for member in archive.namelist():
+                with archive.open(member) as file:
+                    shapes[member.removesuffix(".npy")] = _header(file)[0]
+            return shapes
+    except OSError as error:
+        raise InputError(f"inputs '{path}' cannot be read: {error.strerror or error}") from None
+    except _BROKEN as error:
+        raise InputError(
+            f"inputs '{path}' cannot be read as an .npz file: {str(error) or 'it is damaged'}; "
+            "write it with numpy.savez, an array for each input"
+        ) from None
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -46,20 +46,35 @@ class Ran:
 @dataclass(frozen=True, slots=True)
 class RunningModule:
     """A process that has run a module once, and the outputs; it may take until `until`
-    (time.monotonic)."""
+    (time.monotonic), and works in `folder`."""
 
     process: Supervised
     until: float
     outputs: tuple[NDArray[np.generic], ...]
+    folder: Path
 
     def again(self) -> float:
         """Has the process run the module again; the seconds that this took, as it measured them."""
-        line: Death | bytes | None = self.process.write(b"again\n", self.until)
+        return self._asked("again")
+
+    def on(self, feeds: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
+        """Has the process run the module on other inputs; the outputs. Raises InputError where it
+        does not run on them, LimitError where that takes too long."""
+        given, results = self.folder / "more.npz", self.folder / "found.npz"
+        write_arrays(given, feeds)
+        self._asked(f"{given}\t{results}")
+        return read_unnamed(results)
+
+    def _asked(self, words: str) -> float:
+        line: Death | bytes | None = self.process.write(f"{words}\n".encode(), self.until)
         if line is None:
             line = self.process.line(self.until)
-        if isinstance(line, Death):
-            raise InputError("the module ran once and then ended; compile it again")
-        return float(line)
+        if not isinstance(line, Death):
+            return float(line)
+        if line.why == "time":
+            raise LimitError("running the module again took too long")
+        last = f": {line.last}" if line.last else "; compile it again"
+        raise InputError(f"the module ran once and then ended{last}")
 
 
 def ran(
@@ -121,7 +136,7 @@ def running(
                     raise LimitError(f"running the module '{library}' took more than {limit:g} s")
                 last = death.last or "it ended without a word"
                 raise InputError(f"the module '{library}' does not run: {last}")
-            yield RunningModule(child, until, read_unnamed(results))
+            yield RunningModule(child, until, read_unnamed(results), Path(name))
         finally:
             child.end()
 

@@ -5,7 +5,8 @@
 `inputs.npz` has the inputs in the order of the model. A module for a CPU runs on `threads` cores;
 one for a GPU runs kernel by kernel (`cuda`), or is captured into a CUDA graph, which is replayed
 (`graph`). After the first run, each line on standard input asks for another run, whose seconds are
-printed.
+printed: `again` on the same inputs, or `inputs.npz`, a tab and `outputs.npz` on others, which may
+have other shapes where the module takes them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from numpy.typing import NDArray
 from tvm.runtime.vm import VirtualMachine
 
 Run = Callable[[], object]
+Place = Callable[[Sequence[NDArray[np.generic]]], Run]
+"""Makes the function that runs a module once on some inputs."""
 
 KERNELS, GRAPH = "cuda", "graph"
 """How a module for a GPU runs: kernel by kernel, or captured."""
@@ -36,7 +39,12 @@ RELAXED = 2
 
 
 def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> Run:
-    """A function that runs the module once on these inputs, on `threads` cores (0: TVM's default).
+    """A function that runs the module once on these inputs, as `on_host` says."""
+    return on_host(module, threads)(inputs)
+
+
+def on_host(module: Path, threads: int) -> Place:
+    """A module on the CPU, on `threads` cores (0: TVM's default).
 
     By default TVM uses half of the cores; in mode -3 its threads share the listed ones.
     """
@@ -44,31 +52,38 @@ def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> 
         cores = sorted(os.sched_getaffinity(0))[:threads]
         names = [str(core) for core in cores]
         tvm.get_global_func("runtime.config_threadpool")(-3, len(names), names)
-    machine = VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
-    tensors = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
-    main = machine["main"]
-    return lambda: main(*tensors)
+    main = VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())["main"]
+
+    def place(inputs: Sequence[NDArray[np.generic]]) -> Run:
+        tensors = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
+        return lambda: main(*tensors)
+
+    return place
 
 
-def ready_on_gpu(module: Path, inputs: Sequence[NDArray[np.generic]], graph: bool) -> Run:
-    """A function that runs the module once on the first GPU, as a CUDA graph if `graph`.
+def on_gpu(module: Path, graph: bool) -> Place:
+    """A module on the first GPU, whose runs are a CUDA graph if `graph`.
 
     The inputs are in the GPU's memory, and a run ends when the GPU is done. Ends the process with a
     message where there is no GPU.
     """
     device = gpu()
     machine = VirtualMachine(tvm.runtime.load_module(str(module)), device)
-    tensors = [tvm.runtime.tensor(np.asarray(value, order="C"), device) for value in inputs]
-    if graph:
-        return Captured(machine, device, tensors).replay
-    main = machine["main"]
 
-    def run() -> object:
-        result = main(*tensors)
-        device.sync()
-        return result
+    def place(inputs: Sequence[NDArray[np.generic]]) -> Run:
+        tensors = [tvm.runtime.tensor(np.asarray(value, order="C"), device) for value in inputs]
+        if graph:
+            return Captured(machine, device, tensors).replay
+        main = machine["main"]
 
-    return run
+        def run() -> object:
+            result = main(*tensors)
+            device.sync()
+            return result
+
+        return run
+
+    return place
 
 
 class Captured:
@@ -207,21 +222,30 @@ def _typed(array: NDArray[np.generic]) -> NDArray[np.generic]:
     return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
 
 
+def stored(path: str) -> list[NDArray[np.generic]]:
+    """The arrays of a file, in order."""
+    with np.load(path) as arrays_of_file:
+        return [_typed(arrays_of_file[name]) for name in arrays_of_file.files]
+
+
 def main() -> None:
     module, source, target, *rest = sys.argv[1:]
     how = rest[0] if rest else "0"
-    with np.load(source) as stored:
-        inputs = [_typed(stored[name]) for name in stored.files]
-    if how in (KERNELS, GRAPH):
-        run = ready_on_gpu(Path(module), inputs, how == GRAPH)
-    else:
-        run = ready(Path(module), inputs, int(how))
+    gpu_alone = how in (KERNELS, GRAPH)
+    place = on_gpu(Path(module), how == GRAPH) if gpu_alone else on_host(Path(module), int(how))
+    run = place(stored(source))
     np.savez(target, *arrays(run()))
     print("ready", flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        source, _, target = line.rstrip("\n").partition("\t")
+        if target:
+            run = place(stored(source))
         start = time.perf_counter()
-        run()
-        print(time.perf_counter() - start, flush=True)
+        result = run()
+        seconds = time.perf_counter() - start
+        if target:
+            np.savez(target, *arrays(result))
+        print(seconds, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcfuser.errors import LimitError
+from mcfuser.extents import BUCKETS, InputShapes, to_json
 from mcfuser.process.confined import Confined, Limits, Stopped
 from mcfuser.tune.tuned import Progress
 
@@ -35,13 +36,13 @@ class CompileRequest:
     `timeout` is the time of the whole compilation, in seconds from `begun` (time.monotonic); if it
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
-    mcfuser.arguments.precision, or None.
+    mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
     """
 
     model: Path
     device: str
     options: Mapping[str, Any]
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: InputShapes
     store: str | None
     timeout: float | None = None
     begun: float = 0.0
@@ -49,6 +50,7 @@ class CompileRequest:
     folder: Path | None = None
     check: bool = True
     precision: str | None = None
+    buckets: int = BUCKETS
 
     @property
     def end(self) -> float:
@@ -99,7 +101,8 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "module": str(module),
             "device": request.device,
             "options": dict(request.options),
-            "shapes": dict(request.shapes),
+            "shapes": to_json(request.shapes),
+            "buckets": request.buckets,
             "store": request.store,
             "limits": dict(request.limits),
             "check": request.check,

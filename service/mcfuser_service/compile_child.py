@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mcfuser.arguments.precision import narrow_type
-from mcfuser.bisect import built_by, verify
+from mcfuser.bisect import built_by, verify, verify_dynamic
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
+from mcfuser.extents import from_json, highest
 from mcfuser.graph.delivery import delivered
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import bound
@@ -28,7 +29,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     `folder` is the path of the folder with external data; where it is None, `model` may be an
     archive.
 
-    `request` has the `device` by name, `shapes` (extents by input), `options` (the fields of
+    `request` has the `device` by name, `shapes` (extents by input, as mcfuser.extents writes them),
+    `buckets` (the most that ranges of extents become), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
     module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
     `check` (whether the module is compared with onnxruntime) and `precision` (a name of
@@ -50,7 +52,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             device, kept = store.probed(device), store
         folder = Path(request["folder"]) if request["folder"] is not None else None
         limits = ModelLimits(**request["limits"])
-        shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
+        shapes = from_json(request["shapes"])
         model, data = stack.enter_context(delivered(Path(request["model"]), folder, limits))
         artifact = compile_model(
             model,
@@ -63,12 +65,17 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             limits,
             data,
             narrow_type(request["precision"]),
+            request["buckets"],
         )
         library = Path(request["module"])
         library.write_bytes(artifact.module)
         checked: dict[str, Any] = {"skipped": "not asked for"}
         if request["check"]:
             progress("check", 0, 0)
-            fixed = bound(model, shapes, limits, data)
-            checked = verify(artifact, library, fixed, request["options"].get("seed", 0), end)
+            seed = request["options"].get("seed", 0)
+            if artifact.buckets is None:
+                fixed = bound(model, highest(shapes), limits, data)
+                checked = verify(artifact, library, fixed, seed, end)
+            else:
+                checked = verify_dynamic(artifact, library, seed, end)
     return {"report": {**artifact.report, "check": checked}}

@@ -39,6 +39,7 @@ class Compiler:
             begun,
             asdict(self._settings.model_limits),
             precision=options.precision,
+            buckets=options.buckets,
         )
         try:
             return compiled(request, ready, progress)

@@ -7,7 +7,7 @@ processor time and time, without network, and in an empty folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ import anyio
 import anyio.to_thread
 
 from mcfuser.errors import ModelError
+from mcfuser.extents import InputShapes, to_json
 from mcfuser.process.confined import Limits, Stopped, run
 from mcfuser_service.problems import ProblemError, problem
 from mcfuser_service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
-Inspect = Callable[[Path, Mapping[str, tuple[int, ...]]], Awaitable[None]]
+Inspect = Callable[[Path, InputShapes], Awaitable[None]]
 """Raises ModelError where a file is no model that can be compiled with these input shapes."""
 
 _COPIES = 6  # of a model's bytes in memory at the same time while it is parsed
@@ -46,7 +47,7 @@ class Inspector:
         self._turns = anyio.Semaphore(settings.inspections)
         self._threads = anyio.CapacityLimiter(settings.inspections)
 
-    async def __call__(self, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    async def __call__(self, model: Path, shapes: InputShapes) -> None:
         """Raises ModelError where the model is wrong or exceeds a limit, ProblemError where too
         many others wait."""
         await self._turn()
@@ -64,7 +65,7 @@ class Inspector:
         crowd = problem("busy", "other models are being looked at; post this one again in a while")
         raise ProblemError(crowd, {"Retry-After": "5"})
 
-    def _inspect(self, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def _inspect(self, model: Path, shapes: InputShapes) -> None:
         settings = self._settings
         size = model.stat().st_size
         memory = settings.inspect_memory + _COPIES * min(size, settings.max_model_bytes)
@@ -72,7 +73,7 @@ class Inspector:
         limits = Limits(memory, seconds, seconds, _FILES, network=False)
         request = {
             "model": str(model.absolute()),
-            "shapes": dict(shapes),
+            "shapes": to_json(shapes),
             "limits": asdict(settings.model_limits),
         }
         try:

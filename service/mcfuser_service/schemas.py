@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -11,8 +10,9 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
-from mcfuser.arguments.shapes import shapes as parse_shapes
+from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.devices.catalogue import HOST, device_named
+from mcfuser.extents import BUCKETS, MOST, InputShapes
 from mcfuser.tune import tuned
 from mcfuser_db import Job
 
@@ -25,7 +25,7 @@ def _device(name: str) -> str:
 
 
 def _shapes(words: list[str]) -> list[str]:
-    parse_shapes(words)
+    ranged_shapes(words)
     return sorted(words)
 
 
@@ -43,7 +43,15 @@ class JobOptions(BaseModel):
 
     device: Annotated[str, Field(max_length=100), AfterValidator(_device)] = HOST
     shape: Annotated[list[str], AfterValidator(_shapes)] = Field(
-        default=[], description="input=1x128, once for each input with a dynamic dimension"
+        default=[],
+        description="input=1x128, once for each input with a dynamic dimension; input=1x16..512 "
+        "with a range, for a module that takes every extent in it",
+    )
+    buckets: int = Field(
+        default=BUCKETS,
+        ge=1,
+        le=MOST,
+        description="the most shapes that a model with ranges is compiled for",
     )
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     trials: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -63,8 +71,8 @@ class JobOptions(BaseModel):
     )
 
     @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return parse_shapes(self.shape)
+    def shapes(self) -> InputShapes:
+        return ranged_shapes(self.shape)
 
     @property
     def tuning(self) -> tuned.TuneOptions:

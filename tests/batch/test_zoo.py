@@ -119,6 +119,7 @@ BAD = {
     "a shape of nothing": (model("shapes = { x = [] }"), "'shapes.0.x' is []"),
     "an extent of zero": (model("shapes = { x = [0] }"), "'shapes.0.x.0' is 0"),
     "a huge extent": (model("shapes = { x = [9999999999] }"), "'shapes.0.x.0' is 9999999999"),
+    "half a range": (model('shapes = { x = ["1.."] }'), "a range as '1..8', is expected"),
     "an extent in words": (model('shapes = { x = ["a"] }'), "'shapes.0.x.0' is 'a'"),
     "a nameless input": (model('shapes = { "" = [1] }'), "printable characters"),
     "other options": (model("") + model("seed = 1"), "'a.onnx cpu' stands in an earlier table"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 
 from mcfuser.errors import LimitError, ModelError
+from mcfuser.extents import ExtentRange
 from mcfuser_db import Storage
 from mcfuser_service.claim import Interrupted
 from mcfuser_service.compilation import CompileRequest, CompileResult, Progress, compiled, start
@@ -16,6 +18,7 @@ from mcfuser_service.documents import Report
 from mcfuser_service.schemas import JobOptions
 from mcfuser_service.settings import ServiceSettings
 from tests.support.archives import tarred
+from tests.support.dynamic_nets import encoder
 from tests.support.paths import FIXTURES
 
 MODEL = FIXTURES / "attention_where.onnx"
@@ -33,6 +36,17 @@ def test_a_model_is_compiled_and_its_stages_are_told() -> None:
     assert artifact.module[:4] == b"\x7fELF"
     assert artifact.report["chains"]
     assert {"import", "build", "done"} <= set(told)
+
+
+def test_ranges_of_extents_become_buckets_that_are_compared(tmp_path: Path) -> None:
+    onnx.save(encoder(), tmp_path / "model.onnx")
+    shapes = {"ids": (ExtentRange(1, 2), ExtentRange(2, 24))}
+    request = CompileRequest(tmp_path / "model.onnx", "cpu", {"trials": 1}, shapes, None, buckets=2)
+    report = compiled(request, start(MEMORY), lambda *_: None).report
+    assert 1 <= len(report["buckets"]) <= 2
+    assert len(report["check"]["shapes"]) == 3 * len(report["buckets"])
+    assert report["check"]["error"] <= 1e-5
+    assert report["inputs"][0]["shape"] == [-1, -1]
 
 
 def test_an_archive_is_compiled_as_the_folder_that_it_holds(tmp_path: Path) -> None:

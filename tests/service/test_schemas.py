@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from mcfuser.arguments.shapes import shapes as parse_shapes
+from mcfuser.extents import ExtentRange
 from mcfuser_service.schemas import JobOptions
 from mcfuser_service.work import work_key
 
@@ -21,6 +22,15 @@ def test_shapes_are_read() -> None:
 def test_a_malformed_shape_is_named(word: str) -> None:
     with pytest.raises(ValueError, match="not of the form input=1x128"):
         parse_shapes([word])
+
+
+def test_a_job_takes_ranges_of_extents() -> None:
+    options = JobOptions(shape=["x=1..4x16"], buckets=2)
+    assert options.shapes == {"x": (ExtentRange(1, 4), 16)}
+    assert work_key("a" * 64, options) != work_key("a" * 64, JobOptions(shape=["x=1..4x16"]))
+    for count in (0, 33):
+        with pytest.raises(ValidationError, match="buckets"):
+            JobOptions(buckets=count)
 
 
 def test_an_input_has_one_shape() -> None:

@@ -37,6 +37,14 @@ THROUGH: dict[str, str] = {
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_convolution.py": "graph/sliding graph/window",
     "graph/test_role.py": "graph/known",
+    # rules and facts are run beside the model: a bucket gives its results or is refused
+    "graph/dynamic/test_analysis.py": """
+        graph/dynamic/bucket graph/dynamic/facts graph/dynamic/layout graph/dynamic/length
+        graph/dynamic/node graph/dynamic/padded graph/dynamic/rules/elementwise
+        graph/dynamic/rules/movement graph/dynamic/rules/products
+        graph/dynamic/rules/reductions graph/dynamic/rules/views graph/dynamic/rules/windows""",
+    "graph/dynamic/test_refusals.py": "graph/dynamic/rules/table",
+    "graph/dynamic/test_buckets.py": "graph/dynamic/describe graph/dynamic/verify",
     "graph/test_check.py": "graph/running measure/tolerance",
     "test_bisect.py": "graph/intermediate",
     "graph/test_archive.py": "graph/delivery",
@@ -75,7 +83,6 @@ THROUGH: dict[str, str] = {
     "service/test_compilation.py": "service/compile_child service/compiler service/claim",
     "service/test_inspect.py": "service/inspect_child service/problems",
     # commands and the service, asked as a user asks them
-    "cli/test_terminal.py": "  arguments/shapes",
     "batch/test_batch.py": """
         batch/outcome batch/results batch/run batch/state
         batch/summary""",

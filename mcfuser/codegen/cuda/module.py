@@ -7,11 +7,12 @@ which brings the runtime along and stands in for the driver where the machine ha
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -213,36 +214,81 @@ def _write(
 
 
 def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
-    """The module with its large constants as last parameters of `main`, and these by name."""
-    main = module["main"]
-    lifter = _Lifter({v.name for v in main.params})
-    lifted = lifter.visit_expr(main)
-    parameters = [*lifted.params, *lifter.parameters]
+    """The module with its large constants as last parameters of `main`, and these by name.
+
+    Functions that `main` calls take theirs from it; what several of them have is there once.
+    """
     light = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    light.update_func(
-        light.get_global_var("main"),
-        relax.Function(parameters, lifted.body, lifted.ret_ty, lifted.is_pure, lifted.attrs),
-    )
-    return light, lifter.arrays
+    lifted = _Lifted({v.name for v in module["main"].params})
+    given: dict[str, list[relax.Var]] = {}
+    for variable, function in module.functions.items():
+        name = variable.name_hint
+        if isinstance(function, relax.Function) and name != "main":
+            lifter = _Lifter(lifted, {})
+            made = lifter.visit_expr(function)
+            given[name] = list(lifter.parameters.values())
+            light.update_func(light.get_global_var(name), _with_parameters(made, given[name]))
+    lifter = _Lifter(lifted, given)
+    main = lifter.visit_expr(module["main"])
+    parameters = list(lifter.parameters.values())
+    light.update_func(light.get_global_var("main"), _with_parameters(main, parameters))
+    return light, {v.name: lifted.arrays[v.name] for v in parameters}
+
+
+def _with_parameters(function: relax.Function, added: Sequence[relax.Var]) -> relax.Function:
+    return relax.Function(
+        [*function.params, *added], function.body, function.ret_ty, function.is_pure,
+        function.attrs,
+    )  # fmt: skip
+
+
+@dataclass
+class _Lifted:
+    """The large constants of a module by the names of their parameters; `taken` are other names."""
+
+    taken: set[str]
+    arrays: dict[str, Any] = field(default_factory=dict)
+    names: dict[object, str] = field(default_factory=dict)
+
+    def name(self, array: Any) -> str:
+        """The name of a constant; equal ones have the same."""
+        octets = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
+        key = (octets, array.shape, str(array.dtype))
+        if key not in self.names:
+            name = f"constant_{len(self.arrays)}"
+            while name in self.taken:
+                name += "_"
+            self.names[key], self.arrays[name] = name, array
+        return self.names[key]
 
 
 @relax.expr_functor.mutator
 class _Lifter(relax.PyExprMutator):  # type: ignore[misc]
-    """Replaces every large constant by a parameter."""
+    """Replaces every large constant by a parameter, and passes on to functions what is `given` to
+    them."""
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, lifted: _Lifted, given: Mapping[str, Sequence[relax.Var]]) -> None:
         super().__init__()
-        self.taken = taken
-        self.parameters: list[relax.Var] = []
-        self.arrays: dict[str, Any] = {}
+        self.lifted, self.given = lifted, given
+        self.parameters: dict[str, relax.Var] = {}
 
     def visit_generic_const_(self, constant: Any) -> Any:
         array = constant.value.numpy()
         if array.nbytes <= LARGE:
             return constant
-        name = f"constant_{len(self.arrays)}"
-        while name in self.taken:
-            name += "_"
-        self.arrays[name] = array
-        self.parameters.append(relax.Var(name, constant.ty))
-        return self.parameters[-1]
+        return self._parameter(self.lifted.name(array), constant.ty)
+
+    def visit_call_(self, call: relax.Call) -> relax.Call:
+        made = super().visit_call_(call)
+        wanted = (
+            self.given.get(call.op.name_hint) if isinstance(call.op, tvm.ir.GlobalVar) else None
+        )
+        if not wanted:
+            return made
+        passed = [self._parameter(v.name, v.ty) for v in wanted]
+        return relax.Call(made.op, [*made.args, *passed], made.attrs, made.ty_args, made.span)
+
+    def _parameter(self, name: str, kind: Any) -> relax.Var:
+        if name not in self.parameters:
+            self.parameters[name] = relax.Var(name, kind)
+        return self.parameters[name]

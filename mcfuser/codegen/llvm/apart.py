@@ -99,25 +99,29 @@ class ApartConstants:
 
 
 def set_apart(module: tvm.IRModule) -> tuple[tvm.IRModule, ApartConstants]:
-    """The module whose `main` asks FUNCTION for its large constants, and these.
+    """The module whose functions ask FUNCTION for their large constants, and these.
 
     Constants that `main` returns stay in it: who calls it may write to its results.
     """
-    main, apart = module["main"], ApartConstants()
-    mutator = _Apart(apart)
-    body = mutator.visit_expr(main).body
-    if not apart.constants:
-        return module, apart
-    asked = relax.BindingBlock(mutator.bindings)
+    apart = ApartConstants()
     light = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    light.update_func(
-        light.get_global_var("main"),
-        relax.Function(
-            main.params, relax.SeqExpr([asked, *body.blocks], body.body), main.ret_ty,
-            main.is_pure, main.attrs,
-        ),
+    for variable, function in module.functions.items():
+        if isinstance(function, relax.Function):
+            light.update_func(light.get_global_var(variable.name_hint), _asking(function, apart))
+    return (light if apart.constants else module), apart
+
+
+def _asking(function: relax.Function, apart: ApartConstants) -> relax.Function:
+    """The function, which begins by asking for its large constants."""
+    mutator = _Apart(apart)
+    body = mutator.visit_expr(function).body
+    if not mutator.bindings:
+        return function
+    asked = relax.BindingBlock(mutator.bindings)
+    return relax.Function(
+        function.params, relax.SeqExpr([asked, *body.blocks], body.body), function.ret_ty,
+        function.is_pure, function.attrs,
     )  # fmt: skip
-    return light, apart
 
 
 @relax.expr_functor.mutator

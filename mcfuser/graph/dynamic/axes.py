@@ -1,0 +1,115 @@
+"""The dimensions of a model's inputs whose extents are known only at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from mcfuser.errors import ModelError
+from mcfuser.extents import ExtentRange, InputShapes
+
+Point = Mapping[str, int]
+"""An extent for each run-time extent, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeExtent:
+    """An extent with bounds, and the dimensions of inputs that have it: (input, position)."""
+
+    name: str
+    low: int
+    high: int
+    places: tuple[tuple[str, int], ...]
+
+    @property
+    def place(self) -> str:
+        """The first dimension that has it, for messages."""
+        name, position = self.places[0]
+        return f"dimension {position} of input '{name}'"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeShapes:
+    """The shapes of a model's inputs as the user gave them, and their run-time extents."""
+
+    given: InputShapes
+    extents: tuple[RuntimeExtent, ...]
+
+    def at(self, point: Point) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs that were given, where the run-time extents are these."""
+        names = {place: e.name for e in self.extents for place in e.places}
+        return {
+            name: tuple(
+                point[names[name, i]] if isinstance(extent, ExtentRange) else extent
+                for i, extent in enumerate(shape)
+            )
+            for name, shape in self.given.items()
+        }
+
+
+def runtime_shapes(proto: onnx.ModelProto, shapes: InputShapes) -> RuntimeShapes:
+    """The run-time extents of a model whose inputs have these shapes.
+
+    Dimensions of one name in the model are one extent. Raises ModelError where two of a name have
+    different ranges, where a range is given for a dimension that the model fixes, or where a shape
+    does not fit its input.
+    """
+    inputs = {i.name: i for i in proto.graph.input}
+    found: dict[str, RuntimeExtent] = {}
+    for name, shape in shapes.items():
+        dims = _dims(inputs, name, len(shape))
+        for position, (extent, dim) in enumerate(zip(shape, dims, strict=True)):
+            if not isinstance(extent, ExtentRange):
+                continue
+            if dim is not None and dim.HasField("dim_value"):
+                raise ModelError(
+                    f"--shape gives dimension {position} of input '{name}' the range {extent}; "
+                    f"the model fixes it at {dim.dim_value}"
+                )
+            key = dim.dim_param if dim is not None and dim.dim_param else f"{name}.{position}"
+            if key in found and (found[key].low, found[key].high) != (extent.low, extent.high):
+                raise ModelError(
+                    f"--shape gives {found[key].place} and dimension {position} of input '{name}' "
+                    f"different ranges; in the model both are '{key}', so give both one range"
+                )
+            places = (*(found[key].places if key in found else ()), (name, position))
+            found[key] = RuntimeExtent(key, extent.low, extent.high, places)
+    for name, shape in shapes.items():
+        dims = _dims(inputs, name, len(shape))
+        for position, (given, dim) in enumerate(zip(shape, dims, strict=True)):
+            key = dim.dim_param if dim is not None else ""
+            if isinstance(given, int) and key in found:
+                raise ModelError(
+                    f"--shape fixes dimension {position} of input '{name}' at {given}, and gives "
+                    f"{found[key].place} a range; in the model both are '{key}'"
+                )
+    named = {key: _named(inputs, extent) for key, extent in found.items()}
+    return RuntimeShapes(shapes, tuple(named.values()))
+
+
+def _dims(
+    inputs: Mapping[str, onnx.ValueInfoProto], name: str, rank: int
+) -> list[onnx.TensorShapeProto.Dimension | None]:
+    """The dimensions of an input; None for each where the model has no shape for it."""
+    if name not in inputs:
+        raise ModelError(f"--shape names input '{name}'; the model has {', '.join(inputs)}")
+    tensor = inputs[name].type.tensor_type
+    if not tensor.HasField("shape"):
+        return [None] * rank
+    if len(tensor.shape.dim) != rank:
+        raise ModelError(
+            f"--shape gives input '{name}' {rank} dimensions; it has {len(tensor.shape.dim)}"
+        )
+    return list(tensor.shape.dim)
+
+
+def _named(inputs: Mapping[str, onnx.ValueInfoProto], extent: RuntimeExtent) -> RuntimeExtent:
+    """The extent with every dimension of its name, those of other inputs included."""
+    places = list(extent.places)
+    for name, value in inputs.items():
+        for position, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_param == extent.name and (name, position) not in places:
+                places.append((name, position))
+    return RuntimeExtent(extent.name, extent.low, extent.high, tuple(places))

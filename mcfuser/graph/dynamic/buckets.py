@@ -1,0 +1,116 @@
+"""The buckets of a model, imported, and the module that they form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm
+
+from mcfuser.extents import InputShapes
+from mcfuser.graph.dynamic.axes import Point, runtime_shapes
+from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
+from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose
+from mcfuser.graph.dynamic.dispatch import BucketFunction, PortExtent, RuntimePort, dispatched
+from mcfuser.graph.dynamic.length import Symbol
+from mcfuser.graph.external import DataFolder
+from mcfuser.graph.limits import ModelLimits
+from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, written_out
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The shapes of a box, and the model that computes them at its highest extents.
+
+    `extents` are the run-time extents that the model takes after its inputs; `results` are the
+    run-time shapes of its outputs.
+    """
+
+    box: Box
+    loaded: Loaded
+    extents: tuple[str, ...]
+    results: tuple[tuple[PortExtent, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBuckets:
+    """A model with run-time extents, and its buckets, smaller ones first."""
+
+    model: DynamicModel
+    chosen: ChosenBuckets
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def ports(self) -> tuple[tuple[RuntimePort, ...], tuple[RuntimePort, ...]]:
+        """The inputs and outputs at run time."""
+        largest = self.buckets[-1]
+        count = len(largest.loaded.inputs) - len(largest.extents)
+        names = {place: e.name for e in self.model.shapes.extents for place in e.places}
+        inputs = tuple(_input(p, names) for p in largest.loaded.inputs[:count])
+        found = zip(*(b.results for b in self.buckets), strict=True)
+        outputs = tuple(
+            RuntimePort(p.name, tuple(map(_known, zip(*shapes, strict=True))), p.dtype)
+            for p, shapes in zip(largest.loaded.outputs, found, strict=True)
+        )
+        return inputs, outputs
+
+
+def _input(port: ModelPort, names: Mapping[tuple[str, int], str]) -> RuntimePort:
+    dims = [
+        Symbol(names[port.name, d]) if (port.name, d) in names else extent
+        for d, extent in enumerate(port.shape)
+    ]
+    return RuntimePort(port.name, tuple(dims), port.dtype)
+
+
+def _known(extents: Sequence[PortExtent]) -> PortExtent:
+    """An extent of an output as an expression, where the buckets of a single extent have a
+    number."""
+    return next((e for e in extents if not isinstance(e, int)), extents[0])
+
+
+def load_bucket(model: DynamicModel, box: Box, narrow: str | None = None) -> Bucket:
+    """The Relax module of a bucket, with products of the type `narrow` if given. Raises ModelError,
+    naming the operator that cannot be computed at run-time extents."""
+    made = bucket_model(model, box.low, box.high)
+    return Bucket(box, imported(made.model, model.limits, narrow), made.extents, made.results)
+
+
+def load_buckets(
+    model: bytes,
+    shapes: InputShapes,
+    limits: ModelLimits,
+    folder: DataFolder | None,
+    most: int,
+    cost: Callable[[Loaded], float],
+    narrow: str | None = None,
+) -> LoadedBuckets:
+    """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model.
+
+    The products of a float32 model have operands of the type `narrow` where that is given.
+
+    Raises ModelError as `load` does, and where an operator cannot be computed at run-time extents.
+    """
+    checked = checked_model(model, limits, folder)
+    dynamic = DynamicModel(checked, runtime_shapes(checked.proto, shapes), limits)
+
+    def predicted(point: Point) -> float:
+        return cost(imported(written_out(dynamic.fixed(point), limits), limits, narrow))
+
+    extents = dynamic.shapes.extents
+    low, high = ({e.name: n for e, n in zip(extents, ends, strict=True)}
+                 for ends in ([e.low for e in extents], [e.high for e in extents]))  # fmt: skip
+    bucket_model(dynamic, low, high)  # which says what cannot be computed before time is spent
+    chosen = choose(extents, predicted, most)
+    buckets = tuple(load_bucket(dynamic, box, narrow) for box in chosen.boxes)
+    return LoadedBuckets(dynamic, chosen, buckets)
+
+
+def joined(loaded: LoadedBuckets, modules: Sequence[tvm.IRModule]) -> tvm.IRModule:
+    """The module of the buckets, whose functions are those of `modules`."""
+    inputs, outputs = loaded.ports
+    functions = [
+        BucketFunction(b.box.high, module, b.extents)
+        for b, module in zip(loaded.buckets, modules, strict=True)
+    ]
+    return dispatched(functions, loaded.model.shapes.extents, inputs, outputs)

@@ -1,0 +1,87 @@
+"""Run-time extents as expressions over those of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An extent of an input."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSum:
+    """A sum of multiples of lengths, and a constant."""
+
+    terms: tuple[tuple[Length, int], ...]
+    constant: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """A length divided by a positive number, rounded down."""
+
+    length: Length
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class LengthProduct:
+    """A length times another one."""
+
+    one: Length
+    other: Length
+
+
+Length = Symbol | LengthSum | LengthProduct | Quotient
+
+
+def number(value: int) -> Length:
+    """A length that is the same at every shape."""
+    return LengthSum((), value)
+
+
+def plus(length: Length, constant: int) -> Length:
+    """A length and a constant."""
+    if isinstance(length, LengthSum):
+        return LengthSum(length.terms, length.constant + constant)
+    return LengthSum(((length, 1),), constant) if constant else length
+
+
+def quotient(length: Length, divisor: int) -> Length:
+    """A length divided, rounded down."""
+    return length if divisor == 1 else Quotient(length, divisor)
+
+
+def product(lengths: Sequence[Length | None]) -> Length | None:
+    """A product of lengths; None where one is not known."""
+    whole: Length | None = None
+    times = 1
+    for one in lengths:
+        if one is None:
+            return None
+        if isinstance(one, LengthSum) and not one.terms:
+            times *= one.constant
+        else:
+            whole = one if whole is None else LengthProduct(whole, one)
+    return LengthSum(((whole, times),)) if whole is not None else number(times)
+
+
+def evaluate(length: Length, at: Mapping[str, int]) -> int:
+    """The number that a length is where the inputs' extents are `at`."""
+    match length:
+        case Symbol(name):
+            return at[name]
+        case LengthSum(terms, constant):
+            return sum(evaluate(one, at) * times for one, times in terms) + constant
+        case LengthProduct(one, other):
+            return evaluate(one, at) * evaluate(other, at)
+        case Quotient(divided, divisor):
+            return evaluate(divided, at) // divisor
+        case _:
+            assert_never(length)

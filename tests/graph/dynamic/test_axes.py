@@ -1,0 +1,46 @@
+"""Which dimensions of a model's inputs are one run-time extent."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcfuser.errors import ModelError
+from mcfuser.extents import InputShapes
+from mcfuser.graph.dynamic.axes import RuntimeShapes, runtime_shapes
+from tests.support.dynamic_nets import spans
+from tests.support.nets import Net
+
+
+def found(shapes: InputShapes) -> RuntimeShapes:
+    net = Net()
+    net.input("ids", "batch", "length")
+    net.input("mask", "batch", "length")
+    net.input("table", 4, "rows")
+    return runtime_shapes(net.model(net.op("Relu", "ids")), shapes)
+
+
+def test_dimensions_of_one_name_are_one_extent() -> None:
+    shapes = found({"ids": (spans(1, 4), spans(2, 9))})
+    assert [(e.name, e.low, e.high) for e in shapes.extents] == [("batch", 1, 4), ("length", 2, 9)]
+    assert shapes.extents[1].places == (("ids", 1), ("mask", 1))
+    assert shapes.at({"batch": 3, "length": 5}) == {"ids": (3, 5)}
+
+
+def test_fixed_extents_stay() -> None:
+    shapes = found({"ids": (1, spans(2, 9)), "mask": (1, spans(2, 9))})
+    assert shapes.at({"length": 5}) == {"ids": (1, 5), "mask": (1, 5)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"ids": (1, spans(2, 9)), "mask": (1, spans(2, 8))}, "in the model both are 'length'"),
+        ({"ids": (1, spans(2, 9)), "mask": (1, 5)}, "fixes dimension 1 of input 'mask' at 5"),
+        ({"table": (spans(1, 4), 8)}, r"the range 1\.\.4; the model fixes it at 4"),
+        ({"ids": (spans(1, 4),)}, "gives input 'ids' 1 dimensions; it has 2"),
+        ({"other": (spans(1, 4),)}, "names input 'other'; the model has ids, mask, table"),
+    ],
+)
+def test_contradictions_are_named(shapes: InputShapes, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        found(shapes)

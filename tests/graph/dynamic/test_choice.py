@@ -1,0 +1,92 @@
+"""The buckets with the least expected time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
+from mcfuser.graph.dynamic.choice import WORTH, ChosenBuckets, candidates, choose
+
+ranges = st.tuples(st.integers(1, 40), st.integers(1, 300)).map(lambda p: (p[0], p[0] + p[1]))
+
+
+def extent(low: int, high: int, name: str = "n") -> RuntimeExtent:
+    return RuntimeExtent(name, low, high, (("x", 0),))
+
+
+def attention(point: Point) -> float:
+    return 1.0 + 0.1 * point["n"] + 0.01 * point["n"] ** 2
+
+
+def padded(chosen: ChosenBuckets, low: int, high: int) -> float:
+    """The mean time over all extents, each computed by the bucket that holds it."""
+    ends = sorted(b.high["n"] for b in chosen.boxes)
+    return float(np.mean([attention({"n": next(e for e in ends if e >= n)})
+                          for n in range(low, high + 1)]))  # fmt: skip
+
+
+@settings(deadline=None)
+@given(ranges, st.integers(1, 5))
+def test_every_extent_is_in_one_bucket(span: tuple[int, int], most: int) -> None:
+    boxes = choose([extent(*span)], attention, most).boxes
+    assert 1 <= len(boxes) <= most
+    covered = [n for b in boxes for n in range(b.low["n"], b.high["n"] + 1)]
+    assert covered == list(range(span[0], span[1] + 1))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 10), st.integers(1, 14))
+def test_no_other_cuts_are_better(low: int, width: int) -> None:
+    high = low + width
+    chosen = choose([extent(low, high)], attention, 3)
+    ends = candidates(extent(low, high))
+    best = min(
+        sum(attention({"n": next(e for e in (*cut, high) if e >= n)}) for n in range(low, high + 1))
+        for count in (0, 1, 2)
+        for cut in itertools.combinations(ends[:-1], count)
+    )
+    assert chosen.expected <= WORTH * best / (width + 1) + 1e-9
+    assert chosen.expected == pytest.approx(padded(chosen, low, high))
+
+
+def test_the_expected_time_is_between_that_of_one_bucket_and_none() -> None:
+    chosen = choose([extent(1, 512)], attention, 4)
+    assert chosen.unpadded < chosen.expected < chosen.alone
+    assert chosen.alone == pytest.approx(attention({"n": 512}))
+
+
+def test_buckets_that_save_nothing_are_not_made() -> None:
+    assert len(choose([extent(1, 512)], lambda point: 1.0, 4).boxes) == 1
+
+
+def test_nothing_is_predicted_for_one_bucket() -> None:
+    def cost(point: Point) -> float:
+        raise AssertionError(f"predicted at {point}")
+
+    (box,) = choose([extent(1, 512)], cost, 1).boxes
+    assert (box.low, box.high) == ({"n": 1}, {"n": 512})
+
+
+def test_long_ranges_are_cut_where_tiles_end() -> None:
+    assert all(n % 8 == 0 or n in (3, 509) for n in candidates(extent(3, 509)))
+    assert len(candidates(extent(1, 100_000))) < 70
+
+
+def test_buckets_of_two_extents_share_the_number() -> None:
+    extents = [extent(1, 8, "b"), extent(16, 512, "n")]
+
+    def cost(point: Mapping[str, int]) -> float:
+        return point["b"] * attention(point)
+
+    boxes = choose(extents, cost, 6).boxes
+    assert 1 < len(boxes) <= 6
+    for b, n in itertools.product(range(1, 9), range(16, 513, 31)):
+        holding = [x for x in boxes if b <= x.high["b"] and n <= x.high["n"]]
+        first = holding[0]
+        assert first.low["b"] <= b and first.low["n"] <= n
