@@ -89,8 +89,8 @@ def _show_buckets(report: Mapping[str, Any], out: Console) -> None:
         table.row(str(number), *spans, " ".join(str(c + 1) for c in b["chains"]))
     out.print(table)
     padding = report["padding"]
-    if padding["unpadded"] > 0:
-        many, one = (padding[k] / padding["unpadded"] for k in ("expected", "one_bucket"))
+    if padding["buckets"] is not None:
+        many, one = padding["buckets"], padding["one_bucket"]
         _plain(
             f"padding is predicted to make an average run take {many:.2f} times as long; with one "
             f"bucket {one:.2f} times",

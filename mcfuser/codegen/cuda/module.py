@@ -218,21 +218,34 @@ def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
 
     Functions that `main` calls take theirs from it; what several of them have is there once.
     """
-    light = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    functions = dict(module.functions)
     lifted = _Lifted({v.name for v in module["main"].params})
-    given: dict[str, list[relax.Var]] = {}
+    given: dict[str, _Given] = {}
     for variable, function in module.functions.items():
         name = variable.name_hint
         if isinstance(function, relax.Function) and name != "main":
             lifter = _Lifter(lifted, {})
-            made = lifter.visit_expr(function)
-            given[name] = list(lifter.parameters.values())
-            light.update_func(light.get_global_var(name), _with_parameters(made, given[name]))
+            body, parameters = lifter.visit_expr(function), tuple(lifter.parameters.values())
+            if parameters:
+                made = _with_parameters(body, parameters)
+                given[name] = _Given(tvm.ir.GlobalVar(name), parameters)
+                relax.expr._update_type(given[name].variable, made.ty)
+                del functions[variable]
+                functions[given[name].variable] = made
     lifter = _Lifter(lifted, given)
     main = lifter.visit_expr(module["main"])
-    parameters = list(lifter.parameters.values())
-    light.update_func(light.get_global_var("main"), _with_parameters(main, parameters))
+    parameters = tuple(lifter.parameters.values())
+    functions[module.get_global_var("main")] = _with_parameters(main, parameters)
+    light = tvm.IRModule(functions, attrs=module.attrs)
     return light, {v.name: lifted.arrays[v.name] for v in parameters}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A function's variable, and the parameters that it takes in addition to its own."""
+
+    variable: tvm.ir.GlobalVar
+    parameters: tuple[relax.Var, ...]
 
 
 def _with_parameters(function: relax.Function, added: Sequence[relax.Var]) -> relax.Function:
@@ -267,7 +280,7 @@ class _Lifter(relax.PyExprMutator):  # type: ignore[misc]
     """Replaces every large constant by a parameter, and passes on to functions what is `given` to
     them."""
 
-    def __init__(self, lifted: _Lifted, given: Mapping[str, Sequence[relax.Var]]) -> None:
+    def __init__(self, lifted: _Lifted, given: Mapping[str, _Given]) -> None:
         super().__init__()
         self.lifted, self.given = lifted, given
         self.parameters: dict[str, relax.Var] = {}
@@ -283,10 +296,12 @@ class _Lifter(relax.PyExprMutator):  # type: ignore[misc]
         wanted = (
             self.given.get(call.op.name_hint) if isinstance(call.op, tvm.ir.GlobalVar) else None
         )
-        if not wanted:
+        if wanted is None:
             return made
-        passed = [self._parameter(v.name, v.ty) for v in wanted]
-        return relax.Call(made.op, [*made.args, *passed], made.attrs, made.ty_args, made.span)
+        passed = [self._parameter(v.name, v.ty) for v in wanted.parameters]
+        return relax.Call(
+            wanted.variable, [*made.args, *passed], made.attrs, made.ty_args, made.span
+        )
 
     def _parameter(self, name: str, kind: Any) -> relax.Var:
         if name not in self.parameters:

@@ -22,23 +22,26 @@ from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, writt
 class Bucket:
     """The shapes of a box, and the model that computes them at its highest extents.
 
-    `extents` are the run-time extents that the model takes after its inputs; `results` are the
-    run-time shapes of its outputs.
+    `extents` are the run-time extents that the model takes after its inputs.
     """
 
     box: Box
     loaded: Loaded
     extents: tuple[str, ...]
-    results: tuple[tuple[PortExtent, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedBuckets:
-    """A model with run-time extents, and its buckets, smaller ones first."""
+    """A model with run-time extents, and its buckets, smaller ones first.
+
+    `results` are the shapes of its outputs over the ranges as a whole: a bucket may have a single
+    extent, and tells nothing of others then.
+    """
 
     model: DynamicModel
     chosen: ChosenBuckets
     buckets: tuple[Bucket, ...]
+    results: tuple[tuple[PortExtent, ...], ...]
 
     @property
     def ports(self) -> tuple[tuple[RuntimePort, ...], tuple[RuntimePort, ...]]:
@@ -47,10 +50,9 @@ class LoadedBuckets:
         count = len(largest.loaded.inputs) - len(largest.extents)
         names = {place: e.name for e in self.model.shapes.extents for place in e.places}
         inputs = tuple(_input(p, names) for p in largest.loaded.inputs[:count])
-        found = zip(*(b.results for b in self.buckets), strict=True)
         outputs = tuple(
-            RuntimePort(p.name, tuple(map(_known, zip(*shapes, strict=True))), p.dtype)
-            for p, shapes in zip(largest.loaded.outputs, found, strict=True)
+            RuntimePort(p.name, shape, p.dtype)
+            for p, shape in zip(largest.loaded.outputs, self.results, strict=True)
         )
         return inputs, outputs
 
@@ -63,17 +65,11 @@ def _input(port: ModelPort, names: Mapping[tuple[str, int], str]) -> RuntimePort
     return RuntimePort(port.name, tuple(dims), port.dtype)
 
 
-def _known(extents: Sequence[PortExtent]) -> PortExtent:
-    """An extent of an output as an expression, where the buckets of a single extent have a
-    number."""
-    return next((e for e in extents if not isinstance(e, int)), extents[0])
-
-
 def load_bucket(model: DynamicModel, box: Box, narrow: str | None = None) -> Bucket:
     """The Relax module of a bucket, with products of the type `narrow` if given. Raises ModelError,
     naming the operator that cannot be computed at run-time extents."""
     made = bucket_model(model, box.low, box.high)
-    return Bucket(box, imported(made.model, model.limits, narrow), made.extents, made.results)
+    return Bucket(box, imported(made.model, model.limits, narrow), made.extents)
 
 
 def load_buckets(
@@ -100,10 +96,10 @@ def load_buckets(
     extents = dynamic.shapes.extents
     low, high = ({e.name: n for e, n in zip(extents, ends, strict=True)}
                  for ends in ([e.low for e in extents], [e.high for e in extents]))  # fmt: skip
-    bucket_model(dynamic, low, high)  # which says what cannot be computed before time is spent
+    whole = bucket_model(dynamic, low, high)  # says what cannot be computed before time is spent
     chosen = choose(extents, predicted, most)
     buckets = tuple(load_bucket(dynamic, box, narrow) for box in chosen.boxes)
-    return LoadedBuckets(dynamic, chosen, buckets)
+    return LoadedBuckets(dynamic, chosen, buckets, whole.results)
 
 
 def joined(loaded: LoadedBuckets, modules: Sequence[tvm.IRModule]) -> tvm.IRModule:

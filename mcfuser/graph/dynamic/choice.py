@@ -1,8 +1,10 @@
-"""Which buckets a model with run-time extents has: those with the least predicted time on average.
+"""Which buckets a model with run-time extents has: those whose padding costs least on average.
 
-Every extent of a range is taken to be as likely as any other. The time of a model is taken to be a
-product of functions, one of each run-time extent, each a parabola through three predictions, so the
-extents' cuts are chosen one by one, exactly.
+What padding costs at a shape is the predicted time of its bucket as a multiple of the shape's own:
+so short shapes, which are soon computed, count as much as long ones. Every extent of a range is
+taken to be as likely as any other. The time of a model is taken to be a product of functions, one
+of each run-time extent, each a parabola through three predictions, so the extents' cuts are chosen
+one by one, exactly.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ _SHORT, _ALIGNED = 16, 8
 """Ranges of fewer extents may be cut anywhere, longer ones at multiples of a power of two, and at
 least of so many, which tiles divide."""
 WORTH = 1.03
-"""Fewer buckets are taken where the expected time is at most so many times the least."""
+"""Fewer buckets are taken where padding costs at most so many times the least."""
 
 _Parts = tuple[float, tuple[int, ...]]
-"""The expected time of some parts of a range, and where they end."""
+"""What padding costs with some parts of a range, and where they end."""
 Cost = Callable[[Point], float]
 """The seconds that are predicted for the model at some extents."""
 
@@ -40,20 +42,19 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class ChosenBuckets:
-    """The buckets, smaller ones first, and the expected seconds with them, with one bucket alone,
-    and without any padding; all are 0 where nothing was predicted."""
+    """The buckets, smaller ones first, and how many times as long a run takes as without padding,
+    on average, with them and with one bucket alone; None where nothing was predicted."""
 
     boxes: tuple[Box, ...]
-    expected: float
-    alone: float
-    unpadded: float
+    padded: float | None = None
+    alone: float | None = None
 
 
 def choose(extents: Sequence[RuntimeExtent], cost: Cost, most: int) -> ChosenBuckets:
     """The buckets, `most` of them at most; nothing is predicted where that is one."""
     high = {e.name: e.high for e in extents}
     if most == 1:
-        return ChosenBuckets((Box({e.name: e.low for e in extents}, high),), 0.0, 0.0, 0.0)
+        return ChosenBuckets((Box({e.name: e.low for e in extents}, high),))
     whole = cost(high)
     curves = [_curve(e, high, whole, cost) for e in extents]
     plans = [
@@ -68,14 +69,8 @@ def choose(extents: Sequence[RuntimeExtent], cost: Cost, most: int) -> ChosenBuc
         key=lambda c: (math.prod(c), expected[c]),
     )
     cuts = [plan[k][1] for plan, k in zip(plans, chosen, strict=True)]
-    unpadded = math.prod(
-        float(np.mean([curve(n) for n in range(e.low, e.high + 1)]))
-        for e, curve in zip(extents, curves, strict=True)
-    )
     alone = expected[(1,) * len(extents)]
-    return ChosenBuckets(
-        _boxes(extents, cuts), whole * expected[chosen], whole * alone, whole * unpadded
-    )
+    return ChosenBuckets(_boxes(extents, cuts), expected[chosen], alone)
 
 
 def _curve(
@@ -104,22 +99,23 @@ def candidates(extent: RuntimeExtent) -> list[int]:
 
 
 def _cuts(extent: RuntimeExtent, curve: Callable[[int], float], count: int) -> _Parts:
-    """The least expected relative time with at most `count` parts of a range, and where they end.
+    """The least that padding costs with at most `count` parts of a range, and where they end.
 
     Dynamic programming over the candidates: the best parts up to each of them.
     """
     ends = candidates(extent)
     width = extent.high - extent.low + 1
-    times = [curve(n) for n in ends]
+    shares = np.cumsum([1 / curve(n) for n in range(extent.low, extent.high + 1)]) / width
+    below = [float(shares[n - extent.low]) for n in ends]
     best: list[dict[int, _Parts]] = []
     for i, end in enumerate(ends):
         of: dict[int, _Parts] = {}
         for parts in range(1, count + 1):
-            options: list[_Parts] = [(times[i] * (end - extent.low + 1) / width, (end,))]
+            options: list[_Parts] = [(curve(end) * below[i], (end,))]
             for j in range(i):
                 if parts - 1 in best[j]:
                     before, cuts = best[j][parts - 1]
-                    options.append((before + times[i] * (end - ends[j]) / width, (*cuts, end)))
+                    options.append((before + curve(end) * (below[i] - below[j]), (*cuts, end)))
             of[parts] = min(options)
         best.append(of)
     return best[-1][count]

@@ -27,9 +27,8 @@ def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[int]]) -> di
             for b, keys in zip(loaded.buckets, chains, strict=True)
         ],
         "padding": {
-            "expected": chosen.expected,
+            "buckets": chosen.padded,
             "one_bucket": chosen.alone,
-            "unpadded": chosen.unpadded,
         },
     }
 

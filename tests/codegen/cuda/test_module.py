@@ -193,6 +193,26 @@ def test_large_constants_of_every_type_are_read_back_from_files(dtype: str, tmp_
     tvm.ir.assert_structural_equal(read["main"], module["main"])
 
 
+def test_functions_take_their_large_constants_from_main() -> None:
+    """Two functions with one weight: it is one parameter of `main`, which hands it on."""
+    weight = relax.const(np.arange(1 << 15, dtype=np.float32))
+    builder, callees = relax.BlockBuilder(), []
+    for name, operator in (("one", relax.op.add), ("two", relax.op.multiply)):
+        x = relax.Var("x", relax.TensorType((1 << 15,), "float32"))
+        with builder.function(name, [x], private=True):
+            builder.emit_func_output(builder.emit(operator(x, weight)))
+        callees.append(builder.get().get_global_var(name))
+    x = relax.Var("x", relax.TensorType((1 << 15,), "float32"))
+    with builder.function("main", [x]):
+        first = builder.emit(relax.Call(callees[0], [x]))
+        builder.emit_func_output(builder.emit(relax.Call(callees[1], [first])))
+    light, constants = cuda_module.lift_constants(relax.transform.Normalize()(builder.finalize()))
+    assert [a.shape for a in constants.values()] == [(1 << 15,)]
+    assert [len(light[name].params) for name in ("one", "two", "main")] == [2, 2, 2]
+    relax.analysis.well_formed(light)
+    assert len(tvm.ir.save_json(light)) < weight.value.numpy().nbytes
+
+
 def test_the_launcher_takes_physical_shapes(compiled: tuple[TritonSource, Binary]) -> None:
     source, binary = compiled
     function = cuda_module.launcher(source, binary, PHYSICAL)

@@ -1,9 +1,9 @@
-"""The buckets with the least expected time."""
+"""The buckets whose padding costs least."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -25,9 +25,12 @@ def attention(point: Point) -> float:
 
 
 def padded(chosen: ChosenBuckets, low: int, high: int) -> float:
-    """The mean time over all extents, each computed by the bucket that holds it."""
-    ends = sorted(b.high["n"] for b in chosen.boxes)
-    return float(np.mean([attention({"n": next(e for e in ends if e >= n)})
+    """The mean over all extents of the time in the bucket that holds it over its own."""
+    return cost([b.high["n"] for b in chosen.boxes], low, high)
+
+
+def cost(ends: Sequence[int], low: int, high: int) -> float:
+    return float(np.mean([attention({"n": min(e for e in ends if e >= n)}) / attention({"n": n})
                           for n in range(low, high + 1)]))  # fmt: skip
 
 
@@ -47,18 +50,25 @@ def test_no_other_cuts_are_better(low: int, width: int) -> None:
     chosen = choose([extent(low, high)], attention, 3)
     ends = candidates(extent(low, high))
     best = min(
-        sum(attention({"n": next(e for e in (*cut, high) if e >= n)}) for n in range(low, high + 1))
+        cost((*cut, high), low, high)
         for count in (0, 1, 2)
         for cut in itertools.combinations(ends[:-1], count)
     )
-    assert chosen.expected <= WORTH * best / (width + 1) + 1e-9
-    assert chosen.expected == pytest.approx(padded(chosen, low, high))
+    assert chosen.padded is not None and chosen.padded <= WORTH * best + 1e-9
+    assert chosen.padded == pytest.approx(padded(chosen, low, high))
 
 
-def test_the_expected_time_is_between_that_of_one_bucket_and_none() -> None:
+def test_buckets_cost_less_than_one_and_more_than_none() -> None:
     chosen = choose([extent(1, 512)], attention, 4)
-    assert chosen.unpadded < chosen.expected < chosen.alone
-    assert chosen.alone == pytest.approx(attention({"n": 512}))
+    assert chosen.padded is not None and chosen.alone is not None
+    assert 1.0 < chosen.padded < 2.0 < chosen.alone
+    assert chosen.alone == pytest.approx(cost([512], 1, 512))
+
+
+def test_short_shapes_have_buckets_of_their_own() -> None:
+    """The time of a long shape is a thousand times as long, and its padding counts no more."""
+    ends = [b.high["n"] for b in choose([extent(8, 1024)], attention, 4).boxes]
+    assert ends[0] <= 160 and ends[-1] == 1024
 
 
 def test_buckets_that_save_nothing_are_not_made() -> None:
@@ -66,10 +76,10 @@ def test_buckets_that_save_nothing_are_not_made() -> None:
 
 
 def test_nothing_is_predicted_for_one_bucket() -> None:
-    def cost(point: Point) -> float:
+    def unasked(point: Point) -> float:
         raise AssertionError(f"predicted at {point}")
 
-    (box,) = choose([extent(1, 512)], cost, 1).boxes
+    (box,) = choose([extent(1, 512)], unasked, 1).boxes
     assert (box.low, box.high) == ({"n": 1}, {"n": 512})
 
 
@@ -81,10 +91,10 @@ def test_long_ranges_are_cut_where_tiles_end() -> None:
 def test_buckets_of_two_extents_share_the_number() -> None:
     extents = [extent(1, 8, "b"), extent(16, 512, "n")]
 
-    def cost(point: Mapping[str, int]) -> float:
+    def both(point: Mapping[str, int]) -> float:
         return point["b"] * attention(point)
 
-    boxes = choose(extents, cost, 6).boxes
+    boxes = choose(extents, both, 6).boxes
     assert 1 < len(boxes) <= 6
     for b, n in itertools.product(range(1, 9), range(16, 513, 31)):
         holding = [x for x in boxes if b <= x.high["b"] and n <= x.high["n"]]

@@ -15,6 +15,8 @@ from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.catalogue import device_named
 from mcfuser.extents import InputShapes
 from mcfuser.graph.check import difference
+from mcfuser.graph.dynamic.analysis import PaddedModel
+from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_bucket
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets
 from mcfuser.graph.dynamic.describe import dynamic_report
@@ -30,9 +32,22 @@ BOXES = (
     Box({"batch": 1, "length": 6}, {"batch": 3, "length": 9}),
 )
 """The second one has one length alone, so it takes no length at run time."""
+APART = tuple(Box({"batch": n, "length": 2}, {"batch": n, "length": 9}) for n in (1, 2, 3))
+"""Each has one batch alone, so none of them tells how results depend on it."""
 
 
-def loaded() -> LoadedBuckets:
+def ends(model: DynamicModel) -> tuple[dict[str, int], dict[str, int]]:
+    """The lowest and the highest extents."""
+    extents = model.shapes.extents
+    return {e.name: e.low for e in extents}, {e.name: e.high for e in extents}
+
+
+def whole(model: DynamicModel) -> PaddedModel:
+    """The model as one bucket of all shapes."""
+    return bucket_model(model, *ends(model))
+
+
+def loaded(boxes: tuple[Box, ...] = BOXES) -> LoadedBuckets:
     """A float16 input, a bool one, a large weight, and results of several run-time shapes."""
     net = Net(np.float16)
     x = net.input("x", "batch", "length", 4)
@@ -51,8 +66,8 @@ def loaded() -> LoadedBuckets:
     for value, kind in zip(model.graph.output, kinds, strict=True):
         value.CopyFrom(helper.make_tensor_value_info(value.name, kind, None))
     prepared = dynamic(model, SHAPES)
-    buckets = tuple(load_bucket(prepared, box) for box in BOXES)
-    return LoadedBuckets(prepared, ChosenBuckets(BOXES, 1.0, 2.0, 0.5), buckets)
+    buckets = tuple(load_bucket(prepared, box) for box in boxes)
+    return LoadedBuckets(prepared, ChosenBuckets(boxes, 1.5, 2.0), buckets, whole(prepared).results)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +103,18 @@ def test_the_module_computes_every_shape(
     found = called(machine, feeds)
     assert [a.dtype for a in found] == [a.dtype for a in expected]
     assert max(map(difference, found, expected)) <= 1e-5
+
+
+def test_buckets_may_have_one_extent_each(tmp_path: Path) -> None:
+    model, path = loaded(APART), tmp_path / "module.so"
+    made = joined(model, [b.loaded.module for b in model.buckets])
+    path.write_bytes(build_library(made, device_named("cpu")))
+    machine = VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    for batch, length in ((1, 9), (2, 4), (3, 2)):
+        point = {"batch": batch, "length": length}
+        feeds = drawn(model.model, point)
+        found, expected = called(machine, feeds), run(model.model.fixed(point), feeds)
+        assert max(map(difference, found, expected)) <= 1e-5
 
 
 def test_another_bucket_does_not_keep_what_one_wrote(
@@ -149,14 +176,11 @@ def test_what_is_moved_at_run_time_arrives_in_the_module(name: str, tmp_path: Pa
     """TVM computes run-time positions as onnxruntime does."""
     write, shapes = MODELS[name]
     prepared = dynamic(write(), shapes)
-    low, high = (
-        {e.name: end(e) for e in prepared.shapes.extents}
-        for end in (lambda e: e.low, lambda e: e.high)
-    )
+    low, high = ends(prepared)
     bucket = load_bucket(prepared, Box(low, high))
-    whole = LoadedBuckets(prepared, ChosenBuckets((bucket.box,), 0.0, 0.0, 0.0), (bucket,))
+    made = LoadedBuckets(prepared, ChosenBuckets((bucket.box,)), (bucket,), whole(prepared).results)
     path = tmp_path / "module.so"
-    path.write_bytes(build_library(joined(whole, [bucket.loaded.module]), device_named("cpu")))
+    path.write_bytes(build_library(joined(made, [bucket.loaded.module]), device_named("cpu")))
     machine = VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     for point in (low, high, {n: (low[n] + high[n]) // 2 for n in low}):
         feeds = drawn(prepared, point)
