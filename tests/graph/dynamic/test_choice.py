@@ -61,7 +61,7 @@ def test_no_other_cuts_are_better(low: int, width: int) -> None:
 def test_buckets_cost_less_than_one_and_more_than_none() -> None:
     chosen = choose([extent(1, 512)], attention, 4)
     assert chosen.padded is not None and chosen.alone is not None
-    assert 1.0 < chosen.padded < 2.0 < chosen.alone
+    assert 1.0 < chosen.padded < chosen.alone / 4
     assert chosen.alone == pytest.approx(cost([512], 1, 512))
 
 
