@@ -122,3 +122,25 @@ def test_a_repair_is_to_base_two() -> None:
     (first, *_) = program(attention(1, 16, 16, 16, 16)).rolls
     assert math.isclose(LOG2E, 1 / math.log(2))
     assert "exp2" in {e.op for e in walk(first.h) if isinstance(e, Call)}  # type: ignore[union-attr]
+
+
+def test_what_a_maximum_is_joined_with_is_taken_to_base_two_as_well() -> None:
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        "R[m] = max[n] max(S[m, n] * 0.125, a[m] * 2.0)",
+        "P[m, n] = exp(S[m, n] * 0.125 - R[m])",
+        "U[m] = sum[n] P[m, n]",
+    ]
+    c = chain({"m": 6, "n": 40, "k": 8}, {"Q": "mk", "K": "nk", "a": "m"}, lines)
+    found = base_two(c)
+    assert calls(found) >= {"exp2"} and "exp" not in calls(found)
+    assert bodies(found)["R"].endswith(f", a[m] * 2.0 * {LOG2E!r})")
+    same(c, found)
+
+
+@pytest.mark.parametrize(
+    "line", ["T[m, n] = select(X[m, n] - R[m] < -2.0, 0.0, 1.0)", "T[m, n] = floor(R[m]) + X[m, n]"]
+)
+def test_a_maximum_that_is_compared_is_not_rounded_otherwise(line: str) -> None:
+    c = softmax("S[m, n] * 0.125", "", line, outputs=("O", "T"))
+    assert base_two(c) == c

@@ -90,3 +90,9 @@ def test_a_map_that_a_domain_reads_stays() -> None:
              "Z[m] = sum[n] W[m, n] where T[m, n] < 1.0")  # fmt: skip
     x = inputs(c)
     np.testing.assert_allclose(evaluate(fold(c), x)["Z"], evaluate(c, x)["Z"])
+
+
+def test_a_map_that_is_read_twice_folds_where_it_is_cheap() -> None:
+    two = maps("T[m, n] = X[m, n] * 2.0 + 1.0", "U[m, n] = T[m, n] * T[m, n]")
+    three = maps("T[m, n] = exp(X[m, n] * 2.0 + 1.0)", "U[m, n] = T[m, n] * T[m, n]")
+    assert outs(fold(two)) == ["U"] and fold(three) == three

@@ -254,6 +254,15 @@ def test_the_extent_of_a_constant_may_be_known_at_run_time_only() -> None:
     assert "O_count[m] = sum[n] 1.0 where 0 <= n" in [str(o) for o in moved.operators]
 
 
+def test_extents_known_at_run_time_are_counted_along_every_axis() -> None:
+    lines = ["R[m] = max[n, k] X[m, n] * Y[m, k]",
+             "O[m] = sum[n, k] X[m, n] * Y[m, k] - R[m]"]  # fmt: skip
+    axes = AXES | {"n": [1, 6], "k": [1, 3]}
+    moved = same(chain(axes, {"X": "mn", "Y": "mk"}, lines))
+    counted = "O_count[m] = sum[n, k] 1.0 where 0 <= n and 0 <= k"
+    assert counted in [str(o) for o in moved.operators]
+
+
 def test_a_sum_over_two_axes_of_what_has_one_is_counted_along_the_other() -> None:
     lines = ["Z[m] = max[n] X[m, n]", "O[m] = sum[n, h] X[m, n] * V[n, h] - Z[m] * V[n, h] - Z[m]",
              "T[m] = sum[n, h] X[m, n] - Z[m] + 0.0 * V[n, h]"]  # fmt: skip

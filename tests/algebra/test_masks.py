@@ -244,3 +244,19 @@ def test_a_masked_source_is_held_in_float32_unless_it_is_wider(dtype: str, held:
     typed = tuple(replace(t, dtype=dtype) if t.name == "S" else t for t in c.tensors)
     masked, _ = masked_once(replace(c, tensors=typed))
     assert masked.tensor("S_inside").dtype == held
+
+
+@pytest.mark.parametrize(("shifted", "once"), [("R[m] * 0.5", True), ("R[m] + 1.0", False)])
+def test_a_map_of_a_maximum_may_have_met_nothing_either(shifted: str, once: bool) -> None:
+    """Of an empty row the lowest number plus 1 is the lowest number, and its weights would be 1;
+    less half of it, a score is still low enough."""
+    inside = " where n < L[m]"
+    lines = ["S[m, n] = sum[k] Q[m, k] * K[n, k]", f"R[m] = max[n] S[m, n]{inside}",
+             f"T[m] = {shifted}", "P[m, n] = exp(S[m, n] - T[m])",
+             f"Z[m] = sum[n] P[m, n]{inside}",
+             f"U[m, h] = sum[n] P[m, n] * V[n, h]{inside}"]  # fmt: skip
+    shapes = {t: SHAPES[t] for t in "QKVL"}
+    c = chain({"m": 6, "n": 40, "k": 8, "h": 8}, shapes, lines, ["Z", "U"])
+    found, unmasked = masked_once(c)
+    assert unmasked == ({"R", "Z", "U"} if once else set())
+    same(c, found)

@@ -157,3 +157,9 @@ def test_a_value_lies_in_its_range(e: Expr, a: float, b: float, c: float, d: flo
             assert known == ANY
         elif abs(x) <= ORDINARY:
             assert known.low <= x <= known.high, (known, x)
+
+
+def test_an_exponential_is_finite_as_far_as_float32_is_sure_to_hold_it() -> None:
+    """exp(88) is 1.7e38; at 88.8 float32 overflows."""
+    (low, high) = (found("exp(r[m])", r=ValueRange(0.0, most)).high for most in (87.9, 88.1))
+    assert low < math.inf == high

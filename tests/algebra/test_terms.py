@@ -107,6 +107,14 @@ def test_a_half_that_may_overflow_without_its_divisor_is_not_taken_apart() -> No
     assert only.outer == () and at.waits(only.inner)
 
 
+def test_a_half_may_be_chosen_whatever_the_condition_compares() -> None:
+    ((inner, outer),) = split("float16(select(X[m, n] < 90.0, 1.0, 0.5) / Z[m])", shifts=False)
+    assert (inner, outer) == ("float16(select(X[m, n] < 90.0, 1.0, 0.5))", "t / Z[m]")
+    at = summand("float16(select(X[m, n] < 90.0, 1.0, 2.0) / Z[m])")
+    (only,) = terms(at, at.operator.body)
+    assert only.outer == ()
+
+
 def test_an_integer_cast_is_not_taken_apart() -> None:
     at = summand("int32(X[m, n] / Z[m])")
     (only,) = terms(at, at.operator.body)

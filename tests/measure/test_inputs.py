@@ -82,3 +82,11 @@ def test_half_of_all_conditions_hold_and_of_varied_ones_some_share_does() -> Non
             round(float(draw_values(rng, kind, 10_000, draw_style(rng, plain, True)).mean()), 1)
         )
     assert shares == {0.2, 0.5, 0.9}
+
+
+def test_varied_inputs_are_halved_and_doubled_and_of_either_sign() -> None:
+    rng, kind = np.random.default_rng(0), InputKind("float32")
+    styles = [draw_style(rng, kind, True) for _ in range(200)]
+    assert {s.scale for s in styles} == {0.5, 1.0, 2.0}
+    assert {s.sign for s in styles} == {-1, 0, 1}
+    assert {draw_style(rng, kind, True, 1).sign for _ in range(20)} == {1}

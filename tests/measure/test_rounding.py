@@ -169,6 +169,16 @@ def test_a_step_in_doubt_may_be_taken_or_not(said: str, t: float, step: float) -
     assert errors(said, t * 1.001, 2.0, unit=1e-3) * 1e-3 >= step
 
 
+def test_a_product_with_itself_has_both_sides_errors() -> None:
+    """T is 3 with an error of 6: (3 + 12) squared, for every term, and what is rounded."""
+    lines = ["T[m, k] = A[m, k] * 2.0", "Y[m, n] = sum[k] T[m, k] * T[n, k]"]
+    c = chain({"m": 2, "n": 2, "k": 2}, {"A": "mk"}, lines, ["Y", "T"])
+    x = {"A": np.full((2, 2), 1.5)}
+    found = allowed(c, x, evaluate(c, x), UNIT)
+    assert found["T"].tolist() == [[6.0, 6.0], [6.0, 6.0]]
+    assert found["Y"][0, 1] == pytest.approx(2 * 15.0**2 * UNIT / UNIT + 18.0, rel=0.05)
+
+
 def test_a_sum_rounds_each_term_that_is_not_zero_and_the_result() -> None:
     c = chain({"m": 1, "n": 4}, {"A": "mn"}, ["Y[m] = sum[n] A[m, n] * 2.0 where n < 3"])
     x = {"A": np.asarray([[1.0, -3.0, 0.0, 50.0]])}

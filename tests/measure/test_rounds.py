@@ -83,7 +83,14 @@ def test_what_is_within_noise_is_not_settled() -> None:
     rng = random.Random(2)
     times = [[rng.uniform(1, 2) for _ in range(7)] for _ in range(2)]
     assert not is_decided(times, None) and not is_decided(times, 0)
-    assert is_decided(times[:1], None) and is_decided([], None)
+    assert is_decided(times[:1], None) and is_decided([], None) and is_decided(times[:1], 0)
+
+
+def test_the_interval_leaves_out_no_more_than_it_may() -> None:
+    """Of 13 ratios the second lies below the median with 0.17 % doubt, the third with 1.1 %: each
+    end may have 1 %."""
+    assert interval([*map(float, range(13))]) == (1.0, 11.0)
+    assert interval([*map(float, range(7))]) == (0.0, 6.0)
 
 
 def test_of_many_rounds_the_quietest_are_compared() -> None:
