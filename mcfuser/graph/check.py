@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,22 @@ def reference_session(model: OnnxModel) -> onnxruntime.InferenceSession:
     try:
         return session(model, options)
     except Exception as error:  # onnxruntime's errors have no common base class
+        with contextlib.suppress(Exception):
+            return session(_open(model), options)
         raise InputError(f"onnxruntime cannot load the model: {ort_reason(error)}") from None
+
+
+def _open(model: OnnxModel) -> OnnxModel:
+    """The model with inputs of any shapes.
+
+    At fixed ones onnxruntime refuses a branch that is not right for them, whether or not it is ever
+    taken.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in proto.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    return model.with_proto(proto)
 
 
 def answer(reference: onnxruntime.InferenceSession, feeds: Feeds) -> list[NDArray[np.generic]]:

@@ -27,7 +27,8 @@ def inputs(model: OnnxModel, random: np.random.Generator) -> Feeds:
     """Random inputs of a model whose input shapes are fixed.
 
     Floats are normally distributed. Indices are within their tables, lengths and positions within
-    what they are compared with, quantized numbers any of their type. Masks, and integers and bools
+    what they are compared with, quantized numbers any of their type; what an If compares is what it
+    is compared with. Masks, and integers and bools
     whose role does not show, are zeros and ones; the first element of each of a mask's rows takes
     part, so that no row is hidden.
     """
@@ -61,7 +62,7 @@ def _drawn(
     random: np.random.Generator,
 ) -> NDArray[np.generic]:
     match role.kind:
-        case "index" | "length":
+        case "index" | "length" | "choice":
             most = min(role.high, _BYTES.get(dtype.name, (0, role.high))[1])
             return random.integers(role.low, most, shape, endpoint=True).astype(dtype)
         case "position":

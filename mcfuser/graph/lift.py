@@ -194,7 +194,7 @@ def _masked(s: Attempt, value: relax.Call, along: Along) -> ChainValue | None:
     name, args = value.op.name, list(value.args)
     if name == "relax.where" and (number := filled_number(args[2])) is not None:
         mask, x = args[:2]
-        if number > MASKED:
+        if not number <= MASKED:
             return None
     elif name == "relax.add":
         x, mask = args if args[0] in s.values else args[::-1]

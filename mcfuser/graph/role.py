@@ -17,9 +17,9 @@ from onnx import TensorProto
 
 from mcfuser.graph.known import Known
 
-RoleKind = Literal["index", "mask", "hidden", "length", "position", "number"]
+RoleKind = Literal["index", "mask", "hidden", "length", "position", "number", "choice"]
 """`mask` is 1 (or true) where an element takes part, `hidden` is 1 where it does not; `number` is
-the quantized form of a real number."""
+the quantized form of a real number; `choice` is equal to what an If chooses its branch by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class InputRole:
 
 # A value with several roles has the first of these. An index outside of its table is an error,
 # whatever else the value is.
-_ORDER: tuple[RoleKind, ...] = ("index", "mask", "hidden", "length", "position", "number")
+_ORDER: tuple[RoleKind, ...] = ("index", "mask", "hidden", "length", "position", "number", "choice")
 _CARRIERS = frozenset({
     "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten", "Slice", "Expand",
     "Tile", "Transpose", "Concat", "Split", "Clip", "Min", "Max", "Mod", "Dropout", "Abs",
@@ -213,6 +213,8 @@ class _Walk:
             yield InputRole("index", *derived.between(0, extent - 1))
         elif (ends := self._length(node, i)) is not None:
             yield InputRole("length", *derived.between(*ends))
+        elif (chosen := self._choice(node, i)) is not None:
+            yield InputRole("choice", *derived.between(chosen, chosen))
 
     def _added(self, term: _Derived) -> Iterator[InputRole]:
         """A large number that hides a score to which it is added, and is zero elsewhere."""
@@ -255,6 +257,14 @@ class _Walk:
             case "RotaryEmbedding", _:
                 return self._rotated(node, i)
         return None
+
+    def _choice(self, node: onnx.NodeProto, i: int) -> float | None:
+        """The number for which an If takes its first branch."""
+        other = self._other(node, i) if node.op_type == "Equal" else None
+        readers = self.known.readers.get(node.output[0], ())
+        if other is None or other[0] != other[1] or not any(r.op_type == "If" for r, _ in readers):
+            return None
+        return other[0]
 
     def _rotated(self, node: onnx.NodeProto, i: int) -> int | None:
         """The rows of a rotation's tables that a position may name."""

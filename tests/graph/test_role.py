@@ -156,3 +156,15 @@ def test_a_position_that_is_rotated_is_known() -> None:
 def test_a_quantized_number_is_known() -> None:
     body = "k = Constant <value_float = 0.5> () y = DequantizeLinear (x, k)"
     assert role("uint8[4] x", body) == InputRole("number")
+
+
+@pytest.mark.parametrize(("compared", "number"), [("x", 16), ("add", 14), ("masked", None)])
+def test_what_an_if_compares_is_equal_to_it(compared: str, number: int | None) -> None:
+    condition = {"x": "c = Equal (x, n)", "add": "two = Constant <value_int = 2> () "
+                 "s = Add (x, two) c = Equal (s, n)", "masked": "e = Equal (x, n)"}  # fmt: skip
+    chosen = "y = If (c) <then_branch = t () => (float a) { a = Constant <value_float = 1.0> () }, "
+    chosen += "else_branch = f () => (float b) { b = Constant <value_float = 2.0> () }>"
+    if number is None:
+        chosen = "y = Cast <to = 1> (e)"
+    body = f"n = Constant <value_int = 16> () {condition[compared]} {chosen}"
+    assert role("int64 x", body) == (InputRole("choice", number, number) if number else None)

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import helper
 
+from mcfuser.errors import ModelError
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
 from mcfuser.graph.read import described, opset
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.rewrite.body import NodeBody
-from mcfuser.graph.rewrite.branch import taken, written_out
+from mcfuser.graph.rewrite.branch import guarded, taken, written_out
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
 
+_Written = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
+"""Nodes and constants in place of a node."""
 _OLDEST = 11
 """The first version of ONNX's operators in which replacements are written."""
 
@@ -64,15 +67,18 @@ class _Walk:
         left = deque(graph.node)
         while left:
             node = left.popleft()
-            if (branch := taken(node, known)) is not None:
-                nodes, constants = written_out(node, branch, known)
+            branch = taken(node, known)
+            written = written_out(node, branch, known) if branch is not None else None
+            if written is None:
+                twin = twins.get(node.output[0]) if node.output else None
+                written = self._branches(node, known, twin)
+            if written is not None:
+                nodes, constants = written
                 left.extendleft(reversed(nodes))
                 for constant in constants:
                     known.add_constant(constant)
                 graph.initializer.extend(constants)
                 continue
-            twin = twins.get(node.output[0]) if node.output else None
-            self._branches(node, known, twin)
             body = self._body(node, known)
             if body is None:
                 kept.append(node)
@@ -87,16 +93,37 @@ class _Walk:
 
     def _branches(
         self, node: onnx.NodeProto, known: KnownValues, twin: onnx.NodeProto | None
-    ) -> None:
-        """Replaces nodes in the graphs inside a node, which read the values around it."""
+    ) -> _Written | None:
+        """Replaces nodes in the graphs inside a node, which read the values around it.
+
+        Of an If, one branch may be such that it cannot be computed at the shapes of the inputs, as
+        that for another sample rate: then it gives what replaces the If, which is the other branch.
+        """
         others = {a.name: a.g for a in twin.attribute} if twin is not None else {}
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                inner = replace(
-                    known, types=ChainMap({}, known.types), constants=ChainMap({}, known.constants)
-                )
-                inner.add_graph(attribute.g)
+        before, refusals = (self.nodes, self.bytes), list[ModelError]()
+        computable: dict[str, onnx.GraphProto] = {}
+        for attribute in (a for a in node.attribute if a.HasField("g")):
+            copied = onnx.GraphProto()
+            copied.CopyFrom(attribute.g)
+            inner = replace(
+                known, types=ChainMap({}, known.types), constants=ChainMap({}, known.constants)
+            )
+            inner.add_graph(attribute.g)
+            try:
                 self.graph(attribute.g, inner, others.get(attribute.name))
+                computable[attribute.name] = copied
+            except ModelError as refusal:
+                if node.op_type != "If":
+                    raise
+                refusals.append(refusal)
+        if not refusals:
+            return None
+        for name, branch in computable.items():
+            self.nodes, self.bytes = before
+            written = guarded(node, branch, name == "then_branch", known)
+            if written is not None:
+                return written
+        raise refusals[0]
 
     def _body(self, node: onnx.NodeProto, known: KnownValues) -> NodeBody | None:
         """The replacement of a node; None where it stays."""

@@ -1,4 +1,5 @@
-"""An If whose condition is known: the nodes of the branch that is taken."""
+"""An If as the nodes of one of its branches: the one that is taken, or the only one that can be
+computed."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.known import KnownValues
+
+_FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
 def taken(node: onnx.NodeProto, known: KnownValues) -> onnx.GraphProto | None:
@@ -46,6 +49,34 @@ def written_out(
     for result, name in zip(branch.output, node.output, strict=True):
         source = names.get(result.name, result.name)
         nodes.append(helper.make_node("Identity", [source], [name], f"{node.name}/{name}"))
+    return nodes, constants
+
+
+def guarded(
+    node: onnx.NodeProto, branch: onnx.GraphProto, then: bool, known: KnownValues
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
+    """The nodes and constants that replace an If by a branch, that for a condition which holds if
+    `then`, where the other one cannot be computed at the shapes of its inputs; None where a result
+    is no float.
+
+    Where the condition asks for the other branch, nothing is right, so no result is finite: each is
+    divided by the condition.
+    """
+    kinds = [v.type.tensor_type.elem_type or known.dtype(v.name) for v in branch.output]
+    if not set(kinds) <= _FLOATS:
+        return None
+    inner = onnx.NodeProto()
+    inner.CopyFrom(node)
+    inner.output[:] = [known.fresh(f"{name}/computed") for name in node.output]
+    nodes, constants = written_out(inner, branch, known)
+    condition, name = node.input[0], f"{node.name}/taken"
+    if not then:
+        nodes.append(helper.make_node("Not", [condition], [known.fresh(name)], name))
+        condition = nodes[-1].output[0]
+    for computed, name, kind in zip(inner.output, node.output, kinds, strict=True):
+        one = known.fresh(f"{name}/taken")
+        nodes.append(helper.make_node("Cast", [condition], [one], one, to=kind))
+        nodes.append(helper.make_node("Div", [computed, one], [name], f"{node.name}/{name}/guard"))
     return nodes, constants
 
 

@@ -7,8 +7,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mcfuser.errors import ModelError
+from mcfuser.graph.check import answer, reference_session
+from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
+from mcfuser.graph.weights import OnnxModel
 from tests.support.one_node import run
 
 X = {"x": np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)}
@@ -86,3 +90,67 @@ def test_what_is_known_only_at_run_time_stays() -> None:
 def test_the_branch_is_compiled() -> None:
     proto = model([chosen("wide", "y", branch(2.0), branch(3.0))])
     assert "R.multiply" in load(proto.SerializeToString(), {}).module.script()
+
+
+def recurrent(result: int = TensorProto.FLOAT) -> onnx.GraphProto:
+    """A branch for inputs of three dimensions; x has two."""
+    inner = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["rows"], name="lstm", hidden_size=1),
+        helper.make_node("Cast", ["rows"], ["out"], to=result),
+    ]
+    made = branch(1.0, inner)
+    made.output[0].type.tensor_type.elem_type = result
+    for name, columns in (("w", 4), ("r", 1)):
+        weight = np.ones((1, 4, columns), np.float32)
+        made.initializer.append(numpy_helper.from_array(weight, name))
+    return made
+
+
+def compared(then: onnx.GraphProto, other: onnx.GraphProto) -> onnx.ModelProto:
+    """The first branch where the integer `rate` is 16."""
+    nodes = [
+        helper.make_node("Equal", ["rate", "sixteen"], ["fast"]),
+        chosen("fast", "y", then, other),
+    ]
+    proto = model(nodes)
+    proto.graph.input.append(helper.make_tensor_value_info("rate", TensorProto.INT64, []))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(16), "sixteen"))
+    return proto
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_branches_for_other_shapes_the_one_for_these_is_taken(first: bool) -> None:
+    """Nothing is finite where the condition asks for the other one, which would be an error."""
+    branches = (branch(2.0), recurrent())
+    proto = compared(*(branches if first else branches[::-1]))
+    assert rewrite(proto)
+    assert "If" not in {n.op_type for n in proto.graph.node}
+    for rate in (16, 8):
+        (found,) = run(proto, {**X, "rate": np.asarray(rate)})
+        if (rate == 16) is first:
+            np.testing.assert_array_equal(found, 2 * X["x"])
+        else:
+            assert not np.isfinite(found).any()
+
+
+def test_where_no_branch_can_be_computed_the_first_refusal_is_told() -> None:
+    with pytest.raises(ModelError, match=r"'LSTM'.*'x' has 2 dimensions, and should have 3"):
+        rewrite(compared(recurrent(), recurrent()))
+
+
+def test_results_that_cannot_be_made_infinite_are_not_guarded() -> None:
+    whole = branch(1.0, [helper.make_node("Cast", ["x"], ["out"], to=TensorProto.INT32)])
+    whole.output[0].type.tensor_type.elem_type = TensorProto.INT32
+    with pytest.raises(ModelError, match="should have 3"):
+        rewrite(compared(whole, recurrent(TensorProto.INT32)))
+
+
+def test_a_model_with_a_branch_for_other_shapes_is_compared_with_onnxruntime() -> None:
+    """onnxruntime loads it where its inputs have no fixed shapes; the inputs that are drawn choose
+    the branch that there is."""
+    proto = compared(branch(2.0), recurrent())
+    fixed = OnnxModel(proto)
+    feeds = inputs(fixed, np.random.default_rng(0))
+    assert feeds["rate"] == 16
+    (found,) = answer(reference_session(fixed), feeds)
+    np.testing.assert_array_equal(found, 2 * feeds["x"])
