@@ -26,13 +26,13 @@ demo: venv
 	@echo "== running it beside onnxruntime"
 	$(BIN)/mcfuser run demo/out --check demo/bert.onnx
 
-# at once: the checks keep one core busy, and the tests begin with one
+# at once: the checks keep one core busy; three processes, since many tests wait for others
 test: venv
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 
 tests: venv
 	@echo "== tests"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 docs: venv
 	@echo "== printing anew what docs/architecture.md shows"
