@@ -121,10 +121,9 @@ def verify(
     little time is left until `end` (time.monotonic): then `skipped` says so. Raises
     DisagreementError, naming the first operator that differs, where the error is too large.
     """
-    decided = compiled.decided
-    left = end - time.monotonic() if end is not None else math.inf
-    if decided.missing is not None or left < CHECKING:
-        return {"skipped": decided.missing or "no time was left"}
+    decided, left = compiled.decided, _left(end)
+    if (why := _not_compared(decided, left)) is not None:
+        return {"skipped": why}
     feeds = inputs(model, np.random.default_rng(seed))
     try:
         expected = answer(reference_session(model), feeds)
@@ -153,11 +152,22 @@ def verify_dynamic(
     """As `verify`, of a module of several buckets: each is compared at several shapes."""
     assert compiled.buckets is not None
     decided = compiled.decided
-    left = end - time.monotonic() if end is not None else math.inf
-    if decided.missing is not None or left < CHECKING:
-        return {"skipped": decided.missing or "no time was left"}
+    if (why := _not_compared(decided, _left(end))) is not None:
+        return {"skipped": why}
     until = end if end is not None else math.inf
     return verify_buckets(compiled.buckets, library, _mode(decided), seed, until, decided.narrow)
+
+
+def _left(end: float | None) -> float:
+    """The seconds until `end` (time.monotonic)."""
+    return end - time.monotonic() if end is not None else math.inf
+
+
+def _not_compared(decided: DecidedModel, left: float) -> str | None:
+    """Why a module is not run: its device is not at hand, or too little time is left."""
+    if decided.missing is not None or left < CHECKING:
+        return decided.missing or "no time was left"
+    return None
 
 
 def _beyond(decided: DecidedModel, error: float) -> str:

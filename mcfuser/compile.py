@@ -14,6 +14,7 @@ from importlib.metadata import version
 from mmap import mmap
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from mcfuser.backend import Backend, Function, Names
@@ -257,9 +258,8 @@ def build(
     replacements, binaries = _replacements(decided.parted.matches, decisions, decided.backend)
     with refused("TVM cannot build the module"):
         whole = decided.loaded.module
-        module = install(returning(whole, returned) if returned else whole, replacements)
-        if decided.loaded.narrowing is not None:
-            module = summed_in_float32(module)
+        whole = returning(whole, returned) if returned else whole
+        module = _with_kernels(decided, whole, replacements)
         return decided.backend.library(module, binaries, decided.device)
 
 
@@ -275,10 +275,17 @@ def build_buckets(dynamic: LoadedBuckets, decided: Sequence[DecidedModel]) -> by
         modules = []
         for bucket in decided:
             own = {id(m) for m in bucket.parted.matches}
-            module = install(bucket.loaded.module, [r for r in replacements if id(r.match) in own])
-            narrowed = bucket.narrow is not None
-            modules.append(summed_in_float32(module) if narrowed else module)
+            chosen = [r for r in replacements if id(r.match) in own]
+            modules.append(_with_kernels(bucket, bucket.loaded.module, chosen))
         return backend.library(joined(dynamic, modules), binaries, device)
+
+
+def _with_kernels(
+    decided: DecidedModel, module: tvm.IRModule, replacements: Sequence[Replacement]
+) -> tvm.IRModule:
+    """The module with its kernels; what is left of narrow products is summed in float32, too."""
+    installed = install(module, replacements)
+    return installed if decided.narrow is None else summed_in_float32(installed)
 
 
 def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:

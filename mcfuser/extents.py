@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,10 @@ BUCKETS = 4
 """The most buckets that the ranges of a model become, unless another number is asked for."""
 MOST = 32
 """The most buckets that can be asked for: each is compiled as a model is."""
+
+
+RANGE = re.compile(r"[1-9][0-9]{0,8}\.\.[1-9][0-9]{0,8}")
+"""A range as reports and zoos have it."""
 
 
 @dataclass(frozen=True, slots=True)

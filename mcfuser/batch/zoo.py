@@ -19,6 +19,7 @@ from mcfuser.arguments.duration import seconds
 from mcfuser.arguments.precision import check_precision
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
+from mcfuser.extents import RANGE
 
 LARGEST = 1 << 20
 """The largest size of a zoo file, in bytes."""
@@ -143,12 +144,11 @@ def _plain(name: str) -> str:
 
 
 _Duration = Annotated[float, BeforeValidator(_duration), Field(le=7 * 86400.0)]
-_RANGE = re.compile(r"[1-9][0-9]{0,8}\.\.[1-9][0-9]{0,8}")
 
 
 def _extent(value: object) -> int | str:
     """A number, or a range such as `1..8`."""
-    if isinstance(value, str) and _RANGE.fullmatch(value):
+    if isinstance(value, str) and RANGE.fullmatch(value):
         return value
     if type(value) is not int or not 1 <= value < 1 << 31:
         raise ValueError("an extent of at least 1, or a range as '1..8', is expected")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from mmap import mmap
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcfuser.arguments.files import read_json
 from mcfuser.arguments.precision import PRECISIONS
 from mcfuser.errors import InputError
+from mcfuser.extents import RANGE
 
 if TYPE_CHECKING:
     from mcfuser.graph.load import ModelPort
@@ -20,8 +20,6 @@ _DTYPES = frozenset({
     "float16", "float32", "float64", "bfloat16", "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 })  # fmt: skip
-
-_RANGE = re.compile(r"[1-9][0-9]{0,8}\.\.[1-9][0-9]{0,8}")
 
 
 def check_writable(path: Path) -> None:
@@ -112,6 +110,6 @@ def _is_port(value: object) -> bool:
 
 def _is_shape(value: object) -> bool:
     return isinstance(value, list) and all(
-        (type(n) is int and n > 0) or (isinstance(n, str) and bool(_RANGE.fullmatch(n)))
+        (type(n) is int and n > 0) or (isinstance(n, str) and bool(RANGE.fullmatch(n)))
         for n in value
     )

@@ -11,15 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 import tvm
 from tvm import ir, relax
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import Dataflow, array, dataflow, dtype
-from mcfuser.graph.precision import WIDE, Narrowing, Types, counted, is_wide, types
-from mcfuser.graph.tensors import aligned, tensor_over
+from mcfuser.graph.precision import (
+    NARROW,
+    PRODUCTS,
+    WIDE,
+    Narrowing,
+    Types,
+    counted,
+    is_wide,
+    types,
+)
+from mcfuser.graph.tensors import aligned, numpy_dtype, tensor_over
 
 
 def narrowed(module: tvm.IRModule, narrow: str) -> tuple[tvm.IRModule, Narrowing]:
@@ -64,10 +72,10 @@ def summed_in_float32(module: tvm.IRModule) -> tvm.IRModule:
 class _Summing(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if not isinstance(call.op, ir.Op) or call.op.name not in _SUMMED:
+        if not isinstance(call.op, ir.Op) or call.op.name.removeprefix("relax.") not in PRODUCTS:
             return call
         left, kind = dtype(call.args[0]), dtype(call)
-        if left not in ("float16", "bfloat16") or kind != left:
+        if left not in NARROW or kind != left:
             return call
         wide = _with_result(call, WIDE)
         return relax.op.astype(self.builder_.normalize(wide), kind)
@@ -82,9 +90,6 @@ def _with_result(call: relax.Call, kind: str) -> relax.Call:
     layouts = str(a.data_layout), str(a.kernel_layout), str(a.out_layout) or None
     windows = [int(n) for n in a.strides], [int(n) for n in a.padding], [int(n) for n in a.dilation]
     return make(*call.args, *windows, int(a.groups), *layouts, kind)
-
-
-_SUMMED = frozenset({"relax.matmul", *(f"relax.nn.conv{rank}d" for rank in (1, 2, 3))})
 
 
 @dataclass
@@ -189,7 +194,7 @@ class _Writing:
         assert values is not None
         at = (values.ctypes.data, values.shape)
         if at not in self.constants:
-            kind = np.dtype(getattr(ml_dtypes, self.narrow, self.narrow))
+            kind = numpy_dtype(self.narrow)
             with np.errstate(over="ignore", under="ignore"):
                 self.constants[at] = relax.const(tensor_over(aligned(values.astype(kind))))
         return self.constants[at]

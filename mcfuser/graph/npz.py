@@ -5,7 +5,8 @@ from __future__ import annotations
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from mcfuser.errors import InputError
 from mcfuser.graph.load import ModelPort
-from mcfuser.graph.tensors import tensor_form
+from mcfuser.graph.tensors import numpy_dtype, tensor_form
 
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError,
            RuntimeError, OverflowError, SyntaxError, tokenize.TokenError)  # fmt: skip
@@ -33,11 +34,18 @@ def read_arrays(path: Path, ports: Sequence[ModelPort]) -> dict[str, NDArray[np.
     InputError where the file cannot be read, lacks an input, has an array that is none, or one of
     another type or shape.
     """
+    with _opened(path) as archive:
+        members = {n.removesuffix(".npy"): n for n in archive.namelist()}
+        _check_names(path, members, ports)
+        return {p.name: _array(archive, members[p.name], p, path) for p in ports}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An .npz file. Raises InputError where it cannot be read, also while it is in use."""
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {n.removesuffix(".npy"): n for n in archive.namelist()}
-            _check_names(path, members, ports)
-            return {p.name: _array(archive, members[p.name], p, path) for p in ports}
+            yield archive
     except OSError as error:
         raise InputError(f"inputs '{path}' cannot be read: {error.strerror or error}") from None
     except InputError:
@@ -71,7 +79,7 @@ def _array(
     archive: zipfile.ZipFile, member: str, port: ModelPort, path: Path
 ) -> NDArray[np.generic]:
     """An array whose header says that it is what the input takes."""
-    wanted = np.dtype(getattr(ml_dtypes, port.dtype, port.dtype))
+    wanted = numpy_dtype(port.dtype)
     with archive.open(member) as file:
         shape, dtype = _header(file)
     stored = _STORED.get(port.dtype, wanted)
@@ -94,20 +102,12 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of the arrays of an .npz file, by name. Raises InputError as `read_arrays`."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            shapes = {}
-            for member in archive.namelist():
-                with archive.open(member) as file:
-                    shapes[member.removesuffix(".npy")] = _header(file)[0]
-            return shapes
-    except OSError as error:
-        raise InputError(f"inputs '{path}' cannot be read: {error.strerror or error}") from None
-    except _BROKEN as error:
-        raise InputError(
-            f"inputs '{path}' cannot be read as an .npz file: {str(error) or 'it is damaged'}; "
-            "write it with numpy.savez, an array for each input"
-        ) from None
+    with _opened(path) as archive:
+        shapes = {}
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                shapes[member.removesuffix(".npy")] = _header(file)[0]
+        return shapes
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

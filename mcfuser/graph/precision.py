@@ -34,7 +34,8 @@ NARROW = ("float16", "bfloat16")
 
 OperatorClass = Literal["product", "map", "move", "wide"]
 
-_PRODUCTS = frozenset({"matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d"})
+PRODUCTS = frozenset({"matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d"})
+"""Relax's operators that multiply matrices, without their prefix."""
 _MAPS = frozenset({
     "add", "subtract", "multiply", "divide", "negative", "abs", "maximum", "minimum", "where",
     "clip", "nn.relu", "nn.relu6", "nn.leakyrelu", "nn.prelu",
@@ -119,7 +120,7 @@ def operator_class(value: relax.Expr, narrow: str) -> OperatorClass:
     name = value.op.name.removeprefix("relax.")
     if not _all_fit(value, narrow):
         return "wide"
-    if name in _PRODUCTS:
+    if name in PRODUCTS:
         return "product" if all(is_wide(a) for a in value.args) else "wide"
     if name in _MOVES:
         return "move"

@@ -41,12 +41,16 @@ def aligned(array: OnnxArray) -> OnnxArray:
 
 def array_over(tensor: Any) -> OnnxArray:
     """A read-only array with the bytes of a dense tensor on the CPU."""
-    name = str(tensor.dtype)
-    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    dtype = numpy_dtype(str(tensor.dtype))
     octets = np.from_dlpack(tensor._create_view((tensor.numel() * dtype.itemsize,), "uint8"))
     array = octets.view(dtype).reshape(tuple(tensor.shape))
     array.flags.writeable = False
     return array
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The type of that name, which numpy itself may lack."""
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 class _Unlocked:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from mcfuser.errors import ModelError
 from mcfuser.graph.dynamic.axes import Point
 from mcfuser.graph.dynamic.facts import ShapeFacts
-from mcfuser.graph.dynamic.layout import Factor, Layout, Operand, Sign, dimension, is_dynamic
+from mcfuser.graph.dynamic.layout import Operand, Sign, is_dynamic, zeroed
 from mcfuser.graph.dynamic.length import Length, Symbol
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import PaddedGraph
@@ -51,11 +51,7 @@ def padded(points: Sequence[Point], facts: Sequence[ShapeFacts]) -> PaddedModel:
     producers = {out: node for node in upper.proto.graph.node for out in node.output if out}
     walk = _Walk(graph, producers)
     for value in upper.proto.graph.input:
-        shapes = graph.shapes(value.name) or []
-        layout = tuple(
-            tuple(f.with_zero(True) for f in dimension(Factor(e)))
-            for e in zip(*shapes, strict=True)
-        )
+        layout = tuple(map(zeroed, graph.layout(value.name) or ()))
         unsigned = value.type.tensor_type.elem_type == TensorProto.BOOL
         graph.operands[value.name] = Operand(
             value.name, layout, True, "nonnegative" if unsigned else "any"
@@ -154,8 +150,7 @@ class _Walk:
         ]
 
     def _constant(self, name: str) -> Operand:
-        shapes = self.graph.shapes(name) or []
-        layout: Layout = tuple(dimension(Factor(e)) for e in zip(*shapes, strict=True))
+        layout = self.graph.layout(name) or ()
         finite, sign = True, _ANY
         facts = self.graph.upper
         shape = facts.shape(name) or ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tvm
 
 from mcfuser.extents import InputShapes
+from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.axes import Point, runtime_shapes
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose
@@ -68,7 +69,10 @@ def _input(port: ModelPort, names: Mapping[tuple[str, int], str]) -> RuntimePort
 def load_bucket(model: DynamicModel, box: Box, narrow: str | None = None) -> Bucket:
     """The Relax module of a bucket, with products of the type `narrow` if given. Raises ModelError,
     naming the operator that cannot be computed at run-time extents."""
-    made = bucket_model(model, box.low, box.high)
+    return _imported(model, box, bucket_model(model, box.low, box.high), narrow)
+
+
+def _imported(model: DynamicModel, box: Box, made: PaddedModel, narrow: str | None) -> Bucket:
     return Bucket(box, imported(made.model, model.limits, narrow), made.extents)
 
 
@@ -98,7 +102,10 @@ def load_buckets(
                  for ends in ([e.low for e in extents], [e.high for e in extents]))  # fmt: skip
     whole = bucket_model(dynamic, low, high)  # says what cannot be computed before time is spent
     chosen = choose(extents, predicted, most)
-    buckets = tuple(load_bucket(dynamic, box, narrow) for box in chosen.boxes)
+    if len(chosen.boxes) == 1:  # of all shapes, which is written already
+        buckets: tuple[Bucket, ...] = (_imported(dynamic, chosen.boxes[0], whole, narrow),)
+    else:
+        buckets = tuple(load_bucket(dynamic, box, narrow) for box in chosen.boxes)
     return LoadedBuckets(dynamic, chosen, buckets, whole.results)
 
 

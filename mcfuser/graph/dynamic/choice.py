@@ -57,10 +57,7 @@ def choose(extents: Sequence[RuntimeExtent], cost: Cost, most: int) -> ChosenBuc
         return ChosenBuckets((Box({e.name: e.low for e in extents}, high),))
     whole = cost(high)
     curves = [_curve(e, high, whole, cost) for e in extents]
-    plans = [
-        {count: _cuts(e, curve, count) for count in range(1, most + 1)}
-        for e, curve in zip(extents, curves, strict=True)
-    ]
+    plans = [_cuts(e, curve, most) for e, curve in zip(extents, curves, strict=True)]
     counts = [c for c in itertools.product(*map(sorted, plans)) if math.prod(c) <= most]
     expected = {c: math.prod(plan[k][0] for plan, k in zip(plans, c, strict=True)) for c in counts}
     least = min(expected.values())
@@ -98,27 +95,30 @@ def candidates(extent: RuntimeExtent) -> list[int]:
     return sorted({extent.low, *range(first, extent.high, step), extent.high})
 
 
-def _cuts(extent: RuntimeExtent, curve: Callable[[int], float], count: int) -> _Parts:
-    """The least that padding costs with at most `count` parts of a range, and where they end.
+def _cuts(extent: RuntimeExtent, curve: Callable[[int], float], most: int) -> dict[int, _Parts]:
+    """The least that padding costs with at most so many parts of a range, and where they end, for
+    each number of parts up to `most`.
 
     Dynamic programming over the candidates: the best parts up to each of them.
     """
     ends = candidates(extent)
     width = extent.high - extent.low + 1
-    shares = np.cumsum([1 / curve(n) for n in range(extent.low, extent.high + 1)]) / width
+    curves = [curve(n) for n in range(extent.low, extent.high + 1)]
+    shares = np.cumsum(1 / np.asarray(curves)) / width
+    times = [curves[n - extent.low] for n in ends]
     below = [float(shares[n - extent.low]) for n in ends]
     best: list[dict[int, _Parts]] = []
     for i, end in enumerate(ends):
         of: dict[int, _Parts] = {}
-        for parts in range(1, count + 1):
-            options: list[_Parts] = [(curve(end) * below[i], (end,))]
+        for parts in range(1, most + 1):
+            options: list[_Parts] = [(times[i] * below[i], (end,))]
             for j in range(i):
                 if parts - 1 in best[j]:
                     before, cuts = best[j][parts - 1]
-                    options.append((before + curve(end) * (below[i] - below[j]), (*cuts, end)))
+                    options.append((before + times[i] * (below[i] - below[j]), (*cuts, end)))
             of[parts] = min(options)
         best.append(of)
-    return best[-1][count]
+    return best[-1]
 
 
 def _boxes(extents: Sequence[RuntimeExtent], cuts: Sequence[Sequence[int]]) -> tuple[Box, ...]:

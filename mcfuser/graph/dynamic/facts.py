@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.graph.evaluate import Unfolded, evaluate
+from mcfuser.graph.rewrite.known import fixed_shape, inferred_types, literal
 from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
 
 _SHOWN = 4096
@@ -44,12 +44,7 @@ class ShapeFacts:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where it is not known before the model runs."""
-        tensor = self.types[name].tensor_type if name in self.types else None
-        if tensor is None or not tensor.HasField("shape"):
-            return None
-        if not all(d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim):
-            return None
-        return tuple(d.dim_value for d in tensor.shape.dim)
+        return fixed_shape(self.types[name]) if name in self.types else None
 
     def dtype(self, name: str) -> int:
         """The number of a value's element type; 0 where it is not known."""
@@ -87,10 +82,7 @@ class ShapeFacts:
                 results = {i: made[n] for i, n in enumerate(node.output) if n}
             self.evaluations[key] = results
         for i, array in self.evaluations[key].items():
-            self.constants[node.output[i]] = array
-            self.types[node.output[i]] = helper.make_tensor_type_proto(
-                helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-            )
+            _set(self, node.output[i], array)
 
 
 def shape_facts(
@@ -120,9 +112,8 @@ def shape_facts(
 def _add(facts: ShapeFacts, node: onnx.NodeProto) -> None:
     read = [name for name in node.input if name]
     if node.op_type == "Constant":
-        array = _literal(node)
-        if array is not None:
-            _set(facts, node.output[0], array)
+        if (tensor := literal(node)) is not None:
+            _set(facts, node.output[0], numpy_helper.to_array(tensor))
         return
     if node.op_type in ("Shape", "Size"):
         shape = facts.shape(node.input[0])
@@ -139,8 +130,10 @@ def _add(facts: ShapeFacts, node: onnx.NodeProto) -> None:
         if any(name in facts.from_shapes for name in read):
             facts.from_shapes.update(filter(None, node.output))
             facts.array(node.output[0])
-    if any(facts.shape(name) is None for name in node.output if name) and not branches:
-        _infer(facts, node)
+    if not branches and any(facts.shape(name) is None for name in node.output if name):
+        shown = {n: t for n in read if (t := _shown(facts, n)) is not None}
+        opsets = facts.model.proto.opset_import
+        facts.types.update(inferred_types(node, facts.types, shown, opsets))
 
 
 def _set(facts: ShapeFacts, name: str, array: OnnxArray) -> None:
@@ -148,23 +141,6 @@ def _set(facts: ShapeFacts, name: str, array: OnnxArray) -> None:
     facts.types[name] = helper.make_tensor_type_proto(
         helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
     )
-
-
-def _infer(facts: ShapeFacts, node: onnx.NodeProto) -> None:
-    """Adds the types that onnx infers for a node's results; none where it cannot."""
-    read = [name for name in node.input if name]
-    opsets = list(facts.model.proto.opset_import)
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    version = next((o.version for o in opsets if o.domain in (domain, "ai.onnx")), None)
-    if version is None or any(name not in facts.types for name in read):
-        return
-    shown = {n: t for n in read if (t := _shown(facts, n)) is not None}
-    with contextlib.suppress(onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
-        schema = onnx.defs.get_schema(node.op_type, version, domain)
-        types = {n: facts.types[n] for n in read}
-        facts.types.update(
-            onnx.shape_inference.infer_node_outputs(schema, node, types, shown, None, opsets)
-        )
 
 
 def _shown(facts: ShapeFacts, name: str) -> TensorProto | None:
@@ -176,19 +152,6 @@ def _shown(facts: ShapeFacts, name: str) -> TensorProto | None:
         return None
     array = facts.array(name)
     return None if array is None else numpy_helper.from_array(np.asarray(array), name)
-
-
-def _literal(node: onnx.NodeProto) -> OnnxArray | None:
-    """The value of a Constant node; None of one that is no tensor."""
-    if len(node.attribute) != 1:
-        return None
-    given = helper.get_attribute_value(node.attribute[0])
-    if isinstance(given, TensorProto):
-        literal: OnnxArray = numpy_helper.to_array(given)
-        return literal
-    if node.attribute[0].name.startswith(("value_int", "value_float")):
-        return np.asarray(given, np.float32 if "float" in node.attribute[0].name else np.int64)
-    return None
 
 
 def _key(node: onnx.NodeProto, inputs: Mapping[str, OnnxArray]) -> tuple[object, ...]:

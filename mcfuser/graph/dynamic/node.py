@@ -11,7 +11,15 @@ import onnx
 from onnx import helper
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.dynamic.layout import Factor, Layout, Operand, PaddedDimension, Sign, dimension
+from mcfuser.graph.dynamic.layout import (
+    Factor,
+    Layout,
+    Operand,
+    PaddedDimension,
+    Sign,
+    all_zero,
+    is_dynamic,
+)
 from mcfuser.graph.dynamic.padded import PaddedGraph
 
 Numbers = np.ndarray[Any, Any]
@@ -90,10 +98,10 @@ class PaddedNode:
         """The layout of a result each of whose dimensions is one extent. Raises ModelError where
         its shape is not known."""
         name = self.node.output[output]
-        shapes = self.graph.shapes(name)
-        if shapes is None:
+        layout = self.graph.layout(name)
+        if layout is None:
             raise self.refusal(f"the shape of its result '{name}' depends on elements")
-        return tuple(dimension(Factor(tuple(e))) for e in zip(*shapes, strict=True))
+        return layout
 
     # --- what is written --------------------------------------------------------------------------
 
@@ -133,9 +141,9 @@ class PaddedNode:
     def masked(self, x: Operand, position: int, dims: Sequence[int], fill: float) -> Operand:
         """The operand at a position with `fill` in the padded positions of some dimensions, where
         it has such positions."""
-        dynamic = [d for d in dims if any(f.dynamic for f in x.layout[d])]
+        dynamic = [d for d in dims if is_dynamic(x.layout[d])]
         if fill == 0:
-            dynamic = [d for d in dynamic if not all(f.zero for f in x.layout[d] if f.dynamic)]
+            dynamic = [d for d in dynamic if not all_zero(x.layout[d])]
         if not dynamic:
             return x
         return self.graph.masked(x, dynamic, fill, self.dtype(position), self.node)
@@ -154,7 +162,7 @@ class PaddedNode:
     def static(self, x: Operand, dims: Sequence[int], why: str) -> None:
         """Raises ModelError where one of these dimensions of an operand has padded positions."""
         for d in dims:
-            if any(f.dynamic for f in x.layout[d]):
+            if is_dynamic(x.layout[d]):
                 raise self.refusal(f"dimension {d} of '{x.name}', {why}, has such an extent")
 
 

@@ -21,6 +21,7 @@ from mcfuser.graph.dynamic.layout import (
     Operand,
     PaddedDimension,
     Sign,
+    dimension,
     extents,
     is_dynamic,
     plain,
@@ -86,6 +87,14 @@ class PaddedGraph:
         found = [f.shape(name) for f in self.facts]
         known = [s for s in found if s is not None]
         return known if len(known) == len(found) and len({len(s) for s in known}) == 1 else None
+
+    def layout(self, name: str) -> Layout | None:
+        """The layout of a value each of whose dimensions is one extent; None where its shape is not
+        known at every point."""
+        shapes = self.shapes(name)
+        if shapes is None:
+            return None
+        return tuple(dimension(Factor(tuple(e))) for e in zip(*shapes, strict=True))
 
     def arrays(self, name: str) -> list[np.ndarray[Any, Any]] | None:
         """The elements at every point of a value that depends on no input; None of any other."""
@@ -159,6 +168,10 @@ class PaddedGraph:
     def ints(self, *values: int) -> str:
         """Writes a row of int64; its name."""
         return self.const(np.asarray(values, np.int64), INT64)
+
+    def scalar(self, row: str) -> str:
+        """Writes a row of one element as a number; its name."""
+        return self.op("Reshape", row, self.ints())
 
     def write_length(self, length: Length) -> str:
         """Writes a run-time extent as a row of one int64; its name."""

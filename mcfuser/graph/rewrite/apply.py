@@ -100,30 +100,30 @@ class _Walk:
         that for another sample rate: then it gives what replaces the If, which is the other branch.
         """
         others = {a.name: a.g for a in twin.attribute} if twin is not None else {}
-        before, refusals = (self.nodes, self.bytes), list[ModelError]()
-        computable: dict[str, onnx.GraphProto] = {}
+        given, before = onnx.NodeProto(), (self.nodes, self.bytes)
+        if node.op_type == "If":
+            given.CopyFrom(node)
+        refusals: dict[str, ModelError] = {}
         for attribute in (a for a in node.attribute if a.HasField("g")):
-            copied = onnx.GraphProto()
-            copied.CopyFrom(attribute.g)
             inner = replace(
                 known, types=ChainMap({}, known.types), constants=ChainMap({}, known.constants)
             )
             inner.add_graph(attribute.g)
             try:
                 self.graph(attribute.g, inner, others.get(attribute.name))
-                computable[attribute.name] = copied
             except ModelError as refusal:
                 if node.op_type != "If":
                     raise
-                refusals.append(refusal)
+                refusals[attribute.name] = refusal
         if not refusals:
             return None
-        for name, branch in computable.items():
-            self.nodes, self.bytes = before
-            written = guarded(node, branch, name == "then_branch", known)
+        self.nodes, self.bytes = before
+        other = next((a for a in given.attribute if a.name not in refusals), None)
+        if other is not None:
+            written = guarded(node, other.g, other.name == "then_branch", known)
             if written is not None:
                 return written
-        raise refusals[0]
+        raise next(iter(refusals.values()))
 
     def _body(self, node: onnx.NodeProto, known: KnownValues) -> NodeBody | None:
         """The replacement of a node; None where it stays."""

@@ -65,9 +65,8 @@ def guarded(
     kinds = [v.type.tensor_type.elem_type or known.dtype(v.name) for v in branch.output]
     if not set(kinds) <= _FLOATS:
         return None
-    inner = onnx.NodeProto()
-    inner.CopyFrom(node)
-    inner.output[:] = [known.fresh(f"{name}/computed") for name in node.output]
+    results = [known.fresh(f"{name}/computed") for name in node.output]
+    inner = onnx.NodeProto(name=node.name, output=results)
     nodes, constants = written_out(inner, branch, known)
     condition, name = node.input[0], f"{node.name}/taken"
     if not then:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,14 +39,7 @@ class KnownValues:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where some extent of it is not known."""
-        if name not in self.types:
-            return None
-        tensor = self.types[name].tensor_type
-        if not tensor.HasField("shape"):
-            return None
-        if not all(d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim):
-            return None
-        return tuple(d.dim_value for d in tensor.shape.dim)
+        return fixed_shape(self.types[name]) if name in self.types else None
 
     def dtype(self, name: str) -> int | None:
         """The number that ONNX gives to a value's element type; None where it is not known."""
@@ -94,36 +87,18 @@ class KnownValues:
 
     def _add_literal(self, node: onnx.NodeProto) -> None:
         """Adds the value of a Constant node."""
-        if len(node.attribute) != 1 or len(node.output) != 1:
+        if (given := literal(node)) is None or len(node.output) != 1:
             return
-        given = helper.get_attribute_value(node.attribute[0])
-        if isinstance(given, TensorProto):
-            tensor = TensorProto()
-            tensor.CopyFrom(given)
-            tensor.name = node.output[0]
-            self.add_constant(tensor)
-            return
-        kind = np.float32 if "float" in node.attribute[0].name else np.int64
-        if node.attribute[0].name.startswith(("value_int", "value_float")):
-            array = np.asarray(given, kind)
-            self.add_constant(numpy_helper.from_array(array, node.output[0]))
+        tensor = TensorProto()
+        tensor.CopyFrom(given)
+        tensor.name = node.output[0]
+        self.add_constant(tensor)
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Adds the types that onnx infers for a node's results; none where it cannot."""
         read = [name for name in node.input if name]
-        version = next((o.version for o in self.opsets if _domain(o) == _domain(node)), None)
-        if version is None or any(name not in self.types for name in read):
-            return
-        if any(a.HasField("g") or a.graphs for a in node.attribute):
-            return  # branches read values of the graph around them
         small = {n: self.constants[n] for n in read if self._is_small(n)}
-        with contextlib.suppress(onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
-            schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
-            self.types.update(
-                onnx.shape_inference.infer_node_outputs(
-                    schema, node, {n: self.types[n] for n in read}, small, None, list(self.opsets)
-                )
-            )
+        self.types.update(inferred_types(node, self.types, small, self.opsets))
 
     def _compute(self, node: onnx.NodeProto) -> None:
         """Adds a node's results where they are few integers that depend on no input's values."""
@@ -148,6 +123,54 @@ class KnownValues:
 
     def _is_small(self, name: str) -> bool:
         return name in self.constants and math.prod(self.constants[name].dims) <= _SMALL
+
+
+def fixed_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
+    """The shape of a type; None where some extent of it is not known."""
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    if not all(d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim):
+        return None
+    return tuple(d.dim_value for d in tensor.shape.dim)
+
+
+def literal(node: onnx.NodeProto) -> TensorProto | None:
+    """The value of a Constant node; None of one that is no tensor of numbers."""
+    if len(node.attribute) != 1:
+        return None
+    given = helper.get_attribute_value(node.attribute[0])
+    if isinstance(given, TensorProto):
+        return given
+    kind = np.float32 if "float" in node.attribute[0].name else np.int64
+    if node.attribute[0].name.startswith(("value_int", "value_float")):
+        return numpy_helper.from_array(np.asarray(given, kind))
+    return None
+
+
+def inferred_types(
+    node: onnx.NodeProto,
+    types: Mapping[str, onnx.TypeProto],
+    constants: Mapping[str, TensorProto],
+    opsets: Opsets,
+) -> dict[str, onnx.TypeProto]:
+    """The types that onnx infers for a node's results from those of its operands, of which some are
+    small `constants`; none where it cannot."""
+    read = [name for name in node.input if name]
+    version = next((o.version for o in opsets if _domain(o) == _domain(node)), None)
+    if version is None or any(name not in types for name in read):
+        return {}
+    if any(a.HasField("g") or a.graphs for a in node.attribute):
+        return {}  # branches read values of the graph around them
+    with contextlib.suppress(onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
+        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+        known = {n: types[n] for n in read}
+        return dict(
+            onnx.shape_inference.infer_node_outputs(
+                schema, node, known, dict(constants), None, list(opsets)
+            )
+        )
+    return {}
 
 
 def missing_shapes(known: KnownValues, names: Iterable[str]) -> list[str]:

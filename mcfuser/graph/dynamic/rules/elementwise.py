@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from mcfuser.graph.dynamic.layout import (
     Layout,
@@ -156,7 +157,7 @@ def _range(n: PaddedNode, read: Sequence[Operand]) -> tuple[bool, Sign]:
     if kind in ("QuantizeLinear", "DequantizeLinear"):
         return finite, "any"
     if kind in _KEEPS_SIGN:
-        from_bool = kind == "Cast" and n.dtype(0) == 9  # TensorProto.BOOL
+        from_bool = kind == "Cast" and n.dtype(0) == TensorProto.BOOL
         return finite, "nonnegative" if from_bool else signs[0]
     sign: Sign = "nonnegative" if kind in _NONNEGATIVE else "any"
     return finite and (kind in _BOUNDED or kind in _JOINED), sign

@@ -36,7 +36,7 @@ def concat(n: PaddedNode) -> list[Operand]:
             dims.append(n.result_layout()[d])
             continue
         one = read[0].layout[d]
-        if any([f.extents for f in x.layout[d]] != [f.extents for f in one] for x in read):
+        if not all(same(x.layout[d], one) for x in read):
             raise n.refusal(f"its operands have different run-time extents along dimension {d}")
         zero = all(f.zero for x in read for f in x.layout[d])
         dims.append(tuple(f.with_zero(zero) for f in one))
@@ -227,7 +227,7 @@ def _from_start(n: PaddedNode, x: Operand, at: Operand, axis: int) -> Operand:
             name = g.op("Cast", name, to=INT64)
         length = g.length_name(factor, n.node)
         if not at.layout:
-            length = g.op("Reshape", length, g.const(np.zeros(0, np.int64), INT64))
+            length = g.scalar(length)
         zero = g.const(np.int64(0), INT64)
         name = g.op("Where", g.op("Less", name, zero), g.op("Add", name, length), name)
         at = Operand(name, at.layout)

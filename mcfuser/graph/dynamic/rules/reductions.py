@@ -77,7 +77,7 @@ def mean_by_extent(n: PaddedNode, mean: str, layout: Layout, over: Sequence[int]
         ratio = g.op("Cast", ratio, to=dtype)
     kept = bool(n.attribute("keepdims", 1))
     if not kept and len(layout) == len(n.axes(1, len(layout))):
-        ratio = g.op("Reshape", ratio, g.const(np.zeros(0, np.int64), TensorProto.INT64))
+        ratio = g.scalar(ratio)
     return g.op("Mul", mean, ratio)
 
 

@@ -119,16 +119,11 @@ def size(n: PaddedNode) -> list[Operand]:
     whole = g.ints(1)
     for column in zip(*shapes, strict=True):
         whole = g.op("Mul", whole, _extent(n, tuple(column)))
-    return n.result(scalar(n, whole), (), True, "nonnegative")
+    return n.result(g.scalar(whole), (), True, "nonnegative")
 
 
 def _extent(n: PaddedNode, column: Sequence[int]) -> str:
     return n.graph.length_name(Factor(tuple(column)), n.node)
-
-
-def scalar(n: PaddedNode, row: str) -> str:
-    """A row of one element as a number."""
-    return n.graph.op("Reshape", row, n.graph.const(np.zeros(0, np.int64), 7))
 
 
 def number_range(n: PaddedNode) -> list[Operand]:
