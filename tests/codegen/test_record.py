@@ -55,18 +55,22 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_a_kept_kernel_is_launched_as_one_generated_for_the_chain(name: str) -> None:
+def test_a_kept_kernel_is_launched_as_one_generated_for_the_chain(
+    name: str, dependent: bool
+) -> None:
     chain, lowering, split, parts = CASES[name]
     tiles = TILES if name != "groups" else {"m": 128, "n": 32, "k": 64, "h": 64}
     schedule = scheduled(chain, "mh.nk", tiles, split, parts)
-    source = triton.generate(schedule, "kernel", lowering)
+    source = triton.generate(schedule, "kernel", lowering, dependent)
     record = json.loads(json.dumps(triton.to_record(source)))
     same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
     assert triton.from_record(record, source.text, *same) == source
     there, tensors, axes = respelt(schedule, chain)
     made = triton.from_record(record, source.text, tensors, axes)
-    assert launch_facts(made) == launch_facts(triton.generate(there, "kernel", lowering))
+    made_there = triton.generate(there, "kernel", lowering, dependent)
+    assert launch_facts(made) == launch_facts(made_there)
     assert made.text == source.text
     names = [*tensors.values(), *(w.name for w in made.workspace)]
     assert len(set(names)) == len(names)

@@ -67,7 +67,6 @@ THROUGH: dict[str, str] = {
     "measure/test_child.py": "measure/runner",
     "backends/test_backends.py": """
         backends/cpu/backend backends/cpu/builder backends/cuda/backend lowering/tensorir/knobs""",
-    "tune/test_search.py": "backends/cuda/builder",
     "tune/test_key.py": "backends/versions",
     "process/test_supervised.py": "process/birth process/limits process/seccomp",
     "graph/test_assemble.py": "codegen/llvm/module codegen/llvm/rest",

@@ -14,6 +14,7 @@ from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.codegen.cuda.pool import Compilers, Pending
 from mcfuser.codegen.triton import TritonSource
 from mcfuser.device import Device
+from mcfuser.lowering.triton.instructions import waits
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
@@ -79,7 +80,7 @@ class CudaBuilder:
     def begin(
         self, chain: Chain, schedule: Schedule, name: str, settings: TritonKnobs
     ) -> CubinBuilding:
-        source = triton.generate(schedule, name, settings)
+        source = triton.generate(schedule, name, settings, waits(self.device.arch))
         pending = self.compilers.begin(source, self.device.arch)
         return CubinBuilding(chain, source, self.device.arch, pending, self.compilers)
 

@@ -21,6 +21,8 @@ MAP = "tensormap"
 """The type of an argument that is a tensor map, in addition to TVM's own types."""
 TAGS = ("threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory")
 """Launch parameters in the order in which a call passes them; the last only if it is not zero."""
+DEPENDENT = "tirx.use_programtic_dependent_launch"
+"""The tag of functions that may start before those ahead of them end; TVM spells it so."""
 
 # What TVM's CUDA runtime wants of the driver. Nothing is called while a module is built.
 _DRIVER = (
@@ -141,7 +143,8 @@ def _kernel(folder: Path, described: Mapping[str, Any]) -> Any:
     """A module of TVM's runtime that holds one cubin."""
     import tvm
 
-    tags = TAGS if described["shared"] else TAGS[:-1]
+    tags = [*([DEPENDENT] if described["dependent"] else []), *TAGS]
+    tags = tags if described["shared"] else tags[:-1]
     functions = {
         name: {"name": "", "launch_param_tags": tags, **_arguments(types)}
         for name, types in described["functions"]

@@ -43,11 +43,12 @@ L2_LINE = 2
 @dataclass(frozen=True, slots=True)
 class CubinKernel:
     """A cubin as a module calls it: its functions by name with the types of what they take, and
-    `shared` bytes a block."""
+    `shared` bytes a block, and whether they are `dependent` (TritonSource)."""
 
     functions: tuple[tuple[str, tuple[str, ...]], ...]
     cubin: bytes
     shared: int
+    dependent: bool
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ class CubinKernel:
 def kernel(source: TritonSource, binary: Binary) -> CubinKernel:
     """The last two arguments are Triton's scratch pointers, which are null."""
     functions = tuple((launch.name, _types(launch)) for launch in source.launches)
-    return CubinKernel(functions, binary.cubin, binary.shared)
+    return CubinKernel(functions, binary.cubin, binary.shared, source.dependent)
 
 
 def _types(launch: Launch) -> tuple[str, ...]:
@@ -207,7 +208,13 @@ def _write(
         "arch": device.arch,
         "constants": {name: str(array.dtype) for name, array in constants.items()},
         "kernels": [
-            {"name": k.name, "functions": k.functions, "shared": k.shared} for k in kernels
+            {
+                "name": k.name,
+                "functions": k.functions,
+                "shared": k.shared,
+                "dependent": k.dependent,
+            }
+            for k in kernels
         ],
     }
     (folder / "build.json").write_text(json.dumps(order))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.chain import LOWEST, Bounds, identifier
+from mcfuser.codegen.triton.called import WAITING, Called, waited
 from mcfuser.codegen.triton.dialect import GLUON, TRITON
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.grid import identify
@@ -38,8 +39,13 @@ KernelLines = tuple[list[str], Launch]
 """A function's lines, and how to launch it."""
 
 
-def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> TritonSource:
+def generate(
+    schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT, dependent: bool = False
+) -> TritonSource:
     """The schedule as Triton source whose first kernel has that name.
+
+    Where `dependent`, blocks may start before the kernels ahead of theirs end, and wait for them
+    (CUDA's programmatic dependent launch).
 
     Raises Illegal where Triton cannot express it: a tile over Triton's 1,048,576 elements,
     statements outside the grid, an operator without counterpart, tensor maps that fit no load.
@@ -47,15 +53,15 @@ def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> 
     chain = schedule.chain
     parameters = (*chain.inputs, *chain.outputs)
     workspace = _workspace(schedule, lowering)
-    pointers = (*parameters, *(w.name for w in workspace))
+    called = Called((*parameters, *(w.name for w in workspace)), dependent)
     groups = WarpGroups(schedule, lowering.stages) if lowering.groups else None
     if groups is not None:
-        kernels = [specialised(groups, name, pointers)]
+        kernels = [specialised(groups, name, called)]
     else:
-        kernels = _kernels(schedule, name, lowering, pointers)
+        kernels = _kernels(schedule, name, lowering, called)
     texts = [text for text, _ in kernels]
     language, imports = (GLUON, GLUON_HEAD) if groups is not None else (TRITON, HEAD)
-    head = [*_header(schedule), *imports, ""]
+    head = [*_header(schedule), *imports, *(WAITING if dependent else ()), ""]
     if any(mentions(text, "LOWEST") for text in texts):
         least = f"LOWEST = {language.word('constexpr')}({LOWEST:.17g})"
         head += [least.replace("e+", "e"), ""]
@@ -70,19 +76,20 @@ def generate(schedule: Schedule, name: str, lowering: TritonKnobs = DEFAULT) -> 
         lowering.stages,
         groups.threads if groups is not None else 32 * lowering.warps,
         workspace,
+        dependent,
     )
 
 
 def _kernels(
-    schedule: Schedule, name: str, lowering: TritonKnobs, pointers: Sequence[str]
+    schedule: Schedule, name: str, lowering: TritonKnobs, called: Called
 ) -> list[KernelLines]:
     layout = TileLayout(schedule, lowering.tma)
     if schedule.split is None:
-        kernels = [_one(layout, name, pointers)]
+        kernels = [_one(layout, name, called)]
     elif lowering.combine == "last":
-        kernels = [_last(layout, name, pointers)]
+        kernels = [_last(layout, name, called)]
     else:
-        kernels = [_local(layout, name, pointers), _global(layout, f"{name}_combine", pointers)]
+        kernels = [_local(layout, name, called), _global(layout, f"{name}_combine", called)]
     if lowering.tma and not any(launch.maps for _, launch in kernels):
         raise Illegal("no operand of a product can be loaded through a tensor map")
     return kernels
@@ -130,23 +137,24 @@ def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ..
 # --- kernels
 
 
-def _one(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
+def _one(layout: TileLayout, name: str, called: Called) -> KernelLines:
     frame = _frame(layout.schedule, layout)
-    return _kernel(frame, block(frame, block_body(layout.schedule.body)), name, pointers, pointers)
+    lines = block(frame, block_body(layout.schedule.body))
+    return _kernel(frame, lines, name, called, called.pointers)
 
 
-def _local(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
+def _local(layout: TileLayout, name: str, called: Called) -> KernelLines:
     """The kernel that runs the parts, each of which ends by storing its partial results."""
     parts, _ = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, parts.body), parts)
-    return _kernel(frame, block(frame, parts.body), name, pointers)
+    return _kernel(frame, block(frame, parts.body), name, called)
 
 
-def _global(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
+def _global(layout: TileLayout, name: str, called: Called) -> KernelLines:
     """The kernel that runs the statements after the parts."""
     _, rest = _phases(layout.schedule)
     frame = _frame(layout.schedule, _alone(layout, rest))
-    return _kernel(frame, block(frame, rest), name, pointers)
+    return _kernel(frame, block(frame, rest), name, called)
 
 
 def _alone(layout: TileLayout, body: tuple[Statement, ...]) -> TileLayout:
@@ -154,7 +162,7 @@ def _alone(layout: TileLayout, body: tuple[Statement, ...]) -> TileLayout:
     return replace(layout, schedule=replace(layout.schedule, body=body))
 
 
-def _last(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines:
+def _last(layout: TileLayout, name: str, called: Called) -> KernelLines:
     """One kernel: the parts, and in the block that ends last the statements after them.
 
     The barrier puts the stores of all threads before the count, whose order puts them before what
@@ -163,7 +171,7 @@ def _last(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines
     parts, rest = _phases(layout.schedule)
     frame = _frame(layout.schedule, layout, parts)
     lines = block(frame, parts.body)
-    counter = f"{frame.pointer(pointers[-1])} + pid"
+    counter = f"{frame.pointer(called.pointers[-1])} + pid"
     before = frame.named("part", "parts_before")
     to = frame.dialect
     lines += [
@@ -175,7 +183,7 @@ def _last(layout: TileLayout, name: str, pointers: Sequence[str]) -> KernelLines
     frame.depth += 1
     lines += block(frame, rest)
     frame.depth -= 1
-    return _kernel(frame, lines, name, pointers)
+    return _kernel(frame, lines, name, called)
 
 
 def _phases(schedule: Schedule) -> tuple[Loop, tuple[Statement, ...]]:
@@ -206,18 +214,18 @@ def _part(schedule: Schedule, a: str) -> Part:
 
 
 def _kernel(
-    frame: Frame, lines: list[str], name: str, pointers: Sequence[str], always: Sequence[str] = ()
+    frame: Frame, lines: list[str], name: str, called: Called, always: Sequence[str] = ()
 ) -> KernelLines:
     """The function around these lines: it takes the pointers, maps and extents that they mention,
     and those pointers that it always takes, but of tensors that come through maps alone."""
     chain, schedule = frame.schedule.chain, frame.schedule
     for a in reversed([a.name for a in chain.axes]):
         lines = frame.define(a, lines) if a in frame.at else lines
-    lines = [*identify(frame, lines), *lines]
+    lines = [*identify(frame, lines), *waited(called), *lines]
     mapped = [n for n in frame.layout.maps if mentions(lines, frame.map(n))]
     maps = tuple(frame.layout.maps[n] for n in mapped)
     kept = {*always} - {m.tensor for m in maps}
-    taken = tuple(p for p in pointers if p in kept or mentions(lines, frame.pointer(p)))
+    taken = tuple(p for p in called.pointers if p in kept or mentions(lines, frame.pointer(p)))
     extents = tuple(
         a.name for a in chain.axes
         if isinstance(a.extent, Bounds) and mentions(lines, frame.size(a.name))

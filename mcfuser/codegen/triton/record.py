@@ -47,6 +47,7 @@ def from_record(
             Workspace(names[w["name"]], str(w["dtype"]), int(w["size"]), bool(w["zero"]))
             for w in record["workspace"]
         ),
+        bool(record["dependent"]),
     )
 
 

@@ -53,7 +53,8 @@ class TritonSource:
     `parameters` are the tensors that they take, the chain's inputs and then its outputs, `dtypes`
     theirs; they write the last `written` of them. Each block has `threads` threads; Triton is told
     of `warps`, and where that is less, the rest has work of its own: the text is Gluon then,
-    Triton's language for kernels that say which thread has what.
+    Triton's language for kernels that say which thread has what. Kernels that are `dependent` wait
+    for those ahead of them, and may be launched before these end.
     """
 
     text: str
@@ -65,6 +66,7 @@ class TritonSource:
     stages: int
     threads: int
     workspace: tuple[Workspace, ...] = ()
+    dependent: bool = False
 
     @property
     def gluon(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 HOPPER = "sm_90"
 """The architecture that has tensor maps and products of whole warp groups (wgmma)."""
+DEPENDENT = 90
+"""The first architecture, as a number, whose kernels may start before those ahead of them end."""
 HALF = ("float16", "bfloat16")
 """Types that are stored in two bytes, and computed with in float32."""
 LEAST = 16
@@ -18,3 +20,9 @@ WARPS = 4
 """Warps of a warp group."""
 THREADS = 32 * WARPS
 """Threads of a warp group."""
+
+
+def waits(arch: str) -> bool:
+    """Whether kernels for an architecture such as `sm_90` can wait for those ahead of them, and so
+    start before these end."""
+    return arch.startswith("sm_") and int(arch[3:]) >= DEPENDENT

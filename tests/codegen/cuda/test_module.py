@@ -56,6 +56,18 @@ def test_the_library_holds_the_cubin_and_no_source(compiled: tuple[TritonSource,
 
 
 @gpu
+def test_only_kernels_that_wait_may_start_before_those_ahead_of_them_end(
+    compiled: tuple[TritonSource, Binary],
+) -> None:
+    source, binary = compiled
+    tag = b"tirx.use_programtic_dependent_launch"
+    for dependent in (False, True):
+        kernel = cuda_module.kernel(replace(source, dependent=dependent), binary)
+        library = cuda_module.build(module_with(source, binary), device_named("h200"), [kernel])
+        assert (tag in library) == dependent
+
+
+@gpu
 def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(
     split: tuple[TritonSource, Binary],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ class Golden:
     parts: int = 1
     run_time: str = ""
     lowering: TritonKnobs = TritonKnobs()  # noqa: RUF009 - frozen
+    dependent: bool = False
 
 
 GROUPS = TritonKnobs(tma=True, groups=True)
@@ -81,6 +83,14 @@ GOLDENS = {
     "gated_groups": Golden(
         "gated", "mn.k", "m=192 n=64 k=64", "bfloat16", {"k": 512}, lowering=GROUPS
     ),
+    "attention_dependent_groups": Golden(
+        "causal", "mh.nk", "m=128 n=64 k=64 h=64", lowering=GROUPS, dependent=True
+    ),
+    "linear_dependent_split": Golden(
+        "linear", "mn.k", "m=64 n=64 k=32", extents={"m": 60, "k": 1024}, split="k", parts=5,
+        dependent=True,
+    ),
+    "norm_product_dependent": Golden("norm_product", "mn.k", "m=32 n=64 k=32", dependent=True),
 }  # fmt: skip
 
 
@@ -91,7 +101,7 @@ def source_of(name: str) -> TritonSource:
     chain = form(golden.chain, {**EXTENTS, **golden.extents}, golden.dtype)
     chain = run_time(chain, golden.run_time)
     schedule = scheduled(chain, golden.expression, tiles, golden.split, golden.parts)
-    return generate(schedule, name, golden.lowering)
+    return generate(schedule, name, golden.lowering, golden.dependent)
 
 
 @pytest.mark.parametrize("name", GOLDENS)
@@ -113,10 +123,25 @@ def test_tensor_maps_compile() -> None:
         assert isinstance(binary, Binary), f"{name}: {binary}"
 
 
+def test_every_kernel_that_is_dependent_waits_before_it_touches_memory() -> None:
+    names = [n for n, golden in GOLDENS.items() if golden.dependent]
+    sources = [source_of(n) for n in names]
+    for name, source, binary in zip(names, sources, compile_all(sources, "sm_90", 2), strict=True):
+        assert isinstance(binary, Binary), f"{name}: {binary}"
+        assert source.dependent
+        assert source.text.count("cuda.gdc_wait()\n") == len(source.launches)
+        for kernel in source.text.split("cuda.gdc_wait()\n")[:-1]:
+            before = kernel.rpartition(f"def {name}")[2]
+            assert not re.search(r"\b(load|store|fetch|put|atomic_\w+|warp_specialize)\(", before)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_splits_bounds_and_run_time_extents_compile(arch: str) -> None:
     words = ("split", "run_time", "causal", "local")
-    names = [n for n in GOLDENS if any(w in n for w in words) and not n.endswith("_tma")]
+    names = [
+        n for n, golden in GOLDENS.items()
+        if any(w in n for w in words) and not n.endswith("_tma") and not golden.dependent
+    ]  # fmt: skip
     sources = [source_of(n) for n in names]
     for name, source, binary in zip(names, sources, compile_all(sources, arch, 2), strict=True):
         assert isinstance(binary, Binary), f"{name}: {binary}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from mcfuser.codegen.triton.called import Called, waited
 from mcfuser.codegen.triton.compute import computing
 from mcfuser.codegen.triton.dialect import GLUON
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, call, mentions
@@ -26,7 +27,7 @@ from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 BARRIERS = "mbarrier.MBarrierLayout()"
 
 
-def specialised(groups: WarpGroups, name: str, pointers: Sequence[str]) -> tuple[list[str], Launch]:
+def specialised(groups: WarpGroups, name: str, called: Called) -> tuple[list[str], Launch]:
     """The functions' lines, all of them, and how to launch the kernel.
 
     Raises Illegal where warps cannot divide the work so.
@@ -43,7 +44,7 @@ def specialised(groups: WarpGroups, name: str, pointers: Sequence[str]) -> tuple
     moved = f"{TAB}{own.start(a)} = " + ("" if _dead(groups) else f"{own.start(a)} + ")
     lines = [f"{moved}group * {groups.layout.schedule.tile(a)}", *lines]
     loads = _loading(whole, groups, start, stop)
-    text, launch = _assembled(whole, groups, setting, lines, loads, name, pointers)
+    text, launch = _assembled(whole, groups, setting, lines, loads, name, called)
     return [*prelude(groups, own.arrangements), "", "", *text], launch
 
 
@@ -137,14 +138,14 @@ def _corner(frame: Frame, groups: WarpGroups, ring: Ring) -> Iterator[str]:
 
 def _assembled(
     frame: Frame, groups: WarpGroups, setting: list[str], computes: list[str], loads: list[str],
-    name: str, pointers: Sequence[str],
+    name: str, called: Called,
 ) -> tuple[list[str], Launch]:  # fmt: skip
     chain = groups.whole.chain
     shared = [n for r in groups.rings.values() for n in names(frame, r)]
     mapped = {n: r.map for n, r in groups.rings.items()}
     mapped |= {n: through for n, (_, through) in groups.stored.items()}
     maps = [frame.map(n) for n in mapped]
-    taken = tuple(p for p in pointers if mentions(computes, frame.pointer(p)))
+    taken = tuple(p for p in called.pointers if mentions(computes, frame.pointer(p)))
     iterating = [frame.start(a) for a, t in frame.at.items() if t is None]
     iterating += [line.split()[0] for line in setting]
     tail = [*map(frame.pointer, taken), *maps, *shared]
@@ -153,7 +154,7 @@ def _assembled(
     arguments = [*map(frame.pointer, taken), *maps]
     inside = [*setting, *_set_up(frame, groups)]
     starts = [*inside, *(f"{TAB}({n})" for n in scalars)]
-    body = [*identify(frame, starts), *inside, *_divided(groups, name, *given)]
+    body = [*identify(frame, starts), *inside, *waited(called), *_divided(groups, name, *given)]
     lines = [
         "@gluon.jit", *call(0, f"def {name}_loads", given[1], ":"), *loads, "", "",
         "@gluon.jit", *call(0, f"def {name}_rows", ["group: gl.constexpr", *given[0]], ":"),

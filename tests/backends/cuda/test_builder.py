@@ -1,0 +1,28 @@
+"""Kernels that are compiled side by side, for the device at hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcfuser.backends.cuda.builder import CudaBuilder
+from mcfuser.chain import gemm
+from mcfuser.codegen.triton import from_record
+from mcfuser.devices.catalogue import device_named
+from mcfuser.lowering.triton.knobs import TritonKnobs
+from tests.support.triton_cases import scheduled
+
+
+@pytest.mark.parametrize(
+    ("device", "waits"), [("nvidia/a100", False), ("nvidia/l4", False), ("nvidia/h100", True)]
+)
+def test_kernels_wait_where_the_architecture_can(device: str, waits: bool) -> None:
+    chain = gemm(1, 32, 32, 32, 32, "float16")
+    schedule = scheduled(chain, "mh.nk", dict.fromkeys("mnkh", 32))
+    builder = CudaBuilder(device_named(device), 1)
+    try:
+        kernel = builder.begin(chain, schedule, "kernel", TritonKnobs()).kernel()
+    finally:
+        builder.stop()
+    same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
+    assert from_record(kernel.launch, kernel.source, *same).dependent is waits
+    assert ("gdc_wait" in kernel.source) is waits
