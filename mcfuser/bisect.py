@@ -23,10 +23,11 @@ from mcfuser.compile import CompiledModel, DecidedModel, build
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import DisagreementError, InputError, LimitError
 from mcfuser.graph.check import (
-    answer,
+    answered,
     difference,
     model_tolerance,
     output_errors,
+    reference_run,
     reference_session,
 )
 from mcfuser.graph.dataflow import dataflow
@@ -124,9 +125,9 @@ def verify(
     decided, left = compiled.decided, _left(end)
     if (why := _not_compared(decided, left)) is not None:
         return {"skipped": why}
-    feeds = inputs(model, np.random.default_rng(seed))
+    feeds, pairs = inputs(model, np.random.default_rng(seed)), compiled.report["in_place"]
     try:
-        expected = answer(reference_session(model), feeds)
+        expected = answered(reference_run(reference_session(model), feeds, pairs))
     except InputError as refusal:
         return {"skipped": str(refusal)}
     try:

@@ -22,6 +22,7 @@ from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
+from mcfuser.errors import InputError
 from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_buckets
@@ -29,7 +30,7 @@ from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.intermediate import returning
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.load import Loaded, ModelPort, load
+from mcfuser.graph.load import NOTHING, Loaded, ModelPort, load
 from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.refusal import refused
@@ -166,12 +167,14 @@ def compile_model(
     folder: DataFolder | None = None,
     narrow: str | None = None,
     buckets: int = BUCKETS,
+    in_place: Mapping[str, str] = NOTHING,
 ) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
     `shapes` fixes the inputs' dynamic dimensions, or gives ranges for them, which become `buckets`
     at most; `folder` has the model's external data. The products of a float32 model have operands
-    of the type `narrow` (float16 or bfloat16) where that is given.
+    of the type `narrow` (float16 or bfloat16) where that is given. `in_place` has the outputs that
+    are written into the memory of inputs, by these; the shapes must be fixed then.
     Tuning ends after `options.timeout` seconds, or early enough for the module to be built by `end`
     (time.monotonic) where that is given; where it is not, each bucket has so many seconds. Chains
     without a measured kernel by then have the model's choice, or are left to TVM. Raises InputError
@@ -186,7 +189,12 @@ def compile_model(
         worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
-        loaded, dynamic = _loaded(model, device, shapes, limits, folder, narrow, buckets)
+        if in_place and ranged(shapes):
+            raise InputError(
+                "a model is updated in place at fixed shapes only, and a range was given; give "
+                "every input one shape"
+            )
+        loaded, dynamic = _loaded(model, device, shapes, limits, folder, narrow, buckets, in_place)
         parted = [_parted(one, device) for one in loaded]
         matches = [m for p in parted for m in p.matches]
         took, worked = time.monotonic() - begun, time.process_time() - spent
@@ -207,6 +215,7 @@ def compile_model(
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, matches, _products(parted), decisions, seconds)
     report["precision"] = _precision(loaded[-1], backend)
+    report["in_place"] = dict(in_place)
     report["external"] = list(folder.files) if folder is not None else []
     if dynamic is None:
         report["inputs"] = [_port(p) for p in loaded[0].inputs]
@@ -227,10 +236,11 @@ def _loaded(
     folder: DataFolder | None,
     narrow: str | None,
     most: int,
+    in_place: Mapping[str, str],
 ) -> tuple[list[Loaded], LoadedBuckets | None]:
     """The model, or its buckets where its inputs have ranges of extents."""
     if not ranged(shapes):
-        return [load(model, highest(shapes), limits, folder, narrow)], None
+        return [load(model, highest(shapes), limits, folder, narrow, in_place)], None
 
     def predicted(loaded: Loaded) -> float:
         chains = [m.chain for m in _parted(loaded, device).matches]

@@ -64,6 +64,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
         )
     _show_buckets(report, out)
     _show_precision(report.get("precision"), out)
+    _show_in_place(report.get("in_place", {}), out)
     _show_check(report, out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
@@ -107,6 +108,12 @@ def _show_precision(precision: Mapping[str, Any] | None, out: Console) -> None:
     _plain(words.format(**precision), out)
     if precision["note"] is not None:
         _plain(precision["note"], out)
+
+
+def _show_in_place(pairs: Mapping[str, str], out: Console) -> None:
+    """Prints which outputs are written into the memory of inputs."""
+    for name, output in pairs.items():
+        _plain(f"'{name}' is updated in place: output '{output}' is the same memory", out)
 
 
 def _show_check(report: Mapping[str, Any], out: Console) -> None:

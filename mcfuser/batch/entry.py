@@ -65,6 +65,7 @@ def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
         *(("--trials", str(o.trials)) if o.trials is not None else ()),
         *(f"--shape={s}" for s in entry.shapes),
         *(("--precision", o.precision) if o.precision is not None else ()),
+        *(f"--in-place={pair}" for pair in o.in_place),
         "--no-check",  # which `run --check` does, with the entry's own tolerance
     ]
     return _ran(words, None, folder / "log.txt", o.limit, wanted)

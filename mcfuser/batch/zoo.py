@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcfuser.arguments.duration import seconds
+from mcfuser.arguments.in_place import check_in_place
 from mcfuser.arguments.precision import check_precision
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
@@ -33,10 +34,10 @@ LIMIT = 1800.0
 class BatchOptions:
     """How an entry is compiled and checked.
 
-    `seed`, `trials`, `timeout` (seconds) and `precision` are those of `mcfuser compile`. `limit` is
-    the longest that compiling may take, and checking after it, in seconds. `tolerance` is the
-    largest norm-wise relative error against onnxruntime; None leaves it to the types of inputs and
-    outputs.
+    `seed`, `trials`, `timeout` (seconds), `precision` and `in_place` (`past_key=present_key`) are
+    those of `mcfuser compile`. `limit` is the longest that compiling may take, and checking after
+    it, in seconds. `tolerance` is the largest norm-wise relative error against onnxruntime; None
+    leaves it to the types of inputs and outputs.
     """
 
     seed: int
@@ -45,6 +46,7 @@ class BatchOptions:
     limit: float
     tolerance: float | None
     precision: str | None = None
+    in_place: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,11 @@ def _plain(name: str) -> str:
     return name
 
 
+def _pairs(pairs: dict[str, str]) -> dict[str, str]:
+    check_in_place([f"{name}={output}" for name, output in pairs.items()])
+    return pairs
+
+
 _Duration = Annotated[float, BeforeValidator(_duration), Field(le=7 * 86400.0)]
 
 
@@ -181,6 +188,7 @@ class _Defaults(_Form):
     limit: _Duration | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Annotated[str, AfterValidator(check_precision)] | None = None
+    in_place: Annotated[dict[str, str], AfterValidator(_pairs), Field(max_length=1024)] = {}
 
 
 class _Model(_Defaults):
@@ -238,8 +246,9 @@ def _line(words: str) -> str:
 def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
     limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
     options = BatchOptions(
-        model.seed, model.trials, model.timeout, limit, model.tolerance, model.precision
-    )
+        model.seed, model.trials, model.timeout, limit, model.tolerance, model.precision,
+        tuple(check_in_place([f"{n}={o}" for n, o in model.in_place.items()])),
+    )  # fmt: skip
     files = [name for words in model.files for name in _files(words, folder, where)]
     for name, device, shapes in product(files, model.devices, model.shapes):
         told = tuple(sorted(f"{n}={'x'.join(map(str, e))}" for n, e in shapes.items()))

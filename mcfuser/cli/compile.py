@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mcfuser.arguments.files import check_readable
+from mcfuser.arguments.in_place import in_place_pairs
 from mcfuser.arguments.precision import check_precision
 from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.cli.console import out, progress
@@ -19,6 +20,7 @@ from mcfuser.cli.options import (
     BucketsOption,
     CacheOption,
     DeviceOption,
+    InPlaceOption,
     PrecisionOption,
     RangedShapeOption,
     RetuneOption,
@@ -40,6 +42,7 @@ def compile_(
     shape: RangedShapeOption = None,
     buckets: BucketsOption = BUCKETS,
     precision: PrecisionOption = None,
+    in_place: InPlaceOption = None,
     seed: SeedOption = 0,
     trials: TrialsOption = None,
     timeout: TimeoutOption = None,
@@ -53,6 +56,7 @@ def compile_(
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
     shapes, precision = ranged_shapes(shape or ()), check_precision(precision)
+    pairs = in_place_pairs(in_place or ())
     if device != HOST:
         device_named(device)  # raises InputError for an unknown name before anything is started
     check_readable(model, f"model '{model}'")
@@ -70,7 +74,7 @@ def compile_(
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision, buckets,
+        precision, buckets, pairs,
     )  # fmt: skip
     try:
         with progress() as tell:

@@ -52,6 +52,13 @@ PrecisionOption = Annotated[
         "of a float32 model; without it the model's own types"
     ),
 ]
+InPlaceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--in-place",
+        help="write an output into an input's memory, as past_key=present_key; repeatable",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 InputsOption = Annotated[
     Path | None, typer.Option("--inputs", help="an .npz file with an array for each input")

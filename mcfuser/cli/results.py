@@ -57,7 +57,7 @@ def write_whole(path: Path, data: bytes | mmap) -> None:
 def read_report(folder: Path) -> dict[str, Any]:
     """The report in a folder that `compile` wrote; empty if there is none.
 
-    Raises InputError where its device, its shapes or its precision have another form.
+    Raises InputError where its device, shapes, precision or updates in place have another form.
     """
     path = folder / "report.json"
     if not path.is_file():
@@ -70,7 +70,11 @@ def read_report(folder: Path) -> dict[str, Any]:
         isinstance(narrowing, dict) and narrowing.get("dtype") in PRECISIONS.values()
     )
     on_device = isinstance(report.get("device", ""), str)
-    for field, fine in (("device", on_device), ("shapes", fits), ("precision", narrow)):
+    pairs = report.get("in_place", {})
+    paired = isinstance(pairs, dict) and all(isinstance(v, str) for v in pairs.values())
+    for field, fine in (
+        ("device", on_device), ("shapes", fits), ("precision", narrow), ("in_place", paired),
+    ):  # fmt: skip
         if not fine:
             raise InputError(
                 f"report '{path}' is not one of mcfuser's: its {field} is of another kind; "

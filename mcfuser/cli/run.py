@@ -86,7 +86,10 @@ def _compared(
     shapes = _shapes(report, inputs, shape)
     narrow = (report.get("precision") or {}).get("dtype")
     limits, data = read_settings().model_limits, DataFolder(model.parent)
-    return compare(folder, read_model(model), shapes, seed, mode, limits, data, inputs, narrow)
+    return compare(
+        folder, read_model(model), shapes, seed, mode, limits, data, inputs, narrow,
+        report.get("in_place", {}),
+    )  # fmt: skip
 
 
 def _shapes(

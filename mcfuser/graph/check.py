@@ -6,7 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,13 +19,16 @@ from mcfuser.errors import InputError
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.load import bound, input_ports
+from mcfuser.graph.load import NOTHING, bound, input_ports
 from mcfuser.graph.npz import read_arrays
 from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.running import Ran, RunMode, library_at, named, running, threads, timed
 from mcfuser.graph.session import session
 from mcfuser.graph.weights import OnnxModel
 from mcfuser.measure.tolerance import QUANTIZED, tolerance
+
+ReferenceRun = Callable[[], Sequence[Any]]
+"""Runs a model in onnxruntime; gives its outputs, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,14 @@ def check(
     folder: DataFolder | None = None,
     given: Path | None = None,
     narrow: str | None = None,
+    in_place: Mapping[str, str] = NOTHING,
 ) -> Checked:
     """Runs a module in a fresh process, and the ONNX model in onnxruntime, on the same inputs.
 
     `module` is the library, or a folder with module.so; `folder` has the model's external data. The
     inputs are the arrays of the file `given`, or random ones; `narrow` is the type to which the
-    module's products were narrowed, if they were. On the host the two are timed
+    module's products were narrowed, if they were; `in_place` has the outputs that share an input's
+    memory, in onnxruntime as well, by these. On the host the two are timed
     alternately, onnxruntime on all cores. On a GPU the inputs are in its memory, and a run ends
     when the GPU is done. Raises InputError where there is no module, where it or the model does not
     run, or where the file is not of the model's inputs.
@@ -80,13 +87,13 @@ def check(
     feeds = given_or_drawn(fixed, given, seed)
     names = [o.name for o in fixed.proto.graph.output]
     with running(library, feeds, mode) as child:
-        reference = reference_session(fixed)
-        expected = answer(reference, feeds)
+        reference = reference_run(reference_session(fixed), feeds, in_place)
+        expected = answered(reference)
         outputs = named(child.outputs, names, module)
         errors = output_errors(names, tuple(outputs.values()), expected)
         runs = [child.again]
         if mode == "host":
-            runs.append(lambda: _seconds(lambda: reference.run(None, feeds)))
+            runs.append(lambda: _seconds(reference))
         seconds, *others = timed(runs)
     passes = model_tolerance(fixed.proto, narrow)
     return Checked(errors, passes, Ran(outputs, seconds), others[0] if others else None)
@@ -153,8 +160,39 @@ def _open(model: OnnxModel) -> OnnxModel:
 def answer(reference: onnxruntime.InferenceSession, feeds: Feeds) -> list[NDArray[np.generic]]:
     """The outputs of the model in onnxruntime. Raises InputError where it does not run on these
     inputs."""
+    return answered(reference_run(reference, feeds))
+
+
+def reference_run(
+    reference: onnxruntime.InferenceSession, feeds: Feeds, in_place: Mapping[str, str] = NOTHING
+) -> ReferenceRun:
+    """What runs the model in onnxruntime. `in_place` has the outputs that are written into the
+    memory of inputs, by these; the arrays of `feeds` stay as they are."""
+    if not in_place:
+        return partial(reference.run, None, feeds)
+    binding, shared = reference.io_binding(), {}
+    for name, array in feeds.items():
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array.copy())
+        binding.bind_ortvalue_input(name, value)
+        if name in in_place:
+            shared[in_place[name]] = value
+    for output in reference.get_outputs():
+        if output.name in shared:
+            binding.bind_ortvalue_output(output.name, shared[output.name])
+        else:
+            binding.bind_output(output.name)
+
+    def run() -> Sequence[Any]:
+        reference.run_with_iobinding(binding)
+        return [value.numpy() for value in binding.get_outputs()]
+
+    return run
+
+
+def answered(run: ReferenceRun) -> list[NDArray[np.generic]]:
+    """The outputs of a run in onnxruntime. Raises InputError where it fails."""
     try:
-        return [np.asarray(one) for one in reference.run(None, feeds)]
+        return [np.array(one) for one in run()]  # copies: what is shared goes with the run
     except Exception as error:  # onnxruntime's errors have no common base class
         raise InputError(
             f"onnxruntime cannot run the model on these inputs: {ort_reason(error)}"

@@ -24,12 +24,14 @@ from mcfuser.graph.convert import CONVERTERS
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
+from mcfuser.graph.inplace import updated_in_place
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.narrow import narrowed
 from mcfuser.graph.precision import Narrowing
 from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, read
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.rewrite.apply import rewrite
+from mcfuser.graph.rewrite.grouped import mark_shared
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
@@ -39,6 +41,9 @@ from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
 # Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
 _REPLACED = frozenset(operator_name(*key) for key in REWRITES)
+NOTHING: Mapping[str, str] = MappingProxyType({})
+"""No output is written into the memory of an input."""
+
 _TAKE = tvm.ir.Op.get("relax.take")
 
 
@@ -73,14 +78,19 @@ def load(
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
     narrow: str | None = None,
+    in_place: Mapping[str, str] = NOTHING,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
     `folder` has the model's external data. The products of a float32 model have operands of the
-    type `narrow` (one of graph.precision.NARROW) where that is given. Raises ModelError, naming the
-    input, operator or node that cannot be used, or the limit that is exceeded.
+    type `narrow` (one of graph.precision.NARROW) where that is given. `in_place` has the outputs
+    that are written into the memory of inputs, by these. Raises ModelError, naming the input,
+    operator or node that cannot be used, or the limit that is exceeded.
     """
-    return imported(written_out(bound(model, shapes, limits, folder), limits), limits, narrow)
+    fixed = bound(model, shapes, limits, folder)
+    mark_shared(fixed.proto.graph, in_place.values())
+    written = written_out(fixed, limits)
+    return imported(written, limits, narrow, in_place)
 
 
 def written_out(fixed: OnnxModel, limits: ModelLimits) -> OnnxModel:
@@ -96,9 +106,14 @@ def written_out(fixed: OnnxModel, limits: ModelLimits) -> OnnxModel:
     return fixed.with_proto(written)
 
 
-def imported(written: OnnxModel, limits: ModelLimits, narrow: str | None = None) -> Loaded:
-    """The Relax module of a model in operators that TVM imports; `narrow` is `load`'s. Raises
-    ModelError."""
+def imported(
+    written: OnnxModel,
+    limits: ModelLimits,
+    narrow: str | None = None,
+    in_place: Mapping[str, str] = NOTHING,
+) -> Loaded:
+    """The Relax module of a model in operators that TVM imports; `narrow` and `in_place` are
+    `load`'s. Raises ModelError."""
     constant = fold(written)
     combined = combine_siblings(constant.with_proto(einsums(constant.proto)))
     folded = combined.proto
@@ -107,6 +122,7 @@ def imported(written: OnnxModel, limits: ModelLimits, narrow: str | None = None)
     module, names = _import(combined)
     module = _simplify(module)
     inputs, outputs = input_ports(folded), _output_ports(folded, module)
+    module = updated_in_place(module, in_place, [p.name for p in inputs], [p.name for p in outputs])
     if narrow is None:
         return Loaded(module, inputs, outputs, names)
     made, narrowing = narrowed(module, narrow)

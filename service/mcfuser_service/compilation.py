@@ -37,6 +37,7 @@ class CompileRequest:
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
+    `in_place` has the outputs that are written into the memory of inputs, by these.
     """
 
     model: Path
@@ -51,6 +52,7 @@ class CompileRequest:
     check: bool = True
     precision: str | None = None
     buckets: int = BUCKETS
+    in_place: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def end(self) -> float:
@@ -103,6 +105,7 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "options": dict(request.options),
             "shapes": to_json(request.shapes),
             "buckets": request.buckets,
+            "in_place": dict(request.in_place),
             "store": request.store,
             "limits": dict(request.limits),
             "check": request.check,

@@ -30,7 +30,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     archive.
 
     `request` has the `device` by name, `shapes` (extents by input, as mcfuser.extents writes them),
-    `buckets` (the most that ranges of extents become), `options` (the fields of
+    `buckets` (the most that ranges of extents become), `in_place` (the outputs that are written
+    into the memory of inputs, by these), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
     module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
     `check` (whether the module is compared with onnxruntime) and `precision` (a name of
@@ -66,6 +67,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             data,
             narrow_type(request["precision"]),
             request["buckets"],
+            request["in_place"],
         )
         library = Path(request["module"])
         library.write_bytes(artifact.module)

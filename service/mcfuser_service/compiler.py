@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from mcfuser.arguments.in_place import in_place_pairs
 from mcfuser.process.confined import Confined
 from mcfuser.tune.tuned import Progress
 from mcfuser_db import Storage
@@ -40,6 +41,7 @@ class Compiler:
             asdict(self._settings.model_limits),
             precision=options.precision,
             buckets=options.buckets,
+            in_place=in_place_pairs(options.in_place),
         )
         try:
             return compiled(request, ready, progress)

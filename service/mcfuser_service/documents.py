@@ -132,11 +132,39 @@ class ReportProduct(Document):
 
 
 class Port(Document):
-    """An input or output of the module."""
+    """An input or output of the module; an extent that is known only at run time is -1 in its
+    shape, and `extents` has it in terms of those of the report."""
 
     name: str
     shape: list[int]
     dtype: str
+    extents: list[str] | None = None
+
+
+class ReportExtent(Document):
+    """An extent that is known only at run time, and the dimensions of inputs that have it."""
+
+    name: str
+    low: int
+    high: int
+    places: list[list[str | int]]
+
+
+class ReportBucket(Document):
+    """The least and the highest run-time extents of a bucket, and its chains, which count from
+    0."""
+
+    low: dict[str, int]
+    high: dict[str, int]
+    chains: list[int]
+
+
+class ReportPadding(Document):
+    """How many times as long an average run is predicted to take for its padding, with the buckets
+    that were chosen, and with one."""
+
+    buckets: float
+    one_bucket: float
 
 
 class ReportPrecision(Document):
@@ -160,12 +188,14 @@ class ReportCheck(Document):
     outputs: dict[str, float] | None = None
     tolerance: float | None = None
     seed: int | None = None
+    shapes: list[dict[str, list[int]]] | None = None
     skipped: str | None = None
 
 
 class Report(Document):
     """How a model was compiled. Times are in seconds; where one is not known it is null. `external`
-    are the files beside the model that its weights were read from."""
+    are the files beside the model that its weights were read from, and `in_place` has the outputs
+    that are written into the memory of inputs, by these."""
 
     device: str
     arch: str
@@ -180,4 +210,8 @@ class Report(Document):
     outputs: list[Port]
     external: list[str] = []
     precision: ReportPrecision | None = None
+    in_place: dict[str, str] = {}
+    extents: list[ReportExtent] | None = None
+    buckets: list[ReportBucket] | None = None
+    padding: ReportPadding | None = None
     check: ReportCheck | None = None

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
+from mcfuser.arguments.in_place import check_in_place
 from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.extents import BUCKETS, MOST, InputShapes
@@ -65,6 +66,11 @@ class JobOptions(BaseModel):
         default=None,
         description="narrow products, weights and values between the kernels of a float32 model; "
         "without it the model's own types",
+    )
+    in_place: Annotated[list[str], AfterValidator(check_in_place)] = Field(
+        default=[],
+        description="past_key=present_key writes an output into the memory of an input, once for "
+        "each of them",
     )
     retune: bool = Field(
         default=False, description="search kept kernels again; always a job of its own"

@@ -26,7 +26,7 @@ class Seen(Exception):
     """The words of a command that was not run."""
 
 
-def test_an_entry_s_precision_reaches_the_command(
+def test_an_entry_s_options_reach_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seen(module: str, words: Sequence[str], *more: object) -> None:
@@ -34,14 +34,20 @@ def test_an_entry_s_precision_reaches_the_command(
 
     monkeypatch.setattr(entry, "run_command", seen)
     zoo = Zoo(tmp_path)
-    for more, expected in (("", ()), ('precision = "fp16"', ("--precision", "fp16"))):
+    pair = 'in_place = { past = "present" }'
+    for more, expected in (
+        ("", ()),
+        ('precision = "fp16"', ("--precision", "fp16")),
+        (pair, ("--in-place=past=present",)),
+    ):
         zoo.holds(more, model="fine")
         (one,) = read_zoo(tmp_path / "zoo.toml")
         with pytest.raises(Seen) as words:
             entry.do(one, tmp_path, None, lambda: True)
         told = words.value.args
-        at = told.index("--precision") if expected else len(told)
-        assert told[at : at + 2] == expected
+        at = told.index(expected[0]) if expected else len(told)
+        assert told[at : at + len(expected)] == expected
+        assert expected or not {"--precision", "--in-place=past=present"} & {*told}
 
 
 class Zoo:

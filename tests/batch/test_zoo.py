@@ -112,6 +112,10 @@ BAD = {
     "a huge time": (model(f"timeout = {'9' * 400}.0"), "is not a time"),
     "a date": (model("timeout = 2020-01-01"), "'timeout' is datetime.date(2020, 1, 1)"),
     "a tolerance of nan": (model("tolerance = nan"), "'tolerance' is nan"),
+    "one output of two inputs": (
+        model('in_place = { a = "c", b = "c" }'),
+        "output 'c' is updated in place twice",
+    ),
     "an unknown precision": (model('precision = "fp8"'), "precision 'fp8' is not known; use fp16"),
     "a large tolerance": (model("tolerance = 2.0"), "'tolerance' is 2.0"),
     "shapes in words": (model('shapes = "x=1x2"'), "'shapes.0' is 'x=1x2'"),

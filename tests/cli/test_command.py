@@ -14,6 +14,7 @@ from mcfuser.cli.run import told
 from mcfuser.graph.check import Checked
 from mcfuser.graph.load import input_ports
 from mcfuser.graph.running import Ran
+from tests.support.caches import MODELS
 from tests.support.command import mcfuser, mcfuser_anew
 from tests.support.paths import FIXTURES
 
@@ -93,6 +94,25 @@ def test_a_precision_is_told_with_the_error_of_every_output(tmp_path: Path) -> N
     assert "bfloat16 " in explained.stdout, explained.stderr
     bisected = mcfuser("bisect", model, *words, data=tmp_path)
     assert bisected.stdout.startswith("all ") and bisected.stdout.endswith(" agree\n")
+
+
+def test_a_cache_is_updated_in_place_here_and_in_onnxruntime(tmp_path: Path) -> None:
+    model, out = tmp_path / "decode.onnx", tmp_path / "out"
+    onnx.save(MODELS["scattered, turned"].proto(), model)
+    words = ("compile", str(model), "-o", str(out), "--trials", "1", "--no-cache")
+    ran = mcfuser(*words, "--in-place", "past=present", data=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "'past' is updated in place: output 'present' is the same memory\n" in ran.stdout
+    assert "agrees with onnxruntime" in ran.stdout
+    checked = mcfuser("run", str(out), "--check", str(model), "--json", data=tmp_path)
+    assert json.loads(checked.stdout)["error"] <= 1e-5, checked.stderr
+    refused = mcfuser(*words, "--in-place", "past=scores", data=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(
+        "the one is float32[2, 3, 8, 8], the other float32[2, 3, 8, 4]\n"
+    )
+    ranged = mcfuser(*words, "--in-place", "past=present", "--shape", "new=1x2..4", data=tmp_path)
+    assert ranged.returncode == 2 and "at fixed shapes only" in ranged.stderr
 
 
 @pytest.mark.parametrize("command", ["compile", "bisect", "explain"])

@@ -58,6 +58,8 @@ REPORTS = {
     "a device of words": {"device": {"kind": "cpu"}},
     "a precision in words": {"precision": "fp16"},
     "a precision of another type": {"precision": {"dtype": "float8"}},
+    "updates in place in words": {"in_place": "past=present"},
+    "an update in place of a number": {"in_place": {"past": 7}},
 }
 
 

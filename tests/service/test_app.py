@@ -86,7 +86,7 @@ class TestPost:
         assert (body["state"], body["cached"]) == ("queued", False)
         assert body["options"] == {"device": "nvidia/h100", "shape": ["a=1x2", "b=1"], "seed": 3,
                                    "trials": None, "timeout": 9.0, "retune": False,
-                                   "precision": None, "buckets": 4}  # fmt: skip
+                                   "precision": None, "buckets": 4, "in_place": []}  # fmt: skip
         sha256 = hashlib.sha256(b"model").hexdigest()
         assert body["model"] == {"sha256": sha256, "bytes": 5}
         assert service.blobs.read(sha256) == b"model"

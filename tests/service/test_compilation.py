@@ -91,7 +91,7 @@ def test_a_compile_has_so_much_memory() -> None:
     assert short.value.what == "memory"
 
 
-def test_a_job_s_precision_reaches_the_compiler(
+def test_a_job_s_options_reach_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[CompileRequest] = []
@@ -102,11 +102,12 @@ def test_a_job_s_precision_reaches_the_compiler(
     monkeypatch.setattr("mcfuser_service.compiler.compiled", noted)
     settings = ServiceSettings(data=tmp_path)
     store, compiler = Storage(settings.database_url), Compiler(settings)
-    for options in (JobOptions(), JobOptions(precision="bf16")):
+    for options in (JobOptions(), JobOptions(precision="bf16", in_place=["past=present"])):
         compiler(MODEL, options, store, lambda *_: None)
     compiler.stop()
     store.close()
     assert [request.precision for request in asked] == [None, "bf16"]
+    assert [request.in_place for request in asked] == [{}, {"past": "present"}]
 
 
 @pytest.mark.parametrize("when", ["start", "import", "measure", "build"])

@@ -47,7 +47,8 @@ def test_options_that_mean_the_same_are_equal() -> None:
 
 @pytest.mark.parametrize(
     "bad", [{"seed": -1}, {"trials": 0}, {"timeout": 0}, {"timeout": "soon"}, {"timeout": "nan"},
-            {"device": "tpu"}, {"unroll": 4}, {"precision": "fp8"}, {"precision": "float16"}],
+            {"device": "tpu"}, {"unroll": 4}, {"precision": "fp8"}, {"precision": "float16"},
+            {"in_place": ["past"]}, {"in_place": ["a=b", "a=c"]}],
 )  # fmt: skip
 def test_other_options_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -56,7 +57,13 @@ def test_other_options_are_refused(bad: dict[str, object]) -> None:
 
 def test_a_kept_job_s_options_are_read_back() -> None:
     options = JobOptions(
-        device="l4", shape=["x=1x2"], seed=3, trials=9, timeout=5, precision="bf16"
+        device="l4",
+        shape=["x=1x2"],
+        seed=3,
+        trials=9,
+        timeout=5,
+        precision="bf16",
+        in_place=["past=present"],
     )
     assert JobOptions(**options.model_dump(mode="json")) == options
 
@@ -65,6 +72,7 @@ def test_work_depends_on_model_and_options_alone() -> None:
     key = work_key("a" * 64, JobOptions(shape=["b=1", "a=2"]))
     assert key == work_key("a" * 64, JobOptions(shape=["a=2", "b=1"]))
     others = [work_key("b" * 64, JobOptions(shape=["a=2", "b=1"]))]
-    different = ({}, {"seed": 1}, {"device": "l4"}, {"precision": "fp16"}, {"precision": "bf16"})
+    different = ({}, {"seed": 1}, {"device": "l4"}, {"precision": "fp16"}, {"precision": "bf16"},
+                 {"in_place": ["past=present"]})  # fmt: skip
     others += [work_key("a" * 64, JobOptions(**o)) for o in different]
-    assert len({key, *others}) == 7
+    assert len({key, *others}) == 8

@@ -50,7 +50,10 @@ def in_vectors(
     known = all(isinstance(extent, int) for extent in extents)
     if not known or lanes < 2 or extents[-1] % lanes or math.prod(extents) < LARGE:
         return None
-    if not (_moves(body.body.value) and _contiguous(body)):
+    stored = body.body
+    if not isinstance(stored, tirx.BufferStore):  # only where a condition holds
+        return None
+    if not (_moves(stored.value) and _contiguous(body)):
         return None
     _bound(schedule, block, lanes)
     return schedule

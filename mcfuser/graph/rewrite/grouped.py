@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from onnx import TensorProto
+import onnx
+from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.movement import placed
@@ -28,6 +30,19 @@ _REFUSED = {
     13: "its cache is quantized ('v_scale')",
 }
 """Inputs that are not accepted, by position."""
+
+
+_SHARED = "past_present_share_buffer"
+"""The attribute that marks a node whose cache is one buffer, which other operators of this domain
+have."""
+
+
+def mark_shared(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
+    """Marks the nodes that compute caches among these outputs: such a cache is one buffer before
+    and after, and what lies behind the new positions stays. Of others that is zero."""
+    for node in graph.node:
+        if node.op_type == "GroupQueryAttention" and not {*node.output[1:3]}.isdisjoint(outputs):
+            node.attribute.append(helper.make_attribute(_SHARED, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +133,39 @@ def _turned(body: NodeBody, query: str, key: str, place: _Place) -> tuple[str, s
 def _cached(body: NodeBody, past: str, new: str, place: _Place) -> str:
     """The cache with the new positions in their place: [batch, heads, columns, depth].
 
-    What is behind them is the old cache's, or zero where that one is shorter.
+    What is behind them is zero; where the cache is one buffer before and after, it is the old
+    cache's.
     """
     batch, heads, held, depth = body.shape(past, 4)
-    if held < place.columns:
-        body.room(batch, heads, place.columns, depth)
-        rest = np.zeros((batch, heads, place.columns - held, depth))
-        past = body.concat(2, past, body.const(rest, body.dtype(past)))
     start, rows, columns = place.start, place.rows, place.columns
-    if isinstance(start, int):
-        ends = ((0, start), (start + rows, columns))
-        before, behind = (body.slice(past, 2, *e) if e[0] < e[1] else None for e in ends)
-        return body.concat(2, *(x for x in (before, new, behind) if x is not None))
-    return placed(body, past, new, start)
+    shared = bool(body.attribute(_SHARED, 0))
+    if held < columns:
+        past = body.concat(2, past, _nothing(body, past, (batch, heads, columns - held, depth)))
+    if not isinstance(start, int):
+        made = placed(body, past, new, start)
+        return made if shared else _valid(body, made, start, rows)
+    behind = (batch, heads, columns - start - rows, depth)
+    parts = [body.slice(past, 2, 0, start)] if start else []
+    if behind[2] > 0:
+        rest = body.slice(past, 2, start + rows, columns) if shared else None
+        parts += [new, rest if rest is not None else _nothing(body, past, behind)]
+        return body.concat(2, *parts)
+    return body.concat(2, *parts, new)
+
+
+def _nothing(body: NodeBody, cache: str, shape: tuple[int, ...]) -> str:
+    """Positions of a cache that hold zeros."""
+    body.room(*shape)
+    return body.const(np.zeros(shape), body.dtype(cache))
+
+
+def _valid(body: NodeBody, cache: str, start: str, rows: int) -> str:
+    """The cache with zeros behind the last of the new positions, which begin at `start`."""
+    batch, _, columns, _ = body.shape(cache, 4)
+    column = body.const(np.arange(columns).reshape(1, 1, columns, 1), TensorProto.INT64)
+    end = body.op("Add", body.reshape(start, batch, 1, 1, 1), body.const(rows, TensorProto.INT64))
+    zero = body.const(np.zeros(()), body.dtype(cache))
+    return body.op("Where", body.op("Less", column, end), cache, zero)
 
 
 def _masking(body: NodeBody, query: str, place: _Place) -> Masking:

@@ -79,6 +79,19 @@ def test_others_are_left_to_tvm(make: Make, shapes: list[tuple[int, ...]]) -> No
     assert not vectors(unscheduled(make, *shapes))
 
 
+def test_what_is_stored_under_a_condition_is_left_to_tvm() -> None:
+    lines = [
+        "@T.prim_func(s_tir=True)",
+        "def main(x: T.Buffer((64, 1024), 'float16'), y: T.Buffer((64, 1024), 'float16')):",
+        "    for i, j in T.grid(64, 1024):",
+        "        with T.sblock('some'):",
+        "            a, b = T.axis.remap('SS', [i, j])",
+        "            if a < 7:",
+        "                y[a, b] = x[a, b]",
+    ]
+    assert rest.in_vectors(tvm.script.from_source("\n".join(lines)), TARGET, False) is None
+
+
 def test_vectors_arrive_where_single_elements_did() -> None:
     """The schedule without its threads, run on a CPU."""
     function = unscheduled(beside, (2, 3, 40, 64), (2, 3, 5, 64), dtype="float32")
