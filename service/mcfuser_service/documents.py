@@ -138,7 +138,7 @@ class Port(Document):
     name: str
     shape: list[int]
     dtype: str
-    extents: list[str] | None = None
+    extents: list[str | int] | None = None
 
 
 class ReportExtent(Document):
@@ -179,6 +179,13 @@ class ReportPrecision(Document):
     note: str | None
 
 
+class ReportShape(Document):
+    """The run-time extents of one comparison, and its error."""
+
+    extents: dict[str, int]
+    error: float
+
+
 class ReportCheck(Document):
     """The module beside onnxruntime, which computes the model as it is: the norm-wise relative
     error of every output, the largest of them, and the largest that passes; or why nothing was
@@ -188,7 +195,7 @@ class ReportCheck(Document):
     outputs: dict[str, float] | None = None
     tolerance: float | None = None
     seed: int | None = None
-    shapes: list[dict[str, list[int]]] | None = None
+    shapes: list[ReportShape] | None = None
     skipped: str | None = None
 
 

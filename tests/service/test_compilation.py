@@ -43,6 +43,7 @@ def test_ranges_of_extents_become_buckets_that_are_compared(tmp_path: Path) -> N
     shapes = {"ids": (ExtentRange(1, 2), ExtentRange(2, 24))}
     request = CompileRequest(tmp_path / "model.onnx", "cpu", {"trials": 1}, shapes, None, buckets=2)
     report = compiled(request, start(MEMORY), lambda *_: None).report
+    Report.model_validate(report, strict=True)  # as it is documented
     assert 1 <= len(report["buckets"]) <= 2
     assert len(report["check"]["shapes"]) == 3 * len(report["buckets"])
     assert report["check"]["error"] <= 1e-5
