@@ -22,9 +22,10 @@ _Compute = Callable[[relax.Call, list[NDArray[Any]]], NDArray[Any] | None]
 _DTYPES = frozenset({"float32", "float64", "int32", "int64", "bool"})
 """Element types that numpy computes with as TVM does."""
 _FLOATS = frozenset({"float32", "float64"})
-_INTEGERS = frozenset({"int32", "int64", "bool"})
+_BYTES = frozenset({"int8", "uint8", "int32"})
 _WITHIN: Mapping[str, frozenset[str]] = {
-    "relax.astype": _INTEGERS,
+    "relax.astype": _BYTES | {"int64", "bool"},
+    "relax.dequantize": _BYTES | {"float32"},
     "relax.divide": _FLOATS,
     "relax.sqrt": _FLOATS,
 }
@@ -62,6 +63,16 @@ def _extents(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None
     return np.asarray([int(v) for v in values], np.int64)
 
 
+def _dequantized(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any]:
+    """Integers less a zero point, times a scale: one of each, or a row of them along an axis."""
+    whole, scale, zero = given
+    along = [1] * whole.ndim
+    if whole.ndim:
+        along[int(call.attrs.axis)] = -1
+    shifted = whole.astype(np.int32) - zero.astype(np.int32).reshape(along if zero.size > 1 else ())
+    return shifted.astype(np.float32) * scale.reshape(along if scale.size > 1 else ())
+
+
 def _elementwise(compute: Callable[..., NDArray[Any]]) -> _Compute:
     return lambda call, given: compute(*given)
 
@@ -69,6 +80,7 @@ def _elementwise(compute: Callable[..., NDArray[Any]]) -> _Compute:
 _COMPUTED: Mapping[str, _Compute] = {
     "relax.add": _elementwise(np.add),
     "relax.astype": _cast,
+    "relax.dequantize": _dequantized,
     "relax.divide": _elementwise(np.divide),
     "relax.expand_dims": _reshaped,
     "relax.less": _elementwise(np.less),

@@ -21,6 +21,12 @@ from tests.support.nets import Net
 X = np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)
 WHOLE = X.astype(np.int64)
 
+def dequantized(dtype: type[np.generic], scale: object, zero: object, axis: int) -> relax.Expr:
+    name = str(np.dtype(dtype))
+    numbers = relax.const(np.asarray(scale), "float32"), relax.const(np.asarray(zero), name)
+    return relax.op.dequantize(relax.const((X + 20).astype(dtype), name), *numbers, axis)
+
+
 CASES: dict[str, Callable[[], relax.Expr]] = {
     "add": lambda: relax.op.add(relax.const(X), relax.const(X[0])),
     "subtract": lambda: relax.op.subtract(relax.const(WHOLE, "int64"), relax.const(3, "int64")),
@@ -39,7 +45,13 @@ CASES: dict[str, Callable[[], relax.Expr]] = {
     "permute_dims": lambda: relax.op.permute_dims(relax.const(X), [2, 0, 1]),
     "permute_dims in the opposite order": lambda: relax.op.permute_dims(relax.const(X)),
     "astype": lambda: relax.op.astype(relax.const(WHOLE, "int64"), "int32"),
-    "take": lambda: relax.op.take(relax.const(X), relax.const(np.array([1, 0, 2]), "int64"), axis=1),
+    "one scale": lambda: dequantized(np.uint8, 0.5, 7, 1),
+    "scales": lambda: dequantized(np.int8, [0.5, 0.1, 3.0], 0, 1),
+    "scales and zero points": lambda: dequantized(np.int8, [0.5, 0.1], [1, -2], 0),
+    "scales of a bias": lambda: dequantized(np.int32, [0.5, 0.1, 1, 0.7], [0, 0, 0, 0], 2),
+    "take": lambda: relax.op.take(
+        relax.const(X), relax.const(np.array([1, 0, 2]), "int64"), axis=1
+    ),
     "an extent": lambda: relax.op.take(
         relax.op.shape_to_tensor(relax.op.shape_of(relax.const(X))), relax.const(2, "int64"), axis=0
     ),

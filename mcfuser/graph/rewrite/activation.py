@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from onnx import TensorProto
 
 from mcfuser.graph.rewrite.body import NodeBody
 
@@ -113,6 +114,14 @@ def is_infinite(body: NodeBody) -> list[str | None] | None:
         return [body.op("Less", x, x)]
     compared = body.op("Less" if signs[0] else "Greater", x, body.like(0.0, x))
     return [body.op("And", body.op("IsInf", x), compared)]
+
+
+def is_no_number(body: NodeBody) -> list[str | None] | None:
+    """ONNX's IsNaN of bfloat16, which TVM lacks."""
+    x = body.read(0)
+    if body.dtype(x) != TensorProto.BFLOAT16:
+        return None
+    return [body.op("IsNaN", body.widened(x))]
 
 
 def dropout(body: NodeBody) -> list[str | None] | None:

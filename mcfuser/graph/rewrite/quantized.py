@@ -81,20 +81,20 @@ def block_dequantized(body: NodeBody) -> list[str | None] | None:
 
 def product(body: NodeBody) -> list[str | None]:
     """ONNX's QLinearMatMul."""
-    a = _real(body, 0, 1, 2, axis=-2)
-    b = _real(body, 3, 4, 5, axis=-1)
-    return [_quantized(body, body.op("MatMul", a, b), 6, 7, axis=-2)]
+    a = real(body, 0, 1, 2, axis=-2)
+    b = real(body, 3, 4, 5, axis=-1)
+    return [quantized(body, body.op("MatMul", a, b), 6, 7, axis=-2)]
 
 
 def convolution(body: NodeBody) -> list[str | None]:
     """ONNX's QLinearConv. Its bias has the scale of a product of the input and the weights."""
-    x = _real(body, 0, 1, 2, axis=-1)
-    weights = _real(body, 3, 4, 5, axis=0)
+    x = real(body, 0, 1, 2, axis=-1)
+    weights = real(body, 3, 4, 5, axis=0)
     operands = [x, weights]
     if (bias := body.input(8)) is not None:
         scale = body.op("Mul", body.read(1), body.read(4))
         operands.append(body.op("Mul", body.cast(bias, TensorProto.FLOAT), scale))
-    return [_quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
+    return [quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
 
 
 def integer_convolution(body: NodeBody) -> list[str | None]:
@@ -118,17 +118,18 @@ def elementwise(
     """
 
     def written(body: NodeBody) -> list[str | None]:
-        real = [_real(body, 3 * i, 3 * i + 1, 3 * i + 2, axis=-1) for i in range(operands)]
+        numbers = [real(body, 3 * i, 3 * i + 1, 3 * i + 2, axis=-1) for i in range(operands)]
         given = {n: body.attribute(n, d) for n, d in defaults.items()}
-        return [_quantized(body, body.op(kind, *real, **given), 3 * operands, 3 * operands + 1, -1)]
+        y = body.op(kind, *numbers, **given)
+        return [quantized(body, y, 3 * operands, 3 * operands + 1, axis=-1)]
 
     return written
 
 
 def floating_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's MatMulIntegerToFloat: a product of quantized numbers that is a real one."""
-    a = _real(body, 0, 2, 4, axis=-2)
-    b = _real(body, 1, 3, 5, axis=-1)
+    a = real(body, 0, 2, 4, axis=-2)
+    b = real(body, 1, 3, 5, axis=-1)
     y = body.op("MatMul", a, b)
     bias = body.input(6)
     return [y if bias is None else body.op("Add", y, bias)]
@@ -138,7 +139,7 @@ def dynamic_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's DynamicQuantizeMatMul: the first operand is quantized as it comes."""
     q, scale, zero = body.ops("DynamicQuantizeLinear", [body.read(0)], 3)
     a = body.op("Mul", _shifted(body, q, zero, axis=-1), scale)
-    y = body.op("MatMul", a, _real(body, 1, 2, 3, axis=-1))
+    y = body.op("MatMul", a, real(body, 1, 2, 3, axis=-1))
     bias = body.input(4)
     return [y if bias is None else body.op("Add", y, bias)]
 
@@ -148,7 +149,7 @@ def renamed(body: NodeBody) -> list[str | None]:
     return [body.op(body.node.op_type, *body.node.input, axis=body.attribute("axis", 1))]
 
 
-def _real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
+def real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
     """The real numbers that the input at position `x` stands for; `axis` is that of a row of
     scales."""
     name = body.read(x)
@@ -177,7 +178,7 @@ def _along(body: NodeBody, row: str, rank: int, axis: int) -> str:
     return body.reshape(row, *whole) if count > 1 else body.reshape(row)
 
 
-def _quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:
+def quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:
     """y as quantized numbers of the zero point's type: rounded to even, and bounded."""
     rank = len(body.shape(y))
     factor = body.cast(_along(body, body.read(scale), rank, axis), TensorProto.FLOAT)
