@@ -21,6 +21,7 @@ from tests.support.nets import Net
 X = np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)
 WHOLE = X.astype(np.int64)
 
+
 def dequantized(dtype: type[np.generic], scale: object, zero: object, axis: int) -> relax.Expr:
     name = str(np.dtype(dtype))
     numbers = relax.const(np.asarray(scale), "float32"), relax.const(np.asarray(zero), name)

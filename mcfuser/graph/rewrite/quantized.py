@@ -173,9 +173,11 @@ def _along(body: NodeBody, row: str, rank: int, axis: int) -> str:
     if len(extents) > 1:
         return row
     count = math.prod(extents)
+    if count == 1:
+        return body.reshape(row)
     whole = [1] * rank
     whole[axis] = count
-    return body.reshape(row, *whole) if count > 1 else body.reshape(row)
+    return body.reshape(row, *whole)
 
 
 def quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:

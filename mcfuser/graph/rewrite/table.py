@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from onnx import TensorProto
+
 from mcfuser.graph.rewrite import (
     activation,
     grouped,
@@ -17,7 +19,7 @@ from mcfuser.graph.rewrite import (
     sampling,
 )
 from mcfuser.graph.rewrite.attention import onnx_attention
-from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.body import NARROW, NodeBody
 
 Rewrite = Callable[[NodeBody], Sequence[str | None] | None]
 """Writes a node's replacement into its body.
@@ -28,21 +30,31 @@ Raises ModelError where the node cannot be replaced.
 """
 
 _MICROSOFT = "com.microsoft"
+_BRAIN = TensorProto.BFLOAT16
 
 REWRITES: Mapping[tuple[str, str], Rewrite] = {
+    ("", "Acosh"): activation.widened(*NARROW),
+    ("", "Asinh"): activation.widened(*NARROW),
+    ("", "Atan"): activation.widened(*NARROW),
+    ("", "Atanh"): activation.widened(*NARROW),
     ("", "Attention"): onnx_attention,
+    ("", "Celu"): activation.celu,
     ("", "ConvInteger"): quantized.integer_convolution,
     ("", "ConvTranspose"): sampling.transposed_convolution,
+    ("", "Cosh"): activation.widened(*NARROW),
     ("", "DequantizeLinear"): quantized.block_dequantized,
     ("", "Dropout"): activation.dropout,
+    ("", "Elu"): activation.widened(*NARROW),
     ("", "GroupNormalization"): normalization.grouped,
     ("", "GRU"): recurrent.gru,
     ("", "IsInf"): activation.is_infinite,
-    ("", "IsNaN"): activation.is_no_number,
+    ("", "IsNaN"): activation.widened(_BRAIN),
     ("", "LayerNormalization"): normalization.layer_normalization,
     ("", "LpNormalization"): normalization.by_norm,
     ("", "LSTM"): recurrent.lstm,
+    ("", "Mod"): activation.widened(_BRAIN),
     ("", "OneHot"): movement.one_hot,
+    ("", "Pow"): activation.widened(_BRAIN),
     ("", "QLinearConv"): quantized.convolution,
     ("", "QLinearMatMul"): quantized.product,
     ("", "Resize"): sampling.resize,
@@ -51,8 +63,11 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "RNN"): recurrent.rnn,
     ("", "RoiAlign"): sampling.roi_align,
     ("", "RotaryEmbedding"): rotary.onnx_rotary,
+    ("", "Selu"): activation.widened(*NARROW),
     ("", "SimplifiedLayerNormalization"): normalization.simplified,
+    ("", "Sinh"): activation.widened(*NARROW),
     ("", "TensorScatter"): movement.tensor_scatter,
+    ("", "ThresholdedRelu"): activation.widened(*NARROW),
     (_MICROSOFT, "Attention"): microsoft.packed_attention,
     (_MICROSOFT, "BiasGelu"): activation.bias_gelu,
     (_MICROSOFT, "DequantizeLinear"): quantized.renamed,

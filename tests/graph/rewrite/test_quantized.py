@@ -154,6 +154,15 @@ def test_elementwise(kind: str, operands: int) -> None:
     off_by_one(one_node(kind, [*names, "s", "z"], 1, given, constants, ORT), given)
 
 
+def test_elementwise_with_a_number_that_has_no_dimension() -> None:
+    given = {"x": drawn(4, 9, dtype=np.uint8)}
+    constants = {"sx": scales(), "zx": np.asarray(100, np.uint8), "y": np.asarray(77, np.uint8)}
+    constants |= {"sy": scales(), "zy": np.asarray(3, np.uint8)}
+    constants |= {"s": np.float32(0.03), "z": np.asarray(20, np.uint8)}
+    names = ["x", "sx", "zx", "y", "sy", "zy", "s", "z"]
+    off_by_one(one_node("QLinearMul", names, 1, given, constants, ORT), given)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_products_that_are_real_numbers(dtype: type) -> None:
     given = {"a": drawn(4, 16, dtype=np.uint8)}
