@@ -42,7 +42,7 @@ def _permuted(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _cast(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any]:
-    return given[0].astype(str(call.ty.dtype))
+    return np.asarray(given[0], str(call.ty.dtype))
 
 
 def _taken(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any] | None:
@@ -69,8 +69,10 @@ def _dequantized(call: relax.Call, given: list[NDArray[Any]]) -> NDArray[Any]:
     along = [1] * whole.ndim
     if whole.ndim:
         along[int(call.attrs.axis)] = -1
-    shifted = whole.astype(np.int32) - zero.astype(np.int32).reshape(along if zero.size > 1 else ())
-    return shifted.astype(np.float32) * scale.reshape(along if scale.size > 1 else ())
+    zero, scale = (x.reshape(along if x.size > 1 else ()) for x in (zero, scale))
+    shifted: NDArray[Any] = whole.astype(np.int32) - zero.astype(np.int32)
+    real: NDArray[Any] = np.multiply(shifted.astype(np.float32), scale)
+    return real
 
 
 def _elementwise(compute: Callable[..., NDArray[Any]]) -> _Compute:
