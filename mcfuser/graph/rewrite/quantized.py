@@ -97,11 +97,32 @@ def convolution(body: NodeBody) -> list[str | None]:
     return [quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
 
 
+def integer_product(body: NodeBody) -> list[str | None]:
+    """ONNX's MatMulInteger; its sums are exact up to 2^24."""
+    a = _shifted(body, body.read(0), body.input(2), axis=-2)
+    b = _shifted(body, body.read(1), body.input(3), axis=-1)
+    return [_whole(body, body.op("MatMul", a, b))]
+
+
 def integer_convolution(body: NodeBody) -> list[str | None]:
     """ONNX's ConvInteger; its sums are exact up to 2^24."""
     x = _shifted(body, body.read(0), body.input(2), axis=-1)
     weights = _shifted(body, body.read(1), body.input(3), axis=0)
-    return [body.cast(body.op("Conv", x, weights, **_window(body)), TensorProto.INT32)]
+    return [_whole(body, body.op("Conv", x, weights, **_window(body)))]
+
+
+def _whole(body: NodeBody, y: str) -> str:
+    """Sums of integers, which float32 holds, as integers; who casts them back reads the sums."""
+    body.known.floats[body.node.output[0]] = y
+    return body.cast(y, TensorProto.INT32)
+
+
+def cast(body: NodeBody) -> list[str | None] | None:
+    """ONNX's Cast to float32 of integers that were cast from float32, as products of them are."""
+    real_numbers = body.known.floats.get(body.read(0))
+    if real_numbers is None or body.attribute("to", 0) != TensorProto.FLOAT:
+        return None
+    return [real_numbers]
 
 
 def _window(body: NodeBody) -> dict[str, object]:
