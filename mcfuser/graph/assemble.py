@@ -55,10 +55,10 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
         at: builder.add_func(_scheduled(k.func), k.name)
         for at, k in {id(k.func): k for k in kernels}.items()
     }
-    drop = {v for r in replacements for v in r.match.bindings}
     calls = {r.match.bindings[-1]: r for r in replacements}
     installed = builder.get()
     main = installed["main"]
+    drop = _dropped(main, replacements)
     blocks = []
     for block in main.body.blocks:
         inside = isinstance(block, relax.DataflowBlock)
@@ -76,6 +76,28 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
     installed = relax.transform.DeadCodeElimination(["main"])(installed)
     relax.analysis.well_formed(installed)
     return installed
+
+
+def _dropped(main: relax.Function, replacements: Sequence[Replacement]) -> set[relax.Var]:
+    """The values that kernels compute, or that nothing reads once these are installed.
+
+    A chain may read through views that are inside another chain. Where only that other one becomes
+    a kernel, the views stay, for TVM computes the first.
+    """
+    inside = {v: r for r in replacements for v in r.match.bindings}
+    results = {v for r in replacements for v in r.match.outputs.values()}
+    dropped, read = set(results), set(relax.analysis.free_vars(main.body.body))
+    for block in reversed(main.body.blocks):
+        for binding in reversed(block.bindings):
+            var = binding.var
+            if var in inside and var == inside[var].match.bindings[-1]:
+                for value in inside[var].match.arguments.values():
+                    read.update(relax.analysis.free_vars(value))
+            if var in dropped or (var in inside and var not in read):
+                dropped.add(var)
+            else:
+                read.update(relax.analysis.free_vars(binding.value))
+    return dropped
 
 
 def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:

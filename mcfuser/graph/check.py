@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,11 @@ from mcfuser.measure.tolerance import QUANTIZED, tolerance
 
 ReferenceRun = Callable[[], Sequence[Any]]
 """Runs a model in onnxruntime; gives its outputs, in order."""
+_LEVELS = (
+    onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +136,22 @@ def given_or_drawn(model: OnnxModel, given: Path | None, seed: int) -> Feeds:
 
 
 def reference_session(model: OnnxModel) -> onnxruntime.InferenceSession:
-    """The model in onnxruntime on all cores. Raises InputError where onnxruntime refuses it."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads()
-    options.log_severity_level = 4
-    try:
-        return session(model, options)
-    except Exception as error:  # onnxruntime's errors have no common base class
-        with contextlib.suppress(Exception):
-            return session(_open(model), options)
-        raise InputError(f"onnxruntime cannot load the model: {ort_reason(error)}") from None
+    """The model in onnxruntime on all cores, with as many of its optimizations as it survives:
+    some of them fail on models that onnxruntime runs without. Raises InputError where onnxruntime
+    refuses the model."""
+    first: Exception | None = None
+    for level in _LEVELS:
+        for form in (model, _open(model)):
+            options = onnxruntime.SessionOptions()
+            options.graph_optimization_level = level
+            options.intra_op_num_threads = threads()
+            options.log_severity_level = 4
+            try:
+                return session(form, options)
+            except Exception as error:  # onnxruntime's errors have no common base class
+                first = first or error
+    assert first is not None
+    raise InputError(f"onnxruntime cannot load the model: {ort_reason(first)}") from None
 
 
 def _open(model: OnnxModel) -> OnnxModel:

@@ -54,6 +54,13 @@ def _chosen(choose: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter
     return convert
 
 
+def concatenation(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """The one operand of a Concat that has no other, as exporters write beside an empty cache."""
+    return inputs[0] if len(inputs) == 1 else None
+
+
 def prelu(
     builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
 ) -> relax.Expr | None:
@@ -100,6 +107,7 @@ def instance_normalization(
 CONVERTERS: Mapping[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "Clip": clip,
+    "Concat": concatenation,
     "InstanceNormalization": instance_normalization,
     "Max": _chosen(relax.op.maximum),
     "Min": _chosen(relax.op.minimum),

@@ -28,6 +28,7 @@ from mcfuser.graph.inplace import updated_in_place
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.narrow import narrowed
 from mcfuser.graph.precision import Narrowing
+from mcfuser.graph.precompute import precomputed
 from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, read
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.rewrite.apply import rewrite
@@ -225,6 +226,7 @@ class _Clipped(relax.PyExprMutator):  # type: ignore[misc]
 
 def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     module["main"] = _Clipped().visit_expr(module["main"])
+    module = precomputed(module)
     passes = [
         relax.transform.FoldConstant(),
         relax.transform.CanonicalizeBindings(),

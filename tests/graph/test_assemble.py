@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import tvm
@@ -20,7 +22,9 @@ from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import partition
 from mcfuser.graph.selection import ChainMatch
+from tests.support.computed_naively import both
 from tests.support.naive import primfunc
+from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
 
@@ -145,3 +149,25 @@ def test_what_no_kernel_computes_is_parallel_and_right(name: str) -> None:
 
 def test_small_functions_stay_on_one_core() -> None:
     assert "T.parallel" not in rest.parallel(rest_of(relax.op.exp, (8, 16))).script()
+
+
+def shared_view() -> onnx.ModelProto:
+    """A norm and a sum after a product read the same permuted view of an input."""
+    net = Net()
+    view = net.op("Transpose", net.input("x", 2, 32, 48), perm=[0, 2, 1])
+    normal = net.op("LayerNormalization", view, net.weight(32), net.weight(32))
+    hidden = net.op("Relu", net.op("MatMul", normal, net.weight(32, 64)))
+    product = net.op("Mul", net.op("MatMul", hidden, net.weight(64, 32)), net.weight(32))
+    return net.model(net.op("Reshape", net.op("Add", view, product), net.ints(2, -1)))
+
+
+def test_a_view_of_a_chain_that_is_left_to_tvm_stays(tmp_path: Path) -> None:
+    """Any of the chains may become kernels, and the others be left: the results are the same."""
+    model = shared_view()
+    loaded = load(model.SerializeToString(), {})
+    matches = partition(loaded.module, 1e12, 1e11).matches
+    assert len(matches) > 1
+    for count in range(1, len(matches) + 1):
+        for some in itertools.combinations(matches, count):
+            for found, expected in both(model, loaded, some, tmp_path):
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -27,6 +27,7 @@ NODES: dict[str, Build] = {
     "no bound": lambda n, x: n.op("Clip", x),
     "a bound that is no number": lambda n, x: n.op("Clip", x, n.const(np.nan), n.const(0.5)),
     "three maxima": lambda n, x: n.op("Max", x, n.const(0.1), n.op("Neg", x)),
+    "a single part": lambda n, x: n.op("Concat", n.op("Concat", x, axis=2), axis=-1),
     "minimum": lambda n, x: n.op("Min", x, n.weight(8, 1, 1)),
     "slopes": lambda n, x: n.op("PRelu", x, n.weight(8, 1, 1)),
     "batch": lambda n, x: n.op(

@@ -97,7 +97,7 @@ def launcher_text(
     order = [*inputs, *(w.name for w in counters(source)), *source.parameters[-source.written :]]
     names = {t: f"p{i}" for i, t in enumerate(order)}
     buffers = [f"{p}: T.Buffer({known[t]!r}, {source.dtype_of[t]!r})" for t, p in names.items()]
-    regions = {t: f"{p}[{', '.join(f'0:{n}' for n in known[t])}]" for t, p in names.items()}
+    regions = {t: f"{p}[{', '.join(f'0:{n}' for n in known[t]) or '()'}]" for t, p in names.items()}
     written = [regions[t] for t in order[len(inputs) :]]
     own = [w for w in source.workspace if not w.zero]
     names |= {w.name: f"w{i}" for i, w in enumerate(own)}

@@ -55,7 +55,7 @@ def parameters(chain: Chain, packed: Mapping[str, Panels], shapes: Shapes) -> Pa
         lines += _checked(a, extent)
     for n, extents in dims.items():
         whole = "arg" if shown.isdisjoint(extents) else "in"
-        flat = f'({reduce(times, extents)},), "{chain.tensor(n).dtype}"'
+        flat = f'({reduce(times, extents or ("1",))},), "{chain.tensor(n).dtype}"'
         lines.append(f"{n}_flat = T.decl_buffer({flat}, data={n}_{whole}.data)")
     return Parameters(", ".join(signature), tuple(lines), scalars)
 
@@ -79,9 +79,9 @@ def _dims(chain: Chain, name: str, packed: Mapping[str, Panels], shapes: Shapes)
     tensor = chain.tensor(name)
     if name in packed:
         return (str(packed[name].size(chain.shape(name))),)
-    dims = shapes.get(name) or tensor.shape
+    dims = shapes.get(name, tensor.shape)
     if not any(isinstance(d, str) and isinstance(chain.extent(d), Bounds) for d in dims):
-        return tuple(str(d) for d in shapes.get(name) or (flat_size(chain, name),))
+        return tuple(str(d) for d in shapes.get(name, (flat_size(chain, name),)))
     if name not in shapes and (tensor.strides is not None or tensor.offset):
         return (f"{name}_elements",)
     return tuple(_extent(chain, d) for d in dims)

@@ -198,7 +198,6 @@ def _renamed(nodes: list[onnx.NodeProto], found: str, name: str) -> None:
 
 
 def _assembled(upper: OnnxModel, graph: PaddedGraph) -> OnnxModel:
-    weights = dict(upper.weights)
     proto = onnx.ModelProto()
     proto.CopyFrom(upper.proto)
     del proto.graph.node[:], proto.graph.value_info[:]
@@ -206,6 +205,10 @@ def _assembled(upper: OnnxModel, graph: PaddedGraph) -> OnnxModel:
     proto.graph.initializer.extend(graph.constants)
     read = {name for node in inside(proto.graph, onnx.NodeProto) for name in node.input}
     read |= {o.name for o in proto.graph.output}
+    kept = [w for w in proto.graph.initializer if w.name in read]
+    del proto.graph.initializer[:]  # a table that only constant positions read is read no more
+    proto.graph.initializer.extend(kept)
+    weights = {name: array for name, array in upper.weights.items() if name in read}
     proto.graph.initializer.extend(
         stored(name, array, weights) for name, array in graph.known.items() if name in read
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -22,6 +22,11 @@ class RuntimeExtent:
     low: int
     high: int
     places: tuple[tuple[str, int], ...]
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """The inputs that have it."""
+        return frozenset(name for name, _ in self.places)
 
     @property
     def place(self) -> str:
@@ -47,6 +52,23 @@ class RuntimeShapes:
             )
             for name, shape in self.given.items()
         }
+
+
+def tied(shapes: RuntimeShapes) -> RuntimeShapes:
+    """The same shapes where extents of different inputs that have one range are one extent.
+
+    An exporter that names each input's dimensions by itself gives one extent several names.
+    """
+    kept: list[RuntimeExtent] = []
+    for extent in shapes.extents:
+        for i, one in enumerate(kept):
+            alike = (one.low, one.high) == (extent.low, extent.high)
+            if alike and not one.inputs & extent.inputs:
+                kept[i] = replace(one, places=(*one.places, *extent.places))
+                break
+        else:
+            kept.append(extent)
+    return replace(shapes, extents=tuple(kept))
 
 
 def runtime_shapes(proto: onnx.ModelProto, shapes: InputShapes) -> RuntimeShapes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import tvm
 
+from mcfuser.errors import ModelError
 from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.analysis import PaddedModel
-from mcfuser.graph.dynamic.axes import Point, runtime_shapes
+from mcfuser.graph.dynamic.axes import Point, RuntimeShapes, runtime_shapes, tied
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose
 from mcfuser.graph.dynamic.dispatch import BucketFunction, PortExtent, RuntimePort, dispatched
@@ -17,6 +19,7 @@ from mcfuser.graph.dynamic.length import Symbol
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, written_out
+from mcfuser.graph.weights import OnnxModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +92,44 @@ def load_buckets(
 
     The products of a float32 model have operands of the type `narrow` where that is given.
 
-    Raises ModelError as `load` does, and where an operator cannot be computed at run-time extents.
+    Extents of several names and one range are one extent where the model cannot be computed
+    otherwise. Raises ModelError as `load` does, and where an operator cannot be computed at
+    run-time extents.
     """
     checked = checked_model(model, limits, folder)
-    dynamic = DynamicModel(checked, runtime_shapes(checked.proto, shapes), limits)
+    dynamic, whole = _whole(checked, runtime_shapes(checked.proto, shapes), limits)
 
     def predicted(point: Point) -> float:
         return cost(imported(written_out(dynamic.fixed(point), limits), limits, narrow))
 
-    extents = dynamic.shapes.extents
-    low, high = ({e.name: n for e, n in zip(extents, ends, strict=True)}
-                 for ends in ([e.low for e in extents], [e.high for e in extents]))  # fmt: skip
-    whole = bucket_model(dynamic, low, high)  # says what cannot be computed before time is spent
-    chosen = choose(extents, predicted, most)
+    chosen = choose(dynamic.shapes.extents, predicted, most)
     if len(chosen.boxes) == 1:  # of all shapes, which is written already
         buckets: tuple[Bucket, ...] = (_imported(dynamic, chosen.boxes[0], whole, narrow),)
     else:
         buckets = tuple(load_bucket(dynamic, box, narrow) for box in chosen.boxes)
     return LoadedBuckets(dynamic, chosen, buckets, whole.results)
+
+
+def _whole(
+    checked: OnnxModel, shapes: RuntimeShapes, limits: ModelLimits
+) -> tuple[DynamicModel, PaddedModel]:
+    """The model over the whole of its ranges: what cannot be computed is said before time is spent.
+
+    Where extents of one range are tied only because the model is refused otherwise, and it is then
+    refused, too, the first refusal is raised.
+    """
+    dynamic = DynamicModel(checked, shapes, limits)
+    low = {e.name: e.low for e in shapes.extents}
+    high = {e.name: e.high for e in shapes.extents}
+    try:
+        return dynamic, bucket_model(dynamic, low, high)
+    except ModelError as refusal:
+        fewer = tied(shapes)
+        if len(fewer.extents) == len(shapes.extents):
+            raise
+        with suppress(ModelError):
+            return _whole(checked, fewer, limits)
+        raise refusal from None
 
 
 def joined(loaded: LoadedBuckets, modules: Sequence[tvm.IRModule]) -> tvm.IRModule:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+from onnx import TensorProto, helper
 
-from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.body import NARROW, NodeBody
 
 
 def erf_gelu(body: NodeBody, x: str) -> str:
@@ -104,15 +106,42 @@ def _activated(body: NodeBody, x: str) -> str:
 
 
 def is_infinite(body: NodeBody) -> list[str | None] | None:
-    """ONNX's IsInf of one sign, which TVM ignores."""
-    x = body.read(0)
+    """ONNX's IsInf of one sign, which TVM ignores, or of bfloat16, which it lacks."""
+    x = body.widened(body.read(0))
     signs = [body.attribute(f"detect_{s}", 1) for s in ("negative", "positive")]
     if all(signs):
-        return None
+        return None if x == body.read(0) else [body.op("IsInf", x)]
     if not any(signs):
         return [body.op("Less", x, x)]
     compared = body.op("Less" if signs[0] else "Greater", x, body.like(0.0, x))
     return [body.op("And", body.op("IsInf", x), compared)]
+
+
+def widened(*dtypes: int) -> Callable[[NodeBody], list[str | None] | None]:
+    """The rewrite of an operator of ONNX's that TVM lacks for these types of floats, or imports
+    wrongly: the operator of the same numbers as float32."""
+
+    def written(body: NodeBody) -> list[str | None] | None:
+        dtype = body.dtype(body.read(0))
+        if dtype not in dtypes:
+            return None
+        kept = {a.name: helper.get_attribute_value(a) for a in body.node.attribute}
+        y = body.op(body.node.op_type, *map(body.widened, body.node.input), **kept)
+        return [y if body.dtype(y) == TensorProto.BOOL else body.cast(y, dtype)]
+
+    return written
+
+
+def celu(body: NodeBody) -> list[str | None] | None:
+    """ONNX's Celu of narrow floats; its function in ONNX's standard is of float32 alone."""
+    x = body.read(0)
+    if body.dtype(x) not in NARROW:
+        return None
+    wide = body.widened(x)
+    alpha, one, zero = (body.like(n, wide) for n in (body.attribute("alpha", 1.0), 1.0, 0.0))
+    below = body.op("Sub", body.op("Exp", body.op("Div", wide, alpha)), one)
+    below = body.op("Min", body.op("Mul", below, alpha), zero)
+    return [body.cast(body.op("Add", body.op("Relu", wide), below), body.dtype(x))]
 
 
 def dropout(body: NodeBody) -> list[str | None] | None:

@@ -131,12 +131,12 @@ class _Walk:
         if write is None:
             return None
         body = NodeBody(node, known, self.version, self.limits, self.nodes - 1, self.bytes)
-        if self.version < _OLDEST:
-            raise body.refusal(f"export the model with opset {_OLDEST} or higher")
         with refused(f"{described(node, self.version)} cannot be used"):
             results = write(body)
         if results is None:
             return None
+        if self.version < _OLDEST:
+            raise body.refusal(f"export the model with opset {_OLDEST} or higher")
         for i, name in enumerate(node.output):
             if name:
                 value = results[i] if i < len(results) else None

@@ -30,12 +30,14 @@ class KnownValues:
 
     `types` has every value whose element type is known; `constants` has the initializers, and the
     small integers that nodes compute from constants and shapes. `names` has all names in use.
+    `floats` has, by the name of integers, the float32 value that has the same numbers.
     """
 
     opsets: Opsets
     types: MutableMapping[str, onnx.TypeProto] = field(default_factory=dict)
     constants: MutableMapping[str, TensorProto] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
+    floats: dict[str, str] = field(default_factory=dict)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where some extent of it is not known."""

@@ -13,9 +13,10 @@ _SQUARES = 1e-5
 
 
 def layer_normalization(body: NodeBody) -> list[str | None] | None:
-    """LayerNormalization with its mean and deviation as results, which TVM leaves out, or in a
-    model that is older than the operator."""
-    if len([name for name in body.node.output if name]) == 1 and body.opset >= 17:
+    """LayerNormalization with its mean and deviation as results, which TVM leaves out, of bfloat16,
+    which TVM refuses, or in a model that is older than the operator."""
+    alone = len([name for name in body.node.output if name]) == 1
+    if alone and body.opset >= 17 and body.dtype(body.read(0)) != TensorProto.BFLOAT16:
         return None
     axes = _axes(body)
     epsilon = body.attribute("epsilon", _SQUARES)

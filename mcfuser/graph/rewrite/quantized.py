@@ -81,27 +81,48 @@ def block_dequantized(body: NodeBody) -> list[str | None] | None:
 
 def product(body: NodeBody) -> list[str | None]:
     """ONNX's QLinearMatMul."""
-    a = _real(body, 0, 1, 2, axis=-2)
-    b = _real(body, 3, 4, 5, axis=-1)
-    return [_quantized(body, body.op("MatMul", a, b), 6, 7, axis=-2)]
+    a = real(body, 0, 1, 2, axis=-2)
+    b = real(body, 3, 4, 5, axis=-1)
+    return [quantized(body, body.op("MatMul", a, b), 6, 7, axis=-2)]
 
 
 def convolution(body: NodeBody) -> list[str | None]:
     """ONNX's QLinearConv. Its bias has the scale of a product of the input and the weights."""
-    x = _real(body, 0, 1, 2, axis=-1)
-    weights = _real(body, 3, 4, 5, axis=0)
+    x = real(body, 0, 1, 2, axis=-1)
+    weights = real(body, 3, 4, 5, axis=0)
     operands = [x, weights]
     if (bias := body.input(8)) is not None:
         scale = body.op("Mul", body.read(1), body.read(4))
         operands.append(body.op("Mul", body.cast(bias, TensorProto.FLOAT), scale))
-    return [_quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
+    return [quantized(body, body.op("Conv", *operands, **_window(body)), 6, 7, axis=1)]
+
+
+def integer_product(body: NodeBody) -> list[str | None]:
+    """ONNX's MatMulInteger; its sums are exact up to 2^24."""
+    a = _shifted(body, body.read(0), body.input(2), axis=-2)
+    b = _shifted(body, body.read(1), body.input(3), axis=-1)
+    return [_whole(body, body.op("MatMul", a, b))]
 
 
 def integer_convolution(body: NodeBody) -> list[str | None]:
     """ONNX's ConvInteger; its sums are exact up to 2^24."""
     x = _shifted(body, body.read(0), body.input(2), axis=-1)
     weights = _shifted(body, body.read(1), body.input(3), axis=0)
-    return [body.cast(body.op("Conv", x, weights, **_window(body)), TensorProto.INT32)]
+    return [_whole(body, body.op("Conv", x, weights, **_window(body)))]
+
+
+def _whole(body: NodeBody, y: str) -> str:
+    """Sums of integers, which float32 holds, as integers; who casts them back reads the sums."""
+    body.known.floats[body.node.output[0]] = y
+    return body.cast(y, TensorProto.INT32)
+
+
+def cast(body: NodeBody) -> list[str | None] | None:
+    """ONNX's Cast to float32 of integers that were cast from float32, as products of them are."""
+    real_numbers = body.known.floats.get(body.read(0))
+    if real_numbers is None or body.attribute("to", 0) != TensorProto.FLOAT:
+        return None
+    return [real_numbers]
 
 
 def _window(body: NodeBody) -> dict[str, object]:
@@ -118,17 +139,18 @@ def elementwise(
     """
 
     def written(body: NodeBody) -> list[str | None]:
-        real = [_real(body, 3 * i, 3 * i + 1, 3 * i + 2, axis=-1) for i in range(operands)]
+        numbers = [real(body, 3 * i, 3 * i + 1, 3 * i + 2, axis=-1) for i in range(operands)]
         given = {n: body.attribute(n, d) for n, d in defaults.items()}
-        return [_quantized(body, body.op(kind, *real, **given), 3 * operands, 3 * operands + 1, -1)]
+        y = body.op(kind, *numbers, **given)
+        return [quantized(body, y, 3 * operands, 3 * operands + 1, axis=-1)]
 
     return written
 
 
 def floating_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's MatMulIntegerToFloat: a product of quantized numbers that is a real one."""
-    a = _real(body, 0, 2, 4, axis=-2)
-    b = _real(body, 1, 3, 5, axis=-1)
+    a = real(body, 0, 2, 4, axis=-2)
+    b = real(body, 1, 3, 5, axis=-1)
     y = body.op("MatMul", a, b)
     bias = body.input(6)
     return [y if bias is None else body.op("Add", y, bias)]
@@ -138,7 +160,7 @@ def dynamic_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's DynamicQuantizeMatMul: the first operand is quantized as it comes."""
     q, scale, zero = body.ops("DynamicQuantizeLinear", [body.read(0)], 3)
     a = body.op("Mul", _shifted(body, q, zero, axis=-1), scale)
-    y = body.op("MatMul", a, _real(body, 1, 2, 3, axis=-1))
+    y = body.op("MatMul", a, real(body, 1, 2, 3, axis=-1))
     bias = body.input(4)
     return [y if bias is None else body.op("Add", y, bias)]
 
@@ -148,7 +170,7 @@ def renamed(body: NodeBody) -> list[str | None]:
     return [body.op(body.node.op_type, *body.node.input, axis=body.attribute("axis", 1))]
 
 
-def _real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
+def real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
     """The real numbers that the input at position `x` stands for; `axis` is that of a row of
     scales."""
     name = body.read(x)
@@ -172,12 +194,14 @@ def _along(body: NodeBody, row: str, rank: int, axis: int) -> str:
     if len(extents) > 1:
         return row
     count = math.prod(extents)
+    if count == 1:
+        return body.reshape(row)
     whole = [1] * rank
     whole[axis] = count
-    return body.reshape(row, *whole) if count > 1 else body.reshape(row)
+    return body.reshape(row, *whole)
 
 
-def _quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:
+def quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:
     """y as quantized numbers of the zero point's type: rounded to even, and bounded."""
     rank = len(body.shape(y))
     factor = body.cast(_along(body, body.read(scale), rank, axis), TensorProto.FLOAT)

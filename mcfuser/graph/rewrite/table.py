@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from onnx import TensorProto
+
 from mcfuser.graph.rewrite import (
     activation,
     grouped,
     microsoft,
     movement,
     normalization,
+    qlinear,
     quantized,
     recurrent,
     rotary,
     sampling,
 )
 from mcfuser.graph.rewrite.attention import onnx_attention
-from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.body import NARROW, NodeBody
 
 Rewrite = Callable[[NodeBody], Sequence[str | None] | None]
 """Writes a node's replacement into its body.
@@ -27,20 +30,33 @@ Raises ModelError where the node cannot be replaced.
 """
 
 _MICROSOFT = "com.microsoft"
+_BRAIN = TensorProto.BFLOAT16
 
 REWRITES: Mapping[tuple[str, str], Rewrite] = {
+    ("", "Acosh"): activation.widened(*NARROW),
+    ("", "Asinh"): activation.widened(*NARROW),
+    ("", "Atan"): activation.widened(*NARROW),
+    ("", "Atanh"): activation.widened(*NARROW),
     ("", "Attention"): onnx_attention,
+    ("", "Cast"): quantized.cast,
+    ("", "Celu"): activation.celu,
     ("", "ConvInteger"): quantized.integer_convolution,
     ("", "ConvTranspose"): sampling.transposed_convolution,
+    ("", "Cosh"): activation.widened(*NARROW),
     ("", "DequantizeLinear"): quantized.block_dequantized,
     ("", "Dropout"): activation.dropout,
+    ("", "Elu"): activation.widened(*NARROW),
     ("", "GroupNormalization"): normalization.grouped,
     ("", "GRU"): recurrent.gru,
     ("", "IsInf"): activation.is_infinite,
+    ("", "IsNaN"): activation.widened(_BRAIN),
     ("", "LayerNormalization"): normalization.layer_normalization,
     ("", "LpNormalization"): normalization.by_norm,
     ("", "LSTM"): recurrent.lstm,
+    ("", "MatMulInteger"): quantized.integer_product,
+    ("", "Mod"): activation.widened(_BRAIN),
     ("", "OneHot"): movement.one_hot,
+    ("", "Pow"): activation.widened(_BRAIN),
     ("", "QLinearConv"): quantized.convolution,
     ("", "QLinearMatMul"): quantized.product,
     ("", "Resize"): sampling.resize,
@@ -49,8 +65,11 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "RNN"): recurrent.rnn,
     ("", "RoiAlign"): sampling.roi_align,
     ("", "RotaryEmbedding"): rotary.onnx_rotary,
+    ("", "Selu"): activation.widened(*NARROW),
     ("", "SimplifiedLayerNormalization"): normalization.simplified,
+    ("", "Sinh"): activation.widened(*NARROW),
     ("", "TensorScatter"): movement.tensor_scatter,
+    ("", "ThresholdedRelu"): activation.widened(*NARROW),
     (_MICROSOFT, "Attention"): microsoft.packed_attention,
     (_MICROSOFT, "BiasGelu"): activation.bias_gelu,
     (_MICROSOFT, "DequantizeLinear"): quantized.renamed,
@@ -65,10 +84,16 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     (_MICROSOFT, "MatMulIntegerToFloat"): quantized.floating_product,
     (_MICROSOFT, "MatMulNBits"): quantized.narrow_product,
     (_MICROSOFT, "MultiHeadAttention"): microsoft.multi_head_attention,
+    (_MICROSOFT, "QGemm"): qlinear.product,
     (_MICROSOFT, "QLinearAdd"): quantized.elementwise("Add", 2),
+    (_MICROSOFT, "QLinearAveragePool"): qlinear.pooling,
+    (_MICROSOFT, "QLinearConcat"): qlinear.concatenation,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): qlinear.whole_pooling,
     (_MICROSOFT, "QLinearLeakyRelu"): quantized.elementwise("LeakyRelu", 1, alpha=0.01),
     (_MICROSOFT, "QLinearMul"): quantized.elementwise("Mul", 2),
     (_MICROSOFT, "QLinearSigmoid"): quantized.elementwise("Sigmoid", 1),
+    (_MICROSOFT, "QLinearSoftmax"): qlinear.softmax,
+    (_MICROSOFT, "QLinearWhere"): qlinear.choice,
     (_MICROSOFT, "QuantizeLinear"): quantized.renamed,
     (_MICROSOFT, "QuickGelu"): activation.quick_gelu,
     (_MICROSOFT, "RotaryEmbedding"): rotary.microsoft_rotary,

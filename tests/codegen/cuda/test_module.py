@@ -97,6 +97,13 @@ def test_a_split_launches_its_kernels_in_order(split: tuple[TritonSource, Binary
     assert words.count("alloc_buffer") == len(source.workspace) - len(counters)
 
 
+def test_a_number_without_dimensions_is_a_parameter(split: tuple[TritonSource, Binary]) -> None:
+    source, binary = split
+    first = source.parameters[0]
+    words = cuda_module.launcher(source, binary, {**PHYSICAL, first: ()}).script()
+    assert "T.reads(p0[()], " in words
+
+
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 
 

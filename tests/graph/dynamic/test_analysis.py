@@ -183,6 +183,26 @@ def triangle(net: Net, x: str) -> str:
     return net.op("Trilu", net.op("MatMul", x, net.op("Transpose", x, perm=[1, 0])), upper=0)
 
 
+def indexed(net: Net, x: str) -> str:
+    """Rows and columns by an index of both, as a mask is read by positions."""
+    length = net.op("Squeeze", net.op("Shape", x, start=0, end=1), net.ints(0))
+    rows = net.op("Range", net.const(0, I64), length, net.const(1, I64))
+    at = net.op("Unsqueeze", net.op("Unsqueeze", rows, net.ints(1)), net.ints(2))
+    at = net.op("Expand", at, net.ints(1, 8, 1))
+    columns = net.op("Sub", net.const(2, I64), net.op("Mod", at, net.const(5, I64)))
+    return net.op("GatherND", x, net.op("Concat", at, columns, axis=-1))
+
+
+def indexed_from_the_end(net: Net, x: str) -> str:
+    """The rows in the opposite order; what is at a padded position is an index of no row."""
+    length = net.op("Squeeze", net.op("Shape", x, start=0, end=1), net.ints(0))
+    rows = net.op("Range", net.const(0, I64), length, net.const(1, I64))
+    at = net.op("Sub", net.const(-1, I64), net.op("Add", rows, net.op("CumSum", net.op(
+        "Cast", net.op("Mul", net.op("ReduceMax", net.op("Abs", x), axes=[1], keepdims=0),
+                       net.const(0.0)), to=TensorProto.INT64), net.const(0, I64))))  # fmt: skip
+    return net.op("GatherND", x, net.op("Unsqueeze", at, net.ints(1)))
+
+
 def quotient_of_integers(net: Net, x: str) -> str:
     whole = net.op("Cast", net.op("Mul", net.op("Abs", x), net.const(100.0)), to=TensorProto.INT64)
     more = net.op("Add", whole, net.const(0, I64))
@@ -231,6 +251,7 @@ CASES: dict[str, Callable[[Net, str], str]] = {
             gram_by_einsum, gram_by_gemm, mean_of_logs, padded_then_summed, joined, joined_last,
             rows_of_a_table, own_rows, last_row, merged_and_divided, expanded, tiled, buffered,
             counted_from_the_start, counted_from_the_end, largest, triangle,
+            indexed, indexed_from_the_end,
             quotient_of_integers, quantized,
         )
     },
@@ -257,7 +278,7 @@ STEPS = [
     "every second row", *(n.replace("_", " ") for n in (
         "by_length", "causal", "aligned_to_the_end", "range_from_the_end", "joined", "joined_last",
         "own_rows", "merged_and_divided", "expanded", "buffered", "counted_from_the_start",
-        "counted_from_the_end", "gram",
+        "counted_from_the_end", "gram", "indexed", "indexed_from_the_end",
     )),
 ]  # fmt: skip
 """Operators whose results have rows of eight columns, as what they read has."""

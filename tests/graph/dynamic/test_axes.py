@@ -6,7 +6,7 @@ import pytest
 
 from mcfuser.errors import ModelError
 from mcfuser.extents import InputShapes
-from mcfuser.graph.dynamic.axes import RuntimeShapes, runtime_shapes
+from mcfuser.graph.dynamic.axes import RuntimeShapes, runtime_shapes, tied
 from tests.support.dynamic_nets import spans
 from tests.support.nets import Net
 
@@ -44,3 +44,17 @@ def test_fixed_extents_stay() -> None:
 def test_contradictions_are_named(shapes: InputShapes, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         found(shapes)
+
+
+def test_extents_of_one_range_may_be_tied() -> None:
+    """Not those of one input, nor those of different ranges."""
+    net = Net()
+    net.input("ids", "s1", "s2", "s3")
+    net.input("mask", "s4", "s5")
+    shapes = {"ids": (spans(1, 4), spans(1, 4), spans(2, 9)), "mask": (spans(1, 4), spans(2, 8))}
+    made = tied(runtime_shapes(net.model(net.op("Relu", "ids")), shapes))
+    assert {e.name: e.places for e in made.extents} == {
+        "s1": (("ids", 0), ("mask", 0)), "s2": (("ids", 1),), "s3": (("ids", 2),),
+        "s5": (("mask", 1),),
+    }  # fmt: skip
+    assert made.at({"s1": 3, "s2": 2, "s3": 5, "s5": 7}) == {"ids": (3, 2, 5), "mask": (3, 7)}

@@ -22,13 +22,17 @@ from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DisagreementError, InputError, ModelError
 from mcfuser.extents import InputShapes, to_json
 from mcfuser.graph.check import check, difference
+from mcfuser.graph.dynamic.buckets import load_buckets
 from mcfuser.graph.dynamic.describe import length_text
 from mcfuser.graph.dynamic.length import LengthSum, Symbol
 from mcfuser.graph.dynamic.verify import compared_at
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.inspection import inspect
+from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.running import running
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.dynamic_nets import drawn, encoder, run, spans
+from tests.support.nets import Net
 
 CPU = device_named("cpu")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
@@ -165,3 +169,32 @@ def test_lengths_are_told_in_words() -> None:
     n, m = Symbol("n"), Symbol("m")
     assert length_text(LengthSum(((n, 1), (m, 2)), -1)) == "n + 2 * m - 1"
     assert length_text(LengthSum((), 3)) == "3" == length_text(3)
+
+
+def test_extents_with_several_names_are_one_where_the_model_needs_it() -> None:
+    """torch's exporter names each input's dimensions by itself."""
+    net = Net()
+    total = net.op("Add", net.input("x", "s10", 8), net.input("y", "s86", 8))
+    row = net.op("MatMul", net.op("Transpose", total, perm=[1, 0]), total)
+    shapes: InputShapes = {"x": (spans(2, 9), 8), "y": (spans(2, 9), 8)}
+    model = net.model(row).SerializeToString()
+    loaded = load_buckets(model, shapes, DEFAULTS, None, 1, lambda one: 1.0)
+    (extent,) = loaded.model.shapes.extents
+    assert extent.places == (("x", 0), ("y", 0))
+    with pytest.raises(ModelError, match="different run-time extents"):
+        load_buckets(model, {**shapes, "y": (spans(2, 8), 8)}, DEFAULTS, None, 1, lambda one: 1.0)
+
+
+def test_a_table_that_only_known_positions_read_is_not_kept(tmp_path: Path) -> None:
+    """Positions counted from 0 are rows that are known, whatever the length is."""
+    net = Net()
+    x, table = net.input("x", "n", 64), net.const(np.ones((2048, 64)))
+    length = net.op("Squeeze", net.op("Shape", x, start=0, end=1), net.ints(0))
+    rows = net.op("Range", net.const(0, np.int64), length, net.const(1, np.int64))
+    model = net.model(net.op("Softmax", net.op("Add", x, net.op("Gather", table, rows)), axis=0))
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, size_threshold=0, location="data")
+    shapes: InputShapes = {"x": (spans(2, 9), 64)}
+    folder = DataFolder(tmp_path)
+    loaded = load_buckets(path.read_bytes(), shapes, DEFAULTS, folder, 1, lambda one: 1.0)
+    assert len(loaded.buckets) == 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
-from tests.support.one_node import agree, one_node
+from tests.support.lifted import computed
+from tests.support.one_node import agree, one_node, replaced, run
 
 RANDOM = np.random.default_rng(0)
 TOLERANCE = {np.float32: 1e-5, np.float16: 8e-3}
@@ -110,6 +115,40 @@ def test_infinity_of_no_sign_or_both() -> None:
     model = one_node("IsInf", ["x"], 1, given, opset=20, dtypes=[np.bool_])
     rewrite(model)
     assert [n.op_type for n in model.graph.node] == ["IsInf"]
+
+
+NARROW_CASES = {
+    **dict.fromkeys(("Elu", "Selu", "Celu", "ThresholdedRelu", "Atan", "Sinh"), np.float16),
+    **dict.fromkeys(("Cosh", "Asinh", "Acosh", "Atanh"), np.float16),
+    **dict.fromkeys(("IsInf", "IsNaN", "Pow", "Mod", "LayerNormalization"), ml_dtypes.bfloat16),
+}
+
+
+@pytest.mark.parametrize("kind", NARROW_CASES)
+def test_what_tvm_lacks_for_narrow_floats_is_computed_of_wide_ones(
+    kind: str, tmp_path: Path
+) -> None:
+    """onnxruntime has few of them on a CPU; it computes the same operator of float32."""
+    dtype = np.dtype(NARROW_CASES[kind])
+    low, high = (1, 2) if kind == "Acosh" else (-0.9, 0.9)
+    given = {"x": RANDOM.uniform(low, high, (4, 8))}
+    given |= {"y": np.full(8, 2.0)} if kind in ("Pow", "Mod", "LayerNormalization") else {}
+    more = {"fmod": 1} if kind == "Mod" else {}
+    more |= {"alpha": 0.3} if kind == "ThresholdedRelu" else {}
+    kinds = [np.bool_] if kind.startswith("Is") else []
+    models = []
+    for t in (dtype, np.dtype(np.float32)):
+        arrays = {n: a.astype(dtype).astype(t) for n, a in given.items()}
+        models.append(one_node(kind, [*arrays], 1, arrays, opset=22, dtypes=kinds, **more))
+    narrow, wide = models
+    rewritten = {n.op_type for n in replaced(narrow).graph.node}
+    assert {"Cast"} <= rewritten
+    loaded = load(narrow.SerializeToString(), {})
+    (found,) = computed(loaded.module, [a.astype(dtype) for a in given.values()], tmp_path)
+    (expected,) = run(wide, {n: a.astype(dtype).astype(np.float32) for n, a in given.items()})
+    assert found.dtype == (dtype if not kinds else np.bool_)
+    error = 1e-2 if dtype == ml_dtypes.bfloat16 else 2e-3
+    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=error, atol=error)
 
 
 def test_a_dropout_with_its_mask() -> None:

@@ -16,6 +16,7 @@ from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
 from mcfuser.graph.rewrite.table import REWRITES
+from tests.support.nets import Net
 from tests.support.one_node import agree, one_node, run
 from tests.support.paths import ROOT
 
@@ -200,3 +201,11 @@ def test_every_rewrite_is_documented(domain: str, operator: str) -> None:
     words = [(row.split("|")[1], row.split("|")[2]) for row in rows if row.startswith("| ")]
     own = domain or "ai.onnx"
     assert any(re.search(rf"\b{operator}\b", names) and own in where for names, where in words)
+
+
+def test_a_node_of_an_old_opset_that_stays_is_no_error() -> None:
+    net = Net(opset=10)
+    x = net.op("Pow", net.op("Cast", net.input("x", 3, 4), to=TensorProto.FLOAT), net.const(2.0))
+    proto = net.model(x)
+    rewrite(proto)
+    assert [n.op_type for n in proto.graph.node] == ["Cast", "Pow"]

@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
+from tests.support.nets import Net
 from tests.support.one_node import Arrays, agree, one_node, replaced, run
 
 RANDOM = np.random.default_rng(0)
@@ -131,6 +132,35 @@ def test_convolutions(a: type, b: type, channels: bool) -> None:
     off_by_one(model, given)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("rows", [False, True])
+def test_products_of_integers(dtype: type, rows: bool) -> None:
+    given = {"a": drawn(2, 4, 16, dtype=np.uint8)}
+    count = (6,) if rows else ()
+    constants = {
+        "b": drawn(16, 6, dtype=dtype), "a_zero": np.asarray(9, np.uint8),
+        "b_zero": np.full(count, 5, dtype),
+    }  # fmt: skip
+    model = one_node("MatMulInteger", [*given, *constants], 1, given, constants, dtypes=[np.int32])
+    agree(model, given)
+
+
+def test_sums_of_integers_that_are_cast_to_floats_are_read_as_floats() -> None:
+    """As onnxruntime quantizes while a model runs; nothing is between the product and its scale."""
+    net = Net()
+    net.op("DynamicQuantizeLinear", net.input("x", 4, 16), outputs=3)
+    whole, scale, zero = list(net.nodes[-1].output)
+    weight = net.const(drawn(16, 6, dtype=np.int8), np.int8)
+    product = net.op("MatMulInteger", whole, weight, zero, net.const(3, np.int8))
+    model = net.model(net.op("Mul", net.op("Cast", product, to=1), scale))
+    given = {"x": drawn(4, 16)}
+    made = agree(model, given)
+    (result,) = (n.output[0] for n in made.graph.node if n.op_type == "MatMul")
+    assert [n.op_type for n in made.graph.node if result in n.input] == ["Cast", "Identity"]
+    main = load(model.SerializeToString(), {}).module["main"].script()
+    assert 'dtype="int32"' not in main.split("matmul")[1]
+
+
 def test_convolutions_of_integers() -> None:
     given = {"x": drawn(1, 3, 6, 6, dtype=np.uint8)}
     constants = {"w": drawn(4, 3, 3, 3, dtype=np.int8), "zero": np.asarray(9, np.uint8)}
@@ -152,6 +182,15 @@ def test_elementwise(kind: str, operands: int) -> None:
     constants |= {"s": np.float32(0.03), "z": np.asarray(20, np.uint8)}
     names = [f"{n}{i}" for i in range(operands) for n in "xsz"]
     off_by_one(one_node(kind, [*names, "s", "z"], 1, given, constants, ORT), given)
+
+
+def test_elementwise_with_a_number_that_has_no_dimension() -> None:
+    given = {"x": drawn(4, 9, dtype=np.uint8)}
+    constants = {"sx": scales(), "zx": np.asarray(100, np.uint8), "y": np.asarray(77, np.uint8)}
+    constants |= {"sy": scales(), "zy": np.asarray(3, np.uint8)}
+    constants |= {"s": np.float32(0.03), "z": np.asarray(20, np.uint8)}
+    names = ["x", "sx", "zx", "y", "sy", "zy", "s", "z"]
+    off_by_one(one_node("QLinearMul", names, 1, given, constants, ORT), given)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

@@ -213,6 +213,41 @@ def gather_elements(n: PaddedNode) -> list[Operand]:
     return n.result(n.write([x.name, at.name])[0], tuple(map(plain, at.layout)), x.finite, x.sign)
 
 
+def gather_nd(n: PaddedNode) -> list[Operand]:
+    """GatherND. Indices of padded positions are brought within the data, for they may be any."""
+    x, at = n.operand(0), n.operand(1)
+    batch = int(n.attribute("batch_dims", 0))
+    n.static(at, [-1], "which is the length of an index")
+    if not all(same(a, b) for a, b in zip(x.layout[:batch], at.layout[:batch], strict=True)):
+        raise n.refusal("its operands have different run-time extents along a batch dimension")
+    count = math.prod(f.upper for f in at.layout[-1])
+    indexed = range(batch, batch + count)
+    x = n.single(x, *indexed)
+    name = _within(n, at, [x.layout[d] for d in indexed])
+    layout = (*map(plain, at.layout[:-1]), *x.layout[batch + count :])
+    return n.result(n.write([x.name, name])[0], layout, x.finite, x.sign)
+
+
+def _within(n: PaddedNode, at: Operand, dims: Sequence[PaddedDimension]) -> str:
+    """Indices into several dimensions, along the last axis, counted from the dimensions' starts and
+    within them."""
+    if not any(map(is_dynamic, (*at.layout, *dims))):
+        return at.name
+    g = n.graph
+    name = at.name if n.dtype(1) == INT64 else g.op("Cast", at.name, to=INT64)
+    lengths = [
+        g.length_name(_factor(n, dim), n.node)
+        if is_dynamic(dim)
+        else g.ints(math.prod(f.upper for f in dim))
+        for dim in dims
+    ]
+    ends = lengths[0] if len(lengths) == 1 else g.op("Concat", *lengths, axis=0)
+    zero, one = g.ints(0), g.ints(1)
+    if at.sign == "any":
+        name = g.op("Where", g.op("Less", name, zero), g.op("Add", name, ends), name)
+    return g.op("Max", g.op("Min", name, g.op("Sub", ends, one)), zero)
+
+
 def _from_start(n: PaddedNode, x: Operand, at: Operand, axis: int) -> Operand:
     """Indices counted from the start of a dimension with padding at its end, and within it."""
     dim = x.layout[axis]

@@ -29,6 +29,7 @@ RULES: Mapping[str, PaddingRule] = {
     "Flatten": views.reshape,
     "Gather": movement.gather,
     "GatherElements": movement.gather_elements,
+    "GatherND": movement.gather_nd,
     "Gemm": products.gemm,
     "GlobalAveragePool": windows.global_pooling,
     "GlobalMaxPool": windows.global_pooling,
