@@ -21,8 +21,6 @@ from mcfuser.graph.sizes import inferred_shapes, outline
 
 _Written = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 """Nodes and constants in place of a node."""
-_OLDEST = 11
-"""The first version of ONNX's operators in which replacements are written."""
 
 
 def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
@@ -131,8 +129,6 @@ class _Walk:
         if write is None:
             return None
         body = NodeBody(node, known, self.version, self.limits, self.nodes - 1, self.bytes)
-        if self.version < _OLDEST:
-            raise body.refusal(f"export the model with opset {_OLDEST} or higher")
         with refused(f"{described(node, self.version)} cannot be used"):
             results = write(body)
         if results is None:
