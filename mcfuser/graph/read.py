@@ -36,8 +36,8 @@ def read(
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
 ) -> OnnxModel:
-    """The model that the bytes hold, with every node named, its functions expanded, and operators of
-    old versions written as newer ones.
+    """The model that the bytes hold, with every node named, its functions expanded, old operators
+    written as newer ones.
 
     `known` are the operators that can be used, as `operator_name` names them; external data are
     read from `folder`. Raises ModelError, naming what is wrong, where the bytes are no ONNX model,
@@ -80,7 +80,7 @@ def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -
 
 
 def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) -> OnnxModel:
-    """A parsed model, checked, with its functions expanded, in operators no older than opset.OLDEST;
+    """A parsed model, checked, with its functions expanded, in operators of opset.OLDEST or newer;
     raises as `read` does."""
     proto = model.proto
     _check_opsets(proto)
