@@ -19,6 +19,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
+from mcfuser.graph.constant_part import with_constants
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.convert import CONVERTERS
 from mcfuser.graph.external import DataFolder
@@ -210,13 +211,12 @@ class _Clipped(relax.PyExprMutator):  # type: ignore[misc]
 def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     module["main"] = _Clipped().visit_expr(module["main"])
     passes = [
-        relax.transform.FoldConstant(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
     with refused("TVM cannot simplify the model"):
-        module = tvm.transform.Sequential(passes)(module)
+        module = tvm.transform.Sequential(passes)(with_constants(module))
     module = rewrite_idioms(module)
     return relax.transform.DeadCodeElimination(["main"])(module)
 
