@@ -77,9 +77,9 @@ def batch_normalization(
         return None
     small = float(attributes.get("epsilon", 1e-5))
     by_channel = [-1] + [1] * (len(x.ty.shape) - 2)
-    known = [array(p) for p in (scale, bias, mean, variance)]
-    if str(x.ty.dtype) == "float32" and all(k is not None for k in known):
-        rows = _factor_and_offset(*(k.astype(np.float32) for k in known if k is not None), small)
+    known = [np.asarray(k, np.float32) for p in inputs[1:] if (k := array(p)) is not None]
+    if str(x.ty.dtype) == "float32" and len(known) == 4:
+        rows = _factor_and_offset(known[0], known[1], known[2], known[3], small)
         factor, offset = (relax.const(row.reshape(by_channel)) for row in rows)
         return relax.op.add(relax.op.multiply(x, factor), offset)
     epsilon = relax.const(small, x.ty.dtype)

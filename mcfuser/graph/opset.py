@@ -45,10 +45,10 @@ def _read_as_before(node: onnx.NodeProto, constants: Mapping[str, OnnxArray], wh
     What that version reads without interpolation is the element before a place where it enlarges,
     and the one after it where it shrinks, as onnxruntime takes it.
     """
-    factors = constants.get(node.input[2])
-    shrinks = factors is not None and bool(np.any(factors < 1))
+    factors = np.asarray(constants.get(node.input[2], ()), np.float64)
+    shrinks = bool(np.any(factors < 1))
     nearest = next((a.s for a in node.attribute if a.name == "mode"), b"nearest") == b"nearest"
-    if nearest and shrinks and factors is not None and bool(np.any(factors > 1)):
+    if nearest and shrinks and np.any(factors > 1):
         raise ModelError(
             f"{what}: node '{node.name}' (Resize) enlarges one axis and shrinks another; export "
             f"the model with opset {OLDEST} or higher"
