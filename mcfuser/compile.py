@@ -47,7 +47,9 @@ BUILDING = 1.5
 """The time that building a module takes, as a multiple of the time that importing its model
 took."""
 BUILT = 1.0
-"""Seconds that building takes besides that on an idle machine. Tuning leaves the sum of both."""
+"""Seconds that building takes besides that on an idle machine."""
+KERNEL = 0.1
+"""Seconds that each distinct kernel adds to them. Tuning leaves the sum of all three."""
 SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
 """What is said of a narrowed module that runs on the host."""
 STARTING = 1e-6
@@ -192,7 +194,8 @@ def compile_model(
         took, worked = time.monotonic() - begun, time.process_time() - spent
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
-        deadline = _tuned_by(begun + options.timeout, end, took, worked)
+        kernels = len({m.chain.key for m in matches})
+        deadline = _tuned_by(begun + options.timeout, end, took, worked, kernels)
         run = _Run(device, cache, options, progress, worker, deadline)
         decisions = _decide_all(run, matches)
         missing = None if device.name == HOST else worker.refused(deadline)
@@ -288,16 +291,17 @@ def _with_kernels(
     return installed if decided.narrow is None else summed_in_float32(installed)
 
 
-def _tuned_by(wanted: float, end: float | None, took: float, worked: float) -> float:
+def _tuned_by(wanted: float, end: float | None, took: float, worked: float, kernels: int) -> float:
     """When tuning must end (time.monotonic), so that the module can be built by `end`.
 
     The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
-    the first is larger, building is slower by the same factor.
+    the first is larger, building is slower by the same factor. The module has `kernels` distinct
+    kernels, each of which is compiled once more.
     """
     if end is None:
         return wanted
     slower = max(1.0, took / max(worked, 1e-3))
-    return min(wanted, end - BUILDING * took - BUILT * slower)
+    return min(wanted, end - BUILDING * took - (BUILT + KERNEL * kernels) * slower)
 
 
 def _port(p: ModelPort) -> dict[str, Any]:

@@ -170,9 +170,13 @@ def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
 def test_a_busy_machine_leaves_more_time_to_build() -> None:
     """Seconds before the end at which tuning stops, by what the import took."""
 
-    def left(took: float, worked: float) -> float:
-        return 100.0 - compiling._tuned_by(1000.0, 100.0, took, worked)
+    def left(took: float, worked: float, kernels: int = 0) -> float:
+        return 100.0 - compiling._tuned_by(1000.0, 100.0, took, worked, kernels)
 
     assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
-    assert compiling._tuned_by(60.0, None, 4.0, 1.0) == 60.0, "without an end nothing is set aside"
-    assert compiling._tuned_by(60.0, 1000.0, 4.0, 1.0) == 60.0
+    assert left(1.0, 1.0, 1) < left(1.0, 1.0, 100) < left(1.0, 0.5, 100), "kernels are compiled"
+    assert left(3.0, 3.0, 121) > 15, "DenseNet-121 has as many, and took so long"
+    assert compiling._tuned_by(60.0, None, 4.0, 1.0, 0) == 60.0, (
+        "without an end nothing is set aside"
+    )
+    assert compiling._tuned_by(60.0, 1000.0, 4.0, 1.0, 0) == 60.0

@@ -40,6 +40,9 @@ from mcfuser.graph.views import Unliftable
 _MOVES: tuple[ValueKind, ...] = ("elementwise", "view", "concatenation")
 _SMALLEST_MAP, _SMALLEST = 1 << 15, 1 << 8
 """Elements of maps, and of what has reductions, below which they are left to TVM."""
+_AXES = 7
+"""The most axes of a region without a product that has several operators. Its loops can be nested
+in any order, and pools over windows of their own have no loop in common to gain from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +192,14 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
     while (more := next_producer(chosen, members, refused)) is not None:
         grown = tuple(sorted((more, *members), key=chosen.flow.position.__getitem__))
         try:
-            lifted, members = _lifted(chosen, grown), grown
+            larger = _lifted(chosen, grown)
         except Unliftable:
             refused.add(more)
+            continue
+        if len(larger.chain.axes) > _AXES:
+            refused.add(more)
+        else:
+            lifted, members = larger, grown
     computes = any(chosen.flow.kinds[v] not in _MOVES for v in members)
     found = _Bound(max(map(size, members)), computes)
     if found.elements < found.least:
