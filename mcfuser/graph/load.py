@@ -164,8 +164,17 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             value = super()._convert_operator(op_name, inputs, attrs, opset)
         if self.node is None or self.node.op_type != op_name or not isinstance(value, relax.Call):
             return value
-        name = re.sub(r"\W+", "_", self.node.name).strip("_")
-        return self.bb.emit(value, name if name[:1].isalpha() else f"node_{name}")
+        return self.bb.emit(value, _identifier(self.node.name, "node"))
+
+    def _new_var(self, var_name: str, shape: Any, dtype: str = "float32") -> relax.Var:
+        """An input of the module. Its name becomes that of a kernel's parameter."""
+        wanted = made = _identifier(var_name, "input")
+        taken = {v.name for v in self._nodes.values() if isinstance(v, relax.Var)}
+        count = 0
+        while made in taken:
+            count += 1
+            made = f"{wanted}_{count}"
+        return super()._new_var(made, shape, dtype)
 
     def _converted(self, op_name: str, inputs: Any, attrs: Any) -> relax.Expr | None:
         """The value of a node that is converted here (graph.convert), None of any other."""
@@ -176,6 +185,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     def _parse_value_proto(self, value_proto: Any) -> Any:
         self.node = value_proto if isinstance(value_proto, onnx.NodeProto) else None
         return super()._parse_value_proto(value_proto)
+
+
+def _identifier(name: str, kind: str) -> str:
+    """A name as C has them, made from one of the model's; one that begins with no letter is put
+    after `kind`."""
+    plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return plain if plain[:1].isalpha() else f"{kind}_{plain}"
 
 
 def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
