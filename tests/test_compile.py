@@ -176,6 +176,7 @@ def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
 
     assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
     assert left(1.0, 1.0, 50) > 9.0, "EfficientNet-B0 has 50, and is built in 9 seconds"
+    assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
     assert compiling._tuned_by(60.0, None, 4.0, 1.0, 5) == 60.0, "without an end all is tuning's"
     assert compiling._tuned_by(60.0, 1000.0, 4.0, 1.0, 5) == 60.0
 

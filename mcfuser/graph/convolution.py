@@ -7,17 +7,16 @@ of its data, which `mcfuser.graph.window` lifts; zeros around the data are writt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
-from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
 from mcfuser.graph.dataflow import array, extents, shape
+from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.sliding import SlidingWindows, sliding_windows, surrounded
 
-Matches = Mapping[DFPattern, relax.Expr]
 _CONVOLVE = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 _TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 _RANKS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -57,46 +56,36 @@ def convolution(call: relax.Call) -> Convolution | None:
 def convolutions(function: relax.Function) -> relax.Function:
     """The function with every convolution written as what chains can have: a matrix product, or a
     convolution of data that have their padding."""
-    for name in _RANKS:
-        x, weight = wildcard(), wildcard()
-        pattern = is_op(name)(x, weight)
-        function = rewrite_call(pattern, _written(x, weight), function)
-    return function
+    return calls_rewritten(function, _RANKS, _written)
 
 
 def transposed_convolutions(function: relax.Function) -> relax.Function:
     """The function with transposed convolutions written as products, where no two windows overlap,
     or as convolutions of data with zeros between them; those in groups, or with weights that are
     computed, stay as they are."""
-    for name in _TRANSPOSED:
-        x, weight = wildcard(), wildcard()
-        pattern = is_op(name)(x, weight)
-        function = rewrite_call(pattern, _untransposed(x, weight), function)
-    return function
+    return calls_rewritten(function, _TRANSPOSED, _untransposed)
 
 
-def _untransposed(x: DFPattern, weight: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
-    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
-        data, known, attrs = extents(matches[x]), array(matches[weight]), call.attrs
-        rank = 0 if known is None else known.ndim - 2
-        if data is None or known is None or int(attrs.groups) != 1:
-            return call
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != (
-            _LAYOUTS[rank][0], _LAYOUTS[rank][1].replace("OI", "IO")
-        ):  # fmt: skip
-            return call
-        windows, out = sliding_windows(attrs, known.shape[2:]), shape(call)
-        if _apart(windows) and not any(int(p) for p in attrs.output_padding):
-            return _side_by_side(matches[x], matches[weight], data, known.shape)
-        reach = [(k - 1) * d for k, d in zip(windows.extents, windows.dilation, strict=True)]
-        before = [r - p for r, p in zip(reach, windows.before, strict=True)]
-        total = [e + r for e, r in zip(out[2:], reach, strict=True)]
-        wide = _spaced(matches[x], data, windows.strides, before, total)
-        turned = np.flip(known, tuple(range(2, 2 + rank))).swapaxes(0, 1)
-        constant = relax.const(np.ascontiguousarray(turned))
-        return _CONVOLVE[rank](wide, constant, dilation=list(windows.dilation))
-
-    return rewriter
+def _untransposed(call: relax.Call) -> relax.Expr:
+    x, weight = call.args
+    data, known, attrs = extents(x), array(weight), call.attrs
+    rank = 0 if known is None else known.ndim - 2
+    if data is None or known is None or int(attrs.groups) != 1:
+        return call
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != (
+        _LAYOUTS[rank][0], _LAYOUTS[rank][1].replace("OI", "IO")
+    ):  # fmt: skip
+        return call
+    windows, out = sliding_windows(attrs, known.shape[2:]), shape(call)
+    if _apart(windows) and not any(int(p) for p in attrs.output_padding):
+        return _side_by_side(x, weight, data, known.shape)
+    reach = [(k - 1) * d for k, d in zip(windows.extents, windows.dilation, strict=True)]
+    before = [r - p for r, p in zip(reach, windows.before, strict=True)]
+    total = [e + r for e, r in zip(out[2:], reach, strict=True)]
+    wide = _spaced(x, data, windows.strides, before, total)
+    turned = np.flip(known, tuple(range(2, 2 + rank))).swapaxes(0, 1)
+    constant = relax.const(np.ascontiguousarray(turned))
+    return _CONVOLVE[rank](wide, constant, dilation=list(windows.dilation))
 
 
 def _side_by_side(
@@ -135,18 +124,16 @@ def _spaced(
     return surrounded(value, [max(b, 0) for b in before], after)
 
 
-def _written(x: DFPattern, weight: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
-    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
-        found = convolution(call)
-        if found is None:
-            return call
-        if found.pointwise:
-            return _pointwise(matches[x], matches[weight])
-        if _over_patches(found, shape(matches[x])):
-            return _patches(found, matches[x], matches[weight])
-        return _unpadded(call, found, matches[x], matches[weight])
-
-    return rewriter
+def _written(call: relax.Call) -> relax.Expr:
+    data, weight = call.args
+    found = convolution(call)
+    if found is None:
+        return call
+    if found.pointwise:
+        return _pointwise(data, weight)
+    if _over_patches(found, shape(data)):
+        return _patches(found, data, weight)
+    return _unpadded(call, found, data, weight)
 
 
 def _pointwise(data: relax.Expr, weight: relax.Expr) -> relax.Expr:

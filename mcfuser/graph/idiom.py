@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
+from tvm.relax.dpl import DFPattern, is_op, wildcard
 
-from mcfuser.graph.convolution import Matches, convolutions, transposed_convolutions
+from mcfuser.graph.convolution import convolutions, transposed_convolutions
 from mcfuser.graph.dataflow import array, extents
+from mcfuser.graph.matching import Matches, rewritten
 from mcfuser.graph.pooling import poolings
 
 
@@ -34,7 +35,7 @@ def _powers(function: relax.Function) -> relax.Function:
             return relax.op.multiply(matches[x], matches[x])
         return relax.op.sqrt(matches[x]) if value == 0.5 else call
 
-    return rewrite_call(pattern, rewriter, function)
+    return rewritten(function, "relax.power", pattern, rewriter)
 
 
 def _softmax(function: relax.Function) -> relax.Function:
@@ -50,7 +51,7 @@ def _softmax(function: relax.Function) -> relax.Function:
             return call
         return relax.op.nn.softmax(matches[x], axes[0])
 
-    return rewrite_call(pattern, rewriter, function)
+    return rewritten(function, "relax.max", pattern, rewriter)
 
 
 def _layer_norm(function: relax.Function) -> relax.Function:
@@ -76,7 +77,7 @@ def _layer_norm(function: relax.Function) -> relax.Function:
             return call
         return relax.op.nn.layer_norm(matches[x], *weights, axes=[-1], epsilon=epsilon)
 
-    return rewrite_call(pattern, rewriter, function)
+    return rewritten(function, "relax.mean", pattern, rewriter)
 
 
 def _sum(one: DFPattern, other: DFPattern) -> DFPattern:

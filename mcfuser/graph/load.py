@@ -19,6 +19,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
+from mcfuser.graph.constant_part import with_constants
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.convert import CONVERTERS
 from mcfuser.graph.external import DataFolder
@@ -180,8 +181,17 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             value = super()._convert_operator(op_name, inputs, attrs, opset)
         if self.node is None or self.node.op_type != op_name or not isinstance(value, relax.Call):
             return value
-        name = re.sub(r"\W+", "_", self.node.name).strip("_")
-        return self.bb.emit(value, name if name[:1].isalpha() else f"node_{name}")
+        return self.bb.emit(value, _identifier(self.node.name, "node"))
+
+    def _new_var(self, var_name: str, shape: Any, dtype: str = "float32") -> relax.Var:
+        """An input of the module. Its name becomes that of a kernel's parameter."""
+        wanted = made = _identifier(var_name, "input")
+        taken = {v.name for v in self._nodes.values() if isinstance(v, relax.Var)}
+        count = 0
+        while made in taken:
+            count += 1
+            made = f"{wanted}_{count}"
+        return super()._new_var(made, shape, dtype)
 
     def _converted(self, op_name: str, inputs: Any, attrs: Any) -> relax.Expr | None:
         """The value of a node that is converted here (graph.convert), None of any other."""
@@ -192,6 +202,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     def _parse_value_proto(self, value_proto: Any) -> Any:
         self.node = value_proto if isinstance(value_proto, onnx.NodeProto) else None
         return super()._parse_value_proto(value_proto)
+
+
+def _identifier(name: str, kind: str) -> str:
+    """A name as C has them, made from one of the model's; one that begins with no letter is put
+    after `kind`."""
+    plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return plain if plain[:1].isalpha() else f"{kind}_{plain}"
 
 
 def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
@@ -228,13 +245,12 @@ def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     module["main"] = _Clipped().visit_expr(module["main"])
     module = precomputed(module)
     passes = [
-        relax.transform.FoldConstant(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
     with refused("TVM cannot simplify the model"):
-        module = tvm.transform.Sequential(passes)(module)
+        module = tvm.transform.Sequential(passes)(with_constants(module))
     module = rewrite_idioms(module)
     return relax.transform.DeadCodeElimination(["main"])(module)
 

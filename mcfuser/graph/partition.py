@@ -20,6 +20,7 @@ from mcfuser.graph.dataflow import (
     reachable,
     shape,
     size,
+    sources,
 )
 from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
@@ -39,6 +40,9 @@ from mcfuser.graph.views import Unliftable
 _MOVES: tuple[ValueKind, ...] = ("elementwise", "view", "concatenation")
 _SMALLEST_MAP, _SMALLEST = 1 << 15, 1 << 8
 """Elements of maps, and of what has reductions, below which they are left to TVM."""
+_AXES = 7
+"""The most axes of a region without a product that has several operators. Its loops can be nested
+in any order, and pools over windows of their own have no loop in common to gain from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,15 @@ def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
     for v in chosen.flow.products:
         if v not in chosen.closed:
             _alone(chosen, v)
+    bounds = _bounds(chosen)
     for v in reversed(chosen.flow.order):
         if v not in chosen.closed and chosen.flow.kinds[v] in ROWS and v in chosen.live:
-            _without_product(chosen, v)
+            _without_product(chosen, v, bounds[v])
     matches = sorted(chosen.matches, key=lambda m: chosen.flow.position[m.bindings[-1]])
-    products = tuple(_product(chosen, matches, v, peak / bandwidth) for v in chosen.flow.products)
+    numbers = {v: i for i, match in enumerate(matches) for v in match.bindings}
+    products = tuple(
+        _product(chosen, matches, numbers.get(v), v, peak / bandwidth) for v in chosen.flow.products
+    )
     obstacles = {v: p.reason for v, p in zip(chosen.flow.products, products, strict=True)}
     return Partition(tuple(matches), products, left_out(chosen, obstacles))
 
@@ -135,8 +143,45 @@ def _take(chosen: Selection, members: tuple[relax.Var, ...], saved: int, name: s
         return
 
 
-def _without_product(chosen: Selection, last: relax.Var) -> None:
-    """Takes the values that only `last` is computed from, as many as one chain can have."""
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What a region without a product can have at most: the elements of its largest value, and
+    whether it may do more than move elements."""
+
+    elements: int
+    computes: bool
+
+    @property
+    def least(self) -> int:
+        """The elements below which such a region is left to TVM."""
+        return _SMALLEST if self.computes else _SMALLEST_MAP
+
+
+def _bounds(chosen: Selection) -> dict[relax.Var, _Bound]:
+    """The bounds of a region without a product, by its last value.
+
+    Most values of an unrolled recurrence are far too small, and to lift one takes milliseconds.
+    """
+    flow = chosen.flow
+    bounds: dict[relax.Var, _Bound] = {}
+    for v in flow.order:
+        if v in chosen.closed or flow.kinds[v] not in (*ROWS, "view"):
+            continue
+        before = [bounds[x] for x in sources(flow.values[v]) if x in bounds]
+        bounds[v] = _Bound(
+            max([size(v), *(b.elements for b in before)]),
+            flow.kinds[v] not in _MOVES or any(b.computes for b in before),
+        )
+    return bounds
+
+
+def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
+    """Takes the values that only `last` is computed from, as many as one chain can have; `bound`
+    is that of the region."""
+    if bound.elements < bound.least:
+        few = f"{bound.elements} elements, fewer than {bound.least}"
+        chosen.reasons.setdefault(last, f"too small to pay: {few}")
+        return
     members: tuple[relax.Var, ...] = (last,)
     try:
         lifted = _lifted(chosen, members)
@@ -147,13 +192,19 @@ def _without_product(chosen: Selection, last: relax.Var) -> None:
     while (more := next_producer(chosen, members, refused)) is not None:
         grown = tuple(sorted((more, *members), key=chosen.flow.position.__getitem__))
         try:
-            lifted, members = _lifted(chosen, grown), grown
+            larger = _lifted(chosen, grown)
         except Unliftable:
             refused.add(more)
-    moves = all(chosen.flow.kinds[v] in _MOVES for v in members)
-    least = _SMALLEST_MAP if moves else _SMALLEST
-    if (most := max(map(size, members))) < least:
-        chosen.reasons.setdefault(last, f"too small to pay: {most} elements, fewer than {least}")
+            continue
+        if len(larger.chain.axes) > _AXES:
+            refused.add(more)
+        else:
+            lifted, members = larger, grown
+    computes = any(chosen.flow.kinds[v] not in _MOVES for v in members)
+    found = _Bound(max(map(size, members)), computes)
+    if found.elements < found.least:
+        few = f"{found.elements} elements, fewer than {found.least}"
+        chosen.reasons.setdefault(last, f"too small to pay: {few}")
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)
@@ -164,9 +215,12 @@ def _lifted(chosen: Selection, members: tuple[relax.Var, ...]) -> Lifted:
 
 
 def _product(
-    chosen: Selection, matches: Sequence[ChainMatch], v: relax.Var, limit: float
+    chosen: Selection,
+    matches: Sequence[ChainMatch],
+    chain: int | None,
+    v: relax.Var,
+    limit: float,
 ) -> ModelProduct:
-    chain = next((i for i, m in enumerate(matches) if v in m.bindings), None)
     fused = chain is not None and _count(chosen.flow, matches[chain]) > 1
     reason = None if fused else chosen.reasons.get(v) or _obstacle(chosen, v)
     batch, rows, columns, depth, read = _extents(chosen.flow, v)

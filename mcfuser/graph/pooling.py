@@ -4,16 +4,15 @@ beforehand, and a mean that leaves it out is corrected by position."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.relax.dpl import DFPattern, is_op, rewrite_call, wildcard
 
-from mcfuser.graph.convolution import Matches
 from mcfuser.graph.dataflow import dtype, extents, shape
+from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.sliding import SlidingWindows, sliding_windows, surrounded
 
 _NAMES = tuple(f"relax.nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3))
@@ -45,38 +44,32 @@ def pooling(call: relax.Call) -> Pooling | None:
 
 def poolings(function: relax.Function) -> relax.Function:
     """The function with every pooling operator over windows that lie inside its data."""
-    for name in _NAMES:
-        x = wildcard()
-        function = rewrite_call(is_op(name)(x), _inside(x), function)
-    return function
+    return calls_rewritten(function, _NAMES, _inside)
 
 
-def _inside(x: DFPattern) -> Callable[[relax.Call, Matches], relax.Expr]:
-    def rewriter(call: relax.Call, matches: Matches) -> relax.Expr:
-        found, data = pooling(call), matches[x]
-        if found is None or dtype(data) not in ("float32", "float16"):
-            return call
-        windows, out, given = found.windows, shape(call)[2:], shape(data)[2:]
-        sides = zip(
-            out, windows.strides, windows.extents, windows.dilation, windows.before, given,
-            strict=True,
-        )  # fmt: skip
-        after = [(o - 1) * s + (k - 1) * d + 1 - b - e for o, s, k, d, b, e in sides]
-        if max(after) <= 0 and not windows.padded:
-            return call
-        number = float(np.finfo(dtype(data)).min) if found.maximum else 0.0
-        wide = surrounded(data, windows.before, [max(a, 0) for a in after], number)
-        options = {
-            "pool_size": list(windows.extents), "strides": list(windows.strides),
-            "dilation": list(windows.dilation), "layout": str(call.attrs.layout),
-        }  # fmt: skip
-        pooled = _MAKE[call.op.name](wide, **options)
-        if found.maximum:
-            return pooled
-        share = math.prod(windows.extents) / _counted(found, given, out)
-        return relax.op.multiply(pooled, relax.const(share.astype(dtype(data))))
-
-    return rewriter
+def _inside(call: relax.Call) -> relax.Expr:
+    found, data = pooling(call), call.args[0]
+    if found is None or dtype(data) not in ("float32", "float16"):
+        return call
+    windows, out, given = found.windows, shape(call)[2:], shape(data)[2:]
+    sides = zip(
+        out, windows.strides, windows.extents, windows.dilation, windows.before, given,
+        strict=True,
+    )  # fmt: skip
+    after = [(o - 1) * s + (k - 1) * d + 1 - b - e for o, s, k, d, b, e in sides]
+    if max(after) <= 0 and not windows.padded:
+        return call
+    number = float(np.finfo(dtype(data)).min) if found.maximum else 0.0
+    wide = surrounded(data, windows.before, [max(a, 0) for a in after], number)
+    options = {
+        "pool_size": list(windows.extents), "strides": list(windows.strides),
+        "dilation": list(windows.dilation), "layout": str(call.attrs.layout),
+    }  # fmt: skip
+    pooled = _MAKE[call.op.name](wide, **options)
+    if found.maximum:
+        return pooled
+    share = math.prod(windows.extents) / _counted(found, given, out)
+    return relax.op.multiply(pooled, relax.const(share.astype(dtype(data))))
 
 
 def _counted(found: Pooling, given: Sequence[int], out: Sequence[int]) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from mcfuser.graph.constants import check_constants
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
+from mcfuser.graph.opset import raised
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.sizes import inferred_shapes, outline
 from mcfuser.graph.weights import OnnxModel, gathered
@@ -24,6 +25,8 @@ DOMAINS = ("", "ai.onnx", "com.microsoft")
 _UNCHECKED = "com.microsoft"
 ONNXRUNTIMES = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Operators that onnxruntime has in ONNX's domain, in versions in which ONNX lacks them."""
+_INITIALIZERS_ALONE = 4
+"""The first version of ONNX's files in which an initializer need not be an input as well."""
 _IR_VERSION_TAG = b"\x08"  # the first byte of every ONNX file: field 1, a varint
 
 
@@ -33,7 +36,8 @@ def read(
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
 ) -> OnnxModel:
-    """The model that the bytes hold, with every node named and its functions expanded.
+    """The model that the bytes hold, with every node named, its functions expanded, old operators
+    written as newer ones.
 
     `known` are the operators that can be used, as `operator_name` names them; external data are
     read from `folder`. Raises ModelError, naming what is wrong, where the bytes are no ONNX model,
@@ -76,7 +80,8 @@ def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -
 
 
 def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) -> OnnxModel:
-    """A parsed model, checked and with its functions expanded; raises as `read` does."""
+    """A parsed model, checked, with its functions expanded, in operators of opset.OLDEST or newer;
+    raises as `read` does."""
     proto = model.proto
     _check_opsets(proto)
     check_calls(proto, limits)
@@ -87,11 +92,13 @@ def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) ->
             proto = onnx.inliner.inline_local_functions(proto)
         name_nodes(proto.graph)
         check_constants(proto, limits)
-    _drop_overridable(proto.graph)
+    _drop_overridable(proto)
     version = opset(proto)
     for node in inside(proto.graph, onnx.NodeProto):
         _check_operator(node, version, known)
     _check_valid(proto)
+    proto = raised(proto)
+    name_nodes(proto.graph)
     return model.with_proto(proto)
 
 
@@ -199,9 +206,11 @@ def _check_valid(proto: onnx.ModelProto) -> None:
         onnx.checker.check_model(light)
 
 
-def _drop_overridable(graph: onnx.GraphProto) -> None:
+def _drop_overridable(proto: onnx.ModelProto) -> None:
     """Removes inputs that are initializers, as old models list them: they are constants here."""
+    graph = proto.graph
     weights = {w.name for w in graph.initializer}
+    proto.ir_version = max(proto.ir_version, _INITIALIZERS_ALONE)
     kept = [i for i in graph.input if i.name not in weights]
     del graph.input[:]
     graph.input.extend(kept)

@@ -64,10 +64,12 @@ def gated_pairs(chosen: Selection) -> Iterator[Region]:
     feed-forward block; and the same with the product that reads the result."""
     flow = chosen.flow
     reached = {v: reachable(flow, v, EPILOGUE) for v in flow.products if v not in chosen.closed}
-    for i, (first, after) in enumerate(reached.items()):
-        for second in [*reached][i + 1 :]:
-            if not flow.values[first].args[0].same_as(flow.values[second].args[0]):
-                continue
+    same_left: dict[int, list[relax.Var]] = {}
+    for v in reached:
+        same_left.setdefault(_identity(flow.values[v].args[0]), []).append(v)
+    for first, after in reached.items():
+        peers = same_left[_identity(flow.values[first].args[0])]
+        for second in peers[peers.index(first) + 1 :]:
             joined = next((v for v in after if v in reached[second]), None)
             if joined is None or size(joined) != size(first):
                 continue
@@ -79,6 +81,11 @@ def gated_pairs(chosen: Selection) -> Iterator[Region]:
                     members = (*inner, *after_gate)
                     yield Region(members, 3 * saved // 2, first, second)
                 yield Region(inner, saved, first, second)
+
+
+def _identity(value: relax.Expr) -> int:
+    """A number that two expressions share where they are one object."""
+    return int(value.__chandle__())
 
 
 def _next_product(chosen: Selection, v: relax.Var) -> tuple[relax.Var, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from mcfuser.chain import Chain
-from mcfuser.graph.dataflow import Dataflow
+from mcfuser.graph.dataflow import Dataflow, sources
 from mcfuser.graph.lift import Lifted
 
 
@@ -64,11 +65,15 @@ class Selection:
         more."""
         self.live = set(self.flow.outputs) | self.arguments
         for v in reversed(self.flow.order):
-            readers = self.flow.readers.get(v, ())
-            if any(r in self.live and r not in self.closed for r in readers):
+            if self._is_read(v):
                 self.live.add(v)
-            if v in self.closed:
-                self.live.add(v)
+
+    def _is_read(self, v: relax.Var) -> bool:
+        """Whether a value is still read, given which of its readers are."""
+        if v in self.flow.outputs or v in self.arguments or v in self.closed:
+            return True
+        readers = self.flow.readers.get(v, ())
+        return any(r in self.live and r not in self.closed for r in readers)
 
     def readers(self, v: relax.Var, inside: set[relax.Var]) -> tuple[relax.Var, ...]:
         """The values outside `inside` that read `v` and are computed by no chain so far."""
@@ -103,6 +108,24 @@ class Selection:
                 saved,
             )
         )
+        read = {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}
         self.closed |= set(members)
-        self.arguments |= {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}
-        self.refresh()
+        self.arguments |= read
+        self.live |= read
+        self._update({*members, *read, *(v for m in members for v in sources(self.flow.values[m]))})
+
+    def _update(self, changed: Iterable[relax.Var]) -> None:
+        """Finds anew whether these values are still read, and then those that they are computed
+        from where that has changed: `refresh` after a change, without a walk over all values."""
+        position = self.flow.position
+        left = [-position[v] for v in changed if v in position]
+        heapq.heapify(left)
+        while left:
+            v = self.flow.order[-heapq.heappop(left)]
+            while left and self.flow.order[-left[0]] is v:
+                heapq.heappop(left)
+            if self._is_read(v) != (v in self.live):
+                self.live ^= {v}
+                for source in sources(self.flow.values[v]):
+                    if source in position:
+                        heapq.heappush(left, -position[source])

@@ -61,6 +61,24 @@ def test_a_model_names_its_inputs_and_outputs() -> None:
     assert [(p.shape, p.dtype) for p in loaded.outputs] == [((2, 16, 24), "float32")]
 
 
+def test_names_in_the_module_are_such_as_c_has() -> None:
+    """They become those of a GPU kernel's parameters; the model's own stand in the report."""
+    names = ["in put:0", "in_put/0", "入力", "0", "入"]
+    made = [helper.make_node("Sum", names, ["y"], name="和 of:all")]
+    proto = model(made)
+    del proto.graph.input[:]
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in names
+    )
+    loaded = load(proto.SerializeToString(), {})
+    assert [port.name for port in loaded.inputs] == names
+    main = loaded.module["main"]
+    given = [p.name for p in main.params]
+    values = [b.var.name for block in main.body.blocks for b in block.bindings]
+    assert given == ["in_put_0", "in_put_0_1", "input_", "input_0", "input__1"]
+    assert all(n.isascii() and n.isidentifier() for n in (*given, *values))
+
+
 def test_shape_arithmetic_is_folded_away() -> None:
     script = load(fixture("attention_dynamic"), {"x": (2, 16, 24)}).module.script()
     assert "shape_of" not in script

@@ -53,3 +53,18 @@ def test_maxima_of_negative_data_do_not_see_the_padding(tmp_path: Path) -> None:
     low = net.op("Sub", net.op("Neg", net.op("Abs", x)), net.const(100.0))
     out = net.op("MaxPool", low, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     agreed(net.model(out), tmp_path)
+
+
+def test_pools_of_a_pyramid_are_chains_of_few_loops(tmp_path: Path) -> None:
+    """As in detectors: data beside three maxima over windows of their own. In one chain they would
+    have ten loops, and 3,628,800 orders of these."""
+    net = Net()
+    x = net.input("x", 1, 16, 9, 9)
+    pools = [
+        net.op("MaxPool", x, kernel_shape=[k, k], strides=[1, 1], pads=[k // 2] * 4)
+        for k in (3, 5, 7)
+    ]
+    parted = agreed(net.model(net.op("Concat", x, *pools, axis=1)), tmp_path)
+    reduced = [m for m in parted.matches if any(o.reduce != "none" for o in m.chain.operators)]
+    assert len(reduced) == 3
+    assert max(len(m.chain.axes) for m in reduced) <= 7

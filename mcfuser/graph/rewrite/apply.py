@@ -14,20 +14,18 @@ from mcfuser.graph.messages import inside
 from mcfuser.graph.read import described, opset
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.rewrite.body import NodeBody
-from mcfuser.graph.rewrite.branch import guarded, taken, written_out
+from mcfuser.graph.rewrite.branch import agreed, guarded, selected, taken, written_out
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
 
 _Written = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 """Nodes and constants in place of a node."""
-_OLDEST = 11
-"""The first version of ONNX's operators in which replacements are written."""
 
 
 def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
     """Replaces, in the model, every node for which there is a rewrite, and every If whose condition
-    is known; whether there was such a node.
+    is known or that has several results; whether there was such a node.
 
     Input shapes must be fixed. Raises ModelError, naming the operator, where a node cannot be
     replaced, or the limit that the replacements exceed.
@@ -71,7 +69,7 @@ class _Walk:
             written = written_out(node, branch, known) if branch is not None else None
             if written is None:
                 twin = twins.get(node.output[0]) if node.output else None
-                written = self._branches(node, known, twin)
+                written = self._branches(node, known, twin) or selected(node, known)
             if written is not None:
                 nodes, constants = written
                 left.extendleft(reversed(nodes))
@@ -104,6 +102,7 @@ class _Walk:
         if node.op_type == "If":
             given.CopyFrom(node)
         refusals: dict[str, ModelError] = {}
+        results: list[list[onnx.TypeProto | None]] = []
         for attribute in (a for a in node.attribute if a.HasField("g")):
             inner = replace(
                 known, types=ChainMap({}, known.types), constants=ChainMap({}, known.constants)
@@ -115,7 +114,10 @@ class _Walk:
                 if node.op_type != "If":
                     raise
                 refusals[attribute.name] = refusal
+            results.append([inner.types.get(o.name) for o in attribute.g.output])
         if not refusals:
+            if node.op_type == "If":
+                known.types.update(agreed(node, results))
             return None
         self.nodes, self.bytes = before
         other = next((a for a in given.attribute if a.name not in refusals), None)

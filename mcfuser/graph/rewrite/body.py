@@ -29,8 +29,9 @@ NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 class NodeBody:
     """A node that is replaced, what is known of the values it reads, and its replacement so far.
 
-    `opset` is the version of ONNX's operators in the model. `others` is the number of nodes that
-    the model has beside these, and `bytes` are those of all constants that replacements added.
+    `opset` is the version of ONNX's operators in the model, at least graph.opset.OLDEST. `others`
+    is the number of nodes that the model has beside these, and `bytes` are those of all constants
+    that replacements added.
     """
 
     node: onnx.NodeProto

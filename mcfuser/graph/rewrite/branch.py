@@ -1,15 +1,15 @@
-"""An If as the nodes of one of its branches: the one that is taken, or the only one that can be
-computed."""
+"""An If as the nodes of one of its branches (the one that is taken, or the only one that can be
+computed), or of both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from mcfuser.graph.rewrite.known import KnownValues
+from mcfuser.graph.rewrite.known import KnownValues, fixed_shape
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
@@ -76,6 +76,48 @@ def guarded(
         one = known.fresh(f"{name}/taken")
         nodes.append(helper.make_node("Cast", [condition], [one], one, to=kind))
         nodes.append(helper.make_node("Div", [computed, one], [name], f"{node.name}/{name}/guard"))
+    return nodes, constants
+
+
+def agreed(
+    node: onnx.NodeProto, branches: Sequence[Sequence[onnx.TypeProto | None]]
+) -> dict[str, onnx.TypeProto]:
+    """The types of an If's results, by name, that are the same in all branches and have a known
+    shape; `branches` has the types of each one's results."""
+    found = {}
+    for name, kinds in zip(node.output, zip(*branches, strict=True), strict=True):
+        forms = {
+            (k.tensor_type.elem_type, fixed_shape(k)) if k is not None else (0, None) for k in kinds
+        }
+        if len(forms) == 1 and kinds[0] is not None and fixed_shape(kinds[0]) is not None:
+            found[name] = kinds[0]
+    return found
+
+
+def selected(
+    node: onnx.NodeProto, known: KnownValues
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
+    """The nodes and constants that replace an If of several results, of which TVM has none: both
+    branches are computed, and the condition selects results. None for any other node, and where
+    branches may have results of unequal shapes."""
+    if node.op_type != "If" or len(node.output) < 2:
+        return None
+    if any(known.shape(name) is None for name in node.output):
+        return None
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+    sides: list[list[str]] = []
+    for name in ("then_branch", "else_branch"):
+        results = [known.fresh(f"{result}/{name}") for result in node.output]
+        inner = onnx.NodeProto(name=f"{node.name}/{name}", output=results)
+        branch = next(a.g for a in node.attribute if a.name == name)
+        written = written_out(inner, branch, known)
+        nodes += written[0]
+        constants += written[1]
+        sides.append(results)
+    for then, other, name in zip(*sides, node.output, strict=True):
+        values = [node.input[0], then, other]
+        nodes.append(helper.make_node("Where", values, [name], f"{node.name}/{name}/selected"))
     return nodes, constants
 
 

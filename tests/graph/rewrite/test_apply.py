@@ -112,11 +112,6 @@ def test_a_model_without_such_nodes_is_left() -> None:
     assert proto.SerializeToString() == before
 
 
-def test_an_old_model_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"'LSTM'.*opset 10.*'memory'.*opset 11 or higher"):
-        rewrite(model([lstm()], {}, opset=10))
-
-
 def test_a_shape_that_is_not_known_is_told() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["places"]),

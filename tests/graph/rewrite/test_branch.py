@@ -87,6 +87,49 @@ def test_what_is_known_only_at_run_time_stays() -> None:
     assert [n.op_type for n in proto.graph.node].count("If") == 1
 
 
+def doubled(factor: float, columns: int = 4) -> onnx.GraphProto:
+    """A branch of two results: x times a number, some columns of it, and its number of rows."""
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["scaled"], name="times"),
+        helper.make_node("Slice", ["scaled", "zero", "columns", "last"], ["out"], name="part"),
+        helper.make_node("Shape", ["x"], ["counts"], name="counts"),
+    ]
+    made = branch(factor, nodes)
+    made.output.append(helper.make_tensor_value_info("counts", TensorProto.INT64, None))
+    rows = {"zero": [0], "columns": [columns], "last": [1]}
+    made.initializer.extend(numpy_helper.from_array(np.array(v), n) for n, v in rows.items())
+    return made
+
+
+def of_two_results(then: onnx.GraphProto, other: onnx.GraphProto) -> onnx.ModelProto:
+    both = helper.make_node(
+        "If", ["fast"], ["y", "counts"], name="the_if", then_branch=then, else_branch=other
+    )
+    proto = compared(branch(1.0), branch(1.0))
+    del proto.graph.node[-1:]
+    proto.graph.node.append(both)
+    proto.graph.output.append(helper.make_tensor_value_info("counts", TensorProto.INT64, None))
+    return proto
+
+
+@pytest.mark.parametrize("rate", [16, 8])
+def test_of_several_results_both_branches_are_computed(rate: int) -> None:
+    proto = of_two_results(doubled(2.0), doubled(3.0))
+    given = {**X, "rate": np.asarray(rate)}
+    before = run(proto, given)
+    assert rewrite(proto)
+    assert "If" not in {n.op_type for n in proto.graph.node}
+    for found, wanted in zip(run(proto, given), before, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert len(load(proto.SerializeToString(), {}).outputs) == 2
+
+
+def test_branches_with_results_of_unequal_shapes_stay() -> None:
+    proto = of_two_results(doubled(2.0), doubled(3.0, columns=3))
+    rewrite(proto)
+    assert [n.op_type for n in proto.graph.node].count("If") == 1
+
+
 def test_the_branch_is_compiled() -> None:
     proto = model([chosen("wide", "y", branch(2.0), branch(3.0))])
     assert "R.multiply" in load(proto.SerializeToString(), {}).module.script()

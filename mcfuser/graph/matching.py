@@ -1,0 +1,61 @@
+"""Rewrites calls in a Relax function, without TVM's walk over all of it where nothing is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from tvm import ir, relax
+from tvm.relax.dpl import DFPattern, rewrite_call
+
+Matches = Mapping[DFPattern, relax.Expr]
+Rewriter = Callable[[relax.Call, Matches], relax.Expr]
+CallRewriter = Callable[[relax.Call], relax.Expr]
+
+
+@relax.expr_functor.mutator
+class _Rewriting(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces the calls of some operators by what a rewriter makes of each."""
+
+    def __init__(self, operators: Collection[str], rewriter: CallRewriter) -> None:
+        super().__init__()
+        self.operators, self.rewriter = operators, rewriter
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if not isinstance(call.op, ir.Op) or str(call.op.name) not in self.operators:
+            return call
+        return self.builder_.normalize(self.rewriter(self.builder_.normalize(call)))
+
+
+def calls_rewritten(
+    function: relax.Function, operators: Collection[str], rewriter: CallRewriter
+) -> relax.Function:
+    """The function with every call of some operators rewritten, once."""
+    if not any(name in operators for name in called(function.body)):
+        return function
+    return _Rewriting(operators, rewriter).visit_expr(function)
+
+
+def rewritten(
+    function: relax.Function, operator: str, pattern: DFPattern, rewriter: Rewriter
+) -> relax.Function:
+    """The function with every match of a pattern, of which `operator` is a part, rewritten.
+
+    TVM walks the whole function, which takes a second where it has 20,000 values: a function that
+    does not call the operator is left.
+    """
+    if not any(name == operator for name in called(function.body)):
+        return function
+    return rewrite_call(pattern, rewriter, function)
+
+
+def called(body: relax.Expr) -> Iterator[str]:
+    """The names of the operators that the bindings of a body call, and those of its branches."""
+    for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
+        for binding in block.bindings:
+            value = getattr(binding, "value", None)
+            if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
+                yield str(value.op.name)
+            elif isinstance(value, relax.If):
+                yield from called(value.true_branch)
+                yield from called(value.false_branch)
