@@ -137,8 +137,6 @@ class _Walk:
             results = write(body)
         if results is None:
             return None
-        if self.version < _OLDEST:
-            raise body.refusal(f"export the model with opset {_OLDEST} or higher")
         for i, name in enumerate(node.output):
             if name:
                 value = results[i] if i < len(results) else None
