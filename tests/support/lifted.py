@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ def computed(
 
 def run(library: bytes, values: Sequence[NDArray[Any]], folder: Path) -> list[NDArray[Any]]:
     """The outputs of a module's shared library."""
-    path = folder / "module.so"
-    path.write_bytes(library)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
+        file.write(library)  # another one may be loaded from this folder still
+    path = Path(file.name)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(v) for v in values])
     return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]

@@ -98,7 +98,7 @@ def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
     assert best.result.seconds == min(times)
     assert bench.asked[-1][1] and 1 < bench.asked[-1][0] <= 4
     assert told[-1][0] <= 16
-    text = generate(best.plan.schedule(best.tiles), "kernel", best.settings).text
+    text = generate(best.plan.schedule(best.tiles), "kernel", best.settings, True).text
     assert text == best.kernel.source
     (winner,) = (c for c, kernel in search.kernels.items() if kernel is best.kernel)
     at = search.candidates.rows.tolist().index(list(winner))
