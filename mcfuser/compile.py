@@ -19,7 +19,7 @@ from tvm import relax
 
 from mcfuser.backend import Backend, Function, Names
 from mcfuser.backends import backend_of
-from mcfuser.chain import Chain, flops, unfused_cut
+from mcfuser.chain import Chain, flops, nbytes, unfused_cut
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
@@ -323,10 +323,10 @@ def _port(p: ModelPort) -> dict[str, Any]:
 
 
 def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]:
-    """One decision for each distinct chain. Those that take longest at least, in all their places,
+    """One decision for each distinct chain. Those that weigh most, in all their places,
     are decided first, so that what is left without time is what matters least."""
     found = sorted(
-        places(matches).values(), key=lambda same: -len(same) * least([same[0].chain], run.device)
+        places(matches).values(), key=lambda same: -len(same) * weight(same[0].chain, run.device)
     )
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
     run.chains = len(distinct)
@@ -340,6 +340,13 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
             chain, run.device, run.tune, run.predict, partial(run.compare, chain)
         )
     return decisions
+
+
+def weight(chain: Chain, device: Device) -> float:
+    """The seconds that a chain takes where nothing is in a cache: for what it computes, or for its
+    inputs and outputs. A chain without a kernel takes many times as long."""
+    moved = sum(nbytes(chain, t) for t in (*chain.inputs, *chain.outputs))
+    return max(flops(chain) / device.throughput("float32"), moved / device.bandwidth)
 
 
 def _uses(matches: Sequence[ChainMatch], decisions: Mapping[str, Decision]) -> Iterator[Use]:

@@ -14,11 +14,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
+from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from mcfuser.measure.rounds import MARGIN
+from mcfuser.tune.cover import Decision
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
@@ -190,3 +192,23 @@ def test_a_number_that_is_known_only_at_run_time_is_read_by_a_kernel(tmp_path: P
     model = net.model(net.op("Relu", product)).SerializeToString()
     artifact = compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
     assert disagreement(artifact.module, model, tmp_path) <= 1e-5
+
+
+def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution after a map of more elements, on a CPU whose cache nobody knows."""
+    net = Net()
+    wide = net.op("Relu", net.input("x", 1, 32, 64, 64))
+    pooled = net.op("Softmax", net.op("Reshape", wide, net.ints(512, 256)))
+    conv = net.op("Conv", net.input("y", 1, 32, 40, 40), net.weight(32, 32, 3, 3))
+    model = net.model(pooled, conv).SerializeToString()
+    decided = []
+
+    def decide(chain: Chain, *_: object) -> Decision:
+        decided.append(chain)
+        return Decision(unfused_cut(chain), None, (), (), "noted")
+
+    monkeypatch.setattr(compiling, "decide", decide)
+    assert CPU.cache == 0
+    compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
+    assert len(decided) == 2 and flops(decided[0]) > 0 == flops(decided[1])
+    assert compiling.weight(decided[1], CPU) > 0
