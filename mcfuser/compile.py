@@ -185,6 +185,11 @@ def compile_model(
     """
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
+    if in_place and ranged(shapes):
+        raise InputError(
+            "a model is updated in place at fixed shapes only, and a range was given; give every "
+            "input one shape"
+        )
     if options.retune:
         cache, options = RetuneCache(cache), replace(options, retune=False)
     progress("import", 0, 0)
@@ -192,11 +197,6 @@ def compile_model(
         worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
-        if in_place and ranged(shapes):
-            raise InputError(
-                "a model is updated in place at fixed shapes only, and a range was given; give "
-                "every input one shape"
-            )
         loaded, dynamic = _loaded(model, device, shapes, limits, folder, narrow, buckets, in_place)
         parted = [_parted(one, device) for one in loaded]
         matches = [m for p in parted for m in p.matches]

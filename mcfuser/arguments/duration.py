@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from mcfuser.arguments.words import shortened
 from mcfuser.errors import InputError
 
 LONGEST = 86400.0
@@ -18,7 +19,7 @@ def seconds(words: str, what: str = "timeout", most: float = math.inf) -> float:
 
     Raises InputError, naming `what`, where it is not above zero and at most `most`.
     """
-    shown = words if len(words) <= 60 else f"{words[:60]}.."
+    shown = shortened(words)
     match = re.fullmatch(TIME, words.strip())
     length = float(match[1]) * _SCALE[match[2]] if match is not None else 0.0
     if not 0 < length < math.inf:

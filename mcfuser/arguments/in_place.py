@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mcfuser.arguments.words import shortened
 from mcfuser.errors import InputError
 
 
@@ -17,12 +18,12 @@ def in_place_pairs(words: Sequence[str]) -> dict[str, str]:
         name, _, output = word.partition("=")
         if not name or not output:
             raise InputError(
-                f"'{_short(word)}' does not say what is updated in place; write "
+                f"'{shortened(word)}' does not say what is updated in place; write "
                 "input=output, past_key=present_key for example"
             )
         if name in pairs or output in pairs.values():
             what, one = ("input", name) if name in pairs else ("output", output)
-            raise InputError(f"{what} '{_short(one)}' is updated in place twice")
+            raise InputError(f"{what} '{shortened(one)}' is updated in place twice")
         pairs[name] = output
     return pairs
 
@@ -31,7 +32,3 @@ def check_in_place(words: Sequence[str]) -> list[str]:
     """The words themselves, sorted. Raises InputError as `in_place_pairs` does."""
     in_place_pairs(words)
     return sorted(words)
-
-
-def _short(words: str) -> str:
-    return words if len(words) <= 60 else f"{words[:60]}.."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mcfuser.arguments.words import shortened
 from mcfuser.errors import InputError
 
 PRECISIONS: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16"}
@@ -16,8 +17,8 @@ def narrow_type(name: str | None) -> str | None:
     if name is None:
         return None
     if name not in PRECISIONS:
-        shown = name if len(name) <= 60 else f"{name[:60]}.."
-        raise InputError(f"precision '{shown}' is not known; use {' or '.join(PRECISIONS)}")
+        known = " or ".join(PRECISIONS)
+        raise InputError(f"precision '{shortened(name)}' is not known; use {known}")
     return PRECISIONS[name]
 
 

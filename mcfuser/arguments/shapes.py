@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mcfuser.arguments.words import shortened
 from mcfuser.errors import InputError
 from mcfuser.extents import ExtentRange, InputExtent
 
@@ -25,8 +26,8 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if len(numbers) < len(extents):
             given = next(e for e in extents if isinstance(e, ExtentRange))
             raise InputError(
-                f"shape of input '{_short(name)}' has the range {given}, and one shape is needed "
-                f"here; give an extent, {given.high} for example"
+                f"shape of input '{shortened(name)}' has the range {given}, and one shape is "
+                f"needed here; give an extent, {given.high} for example"
             )
         fixed[name] = numbers
     return fixed
@@ -42,11 +43,11 @@ def ranged_shapes(words: Sequence[str]) -> dict[str, tuple[InputExtent, ...]]:
         known = tuple(e for e in extents if e is not None)
         if not name or len(known) < len(extents):
             raise InputError(
-                f"shape '{_short(word)}' is not of the form input=1x128 or input=1x16..512, "
+                f"shape '{shortened(word)}' is not of the form input=1x128 or input=1x16..512, "
                 "extents at least 1"
             )
         if name in by_name:
-            raise InputError(f"shape of input '{_short(name)}' is given twice")
+            raise InputError(f"shape of input '{shortened(name)}' is given twice")
         by_name[name] = known
     return by_name
 
@@ -60,11 +61,7 @@ def _extent(words: str, name: str) -> InputExtent | None:
     low, high = map(int, bounds.groups())
     if low > high:
         raise InputError(
-            f"shape of input '{_short(name)}' has the range {low}..{high}, which ends before it "
+            f"shape of input '{shortened(name)}' has the range {low}..{high}, which ends before it "
             "begins; write the smaller extent first"
         )
     return ExtentRange(low, high) if low < high else low
-
-
-def _short(words: str) -> str:
-    return words if len(words) <= 60 else f"{words[:60]}.."

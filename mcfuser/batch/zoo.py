@@ -247,7 +247,7 @@ def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
     limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
     options = BatchOptions(
         model.seed, model.trials, model.timeout, limit, model.tolerance, model.precision,
-        tuple(check_in_place([f"{n}={o}" for n, o in model.in_place.items()])),
+        tuple(sorted(f"{name}={output}" for name, output in model.in_place.items())),
     )  # fmt: skip
     files = [name for words in model.files for name in _files(words, folder, where)]
     for name, device, shapes in product(files, model.devices, model.shapes):

@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
+from mcfuser.graph.dataflow import with_blocks
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.tensors import tensor_over
 
@@ -69,9 +70,7 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
             elif binding.var not in drop:
                 bindings.append(binding)
         blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, main.body.body)
-    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    installed.update_func(installed.get_global_var("main"), function)
+    installed.update_func(installed.get_global_var("main"), with_blocks(main, blocks))
     installed = relax.transform.Normalize()(installed)
     installed = relax.transform.DeadCodeElimination(["main"])(installed)
     relax.analysis.well_formed(installed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from mcfuser.graph.dataflow import extents
+from mcfuser.graph.dataflow import extents, with_blocks
 
 _SHAPE_OF = tvm.ir.Op.get("relax.shape_of")
 _LITERALS = (tvm.ir.Constant, relax.ShapeExpr)
@@ -40,8 +40,7 @@ def with_constants(module: tvm.IRModule) -> tvm.IRModule:
         for block in main.body.blocks
     ]  # fmt: skip
     made = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    body = relax.SeqExpr(blocks, main.body.body)
-    made["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    made["main"] = with_blocks(main, blocks)
     return made
 
 

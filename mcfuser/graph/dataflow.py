@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -105,6 +105,12 @@ def dataflow(function: relax.Function) -> Dataflow:
             outputs.update(sources(values[out]))
     readings = {v: tuple(rs) for v, rs in readers.items()}
     return Dataflow(tuple(order), values, readings, frozenset(outputs))
+
+
+def with_blocks(function: relax.Function, blocks: Sequence[relax.BindingBlock]) -> relax.Function:
+    """The function with other bindings of the values that it returns."""
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
 def sources(value: relax.Expr) -> tuple[relax.Var, ...]:

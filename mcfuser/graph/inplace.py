@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from mcfuser.errors import ModelError
-from mcfuser.graph.dataflow import BIJECTIVE, Dataflow, dataflow, dtype, shape
+from mcfuser.graph.dataflow import BIJECTIVE, Dataflow, dataflow, dtype, shape, with_blocks
 from mcfuser.graph.replaced import replacing
 from mcfuser.graph.views import permutation
 
@@ -46,6 +46,8 @@ def updated_in_place(module: tvm.IRModule, pairs: Mapping[str, str], inputs: Seq
     ModelError, naming input and output, where the one is not the other with some elements replaced,
     or where something else reads the input.
     """
+    if not pairs:
+        return module
     main = module["main"]
     flow = dataflow(main)
     results = _results(flow, main)
@@ -55,8 +57,6 @@ def updated_in_place(module: tvm.IRModule, pairs: Mapping[str, str], inputs: Seq
         cache = main.params[_place(inputs, name, words, "input")]
         result = results[_place(outputs, output, words, "output")]
         found.append(_update(flow, cache, result, words))
-    if not found:
-        return module
     return _written(module, found)
 
 
@@ -110,14 +110,13 @@ def _through_views(flow: Dataflow, v: relax.Expr) -> Iterator[relax.Var]:
     """A value, and what it is a view of, and so on; the last one is no view."""
     while isinstance(v, relax.Var):
         yield v
-        value = flow.values.get(v)
-        if not isinstance(value, relax.Call) or _operator(value) not in BIJECTIVE:
+        if _operator(flow, v) not in BIJECTIVE:
             return
-        v = value.args[0]
+        v = flow.values[v].args[0]
 
 
-def _operator(call: relax.Call) -> str:
-    return call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+def _operator(flow: Dataflow, v: relax.Expr) -> str:
+    return f"relax.{flow.operator(v)}" if isinstance(v, relax.Var) else ""
 
 
 def _updated(
@@ -125,11 +124,12 @@ def _updated(
 ) -> tuple[int, tuple[relax.Var, ...]] | None:
     """The operand of which an operator replaces elements, by its position, if that is the cache,
     and the views between, the cache's own first; None where it is not."""
-    value = flow.values.get(update) if isinstance(update, relax.Var) else None
-    if not isinstance(value, relax.Call) or _operator(value) not in REPLACING:
+    operator = _operator(flow, update)
+    if operator not in REPLACING:
         return None
+    value = flow.values[update]
     positions: tuple[int, ...] = (0,)
-    if _operator(value) == "relax.where":
+    if operator == "relax.where":
         positions = tuple(i for i in (1, 2) if shape(value.args[i]) == shape(value))
     elif value.attrs.reduction != "update":
         return None
@@ -146,9 +146,8 @@ def _same_places(flow: Dataflow, cache: relax.Var, views: Sequence[relax.Var]) -
     memory = np.empty(shape(cache), np.uint8)
     seen = memory
     for v in views:
-        value = flow.values[v]
-        if _operator(value) == "relax.permute_dims":
-            seen = seen.transpose(permutation(value))
+        if flow.operator(v) == "permute_dims":
+            seen = seen.transpose(permutation(flow.values[v]))
         else:
             seen = seen.reshape(shape(v))
     start = memory.__array_interface__["data"]
@@ -188,9 +187,7 @@ def _written(module: tvm.IRModule, found: Sequence[CacheUpdate]) -> tvm.IRModule
             else:
                 bindings.append(binding)
         blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, main.body.body)
-    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    made.update_func(made.get_global_var("main"), function)
+    made.update_func(made.get_global_var("main"), with_blocks(main, blocks))
     passes = [
         relax.transform.Normalize(),
         relax.transform.CanonicalizeBindings(),

@@ -27,6 +27,7 @@ from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.inplace import updated_in_place
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
+from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.narrow import narrowed
 from mcfuser.graph.precision import Narrowing
 from mcfuser.graph.precompute import precomputed
@@ -45,8 +46,6 @@ _DIRECT = frozenset({"If", "Constant"})
 _REPLACED = frozenset(operator_name(*key) for key in REWRITES)
 NOTHING: Mapping[str, str] = MappingProxyType({})
 """No output is written into the memory of an input."""
-
-_TAKE = tvm.ir.Op.get("relax.take")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,19 +229,16 @@ def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
     return module, {str(n): v.name for n, v in values if isinstance(v, relax.Var)}
 
 
-@relax.expr_functor.mutator
-class _Clipped(relax.PyExprMutator):  # type: ignore[misc]
-    """Makes an index outside of its table read the table's first or last row, not other memory."""
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        if call.op == _TAKE and call.attrs.mode == "fast":
-            return relax.op.take(*call.args, axis=call.attrs.axis, mode="clip")
+def _clipped(call: relax.Call) -> relax.Expr:
+    """A take in which an index outside of the table reads its first or last row, not other
+    memory."""
+    if call.attrs.mode != "fast":
         return call
+    return relax.op.take(*call.args, axis=call.attrs.axis, mode="clip")
 
 
 def _simplify(module: tvm.IRModule) -> tvm.IRModule:
-    module["main"] = _Clipped().visit_expr(module["main"])
+    module["main"] = calls_rewritten(module["main"], {"relax.take"}, _clipped)
     module = precomputed(module)
     passes = [
         relax.transform.CanonicalizeBindings(),

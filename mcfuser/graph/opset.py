@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from mcfuser.errors import ModelError
 from mcfuser.graph.messages import inside
 from mcfuser.graph.refusal import refused
+from mcfuser.graph.rewrite.known import literal
 from mcfuser.graph.weights import OnnxArray, is_declared
 
 OLDEST = 11
@@ -69,7 +70,7 @@ def _constants(proto: onnx.ModelProto) -> dict[str, OnnxArray]:
         if not is_declared(w)
     }
     for node in inside(proto.graph, onnx.NodeProto):
-        values = [a.t for a in node.attribute if a.name == "value" and a.HasField("t")]
-        if node.op_type == "Constant" and values:
-            found[node.output[0]] = numpy_helper.to_array(values[0])
+        value = literal(node) if node.op_type == "Constant" else None
+        if value is not None:
+            found[node.output[0]] = numpy_helper.to_array(value)
     return found

@@ -9,8 +9,11 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from mcfuser.graph.check import answer, reference_session
 from mcfuser.graph.rewrite.apply import rewrite
 from mcfuser.graph.rewrite.table import REWRITES
+from mcfuser.graph.session import session
+from mcfuser.graph.weights import OnnxModel
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -41,14 +44,16 @@ def one_node(
 
 
 def run(model: onnx.ModelProto, given: Arrays) -> list[np.ndarray]:
-    """The results that onnxruntime computes."""
+    """The results that onnxruntime computes node by node."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, dict(given)))
+    return list(session(OnnxModel(model), options).run(None, dict(given)))
+
+
+def expected(model: onnx.ModelProto, given: Arrays) -> list[np.ndarray]:
+    """The results that onnxruntime computes with exact sums of integers, on every CPU."""
+    return answer(reference_session(OnnxModel(model)), given)
 
 
 def replaced(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -65,15 +70,15 @@ def replaced(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def agree(
     model: onnx.ModelProto, given: Arrays, tolerance: float = 1e-5,
-    expected: Sequence[np.ndarray] | None = None,
+    results: Sequence[np.ndarray] | None = None,
 ) -> onnx.ModelProto:  # fmt: skip
     """Asserts that the rewritten model computes what the model does; gives the rewritten one.
 
-    `expected` are the results where onnxruntime does not have the operator.
+    `results` are the model's where onnxruntime does not have the operator.
     """
     made = replaced(model)
     found = run(made, given)
-    for a, b in zip(found, expected or run(model, given), strict=True):
+    for a, b in zip(found, results or expected(model, given), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         wide = np.float64 if a.dtype.kind == "f" else a.dtype
         np.testing.assert_allclose(a.astype(wide), b.astype(wide), rtol=tolerance, atol=tolerance)

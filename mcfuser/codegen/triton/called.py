@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mcfuser.codegen.triton.frame import TAB
+
 WAITING = ("from triton.language.extra import cuda",)
 """What a source imports whose kernels wait."""
 
@@ -23,4 +25,4 @@ def waited(called: Called) -> list[str]:
     wrote is visible; the kernel behind may start, and waits in turn."""
     if not called.dependent:
         return []
-    return ["    cuda.gdc_wait()", "    cuda.gdc_launch_dependents()"]
+    return [f"{TAB}cuda.gdc_wait()", f"{TAB}cuda.gdc_launch_dependents()"]

@@ -14,13 +14,10 @@ from mcfuser.graph.messages import inside
 from mcfuser.graph.read import described, opset
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.rewrite.body import NodeBody
-from mcfuser.graph.rewrite.branch import agreed, guarded, selected, taken, written_out
+from mcfuser.graph.rewrite.branch import Written, agreed, guarded, selected, taken, written_out
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
-
-_Written = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
-"""Nodes and constants in place of a node."""
 
 
 def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
@@ -91,7 +88,7 @@ class _Walk:
 
     def _branches(
         self, node: onnx.NodeProto, known: KnownValues, twin: onnx.NodeProto | None
-    ) -> _Written | None:
+    ) -> Written | None:
         """Replaces nodes in the graphs inside a node, which read the values around it.
 
         Of an If, one branch may be such that it cannot be computed at the shapes of the inputs, as

@@ -28,7 +28,7 @@ def test_a_cache_is_written(shape: tuple[int, ...], axis: int, rows: int, mode: 
     for start in (None, [2, 4] if mode == "linear" else [5, 6]):
         arrays = given | ({} if start is None else {"start": np.array(start, np.int64)})
         model = one_node("TensorScatter", list(arrays), 1, arrays, opset=24, mode=mode, axis=axis)
-        agree(model, arrays, expected=ReferenceEvaluator(model).run(None, arrays))
+        agree(model, arrays, results=ReferenceEvaluator(model).run(None, arrays))
         load(model.SerializeToString(), {})
 
 

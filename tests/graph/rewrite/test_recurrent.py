@@ -96,7 +96,7 @@ def test_the_batch_may_come_first(kind: str, directions: int) -> None:
     turned = {n: np.ascontiguousarray(a.swapaxes(0, 1)) for n, a in kept.items()}
     every, *last = run(node(0, turned), turned)
     expected = [every.transpose(2, 0, 1, 3), *(a.swapaxes(0, 1) for a in last)]
-    agree(node(1, kept), kept, expected=expected)
+    agree(node(1, kept), kept, results=expected)
 
 
 @pytest.mark.parametrize("before", [0, 1])
