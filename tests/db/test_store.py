@@ -27,6 +27,7 @@ from mcfuser_db.again import INTERRUPTIONS
 from mcfuser_db.models import KernelRow
 from tests.support.db_storages import STORAGES, claim_all, fresh, open_store, processes
 from tests.support.kernels import tuned
+from tests.support.speed import slowness
 from tests.support.triton_cases import scheduled
 
 
@@ -416,8 +417,8 @@ def test_a_document_that_is_no_json_is_a_miss(
 
 
 def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path) -> None:
-    """Time on the processor: what other tests do meanwhile does not count. They do push the caches
-    empty, so it is asked as often as that takes to happen once in between."""
+    """Time on a processor of 2024: what other tests do meanwhile does not count. They do push the
+    caches empty, so it is asked as often as that takes to happen once in between."""
     url, device, options = (
         f"sqlite:///{tmp_path / 'kernels.db'}",
         device_named("h200"),
@@ -432,14 +433,14 @@ def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path
             source=source.text, launch=triton.to_record(source),
             resources={"shared": 1, "registers": 2, "spills": 0}, budget=Budget(),
         ))  # fmt: skip
-    spent = [math.inf]
-    while min(spent) >= 5e-3 and len(spent) < 400:
+    spent, limit = [math.inf], 5e-3 * slowness()
+    while min(spent) >= limit and len(spent) < 400:
         with closing(Storage(url)) as store:
             start = time.process_time()
             found = tune(from_text("attention:12,512,512,64,64"), device, store, options)
             spent.append(time.process_time() - start)
             assert found.key == key.digest
-    assert min(spent) < 5e-3
+    assert min(spent) < limit
 
 
 class TestProbes:

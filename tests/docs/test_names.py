@@ -24,8 +24,8 @@ PATH = re.compile(
 )
 DOTTED = re.compile(r"(?<![\w./:-])[A-Za-z_]\w*(?:\.\w+)+(?![\w(]*/)")
 SUFFIXES = ("py", "toml", "json", "md", "yaml", "xml", "so", "onnx", "data", "txt", "db")
-FOREIGN = {"Schedule.tensorize"}
-"""Names of TVM's whose first part is a name of ours as well."""
+FOREIGN = {"Schedule.tensorize", "session.x64quantprecision"}
+"""Names of TVM's and onnxruntime's whose first part is a name of ours as well."""
 
 
 @cache

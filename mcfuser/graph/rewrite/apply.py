@@ -14,7 +14,7 @@ from mcfuser.graph.messages import inside
 from mcfuser.graph.read import described, opset
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.rewrite.body import NodeBody
-from mcfuser.graph.rewrite.branch import Written, agreed, guarded, selected, taken, written_out
+from mcfuser.graph.rewrite.branch import WrittenNodes, agreed, guarded, selected, taken, written_out
 from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
@@ -88,7 +88,7 @@ class _Walk:
 
     def _branches(
         self, node: onnx.NodeProto, known: KnownValues, twin: onnx.NodeProto | None
-    ) -> Written | None:
+    ) -> WrittenNodes | None:
         """Replaces nodes in the graphs inside a node, which read the values around it.
 
         Of an If, one branch may be such that it cannot be computed at the shapes of the inputs, as

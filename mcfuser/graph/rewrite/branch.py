@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.known import KnownValues, fixed_shape
 
-Written = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
+WrittenNodes = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 """Nodes and constants in place of a node."""
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
@@ -27,7 +27,7 @@ def taken(node: onnx.NodeProto, known: KnownValues) -> onnx.GraphProto | None:
     return next((a.g for a in node.attribute if a.name == name), None)
 
 
-def written_out(node: onnx.NodeProto, branch: onnx.GraphProto, known: KnownValues) -> Written:
+def written_out(node: onnx.NodeProto, branch: onnx.GraphProto, known: KnownValues) -> WrittenNodes:
     """The nodes and constants that replace an If by its branch.
 
     What the branch computes gets new names: another branch may use the same ones.
@@ -54,7 +54,7 @@ def written_out(node: onnx.NodeProto, branch: onnx.GraphProto, known: KnownValue
 
 def guarded(
     node: onnx.NodeProto, branch: onnx.GraphProto, then: bool, known: KnownValues
-) -> Written | None:
+) -> WrittenNodes | None:
     """The nodes and constants that replace an If by a branch, that for a condition which holds if
     `then`, where the other one cannot be computed at the shapes of its inputs; None where a result
     is no float.
@@ -94,7 +94,7 @@ def agreed(
     return found
 
 
-def selected(node: onnx.NodeProto, known: KnownValues) -> Written | None:
+def selected(node: onnx.NodeProto, known: KnownValues) -> WrittenNodes | None:
     """The nodes and constants that replace an If of several results, of which TVM has none: both
     branches are computed, and the condition selects results. None for any other node, and where
     branches may have results of unequal shapes."""
