@@ -82,6 +82,17 @@ def no_steady_timing(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def unoptimized(patch: pytest.MonkeyPatch) -> None:
+    """Tests ask a module or kernel that they build whether it is right. Those that run the command
+    build modules as users do, and what is measured is what users get."""
+    if _TVM:
+        from tests.support.unoptimized import cpu_target, host_target
+
+        patch.setattr("mcfuser.codegen.llvm.module.cpu_target", cpu_target)
+        patch.setattr("mcfuser.codegen.tensorir.build.host_target", host_target)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def patience(patch: pytest.MonkeyPatch) -> None:
     """On a busy machine everything takes longer, and nothing has failed for that. Tests of a limit
     give their own."""
