@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcfuser.batch import state
-from mcfuser.batch.entry import Unwanted, do
+from mcfuser.batch.entry import Unwanted, Wanted, do, seconds_of
+from mcfuser.batch.locking import Locking
 from mcfuser.batch.outcome import Outcome
+from mcfuser.batch.pace import Baseline, judged
 from mcfuser.batch.zoo import Entry
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
@@ -26,27 +28,48 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An entry with its outcome; `unchanged` says that the outcome is an earlier batch's."""
+    """An entry with its outcome; `unchanged` says that the outcome is an earlier batch's. `device`
+    is Device.key."""
 
     entry: Entry
     key: str
+    device: str
     outcome: Outcome
     unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An entry to do, the hash of everything that its outcome depends on, and its device."""
+    """An entry to do, the hash of everything that its outcome depends on, and its device.
+
+    `lock` is the file whose kernels its module is built from, if it is, and `baseline` what it took
+    when it was locked.
+    """
 
     entry: Entry
     key: str
     target: Target
+    lock: Path | None = None
+    baseline: Baseline | None = None
 
 
-def works(entries: Sequence[Entry]) -> list[Work]:
-    """The work of these entries. Raises InputError where a model cannot be read."""
+def works(entries: Sequence[Entry], locking: Locking | None = None) -> list[Work]:
+    """The work of these entries, under a lock if there is one. Raises InputError where a model
+    cannot be read."""
     targets = {name: _target(name) for name in dict.fromkeys(e.device for e in entries)}
-    return [Work(e, _key(e, targets[e.device]), targets[e.device]) for e in entries]
+    return [_work(e, targets[e.device], locking) for e in entries]
+
+
+def _work(entry: Entry, target: Target, locking: Locking | None) -> Work:
+    if locking is None:
+        return Work(entry, _key(entry, target, None), target)
+    return Work(
+        entry,
+        _key(entry, target, locking.identity(entry, target.key)),
+        target,
+        locking.path if locking.exact else None,
+        locking.baseline(entry, target.key),
+    )
 
 
 def _target(name: str) -> Target:
@@ -61,8 +84,8 @@ def _target(name: str) -> Target:
         return Target(device.key, worker.refused())
 
 
-def _key(entry: Entry, target: Target) -> str:
-    return state.work_key(entry, target.key, target.refused is None)
+def _key(entry: Entry, target: Target, locked: str | None) -> str:
+    return state.work_key(entry, target.key, target.refused is None, locked)
 
 
 def run(
@@ -78,10 +101,10 @@ def run(
     left = []
     for work in given:
         outcome = state.known(folder / work.entry.folder, work.key, work.entry.model.parent)
-        if outcome is None:
+        if outcome is None or _measured_again(work, outcome):
             left.append(work)
         else:
-            yield Done(work.entry, work.key, outcome, unchanged=True)
+            yield _ended(work, outcome, unchanged=True)
     ended = threading.Event()
     with ThreadPoolExecutor(jobs) as pool:
         try:
@@ -99,16 +122,49 @@ def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
     if not wanted():
         return left_out(work)
     try:
-        state.forget(where)
-        outcome = do(work.entry, where, work.target.refused, wanted)
-        state.keep(where, work.key, outcome)
+        kept = state.known(where, work.key, work.entry.model.parent)
+        if kept is None:
+            state.forget(where, work.baseline.module if work.baseline is not None else None)
+            outcome = do(work.entry, where, work.target.refused, wanted, work.lock)
+            state.keep(where, work.key, outcome)
+        else:
+            outcome = kept
+        outcome = _judged(work, where, outcome, wanted)
     except Unwanted:
         return left_out(work)
     except (InputError, OSError) as error:  # a full disk fails this entry, not the batch
         outcome = Outcome("failed", f"its outcome cannot be kept: {error}")
-    return Done(work.entry, work.key, outcome)
+        return _ended(work, outcome)
+    return _ended(work, outcome, unchanged=kept is not None)
+
+
+def _judged(work: Work, where: Path, outcome: Outcome, wanted: Wanted) -> Outcome:
+    """The outcome beside the baseline, which is measured again if need be. Raises Unwanted."""
+    if work.baseline is None:
+        return outcome
+
+    def measured(folder: Path) -> float | None:
+        return seconds_of(work.entry, folder, where / "log.txt", wanted)
+
+    result = judged(outcome, where, work.baseline, measured)
+    if result.good and result.mcfuser_seconds != outcome.mcfuser_seconds:
+        state.keep(where, work.key, replace(result, baseline_seconds=None))
+    return result
+
+
+def _measured_again(work: Work, outcome: Outcome) -> bool:
+    """Whether a kept outcome has a time that must be measured again, for it is too long."""
+    if work.baseline is None or outcome.mcfuser_seconds is None:
+        return False
+    return outcome.mcfuser_seconds > work.baseline.most
+
+
+def _ended(work: Work, outcome: Outcome, unchanged: bool = False) -> Done:
+    if unchanged and work.baseline is not None and outcome.mcfuser_seconds is not None:
+        outcome = replace(outcome, baseline_seconds=work.baseline.seconds)
+    return Done(work.entry, work.key, work.target.key, outcome, unchanged)
 
 
 def left_out(work: Work) -> Done:
     """The outcome of an entry for which no time was left."""
-    return Done(work.entry, work.key, Outcome("not run", "no time was left for it"))
+    return _ended(work, Outcome("not run", "no time was left for it"))

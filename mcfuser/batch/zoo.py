@@ -75,6 +75,12 @@ class Entry:
         return self.shapes if asked is None else (*self.shapes, asked)
 
     @property
+    def locked_as(self) -> str:
+        """The entry's name below its device in mcfuser.lock; no path of this machine is in it."""
+        name = os.path.basename(self.name) if os.path.isabs(self.name) else self.name
+        return printable(" ".join((name, *self.variant)))
+
+    @property
     def folder(self) -> str:
         """The name of the folder for the entry's results; different entries have different ones."""
         identity = "\0".join((self.name, self.device, *self.variant)).encode(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,9 +16,7 @@ import pytest
 from mcfuser.batch import entry, state
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.zoo import read_zoo
-from tests.support.paths import SUPPORT
-
-SLOWLY = SUPPORT / "batch_slowly.py"
+from tests.support.zoo import Zoo
 
 
 class Seen(Exception):
@@ -48,55 +45,6 @@ def test_an_entry_s_options_reach_the_command(
         at = told.index(expected[0]) if expected else len(told)
         assert told[at : at + len(expected)] == expected
         assert expected or not {"--precision", "--in-place=past=present"} & {*told}
-
-
-class Zoo:
-    """A folder with a zoo of pretended models, by name what they are."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.output = folder, folder / "report"
-
-    def holds(self, more: str = "", **models: str) -> None:
-        for name, what in models.items():
-            (self.folder / f"{name}.onnx").write_text(what)
-        files = json.dumps([f"{name}.onnx" for name in models])
-        (self.folder / "zoo.toml").write_text(f"[[models]]\nfiles = {files}\n{more}\n")
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(SLOWLY), str(self.folder / "zoo.toml"), "-o", str(self.output),
-             *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def batch(self, *words: str) -> tuple[int, str, str]:
-        """The exit status, what was printed, and what was said to be wrong."""
-        process = self.start(*words)
-        told, wrong = process.communicate()
-        return process.returncode, told, wrong
-
-    @property
-    def report(self) -> dict[str, object]:
-        return json.loads((self.output / "report.json").read_text())
-
-    def states(self) -> dict[str, str]:
-        """Each entry's model and state."""
-        return {e["name"].removesuffix(".onnx"): e["state"] for e in self.report["entries"]}
-
-    def begun(self) -> list[str]:
-        """The models that were compiled so far, in that order."""
-        return [line.split(".")[0] for line in self._noted()]
-
-    def processes(self) -> list[int]:
-        return [int(line.split()[1]) for line in self._noted()]
-
-    def _noted(self) -> Sequence[str]:
-        noted = self.folder / "begun"
-        return noted.read_text().splitlines() if noted.exists() else []
-
-    def wait_until_begun(self, name: str) -> None:
-        while name not in self.begun():
-            time.sleep(0.05)
 
 
 @pytest.fixture
