@@ -130,17 +130,19 @@ def _relock(locking: Locking, done: Sequence[Done], folder: Path) -> None:
 
 
 def _write(result: Batch, folder: Path) -> None:
-    """Writes three documents; where one fails, writes the others, and then raises its
+    """Writes four documents; where one fails, writes the others, and then raises its
     InputError."""
     from mcfuser.batch.results import as_json, as_junit
     from mcfuser.batch.state import write
     from mcfuser.batch.summary import page
+    from mcfuser.batch.web import web_page
 
     failed: InputError | None = None
     for name, words in (
         ("report.json", as_json(result)),
         ("junit.xml", as_junit(result)),
         ("summary.md", page(result)),
+        ("report.html", web_page(result, folder)),
     ):
         try:
             write(folder / name, words)
