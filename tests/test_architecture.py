@@ -65,7 +65,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure",
          "lock"},
-        {"pydantic"},
+        {"google", "httpx", "onnx", "pydantic"},
     ),
     "cli": (
         COMPILED

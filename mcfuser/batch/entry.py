@@ -22,6 +22,10 @@ class Unwanted(Exception):
     """An entry is abandoned, because the batch has no time left or was interrupted."""
 
 
+class Unreachable(Exception):
+    """A server cannot be reached, with the reason in a sentence."""
+
+
 Wanted = Callable[[], bool]
 
 
@@ -38,18 +42,24 @@ def do(
     failed = _compiled(entry, folder, wanted, lock)
     if failed is not None:
         return Outcome("failed", failed, time.monotonic() - begun)
-    report = _object((folder / "report.json").read_bytes())
-    chains = report.get("chains", [])
-    summary: dict[str, Any] = {
-        "chains": len(chains),
-        "fused": sum(bool(c["fused"]) for c in chains),
-        "module": file_hash(folder / "module.so"),
-        "external": {n: file_hash(entry.model.parent / n) for n in report.get("external", [])},
-    }
+    _, summary = summary_of(entry, folder)
     if refused is not None:
         seconds = time.monotonic() - begun
         return Outcome("unchecked", f"compiled, not checked: {refused}", seconds, **summary)
-    return _checked(entry, folder, summary, begun, wanted)
+    return compared(entry, folder, summary, begun, wanted)
+
+
+def summary_of(entry: Entry, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The report in an entry's folder, and the fields of its Outcome that do not need a run."""
+    report = _object((folder / "report.json").read_bytes())
+    chains = report.get("chains", [])
+    beside = report.get("external", []) if entry.job is None else []
+    return report, {
+        "chains": len(chains),
+        "fused": sum(bool(c["fused"]) for c in chains),
+        "module": file_hash(folder / "module.so"),
+        "external": {n: file_hash(entry.model.parent / n) for n in beside},
+    }
 
 
 def _compiled(entry: Entry, folder: Path, wanted: Wanted, lock: Path | None) -> str | None:
@@ -99,13 +109,15 @@ def _comparison(
         answer.unlink(missing_ok=True)
 
 
-def _checked(
+def compared(
     entry: Entry,
     folder: Path,
     summary: Mapping[str, Any],
     begun: float,
     wanted: Wanted,
 ) -> Outcome:
+    """The outcome of an entry whose module is run here and compared with onnxruntime. It was begun
+    at `begun` (time.monotonic). Raises Unwanted."""
     failed, comparison = _comparison(entry, folder, folder / "log.txt", wanted)
     seconds = time.monotonic() - begun
     if failed is not None:

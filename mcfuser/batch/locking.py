@@ -96,6 +96,9 @@ def relocked(
 
 
 def _identity(entry: Entry) -> str:
+    """The SHA-256 of the model; of a server's job, of the job's address."""
+    if entry.job is not None:
+        return hashlib.sha256(entry.name.encode()).hexdigest()
     return file_hash(entry.model)
 
 

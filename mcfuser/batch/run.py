@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcfuser.batch import state
-from mcfuser.batch.entry import Unwanted, Wanted, do, seconds_of
+from mcfuser.batch.entry import Unreachable, Unwanted, Wanted, do, seconds_of
 from mcfuser.batch.locking import Locking
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.pace import Baseline, judged
@@ -17,13 +18,18 @@ from mcfuser.batch.zoo import Entry
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 
+if TYPE_CHECKING:
+    from mcfuser.batch.server import ServerClient
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device's key, and why modules for it cannot run here; None where they can."""
+    """A device's key, why modules for it cannot run here (None where they can), and its
+    architecture."""
 
     key: str
     refused: str | None
+    arch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Work:
     """An entry to do, the hash of everything that its outcome depends on, and its device.
 
     `lock` is the file whose kernels its module is built from, if it is, and `baseline` what it took
-    when it was locked.
+    when it was locked. `server` compiles it, if one does.
     """
 
     entry: Entry
@@ -51,24 +57,36 @@ class Work:
     target: Target
     lock: Path | None = None
     baseline: Baseline | None = None
+    server: ServerClient | None = None
 
 
-def works(entries: Sequence[Entry], locking: Locking | None = None) -> list[Work]:
-    """The work of these entries, under a lock if there is one. Raises InputError where a model
-    cannot be read."""
-    targets = {name: _target(name) for name in dict.fromkeys(e.device for e in entries)}
-    return [_work(e, targets[e.device], locking) for e in entries]
+def works(
+    entries: Sequence[Entry],
+    locking: Locking | None = None,
+    server_of: Callable[[Entry], ServerClient | None] = lambda entry: None,
+) -> list[Work]:
+    """The work of these entries, under a lock if there is one, and on servers where `server_of`
+    gives one. Raises InputError where a model cannot be read, or a server is none of mcfuser."""
+    named = dict.fromkeys(e.device for e in entries if e.job is None)
+    targets = {name: _target(name) for name in named}
+    return [
+        _work(e, targets.get(e.device, Target(e.device, "it is a server's")), locking, server_of(e))
+        for e in entries
+    ]
 
 
-def _work(entry: Entry, target: Target, locking: Locking | None) -> Work:
-    if locking is None:
-        return Work(entry, _key(entry, target, None), target)
+def _work(
+    entry: Entry, target: Target, locking: Locking | None, server: ServerClient | None
+) -> Work:
+    locked = locking.identity(entry, target.key) if locking is not None else None
+    there = (server.shown, server.version) if server is not None else None
     return Work(
         entry,
-        _key(entry, target, locking.identity(entry, target.key)),
+        state.work_key(entry, target.key, target.refused is None, locked, there),
         target,
-        locking.path if locking.exact else None,
-        locking.baseline(entry, target.key),
+        locking.path if locking is not None and locking.exact else None,
+        locking.baseline(entry, target.key) if locking is not None else None,
+        server,
     )
 
 
@@ -79,13 +97,9 @@ def _target(name: str) -> Target:
 
     backend = backend_of(device)
     if backend.on_host:
-        return Target(device.key, None)
+        return Target(device.key, None, device.arch)
     with Worker(backend, device, cores=1) as worker:
-        return Target(device.key, worker.refused())
-
-
-def _key(entry: Entry, target: Target, locked: str | None) -> str:
-    return state.work_key(entry, target.key, target.refused is None, locked)
+        return Target(device.key, worker.refused(), device.arch)
 
 
 def run(
@@ -125,17 +139,30 @@ def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
         kept = state.known(where, work.key, work.entry.model.parent)
         if kept is None:
             state.forget(where, work.baseline.module if work.baseline is not None else None)
-            outcome = do(work.entry, where, work.target.refused, wanted, work.lock)
+            outcome = _outcome(work, where, wanted)
             state.keep(where, work.key, outcome)
         else:
             outcome = kept
         outcome = _judged(work, where, outcome, wanted)
     except Unwanted:
         return left_out(work)
+    except Unreachable as error:
+        return _ended(work, Outcome("unreachable", str(error)))
     except (InputError, OSError) as error:  # a full disk fails this entry, not the batch
-        outcome = Outcome("failed", f"its outcome cannot be kept: {error}")
+        outcome = Outcome("failed", f"it cannot be done: {error}")
         return _ended(work, outcome)
     return _ended(work, outcome, unchanged=kept is not None)
+
+
+def _outcome(work: Work, where: Path, wanted: Wanted) -> Outcome:
+    """Compiles and checks an entry, here or on its server. Raises Unwanted and Unreachable."""
+    target = work.target
+    if work.server is None:
+        return do(work.entry, where, target.refused, wanted, work.lock)
+    from mcfuser.batch.remote import do_there  # with an HTTP client, which few batches need
+
+    arch = target.arch if target.refused is None else None
+    return do_there(work.entry, work.key, where, work.server, arch, wanted)
 
 
 def _judged(work: Work, where: Path, outcome: Outcome, wanted: Wanted) -> Outcome:

@@ -28,15 +28,23 @@ BASELINE = "baseline"
 _LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "triton", "onnx", "onnxruntime", "numpy")
 
 
-def work_key(entry: Entry, device: str, at_hand: bool, locked: str | None = None) -> str:
+def work_key(
+    entry: Entry,
+    device: str,
+    at_hand: bool,
+    locked: str | None = None,
+    server: tuple[str, str | None] | None = None,
+) -> str:
     """A hash of everything that an entry's outcome depends on: the model's bytes, options and code.
 
     `device` is the device's key; whether it is `at_hand` decides whether the module is checked.
-    `locked` is a hash of the lock's kernels that it is built from, if it is.
+    `locked` is a hash of the lock's kernels that it is built from, if it is, and `server` the
+    address and the version of the server that compiles it, if one does. Of a server's job the
+    address stands for the model.
     Raises InputError where the model cannot be read.
     """
     parts = {
-        "model": file_hash(entry.model),
+        "model": file_hash(entry.model) if entry.job is None else entry.name,
         "shapes": entry.shapes,
         "options": asdict(entry.options),
         "device": [device, at_hand],
@@ -45,6 +53,8 @@ def work_key(entry: Entry, device: str, at_hand: bool, locked: str | None = None
     }
     if locked is not None:
         parts["locked"] = locked
+    if server is not None:
+        parts["server"] = server
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mcfuser.batch.locking import Locking
     from mcfuser.batch.results import Batch
     from mcfuser.batch.run import Done
+    from mcfuser.batch.server import ServerClient
+    from mcfuser.batch.zoo import Entry
 
 MARGIN = 10.0
 """The default of --margin, in per cent."""
@@ -53,6 +55,9 @@ def batch(
     margin: Annotated[
         float, typer.Option(help="per cent by which an entry may be slower than its baseline")
     ] = MARGIN,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="compile on this server, docs/service.md")
+    ] = None,
     require_devices: Annotated[
         bool, typer.Option("--require-devices", help="end with 4 where a device is not at hand")
     ] = False,
@@ -72,8 +77,10 @@ def batch(
     end = None if timeout is None else start + seconds(timeout)
     entries = read_zoo(zoo)
     locking = _locking(lock, locked, update_lock, margin)
+    if locked and (server is not None or any(e.job is not None for e in entries)):
+        raise InputError("--locked builds here, and a server chooses kernels itself: leave one out")
     with state.alone(output), _interruptible():
-        given = works(entries, locking)
+        given = works(entries, locking, _servers(server))
         done: dict[str, Done] = {}
         number = None
         going = run(
@@ -96,6 +103,27 @@ def batch(
     if number is not None:
         raise typer.Exit(128 + number)
     raise typer.Exit(result.status)
+
+
+def _servers(address: str | None) -> Callable[[Entry], ServerClient | None]:
+    """The server of an entry: that of its job, or the one at the address, if one is given. Each is
+    connected to once, when it is first asked for."""
+    from mcfuser.batch.address import JOB
+
+    known: dict[str, ServerClient] = {}
+
+    def server_of(entry: Entry) -> ServerClient | None:
+        job = JOB.fullmatch(entry.job) if entry.job is not None else None
+        at = job["server"] if job is not None else address
+        if at is None:
+            return None
+        if at not in known:
+            from mcfuser.batch.server import connected  # with an HTTP client, which few need
+
+            known[at] = connected(at)
+        return known[at]
+
+    return server_of
 
 
 def _locking(lock: Path | None, exact: bool, update: bool, margin: float) -> Locking | None:

@@ -9,6 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from mcfuser.cli.command import app
+from mcfuser.errors import InputError
+from tests.support.batch_slowly import pretended
 from tests.support.paths import SUPPORT
 
 SLOWLY = SUPPORT / "batch_slowly.py"
@@ -34,10 +39,15 @@ class Zoo:
         )  # fmt: skip
 
     def batch(self, *words: str) -> tuple[int, str, str]:
-        """The exit status, what was printed, and what was said to be wrong."""
-        process = self.start(*words)
-        told, wrong = process.communicate()
-        return process.returncode, told, wrong
+        """The exit status, what was printed, and what was said to be wrong; in this process."""
+        given = ["batch", str(self.folder / "zoo.toml"), "-o", str(self.output), *words]
+        with pretended():
+            ran = CliRunner().invoke(app, given)
+        if isinstance(ran.exception, InputError):
+            return 2, ran.stdout, str(ran.exception)
+        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+            raise ran.exception
+        return ran.exit_code, ran.stdout, ran.stderr
 
     @property
     def report(self) -> dict[str, object]:
