@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -198,6 +199,35 @@ def test_after_kill_9_it_goes_on_where_it_was(zoo: Zoo) -> None:
     status, told, _ = zoo.batch()
     assert status == 0 and "1 of 3 unchanged" in told
     assert zoo.begun() == ["a", "b", "b", "c"]
+
+
+def test_deaths_at_any_time_lose_nothing_that_was_done(zoo: Zoo) -> None:
+    """A batch is killed again and again, a little later each time, until one is not."""
+    zoo.holds(a="good", b="fine", c="fair", d="kind")
+    lock = zoo.folder / "mcfuser.lock"
+    done: set[str] = set()
+    for number in range(5):
+        process = zoo.start("--lock", str(lock), "--update-lock")
+        for _ in range(6 + 6 * number):
+            if process.poll() is None:
+                time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        kept = {p.parent.name[0] for p in zoo.output.glob("entries/*/outcome.json")}
+        assert done <= kept, "an outcome that was kept stays"
+        done = kept
+        assert all(Outcome.from_json(o["outcome"]).good for o in outcomes(zoo))
+        if lock.exists():
+            json.loads(lock.read_text())
+    before = len(zoo.begun())
+    assert zoo.batch("--lock", str(lock), "--update-lock")[0] == 0
+    assert len(zoo.begun()) - before == 4 - len(done)
+    assert set(zoo.states().values()) == {"passed"}
+    assert len(json.loads(lock.read_text())["devices"]["cpu"]["entries"]) == 4
+
+
+def outcomes(zoo: Zoo) -> list[dict[str, dict[str, object]]]:
+    return [json.loads(p.read_text()) for p in zoo.output.glob("entries/*/outcome.json")]
 
 
 def test_one_batch_at_a_time_writes_to_a_folder(zoo: Zoo) -> None:
