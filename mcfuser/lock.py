@@ -32,7 +32,7 @@ class KernelPin(_Pinned):
     if there is one, and the knobs. `space` and `shifts` name the space that it is from. Axes have
     the names of the locked chain."""
 
-    expression: Annotated[str, Field(max_length=10_000)]
+    expression: Annotated[str, Field(max_length=300)]
     tiles: Mapping[str, _Count]
     split: str | None = None
     parts: _Count = 1

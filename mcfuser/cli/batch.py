@@ -151,8 +151,8 @@ def _relock(locking: Locking, done: Sequence[Done], folder: Path) -> None:
     given = [(d.entry, d.device, d.outcome) for d in done]
     lock, unknown = relocked(locking.lock, given, folder)
     write(locking.path, lock.text)
-    count = sum(len(there.entries) for there in lock.devices.values())
-    _say(f"wrote {locking.path}: {count} entries on {len(lock.devices)} devices")
+    counts = (f"{len(there.entries)} of {device}" for device, there in lock.devices.items())
+    _say(f"wrote {locking.path}: entries {', '.join(sorted(counts)) or 'of no device'}")
     for title in unknown:
         _say(f"not locked, for its report does not name its kernels: {title}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent import futures
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from mcfuser.measure.worker import Worker, offsets
 from mcfuser.process.child import NO_TIME
 from mcfuser.space.expression import parse, rename
 from mcfuser.space.knobs import KnobSettings, KnobTable
-from mcfuser.space.plan import Plan
+from mcfuser.space.plan import Plan, splits
 from mcfuser.space.prune import space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.choice import SEED
@@ -310,8 +310,17 @@ def _plan(piece: Chain, pin: KernelPin, names: Mapping[str, str]) -> tuple[Plan,
     if set(given) != set(whole.axes):
         raise ValueError(f"tiles of {' '.join(whole.axes)} are expected")
     tiles = {a: given[a] for a in whole.axes}
-    split = names[pin.split] if pin.split is not None else None
-    return Plan(whole.program, expression, whole.dead(tiles), split, pin.parts), tiles
+    odd = [a for a, sizes in zip(whole.axes, whole.options, strict=True) if tiles[a] not in sizes]
+    if odd or sorted(expression.axes) != sorted(whole.axes):
+        what = f"tile {odd[0]}={tiles[odd[0]]}" if odd else f"expression {expression}"
+        raise ValueError(f"{what} is not in the chain's space")
+    plan = Plan(whole.program, expression, whole.dead(tiles))
+    if pin.split is None:
+        return plan, tiles
+    split, extent = names[pin.split], whole.program.chain.size(names[pin.split])
+    if split not in splits(plan) or not 2 <= pin.parts <= -(-extent // tiles[split]):
+        raise ValueError(f"axis {split} has no {pin.parts} parts")
+    return replace(plan, split=split, parts=pin.parts), tiles
 
 
 def _settings(pin: KernelPin, worker: Worker) -> KnobSettings:

@@ -138,6 +138,13 @@ BAD = {
     "other axes": (edited("chain", axes="a=2 c=2 d=2 e=2 f=2"), "is none here: no axis"),
     "no expression": (edited("kernel", expression="(("), "is none here: "),
     "an expression of other axes": (edited("kernel", expression="xyz"), "is none here: "),
+    "an expression of brackets alone": (edited("kernel", expression="(" * 300), "is none here: "),
+    "a huge tile": (
+        edited("kernel", tiles={"m": 1 << 30, "n": 32, "k": 16, "h": 16}), "is not in the chain's",
+    ),
+    "a split of no axis": (edited("kernel", split="z", parts=2), "is none here: no axis 'z'"),
+    "a split of the grid": (edited("kernel", split="m", parts=2), "axis m has no 2 parts"),
+    "a split into too many": (edited("kernel", split="n", parts=1 << 30), "has no 1073741824 pa"),
     "tiles of too few axes": (edited("kernel", tiles={"m": 16}), "tiles of .* are expected"),
     "an unknown knob": (edited("kernel", knobs={"odd": 1}), "knobs .*odd.* are only in one of"),
     "a knob's unknown value": (
