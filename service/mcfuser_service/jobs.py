@@ -17,18 +17,23 @@ from mcfuser.graph.archive import HEAD, is_archive
 from mcfuser.graph.limits import SETTING
 from mcfuser_db import Blobs, Job, Order, Storage
 from mcfuser_db.blobs import Incoming
+from mcfuser_db.models import OVER
 from mcfuser_service.documents import finite
+from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
+from mcfuser_service.lookup import RETRY, done, found
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.problems import ProblemError, error, problem
 from mcfuser_service.queries import only
 from mcfuser_service.schemas import JobOptions, JobOut, JobPage, JobState
 from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.watch import JobWatch
 from mcfuser_service.work import work_key
 
-_RETRY = {"Retry-After": "1"}  # s
 _CHUNK = 1 << 20
+LONGEST_WAIT = 60
+"""The most seconds that a request for a job may wait."""
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -64,7 +69,12 @@ _MODULE: dict[int | str, dict[str, Any]] = {
 
 
 def router(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, inspect: Inspect, metrics: Metrics
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    inspect: Inspect,
+    metrics: Metrics,
+    watch: JobWatch,
 ) -> APIRouter:
     """The routes, given the database."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -84,7 +94,7 @@ def router(
             job, how = await run_in_threadpool(_submit, incoming, options, live, store, blobs)
         metrics.submissions.labels(how).inc()
         response.headers["Location"] = f"/v1/jobs/{job.id}"
-        response.headers.update(_RETRY)
+        response.headers.update(RETRY)
         return JobOut.of(job, cached=how == "cached")
 
     @readable(routes, "", responses=problems(), dependencies=[only("state", "limit", "after")])
@@ -99,19 +109,37 @@ def router(
         more = f"/v1/jobs?{query}" if len(rows) == limit else None
         return JobPage(items=[JobOut.of(r, whole=False) for r in rows], next=more)
 
-    @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only()])
-    def one(id: UUID, response: Response) -> JobOut:
-        job = _found(store, id)
-        if job.state in ("queued", "running"):
-            response.headers.update(_RETRY)
+    @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only("wait")])
+    async def one(
+        id: UUID,
+        response: Response,
+        wait: Annotated[
+            float,
+            Query(
+                ge=0,
+                le=LONGEST_WAIT,
+                description="seconds to wait for the job's state to change; the answer comes then, "
+                "or at once where the job is over",
+            ),
+        ] = 0,
+    ) -> JobOut:
+        """The job as it is."""
+        if wait > 0:
+            job = await waited(store, watch, id, wait)
+        else:
+            job = await run_in_threadpool(found, store, id)
+        if job.state not in OVER:
+            response.headers.update(RETRY)
         return JobOut.of(job)
+
+    add_events(routes, store, watch)
 
     @routes.delete(
         "/{id}", status_code=204, responses=problems("no-such-job", "over"), dependencies=[only()]
     )
     def cancel(id: UUID) -> None:
         """Ends a job that is not over, for all who posted its model."""
-        if not store.cancel(id) and (state := _found(store, id).state) != "cancelled":
+        if not store.cancel(id) and (state := found(store, id).state) != "cancelled":
             raise error(
                 "over", f"job {id} is {state}; only a queued or running one can be cancelled"
             )
@@ -125,7 +153,7 @@ def router(
     )
     def report(id: UUID) -> Response:
         """How the model was compiled: chains, kernels, times, and what was left out and why."""
-        return JSONResponse(finite(_done(store, id).report or {}))
+        return JSONResponse(finite(done(store, id).report or {}))
 
     @readable(
         routes,
@@ -136,7 +164,7 @@ def router(
     )
     def module(id: UUID, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         """The compiled module, a shared library."""
-        job = _done(store, id)
+        job = done(store, id)
         digest = job.module
         if digest is None or not blobs.sound(digest):
             raise error("lost", f"the module of job {id} is no longer kept; post the model again")
@@ -248,29 +276,8 @@ def _submit(
     job, new = store.submit(order)
     if job.state == "done" and job.module is not None and not blobs.sound(job.module):
         store.requeue(job.id)
-        job = _found(store, job.id)
+        job = found(store, job.id)
     return job, "new" if new else "shared"
-
-
-def _found(store: Storage, id: UUID) -> Job:
-    job = store.job(id)
-    if job is None:
-        raise error("no-such-job", f"no job has the id {id}; list them at /v1/jobs")
-    return job
-
-
-def _done(store: Storage, id: UUID) -> Job:
-    """A job that is done; raises the problem of a failed job, and one where it is not done yet."""
-    job = _found(store, id)
-    if job.state == "failed" and job.problem is not None:
-        raise ProblemError(job.problem)
-    if job.state == "cancelled":
-        raise error("cancelled", f"job {id} was cancelled; post the model again")
-    if job.state != "done":
-        stage = f" ({job.stage})" if job.stage else ""
-        late = error("not-ready", f"job {id} is {job.state}{stage}; ask again when it is done")
-        raise ProblemError(late.details, _RETRY)
-    return job
 
 
 def _matches(header: str, digest: str) -> bool:

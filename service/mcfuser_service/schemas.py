@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.extents import BUCKETS, MOST, InputShapes
 from mcfuser.tune import tuned
+from mcfuser.tune.progress import Progress
 from mcfuser_db import Job
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -87,13 +88,59 @@ class JobOptions(BaseModel):
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
 
+class ChainOut(BaseModel):
+    """A chain of the model that is compiled: its number, from 1, among the distinct ones."""
+
+    number: int
+    of: int
+    name: str
+
+
+class ProgressOut(BaseModel):
+    """How far a running job is. Of the candidates of the search at hand, `compiled` have a kernel,
+    `measured` were timed (or tried, where nothing can be measured), and `failed` were not built, do
+    not fit the device, or are wrong."""
+
+    stage: str
+    chain: ChainOut | None
+    candidates: dict[Literal["total", "compiled", "measured", "failed"], int]
+    best_seconds: float | None = Field(
+        description="the time of the fastest candidate of this search"
+    )
+    seconds_left: float | None = Field(description="until the module is built, as estimated")
+
+    @classmethod
+    def of(cls, job: Job) -> ProgressOut | None:
+        """The progress of a job; None where it is not running or has not told any."""
+        if job.progress is None:
+            return None
+        told = Progress.from_json(job.progress)
+        chain = told.chain
+        left = (job.expected - datetime.now(UTC)).total_seconds() if job.expected else None
+        return cls(
+            stage=told.stage,
+            chain=ChainOut(number=chain.number, of=chain.of, name=chain.name) if chain else None,
+            candidates={
+                "total": told.total,
+                "compiled": told.compiled,
+                "measured": told.done,
+                "failed": told.failed,
+            },
+            best_seconds=told.best,
+            seconds_left=round(max(0.0, left), 1) if left is not None else None,
+        )
+
+
 class JobOut(BaseModel):
     """A job, as far as it is. `candidates` count those of the present stage."""
 
     id: UUID
+    name: str | None = Field(default=None, description="for people")
+    priority: int = 0
     state: JobState
     stage: str
     candidates: dict[Literal["done", "total"], int]
+    progress: ProgressOut | None = Field(default=None, description="of a running job")
     device: str
     options: dict[str, Any]
     model: dict[Literal["sha256", "bytes"], str | int]
@@ -116,9 +163,12 @@ class JobOut(BaseModel):
         return cls.model_validate(
             {
                 "id": job.id,
+                "name": job.name,
+                "priority": job.priority,
                 "state": job.state,
                 "stage": job.stage,
                 "candidates": {"done": job.done, "total": job.total},
+                "progress": ProgressOut.of(job),
                 "device": job.device,
                 "options": job.options,
                 "model": {"sha256": job.model, "bytes": job.model_bytes},

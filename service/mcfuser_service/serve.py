@@ -23,6 +23,7 @@ from mcfuser_service.app import create_app
 from mcfuser_service.hosts import is_loopback
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.supervisor import Supervisor
+from mcfuser_service.watch import JobWatch
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
         blobs = Blobs(settings.blobs)
         blobs.sweep()
         with Supervisor(settings, load, store, _name(settings)) as workers:
-            app = create_app(settings, store, blobs, workers.alive)
+            watch = JobWatch(store)
+            app = create_app(settings, store, blobs, workers.alive, watch=watch)
             host, port = listener.getsockname()[:2]
             url = f"http://{_bracketed(host)}:{port}"
             log.info("serving on %s", url, extra={"data": settings.data})
@@ -61,15 +63,16 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
                 access_log=False,
                 timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
             )
-            _run(config, listener)
+            _run(config, listener, watch)
         store.close()
     log.info("stopped")
 
 
-def _run(config: uvicorn.Config, listener: socket.socket) -> None:
+def _run(config: uvicorn.Config, listener: socket.socket, watch: JobWatch) -> None:
     """Ignores the signal that Uvicorn raises again, at its end, after it was stopped by it."""
 
     def done(number: int, frame: FrameType | None) -> None:
+        watch.close()
         server.should_exit = True
 
     server = uvicorn.Server(config)

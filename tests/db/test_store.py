@@ -20,6 +20,7 @@ from mcfuser.chain import from_text
 from mcfuser.codegen import triton
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.budget import Budget
+from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import TuneOptions, Use
 from mcfuser.tune.tuner import key_of, tune
 from mcfuser_db import Job, Order, Storage
@@ -124,7 +125,7 @@ class TestJobs:
         job = claim(store, lease=10)
         for done in range(3):
             clock.wait(9)
-            assert store.renew(job.claim, 10, "tuning", done, 3)
+            assert store.renew(job.claim, 10, Progress("tuning", done, 3))
             assert store.claim("other", 10) is None
         found = store.job(job.id)
         assert found and (found.stage, found.done, found.total) == ("tuning", 2, 3)
@@ -135,7 +136,7 @@ class TestJobs:
         clock.wait(11)
         job = claim(store, "other")
         assert job.id == late.id and job.attempts == 2 and job.claim != late.claim
-        assert not store.renew(late.claim, 10, "", 0, 0)
+        assert not store.renew(late.claim, 10)
         assert not store.finish(late.claim, "c" * 64, 3, {})
         assert not store.fail(late.claim, {"status": 500})
         assert not store.retry(late.claim) and not store.give_back(late.claim)
@@ -210,7 +211,7 @@ class TestJobs:
             assert (held := claim(store, "w:0")).attempts == 1
             assert store.interrupted("w:1") == 0
             assert store.interrupted("w:0") == 1
-            assert not store.renew(held.claim, 60, "", 0, 0)
+            assert not store.renew(held.claim, 60)
             assert (found := store.job(job.id)) and found.interrupted == number + 1
         claim(store, "w:0")
         clock.wait(1)
@@ -237,7 +238,7 @@ class TestJobs:
         queued, running = submit(store, "a"), submit(store, "b")
         token = claim(store).claim
         assert store.cancel(queued.id) and store.cancel(running.id)
-        assert not store.renew(token, 60, "", 0, 0)
+        assert not store.renew(token, 60)
         assert store.claim("w", 60) is None
         assert not store.cancel(queued.id) and not store.cancel(uuid4())
         assert store.counts() == {

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from mcfuser.errors import ModelError, SpaceError
+from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import Tuned
 from mcfuser_db import Blobs, Storage
 from mcfuser_db.blobs import Incoming
@@ -241,7 +242,7 @@ class TestJob:
         id = service.post().json()["id"]
         job = service.store.claim("w", 60)
         assert job is not None and job.claim is not None
-        service.store.renew(job.claim, 60, "measuring attention", 3, 8)
+        service.store.renew(job.claim, 60, Progress("measuring attention", 3, 8))
         response = service.client.get(f"/v1/jobs/{id}")
         body = response.json()
         assert (body["state"], body["stage"]) == ("running", "measuring attention")
