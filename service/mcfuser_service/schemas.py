@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
 from mcfuser.arguments.in_place import check_in_place
@@ -17,6 +26,7 @@ from mcfuser.extents import BUCKETS, MOST, InputShapes
 from mcfuser.tune import tuned
 from mcfuser.tune.progress import Progress
 from mcfuser_db import Job
+from mcfuser_service.queries import printable
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -39,7 +49,7 @@ _TIME = {"type": "string", "pattern": TIME}
 
 
 class JobOptions(BaseModel):
-    """How to compile a model; the query of POST /v1/jobs, and what a job keeps."""
+    """How to compile a model: what a job keeps of the query of POST /v1/jobs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,6 +96,34 @@ class JobOptions(BaseModel):
         """The options of the tuner."""
         asked = tuned.TuneOptions(seed=self.seed, trials=self.trials, retune=self.retune)
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
+
+
+class PostQuery(JobOptions):
+    """The query of POST /v1/jobs: how to compile the model, and what is to become of the job."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)] | None = (
+        Field(default=None, description="of the job, for people")
+    )
+    priority: int = Field(
+        default=0, ge=-100, le=100, description="of the queued jobs the highest is done first"
+    )
+    reuse: Literal["auto", "only", "never"] = Field(
+        default="auto",
+        description="auto: equal work is one job; only: the job that is there, and no new one; "
+        "never: a job of its own, which uses the kernels that are kept",
+    )
+
+    @field_validator("reuse")
+    @classmethod
+    def _shared(cls, reuse: str, others: ValidationInfo) -> str:
+        if reuse == "only" and others.data.get("retune"):
+            raise ValueError("with retune=true a job is always one of its own; leave 'only' away")
+        return reuse
+
+    @property
+    def options(self) -> JobOptions:
+        """What the job keeps, and what its result depends on."""
+        return JobOptions(**{name: getattr(self, name) for name in JobOptions.model_fields})
 
 
 class ChainOut(BaseModel):

@@ -37,7 +37,7 @@ class ServiceSettings(BaseSettings):
     SQLite file; machines that share a database must share it. `job_memory` is the memory of each
     process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
     everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
-    commas) are the names for which it answers.
+    commas) are the names for which it answers. An Idempotency-Key is kept for `idempotency_keep`.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -65,6 +65,7 @@ class ServiceSettings(BaseSettings):
     inspect_seconds: float = Field(default=10.0, ge=1)
     inspect_wait: float = Field(default=4.0, gt=0)
     upload_stall: float = Field(default=30.0, gt=0)
+    idempotency_keep: float = Field(default=86400.0, ge=60)
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)

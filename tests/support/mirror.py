@@ -89,7 +89,7 @@ THROUGH: dict[str, str] = {
     "batch/test_zoo.py": "batch/entry",
     "service/test_app.py": """
         service/hosts service/http service/jobs service/kernels service/lookup service/metrics
-        service/queries""",
+        service/posting service/queries""",
     "service/test_openapi.py": "service/documents",
     "service/test_schemas.py": "service/work",
     "service/test_serve.py": "service/supervisor service/room",
