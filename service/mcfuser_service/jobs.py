@@ -16,7 +16,7 @@ from mcfuser_db.models import OVER
 from mcfuser_service.documents import finite
 from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
-from mcfuser_service.lookup import RETRY, done, found
+from mcfuser_service.lookup import RETRY, check_kept, done, found
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.posting import Posting, check_type, key_in, receive
@@ -162,7 +162,8 @@ def router(
         job = found(store, id)
         if job.state not in ("failed", "cancelled"):
             raise _untried(job)
-        if job.removed is not None or not blobs.sound(job.model):
+        check_kept(job)
+        if not blobs.sound(job.model):
             raise error("lost", f"the model of job {id} is no longer kept; post it again")
         back = store.put_back(id)
         if back is None:  # someone else was faster
@@ -182,8 +183,7 @@ def router(
         """What was done for the job, a line each: its stages, what was decided for each chain, what
         was left out and why, its attempts and how they ended."""
         job = found(store, id)
-        if job.removed is not None:
-            raise error("lost", f"the log of job {id} is no longer kept")
+        check_kept(job)
         return PlainTextResponse(_text(store.log(id)))
 
     @readable(

@@ -29,4 +29,16 @@ def done(store: Storage, id: UUID) -> Job:
         stage = f" ({job.stage})" if job.stage else ""
         late = error("not-ready", f"job {id} is {job.state}{stage}; ask again when it is done")
         raise ProblemError(late.details, RETRY)
+    check_kept(job)
     return job
+
+
+def check_kept(job: Job) -> None:
+    """Raises ProblemError where the job's results were removed."""
+    if job.removed is not None:
+        when = f"{job.removed:%Y-%m-%d}"
+        raise error(
+            "lost",
+            f"the results of job {job.id} were removed on {when} (MCFUSER_KEEP_AGE, "
+            "MCFUSER_KEEP_BYTES); post the model again",
+        )

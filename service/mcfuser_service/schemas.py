@@ -187,6 +187,9 @@ class JobOut(BaseModel):
     created: datetime
     started: datetime | None
     finished: datetime | None
+    removed: datetime | None = Field(
+        default=None, description="when the module, the report and the log were removed"
+    )
     module: dict[Literal["sha256", "bytes", "href"], str | int] | None = None
     report: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
@@ -215,6 +218,7 @@ class JobOut(BaseModel):
                 "created": job.created,
                 "started": job.started,
                 "finished": job.finished,
+                "removed": job.removed,
                 "module": module,
                 "problem": job.problem,
                 "report": job.report if whole else None,

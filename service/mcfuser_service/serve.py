@@ -23,6 +23,7 @@ from mcfuser_service.app import create_app
 from mcfuser_service.hosts import is_loopback
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.supervisor import Supervisor
+from mcfuser_service.sweeping import Sweeper
 from mcfuser_service.watch import JobWatch
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,10 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
         store = Storage(settings.database_url)
         blobs = Blobs(settings.blobs)
         blobs.sweep()
-        with Supervisor(settings, load, store, _name(settings)) as workers:
+        with (
+            Supervisor(settings, load, store, _name(settings)) as workers,
+            Sweeper(settings, store, blobs),
+        ):
             watch = JobWatch(store)
             app = create_app(settings, store, blobs, workers.alive, watch=watch)
             host, port = listener.getsockname()[:2]

@@ -38,6 +38,8 @@ class ServiceSettings(BaseSettings):
     process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
     everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
     commas) are the names for which it answers. An Idempotency-Key is kept for `idempotency_keep`.
+    The results of a job are kept for `keep_age` after its end, and models and modules of
+    `keep_bytes` in all.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -66,6 +68,8 @@ class ServiceSettings(BaseSettings):
     inspect_wait: float = Field(default=4.0, gt=0)
     upload_stall: float = Field(default=30.0, gt=0)
     idempotency_keep: float = Field(default=86400.0, ge=60)
+    keep_age: float | None = Field(default=None, gt=0)
+    keep_bytes: int | None = Field(default=None, ge=0)
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)
