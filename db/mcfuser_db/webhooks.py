@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mcfuser_db.store import Storage
 
 
+WebhookState = Literal["waiting", "delivered", "given up"]
+
+
 def add_webhook(session: Session, job: UUID, url: str, now: datetime) -> None:
     """Adds an address to tell of a job's end, unless it waits for that already."""
     same = select(Webhook.id).where(
@@ -71,7 +74,7 @@ def _take(store: Storage, webhook: Webhook, until: datetime) -> bool:
 def settle(
     store: Storage,
     webhook: Webhook,
-    state: Literal["waiting", "delivered", "given up"],
+    state: WebhookState,
     words: str,
     wait: float = 0.0,
 ) -> None:

@@ -25,6 +25,7 @@ from mcfuser_service.queries import only
 from mcfuser_service.schemas import JobOut, JobPage, JobState, PostQuery
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.watch import JobWatch
+from mcfuser_service.webhooks import check_target
 
 LONGEST_WAIT = 60
 """The most seconds that a request for a job may wait."""
@@ -47,7 +48,7 @@ _BODY: dict[str, Any] = {
 
 _POST = problems(
     "bad-model", "disk-full", "busy", "empty-body", "stalled", "not-raw", "too-large", "key-reused",
-    "nothing-to-reuse",
+    "nothing-to-reuse", "webhook-refused",
 )  # fmt: skip
 _UNDONE = (
     "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
@@ -95,6 +96,8 @@ def router(
         requests share one job."""
         check_type(request)
         key = key_in(idempotency_key)
+        if query.webhook is not None:
+            check_target(query.webhook, settings)
         with blobs.arriving() as incoming:
             await receive(request, incoming, settings)
             job, how = await posting.job(incoming, query, key)

@@ -86,7 +86,7 @@ class Posting:
         store, blobs, digest = self.store, self.blobs, incoming.digest
         order = Order(
             work, digest, incoming.size, query.device, query.options.model_dump(mode="json"),
-            query.name, query.priority,
+            query.name, query.priority, query.webhook,
         )  # fmt: skip
         if query.reuse == "only":
             shared = store.share(order, keyed) if live is None or self._whole(live) else None

@@ -23,6 +23,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "over": (409, "The job is over"),
     "not-over": (409, "The job is not over"),
     "nothing-to-reuse": (404, "There is no such work"),
+    "webhook-refused": (422, "The webhook's address is not allowed"),
     "key-reused": (422, "The idempotency key stands for another request"),
     "lost": (410, "The module is no longer kept"),
     "disk-full": (507, "The disk is full"),

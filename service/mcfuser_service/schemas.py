@@ -112,6 +112,9 @@ class PostQuery(JobOptions):
         description="auto: equal work is one job; only: the job that is there, and no new one; "
         "never: a job of its own, which uses the kernels that are kept",
     )
+    webhook: Annotated[str, Field(max_length=1000), AfterValidator(printable)] | None = Field(
+        default=None, description="the URL that is told when the job is over"
+    )
 
     @field_validator("reuse")
     @classmethod

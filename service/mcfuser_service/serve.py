@@ -20,6 +20,7 @@ from mcfuser_db import Blobs, Storage
 from mcfuser_db.private import make_file, make_folder, warn_if_open
 from mcfuser_service import logs
 from mcfuser_service.app import create_app
+from mcfuser_service.delivery import Deliverer
 from mcfuser_service.hosts import is_loopback
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.supervisor import Supervisor
@@ -55,6 +56,7 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
         with (
             Supervisor(settings, load, store, _name(settings)) as workers,
             Sweeper(settings, store, blobs),
+            Deliverer(settings, store),
         ):
             watch = JobWatch(store)
             app = create_app(settings, store, blobs, workers.alive, watch=watch)

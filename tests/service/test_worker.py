@@ -298,7 +298,7 @@ def test_an_assignment_arrives_as_it_was_given(
 ) -> None:
     """The password and what is not at its default included, whatever the environment says."""
     settings = ServiceSettings(
-        data=tmp_path, database="postgresql://me:secret@db/mcfuser", workers=3, grace=0.5,
+        data=tmp_path, database="postgresql://me:hunter2@db/mcfuser", workers=3, grace=0.5,
         allowed_hosts="a.example, b.example",
     )  # fmt: skip
     told = worker.Assignment(settings, "mcfuser_service.worker:load_compiler", "here:0")
@@ -306,7 +306,7 @@ def test_an_assignment_arrives_as_it_was_given(
     monkeypatch.setenv("MCFUSER_WORKERS", "7")
     assert worker.Assignment.from_json(line) == told
     assert told.loaded() is worker.load_compiler
-    assert "secret" not in repr(told)
+    assert "hunter2" not in repr(told)
 
 
 def test_the_log_of_a_job_says_what_was_done_in_order(bench: Bench) -> None:
