@@ -19,6 +19,8 @@ from sqlalchemy import (
     String,
     Text,
     Uuid,
+    and_,
+    literal_column,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -27,7 +29,6 @@ from sqlalchemy.types import TypeDecorator
 STATES = ("queued", "running", "done", "failed", "cancelled")
 LIVE = ("queued", "running", "done")  # at most one job of equal work is in one of these states
 OVER = ("done", "failed", "cancelled")
-_QUEUED = text("state = 'queued'")
 _KEPT = text("finished IS NOT NULL AND removed IS NULL")
 _WAITING = text("state = 'waiting'")
 _LIVE = text(f"state IN ({', '.join(repr(s) for s in LIVE)})")
@@ -109,10 +110,7 @@ class Job(Base):
         Index("jobs_state_created", "state", "created"),
         Index("jobs_created", "created", "id"),
         Index("jobs_claim", "claim"),
-        Index(
-            "jobs_queue", "priority", "created", "id",
-            sqlite_where=_QUEUED, postgresql_where=_QUEUED,
-        ),
+        Index("jobs_queue", "state", "priority", "created", "id"),
         Index("jobs_kept", "finished", "id", sqlite_where=_KEPT, postgresql_where=_KEPT),
         Index("jobs_model", "model"),
         Index("jobs_module", "module"),
@@ -152,8 +150,8 @@ class IdempotencyKey(Base):
 class Webhook(Base):
     """An address that is told of a job's end, once the job is over.
 
-    `state` is "waiting" (for the end, or from `due` on for the next attempt), "delivered" or
-    "given up".
+    `state` is "armed" until the job is over, then "waiting" (for the attempt that is due) and in
+    the end "delivered" or "given up".
     """
 
     __tablename__ = "webhooks"
@@ -161,7 +159,7 @@ class Webhook(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     job: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     url: Mapped[str] = mapped_column(Text)
-    state: Mapped[str] = mapped_column(String(16), default="waiting")
+    state: Mapped[str] = mapped_column(String(16), default="armed")
     attempts: Mapped[int] = mapped_column(default=0)
     due: Mapped[datetime | None]
     created: Mapped[datetime]
@@ -225,3 +223,10 @@ class Probed(Base):
     readings: Mapped[dict[str, Any]]
     conditions: Mapped[dict[str, Any]]
     created: Mapped[datetime]
+
+
+# Conditions of partial indexes. SQLite uses such an index only where the query has the very words,
+# not parameters in their place.
+IS_LIVE = Job.state.in_([literal_column(f"'{state}'") for state in LIVE])
+IS_KEPT = and_(Job.finished.is_not(None), Job.removed.is_(None))
+IS_WAITING = Webhook.state == literal_column("'waiting'")

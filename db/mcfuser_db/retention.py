@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, delete, or_, select, update
 
 from mcfuser_db.blobs import Blobs
-from mcfuser_db.models import OVER, Job, JobLine
+from mcfuser_db.models import IS_KEPT, OVER, Job, JobLine
 from mcfuser_db.store import Storage
 
 NEW = 600.0
@@ -71,8 +71,7 @@ def sweep_orphans(store: Storage, blobs: Blobs, age: float = 86400.0) -> Swept:
 
 def _oldest(store: Storage, before: datetime) -> Sequence[Job]:
     """Some of the jobs that were over before a moment and whose results are kept, oldest first."""
-    kept = (Job.state.in_(OVER), Job.finished.is_not(None), Job.removed.is_(None))
-    wanted = select(Job.id, Job.model, Job.module).where(*kept, Job.finished <= before)
+    wanted = select(Job.id, Job.model, Job.module).where(IS_KEPT, Job.finished <= before)
     with store.reading() as session:
         rows = session.execute(wanted.order_by(Job.finished, Job.id).limit(_BATCH)).all()
     return [Job(id=row.id, model=row.model, module=row.module) for row in rows]

@@ -27,8 +27,16 @@ from mcfuser_db.again import gave_up
 from mcfuser_db.engine import connect, upgrade, writing
 from mcfuser_db.joblog import JobLog, LogLine, add_lines, read_log
 from mcfuser_db.keyed import KeyedRequest, job_of_key, keep_key
-from mcfuser_db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
-from mcfuser_db.webhooks import add_webhook, rearm
+from mcfuser_db.models import (
+    IS_LIVE,
+    OVER,
+    STATES,
+    Job,
+    KernelRow,
+    KernelUse,
+    Probed,
+)
+from mcfuser_db.webhooks import add_webhook, hold_webhooks, rearm, release_webhooks
 
 if TYPE_CHECKING:
     from mcfuser.device import Device
@@ -169,9 +177,7 @@ class Storage:
 
     def _shared(self, session: Session, order: Order) -> Job | None:
         """The job that does the work already, with the name and the priority of another order."""
-        job = session.scalar(
-            select(Job).where(Job.work == order.work, Job.state.in_(LIVE)).with_for_update()
-        )
+        job = session.scalar(select(Job).where(Job.work == order.work, IS_LIVE).with_for_update())
         if job is None:
             return None
         name = job.name if job.name is not None else order.name
@@ -186,13 +192,13 @@ class Storage:
         if key is not None:
             keep_key(session, key, job.id, self._now())
         if order.webhook is not None:
-            add_webhook(session, job.id, order.webhook, self._now())
+            add_webhook(session, job, order.webhook, self._now())
         session.flush()
 
     def live(self, work: str) -> Job | None:
         """The job with that work that is queued, running or done; None if there is none."""
         with self._read() as session:
-            return session.scalar(select(Job).where(Job.work == work, Job.state.in_(LIVE)))
+            return session.scalar(select(Job).where(Job.work == work, IS_LIVE))
 
     def job(self, id: UUID) -> Job | None:
         """The job with an id."""
@@ -254,14 +260,14 @@ class Storage:
                     job = session.get(Job, id, with_for_update=True)
                     if job is None or job.state not in ("failed", "cancelled") or job.removed:
                         return None
-                    live = select(Job).where(Job.work == job.work, Job.state.in_(LIVE))
+                    live = select(Job).where(Job.work == job.work, IS_LIVE)
                     if (other := session.scalar(live)) is not None:
                         return other
                     for name, value in _FRESH.items():
                         setattr(job, name, value)
                     job.version += 1
                     add_lines(session, id, self._lines("put back in the queue by a request"))
-                    rearm(session, id)
+                    rearm(session, job)
                 return job
             except IntegrityError:
                 continue  # another process has posted the same work in between
@@ -436,6 +442,10 @@ class Storage:
         ids = self._update(session, where, {**values, "version": Job.version + 1})
         for id in ids:
             add_lines(session, id, self._lines(words))
+            if values.get("state") in OVER:
+                release_webhooks(session, id, self._now())
+            elif values.get("state") == "queued":
+                hold_webhooks(session, id)
         return len(ids)
 
     def _update(

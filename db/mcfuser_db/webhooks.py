@@ -7,31 +7,53 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import or_, select, update
-from sqlalchemy.orm import Session, defer
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from mcfuser_db.joblog import LogLine, add_lines
-from mcfuser_db.models import OVER, Job, Webhook
+from mcfuser_db.models import IS_WAITING, OVER, Job, Webhook
 
 if TYPE_CHECKING:
     from mcfuser_db.store import Storage
 
 
-WebhookState = Literal["waiting", "delivered", "given up"]
+WebhookState = Literal["armed", "waiting", "delivered", "given up"]
 
 
-def add_webhook(session: Session, job: UUID, url: str, now: datetime) -> None:
-    """Adds an address to tell of a job's end, unless it waits for that already."""
+def add_webhook(session: Session, job: Job, url: str, now: datetime) -> None:
+    """Adds an address to tell of a job's end, unless it is to be told of that already."""
+    unsettled = ("armed", "waiting")
     same = select(Webhook.id).where(
-        Webhook.job == job, Webhook.url == url, Webhook.state == "waiting"
+        Webhook.job == job.id, Webhook.url == url, Webhook.state.in_(unsettled)
     )
-    if session.scalar(same.limit(1)) is None:
-        session.add(Webhook(id=uuid4(), job=job, url=url, created=now))
+    if session.scalar(same.limit(1)) is not None:
+        return
+    over = job.state in OVER
+    session.add(
+        Webhook(
+            id=uuid4(), job=job.id, url=url, created=now,
+            state="waiting" if over else "armed", due=now if over else None,
+        )
+    )  # fmt: skip
 
 
-def rearm(session: Session, job: UUID) -> None:
+def release_webhooks(session: Session, job: UUID, now: datetime) -> None:
+    """Makes the webhooks of a job due, which is now over."""
+    armed = update(Webhook).where(Webhook.job == job, Webhook.state == "armed")
+    due = armed.values(state="waiting", due=now)
+    session.execute(due.execution_options(synchronize_session=False))
+
+
+def hold_webhooks(session: Session, job: UUID) -> None:
+    """Lets the webhooks of a job that is done again wait for its next end."""
+    waiting = update(Webhook).where(Webhook.job == job, IS_WAITING)
+    held = waiting.values(state="armed", due=None)
+    session.execute(held.execution_options(synchronize_session=False))
+
+
+def rearm(session: Session, job: Job) -> None:
     """Lets the webhooks of a job that is put back wait for its next end, as other messages."""
-    for webhook in session.scalars(select(Webhook).where(Webhook.job == job)).all():
+    for webhook in session.scalars(select(Webhook).where(Webhook.job == job.id)).all():
         session.delete(webhook)
         session.flush()
         add_webhook(session, job, webhook.url, webhook.created)
@@ -44,18 +66,12 @@ def take_due(store: Storage, limit: int, lease: float) -> Sequence[tuple[Webhook
     so that the death of who has taken it loses none.
     """
     now = store.now()
-    due = or_(Webhook.due.is_(None), Webhook.due <= now)
-    waiting = (
-        select(Webhook, Job)
-        .join(Job, Job.id == Webhook.job)
-        .options(defer(Job.report, raiseload=True))
-        .where(Webhook.state == "waiting", due, Job.state.in_(OVER))
-        .order_by(Webhook.due, Webhook.created)
-        .limit(limit)
-    )
+    oldest = select(Webhook).where(IS_WAITING, Webhook.due <= now).order_by(Webhook.due)
     with store.reading() as session:
-        found = [(webhook, job) for webhook, job in session.execute(waiting).all()]
-    return [(w, j) for w, j in found if _take(store, w, now + timedelta(seconds=lease))]
+        webhooks = session.scalars(oldest.limit(limit)).all()
+    jobs = {job.id: job for job in store.snapshots({w.job for w in webhooks}) if job.state in OVER}
+    until = now + timedelta(seconds=lease)
+    return [(w, jobs[w.job]) for w in webhooks if w.job in jobs and _take(store, w, until)]
 
 
 def _take(store: Storage, webhook: Webhook, until: datetime) -> bool:

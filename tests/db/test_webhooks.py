@@ -105,6 +105,16 @@ def test_an_attempt_whose_server_died_is_made_again(store: Storage, clock: Clock
     assert len(due(store)) == 1
 
 
+def test_a_job_that_is_done_again_tells_only_its_next_end(store: Storage, clock: Clock) -> None:
+    id = submitted(store)
+    for turn in range(2):
+        claim = store.claim("w", 60)
+        assert claim is not None and store.finish(claim.claim, "c" * 64, 3, {})
+        if turn == 0:
+            assert store.requeue(id) and due(store) == [], "its module was lost"
+    assert len(due(store)) == 1
+
+
 def test_of_many_servers_one_takes_an_attempt(store: Storage) -> None:
     for number in range(5):
         store.cancel(submitted(store, str(number)))

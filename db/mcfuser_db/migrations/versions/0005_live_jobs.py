@@ -10,7 +10,6 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-QUEUED = sa.text("state = 'queued'")
 KEPT = sa.text("finished IS NOT NULL AND removed IS NULL")
 WAITING = sa.text("state = 'waiting'")
 
@@ -22,10 +21,7 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("progress", sa.JSON()))
     op.add_column("jobs", sa.Column("expected", sa.DateTime(timezone=True)))
     op.add_column("jobs", sa.Column("removed", sa.DateTime(timezone=True)))
-    op.create_index(
-        "jobs_queue", "jobs", ["priority", "created", "id"],
-        sqlite_where=QUEUED, postgresql_where=QUEUED,
-    )  # fmt: skip
+    op.create_index("jobs_queue", "jobs", ["state", "priority", "created", "id"])
     op.create_index(
         "jobs_kept", "jobs", ["finished", "id"], sqlite_where=KEPT, postgresql_where=KEPT
     )
