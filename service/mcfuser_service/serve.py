@@ -74,14 +74,26 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
     log.info("stopped")
 
 
+class _Server(uvicorn.Server):
+    """Ends the requests that wait for jobs as soon as it is told to stop: it waits for all that are
+    being answered."""
+
+    def __init__(self, config: uvicorn.Config, watch: JobWatch) -> None:
+        super().__init__(config)
+        self._watch = watch
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._watch.close()
+        super().handle_exit(sig, frame)
+
+
 def _run(config: uvicorn.Config, listener: socket.socket, watch: JobWatch) -> None:
     """Ignores the signal that Uvicorn raises again, at its end, after it was stopped by it."""
 
     def done(number: int, frame: FrameType | None) -> None:
-        watch.close()
         server.should_exit = True
 
-    server = uvicorn.Server(config)
+    server = _Server(config, watch)
     before = {n: signal.signal(n, done) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         server.run(sockets=[listener])
