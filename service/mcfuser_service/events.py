@@ -45,18 +45,21 @@ class EventStream(StreamingResponse):
 
 async def waited(store: Storage, watch: JobWatch, id: UUID, seconds: float) -> Job:
     """The job as it is once its state has changed, at the latest after so many seconds; at once
-    where it is over. Raises ProblemError where there is none."""
+    where it is over. Its report can be read only then. Raises ProblemError where there is none.
+
+    What others who wait have read is not read again: many may wait for one job.
+    """
     end = time.monotonic() + seconds
     with watch.following(id) as follower:
-        job = await run_in_threadpool(found, store, id)
-        if job.state in OVER:
-            return job
-        version = job.version
-        while (snapshot := await follower.after(version, end - time.monotonic())) is not None:
-            version = snapshot.version
-            if snapshot.job.state != job.state:
-                break
-    return await run_in_threadpool(found, store, id)
+        known = follower.latest
+        job = known.job if known is not None else await run_in_threadpool(found, store, id)
+        state = job.state
+        while job.state == state and state not in OVER:
+            newer = await follower.after(job.version, end - time.monotonic())
+            if newer is None:
+                return job
+            job = newer.job
+    return await run_in_threadpool(found, store, id) if job.state in OVER else job
 
 
 def add_events(routes: APIRouter, store: Storage, watch: JobWatch) -> None:

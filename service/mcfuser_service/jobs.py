@@ -139,7 +139,7 @@ def router(
             job = await run_in_threadpool(found, store, id)
         if job.state not in OVER:
             response.headers.update(RETRY)
-        return JobOut.of(job)
+        return JobOut.of(job, whole=job.state in OVER)
 
     add_events(routes, store, watch)
 

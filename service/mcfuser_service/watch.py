@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -49,15 +48,15 @@ class Follower:
     async def after(self, version: int, seconds: float) -> JobSnapshot | None:
         """The newest snapshot of the job that is newer than a version; None where there is none
         within so many seconds, or the follower has ended."""
-        end = time.monotonic() + seconds
-        while self.latest is None or self.latest.version <= version:
-            left = end - time.monotonic()
-            if self.ended or left <= 0:
-                return None
-            self.woken.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.woken.wait(), left)
-        return self.latest
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                while not (self.ended or self._newer(version)):
+                    self.woken.clear()
+                    await self.woken.wait()
+        return self.latest if self._newer(version) else None
+
+    def _newer(self, version: int) -> bool:
+        return self.latest is not None and self.latest.version > version
 
 
 class JobWatch:
