@@ -205,7 +205,8 @@ class _Tuning:
         self.listener, self.worker, self.deadline = listener, worker, deadline
         self.offsets = offsets(chain) if options.shifts else {}
         announce(worker, chain, options.seed, self.offsets)
-        self.space, self.stages = pruned(chain, device, options)
+        self.space, stages = pruned(chain, device, options)
+        self.stages = dict(stages)
         self.table = KnobTable(worker.backend.knobs, device)
         self.failed: Counter[str] = Counter()
         self.stages["distinct"] = self.space.candidates

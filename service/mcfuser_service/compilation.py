@@ -37,7 +37,8 @@ class CompileRequest:
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
-    `in_place` has the outputs that are written into the memory of inputs, by these.
+    `in_place` has the outputs that are written into the memory of inputs, by these. Where there is
+    a `lock`, the module is built as that file has it (mcfuser.lock).
     """
 
     model: Path
@@ -53,6 +54,7 @@ class CompileRequest:
     precision: str | None = None
     buckets: int = BUCKETS
     in_place: Mapping[str, str] = field(default_factory=dict)
+    lock: Path | None = None
 
     @property
     def end(self) -> float:
@@ -113,6 +115,7 @@ def compiled(request: CompileRequest, process: Confined, listener: Listener) -> 
             "limits": dict(request.limits),
             "check": request.check,
             "precision": request.precision,
+            "lock": str(request.lock.absolute()) if request.lock is not None else None,
             "end": request.end if request.timeout is not None else None,
         }
         try:
