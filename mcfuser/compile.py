@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from mmap import mmap
@@ -44,7 +44,8 @@ from mcfuser.model.least import least
 from mcfuser.tune.cover import Decision, decide, pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.locked import LockedKernels, model_pin
-from mcfuser.tune.tuned import Cache, Progress, RetuneCache, Tuned, TuneOptions, Use, names_of
+from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress, unheard
+from mcfuser.tune.tuned import Cache, RetuneCache, Tuned, TuneOptions, Use, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, tune
 
 BUILDING = 1.5
@@ -59,6 +60,7 @@ SLOWER = "this CPU widens narrow values as it reads them: the float32 module may
 """What is said of a narrowed module that runs on the host."""
 STARTING = 1e-6
 """Seconds that starting a kernel takes, for the choice of buckets."""
+_REASONS = 3  # for which candidates failed that are told of each kernel, the commonest first
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains."""
 
@@ -118,11 +120,14 @@ class _Run:
     device: Device
     cache: Cache
     options: TuneOptions
-    progress: Progress
+    listener: Listener
     worker: Worker
     deadline: float
-    chains: int = 1
-    at: int = 0
+    building: float
+    """Seconds that building the module is expected to take."""
+    begun: float = field(default_factory=time.monotonic)
+    place: ChainPlace | None = None
+    planned: int = 1
     searches: int = 1
     share: float = 60.0
     """Seconds of one search, if all searches took the same time: what a kept kernel is judged
@@ -140,8 +145,10 @@ class _Run:
         share = left / max(1, self.searches)
         self.searches -= 1
 
-        def tell(stage: str, done: int, total: int) -> None:
-            self.progress(f"{stage} chain {self.at + 1} of {self.chains}", done, total)
+        def tell(told: Progress | Note) -> None:
+            if isinstance(told, Progress):
+                told = replace(told, chain=self.place, left=self.left(now))
+            self.listener(told)
 
         nominal = replace(self.options, timeout=self.share)
         return tune(
@@ -154,6 +161,21 @@ class _Run:
             now + share,
             self.deadline + CHOOSING,
         )
+
+    def left(self, since: float) -> float:
+        """The estimated seconds until the module is built, while a search is under way that began
+        at `since` (time.monotonic).
+
+        Each search to come is expected to take the mean time of those that are over, and all of
+        them what is left until the deadline at most.
+        """
+        now, over = time.monotonic(), self.planned - self.searches - 1
+        most = max(0.0, self.deadline - now)
+        if over <= 0:
+            return most + self.building
+        mean = (since - self.begun) / over
+        this = max(0.0, mean - (now - since))
+        return min(most, this + mean * self.searches) + self.building
 
     def predict(self, chain: Chain) -> float:
         """The seconds that the model predicts for a chain's best candidate; infinity where no time
@@ -177,7 +199,7 @@ def compile_model(
     cache: Cache,
     options: TuneOptions,
     shapes: InputShapes,
-    progress: Progress = lambda stage, done, total: None,
+    listener: Listener = unheard,
     end: float | None = None,
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
@@ -209,7 +231,7 @@ def compile_model(
         )
     if options.retune:
         cache, options = RetuneCache(cache), replace(options, retune=False)
-    progress("import", 0, 0)
+    listener(Progress("import"))
     with ExitStack() as stack:
         worker = Worker(backend, device)
         stack.callback(worker.stop)
@@ -224,9 +246,11 @@ def compile_model(
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
+        building = _building(took, worked, distinct)
         wanted = begun + options.timeout if locked is None else math.inf
-        deadline = _tuned_by(wanted, end, took, worked, distinct)
-        run = _Run(device, cache, options, progress, worker, deadline)
+        deadline = _tuned_by(wanted, end, building)
+        run = _Run(device, cache, options, listener, worker, deadline, building)
+        listener(Note(_found(matches, distinct, _products(parted))))
         decisions = (
             _decide_all(run, matches) if locked is None else _as_locked(run, locked, matches)
         )
@@ -238,7 +262,7 @@ def compile_model(
     if locked is None:
         cache.note(_uses(matches, decisions))
     tuned = time.monotonic()
-    progress("build", 0, 0)
+    listener(Progress("build", left=building))
     module = build(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, matches, _products(parted), decisions, seconds)
@@ -254,7 +278,7 @@ def compile_model(
         keys = list(places(matches))
         numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
         report |= dynamic_report(dynamic, numbers)
-    progress("done", 1, 1)
+    listener(Progress("done", 1, 1, left=0.0))
     return CompiledModel(module, report, decided[-1], dynamic)
 
 
@@ -329,17 +353,20 @@ def _with_kernels(
     return installed if decided.narrow is None else summed_in_float32(installed)
 
 
-def _tuned_by(wanted: float, end: float | None, took: float, worked: float, chains: int) -> float:
-    """When tuning must end (time.monotonic), so that a module of so many distinct `chains` can be
-    built by `end`.
+def _building(took: float, worked: float, chains: int) -> float:
+    """The seconds that building a module of so many distinct `chains` is expected to take.
 
     The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
     the first is larger, building is slower by the same factor.
     """
-    if end is None:
-        return wanted
     slower = max(1.0, took / max(worked, 1e-3))
-    return min(wanted, end - BUILDING * took - (BUILT + CHAIN_BUILT * chains) * slower)
+    return BUILDING * took + (BUILT + CHAIN_BUILT * chains) * slower
+
+
+def _tuned_by(wanted: float, end: float | None, building: float) -> float:
+    """When tuning must end (time.monotonic), so that a module whose building takes `building`
+    seconds is there by `end`."""
+    return wanted if end is None else min(wanted, end - building)
 
 
 def _port(p: ModelPort) -> dict[str, Any]:
@@ -356,16 +383,19 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
         places(matches).values(), key=lambda same: -len(same) * weight(same[0].chain, run.device)
     )
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
-    run.chains = len(distinct)
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
     run.share = run.options.timeout / max(1, sum(searches))
+    run.begun, run.planned = time.monotonic(), sum(searches)
     decisions = {}
-    for run.at, (key, chain) in enumerate(distinct.items()):
-        run.searches = sum(searches[run.at :])
+    for at, (key, chain) in enumerate(distinct.items()):
+        run.place = ChainPlace(at + 1, len(distinct), chain.name)
+        run.searches = sum(searches[at:])
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain)
         )
+        for words in _decided(run.place, decisions[key]):
+            run.listener(Note(words))
     return decisions
 
 
@@ -379,8 +409,11 @@ def _as_locked(
     found = [same[0].chain for same in places(matches).values()]
     decisions = {}
     for number, chain in enumerate(found, 1):
-        run.progress(f"rebuild chain {number} of {len(found)}", 0, 0)
+        place = ChainPlace(number, len(found), chain.name)
+        run.listener(Progress("rebuild", chain=place))
         decisions[chain.key] = kernels.decision(chain)
+        for words in _decided(place, decisions[chain.key]):
+            run.listener(Note(words))
     return decisions
 
 
@@ -455,6 +488,34 @@ def _replacements(
             )
         made.append(Replacement(match, tuple(installed)))
     return made, [f.binary for f in shared.values() if f.binary is not None]
+
+
+# --- telling --------------------------------------------------------------------------------
+
+
+def _found(matches: Sequence[ChainMatch], distinct: int, products: Sequence[ModelProduct]) -> str:
+    """What the model was found to have, in a sentence."""
+    alone = sum(p.chain is None for p in products)
+    return (
+        f"the model has {distinct} distinct chains in {len(matches)} places; {alone} of its "
+        f"{len(products)} matrix products are in none"
+    )
+
+
+def _decided(place: ChainPlace, decision: Decision) -> Iterator[str]:
+    """What was chosen for a chain, and which candidates of its kernels were left out and why."""
+    count = len(decision.kernels)
+    made = f"{count} kernel{'s' if count != 1 else ''}" if count else "no kernel"
+    yield f"chain {place.number} of {place.of}, '{place.name}': {made}: {_reason(decision)}"
+    for tuned in decision.kernels:
+        tiles = " ".join(f"{axis}={size}" for axis, size in tuned.tiles.items())
+        timed = "measured" if tuned.measured is not None else "predicted"
+        reasons = sorted(tuned.failed.items(), key=lambda pair: -pair[1])[:_REASONS]
+        left_out = "; ".join(f"{number} x {why}" for why, number in reasons)
+        yield (
+            f"  {tuned.expression} with {tiles}: {tuned.seconds * 1e6:.1f} us {timed}, "
+            f"{tuned.trials} candidates tried" + (f"; left out: {left_out}" if left_out else "")
+        )
 
 
 # --- reporting ------------------------------------------------------------------------------

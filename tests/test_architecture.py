@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "service": (
         COMPILED | {"arguments", "bisect", "db", "process", "revision"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
-         "platformdirs", "anyio"},
+         "platformdirs", "anyio", "httpx"},
     ),
 }  # fmt: skip
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
+from typing import cast
 
 import pytest
 from fastapi.testclient import TestClient
@@ -22,8 +24,10 @@ from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from mcfuser.lock import EntryPin, Lock, ModelPin, updated
 from mcfuser.measure.rounds import MARGIN
+from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision
 from mcfuser.tune.locked import LockMiss
+from mcfuser.tune.progress import Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
@@ -38,9 +42,11 @@ QUICK = TuneOptions(trials=1, timeout=3600.0)
 """Made before tests give options patience: no search may end by a busy machine's clock."""
 
 
-def compiled(name: str, cache: Cache, shapes=None) -> tuple[CompiledModel, bytes]:
+def compiled(
+    name: str, cache: Cache, shapes=None, listener: Listener = unheard
+) -> tuple[CompiledModel, bytes]:
     model = (FIXTURES / f"{name}.onnx").read_bytes()
-    return compile_model(model, CPU, cache, QUICK, shapes or {}), model
+    return compile_model(model, CPU, cache, QUICK, shapes or {}, listener), model
 
 
 @lru_cache
@@ -163,6 +169,42 @@ def test_without_time_the_model_chooses_every_kernel(
     assert disagreement(artifact.module, model, tmp_path) <= 1e-5
 
 
+def test_a_compilation_tells_how_far_it_is() -> None:
+    told: list[Progress | Note] = []
+    cache = MemoryCache()
+    made = compiled("three_products", cache, listener=told.append)[0]
+    progress = [p for p in told if isinstance(p, Progress)]
+    stages = [next(group) for _, group in groupby(p.stage for p in progress)]
+    assert stages == ["import", "measure", "build", "done"]
+    chains = made.report["chains"]
+    searching = [p for p in progress if p.stage == "measure"]
+    places = {p.chain for p in searching}
+    assert {c.name for c in places if c is not None} == {c["name"] for c in chains}
+    assert all(c is not None and 1 <= c.number <= c.of == len(chains) for c in places)
+    assert all(p.left is not None and 0 <= p.left <= QUICK.timeout + 100 for p in searching)
+    assert max(p.done for p in searching) == 1 and any(p.best for p in searching)
+    notes = [n.words for n in told if isinstance(n, Note)]
+    assert notes[0].startswith(f"the model has {len(chains)} distinct chains")
+    for chain in chains:
+        (decided,) = (n for n in notes if f"'{chain['name']}'" in n)
+        assert decided.endswith(chain["reason"])
+    assert sum("1 candidates tried" in n for n in notes) == sum(len(c["kernels"]) for c in chains)
+
+
+def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> None:
+    now = time.monotonic()
+    run = compiling._Run(
+        CPU, MemoryCache(), QUICK, unheard, cast(Worker, None), now + 1000, 5.0, now - 30,
+        planned=5, searches=5,
+    )  # fmt: skip
+    run.searches = 4  # the first search is under way: nothing is known but the deadline
+    assert run.left(now - 30) == pytest.approx(1005, abs=1)
+    run.searches = 2  # two are over in 20 s, the third has taken 10 of them, two are to come
+    assert run.left(now - 10) == pytest.approx(0 + 20 + 5, abs=1)
+    run.deadline = now + 3
+    assert run.left(now - 10) == pytest.approx(8, abs=1)
+
+
 def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
     model = (FIXTURES / "attention_where.onnx").read_bytes()
     artifact = compile_model(
@@ -177,13 +219,13 @@ def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
     """Seconds before the end at which tuning stops, by what the import took."""
 
     def left(took: float, worked: float, chains: int = 5) -> float:
-        return 100.0 - compiling._tuned_by(1000.0, 100.0, took, worked, chains)
+        return 100.0 - compiling._tuned_by(1000.0, 100.0, compiling._building(took, worked, chains))
 
     assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
     assert left(1.0, 1.0, 50) > 9.0, "EfficientNet-B0 has 50, and is built in 9 seconds"
     assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
-    assert compiling._tuned_by(60.0, None, 4.0, 1.0, 5) == 60.0, "without an end all is tuning's"
-    assert compiling._tuned_by(60.0, 1000.0, 4.0, 1.0, 5) == 60.0
+    assert compiling._tuned_by(60.0, None, 20.0) == 60.0, "without an end all is tuning's"
+    assert compiling._tuned_by(60.0, 1000.0, 20.0) == 60.0
 
 
 def test_a_number_that_is_known_only_at_run_time_is_read_by_a_kernel(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from mmap import mmap
 from pathlib import Path
 from typing import BinaryIO
@@ -120,6 +120,32 @@ class Blobs:
         if not self.sound(digest):
             raise LostBlob(f"the file of {digest} no longer holds what it held")
         return path
+
+    def files(self) -> Iterator[tuple[str, int, float]]:
+        """The digest of every file that is kept, its size in bytes, and when it was written
+        (time.time)."""
+        for folder in self.root.iterdir():
+            if len(folder.name) != 2:
+                continue
+            for path in folder.iterdir():
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    status = path.stat()
+                    if _DIGEST.fullmatch(path.name):
+                        yield path.name, status.st_size, status.st_mtime
+
+    def remove(self, digest: str, age: float) -> int:
+        """Removes a file that was written more than `age` seconds ago; gives the bytes that this
+        frees."""
+        path = self.path(digest)
+        try:
+            status = path.stat()
+            if status.st_mtime > time.time() - age:
+                return 0
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        self._seen.pop(digest, None)
+        return status.st_size
 
     def put(self, data: bytes | mmap) -> str:
         """Keeps bytes; gives their digest."""

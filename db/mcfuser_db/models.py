@@ -13,11 +13,14 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     Double,
+    ForeignKey,
     Index,
     LargeBinary,
     String,
     Text,
     Uuid,
+    and_,
+    literal_column,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -25,6 +28,9 @@ from sqlalchemy.types import TypeDecorator
 
 STATES = ("queued", "running", "done", "failed", "cancelled")
 LIVE = ("queued", "running", "done")  # at most one job of equal work is in one of these states
+OVER = ("done", "failed", "cancelled")
+_KEPT = text("finished IS NOT NULL AND removed IS NULL")
+_WAITING = text("state = 'waiting'")
 _LIVE = text(f"state IN ({', '.join(repr(s) for s in LIVE)})")
 
 
@@ -59,6 +65,11 @@ class Job(Base):
     each time that a worker takes the job. Only the holder of the claim may change the job, and only
     until `lease`, unless it renews it. A queued job waits until `due`. `interrupted` counts how
     often its server was ended while it ran; such attempts do not count as failed.
+
+    Of the jobs that are due, those of the highest `priority` are claimed first. `version` grows
+    with every change that others can see. `progress` is that of a running job
+    (mcfuser.tune.progress.Progress), and `expected` the estimated end. `removed` is when the
+    results of a job that is over were removed, null while they are kept.
     """
 
     __tablename__ = "jobs"
@@ -69,10 +80,15 @@ class Job(Base):
     model_bytes: Mapped[int] = mapped_column(BigInteger)
     device: Mapped[str] = mapped_column(String(100))
     options: Mapped[dict[str, Any]]
+    name: Mapped[str | None] = mapped_column(String(200))
+    priority: Mapped[int] = mapped_column(default=0, server_default="0")
+    version: Mapped[int] = mapped_column(default=1, server_default="1")
     state: Mapped[str] = mapped_column(String(16), default="queued")
     stage: Mapped[str] = mapped_column(String(200), default="")
     done: Mapped[int] = mapped_column(default=0)
     total: Mapped[int] = mapped_column(default=0)
+    progress: Mapped[dict[str, Any] | None]
+    expected: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
     interrupted: Mapped[int] = mapped_column(default=0, server_default="0")
     due: Mapped[datetime | None]
@@ -86,6 +102,7 @@ class Job(Base):
     module_bytes: Mapped[int | None] = mapped_column(BigInteger)
     report: Mapped[dict[str, Any] | None]
     problem: Mapped[dict[str, Any] | None]
+    removed: Mapped[datetime | None]
 
     __table_args__ = (
         CheckConstraint(f"state IN ({', '.join(repr(s) for s in STATES)})", name="jobs_state"),
@@ -93,6 +110,63 @@ class Job(Base):
         Index("jobs_state_created", "state", "created"),
         Index("jobs_created", "created", "id"),
         Index("jobs_claim", "claim"),
+        Index("jobs_queue", "state", "priority", "created", "id"),
+        Index("jobs_kept", "finished", "id", sqlite_where=_KEPT, postgresql_where=_KEPT),
+        Index("jobs_model", "model"),
+        Index("jobs_module", "module"),
+    )  # fmt: skip
+
+
+class JobLine(Base):
+    """A line of a job's log; its numbers count from 1."""
+
+    __tablename__ = "job_lines"
+
+    job: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    moment: Mapped[datetime]
+    words: Mapped[str] = mapped_column(Text)
+
+
+class IdempotencyKey(Base):
+    """A key that a client has given to a post, and the job that the post was answered with.
+
+    `key` is the SHA-256 of the client's key, `request` that of the posted model and its options.
+    """
+
+    __tablename__ = "idempotency_keys"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    request: Mapped[str] = mapped_column(String(64))
+    job: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    created: Mapped[datetime]
+
+    __table_args__ = (
+        Index("idempotency_keys_created", "created"),
+        Index("idempotency_keys_job", "job"),
+    )
+
+
+class Webhook(Base):
+    """An address that is told of a job's end, once the job is over.
+
+    `state` is "armed" until the job is over, then "waiting" (for the attempt that is due) and in
+    the end "delivered" or "given up".
+    """
+
+    __tablename__ = "webhooks"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    job: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    url: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(16), default="armed")
+    attempts: Mapped[int] = mapped_column(default=0)
+    due: Mapped[datetime | None]
+    created: Mapped[datetime]
+
+    __table_args__ = (
+        Index("webhooks_job", "job"),
+        Index("webhooks_waiting", "due", sqlite_where=_WAITING, postgresql_where=_WAITING),
     )
 
 
@@ -149,3 +223,10 @@ class Probed(Base):
     readings: Mapped[dict[str, Any]]
     conditions: Mapped[dict[str, Any]]
     created: Mapped[datetime]
+
+
+# Conditions of partial indexes. SQLite uses such an index only where the query has the very words,
+# not parameters in their place.
+IS_LIVE = Job.state.in_([literal_column(f"'{state}'") for state in LIVE])
+IS_KEPT = and_(Job.finished.is_not(None), Job.removed.is_(None))
+IS_WAITING = Webhook.state == literal_column("'waiting'")

@@ -6,25 +6,42 @@ import base64
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, Result, and_, delete, func, or_, select, update
-from sqlalchemy.engine import CursorResult
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sessionmaker
+from sqlalchemy.orm import (
+    InstrumentedAttribute,
+    Session,
+    configure_mappers,
+    defer,
+    sessionmaker,
+)
 
 from mcfuser_db import again
 from mcfuser_db.again import gave_up
 from mcfuser_db.engine import connect, upgrade, writing
-from mcfuser_db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
+from mcfuser_db.joblog import JobLog, LogLine, add_lines, read_log
+from mcfuser_db.keyed import KeyedRequest, job_of_key, keep_key
+from mcfuser_db.models import (
+    IS_LIVE,
+    OVER,
+    STATES,
+    Job,
+    KernelRow,
+    KernelUse,
+    Probed,
+)
+from mcfuser_db.webhooks import add_webhook, hold_webhooks, rearm, release_webhooks
 
 if TYPE_CHECKING:
     from mcfuser.device import Device
     from mcfuser.tune.key import CacheKey
+    from mcfuser.tune.progress import Progress
     from mcfuser.tune.tuned import Tuned, Use
 
 log = logging.getLogger(__name__)
@@ -34,19 +51,33 @@ StorageError = SQLAlchemyError
 
 _MOST_KEYS = 100  # kernels of one chain that are compared with a key
 _RACES = 10  # attempts at a row that other processes change
-_NO_CLAIM: Mapping[str, Any] = {"worker": None, "claim": None, "lease": None}
+_NO_CLAIM: Mapping[str, Any] = {
+    "worker": None, "claim": None, "lease": None, "progress": None, "expected": None,
+}  # fmt: skip
+_FRESH: Mapping[str, Any] = {
+    "state": "queued", "attempts": 0, "interrupted": 0, "due": None, "stage": "", "done": 0,
+    "total": 0, "started": None, "finished": None, "module": None, "module_bytes": None,
+    "report": None, "problem": None, "removed": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """The work of a new job. `work` is a hash of everything that its result depends on, `model` the
-    SHA-256 of the model."""
+    SHA-256 of the model.
+
+    The `name` is for people; of the jobs that are due, those of the highest `priority` are done
+    first. `webhook` is an address to tell of the job's end.
+    """
 
     work: str
     model: str
     model_bytes: int
     device: str
     options: dict[str, Any]
+    name: str | None = None
+    priority: int = 0
+    webhook: str | None = None
 
 
 class Storage:
@@ -76,29 +107,98 @@ class Storage:
     def close(self) -> None:
         self._engine.dispose()
 
+    def reading(self) -> AbstractContextManager[Session]:
+        """A session that reads."""
+        return self._read()
+
+    def writing(self) -> AbstractContextManager[Session]:
+        """A transaction that writes."""
+        return self._write.begin()
+
+    def now(self) -> datetime:
+        return self._now()
+
     # --- jobs: from outside -----------------------------------------------------------------
 
-    def submit(self, order: Order) -> tuple[Job, bool]:
-        """The job that does this work, a new one if there is none, and whether it is new."""
+    def submit(self, order: Order, key: KeyedRequest | None = None) -> tuple[Job, bool]:
+        """The job that does this work, a new one if there is none, and whether it is new.
+
+        A job that is there already is given the order's name if it has none, and its priority if
+        that is higher. Where a post with the same `key` was answered with a job, it is that job,
+        as it is; raises KeyReused where that post was another request.
+        """
         for _ in range(_RACES):
-            if (live := self.live(order.work)) is not None:
-                return live, False
-            job = Job(
-                id=uuid4(), work=order.work, model=order.model, model_bytes=order.model_bytes,
-                device=order.device, options=order.options, created=self._now(),
-            )  # fmt: skip
             try:
                 with self._write.begin() as session:
+                    if (known := self._keyed(session, key)) is not None:
+                        return known, False
+                    if (job := self._shared(session, order)) is not None:
+                        self._note_post(session, job, order, key)
+                        return job, False
+                    job = Job(
+                        id=uuid4(), work=order.work, model=order.model,
+                        model_bytes=order.model_bytes, device=order.device, options=order.options,
+                        name=order.name, priority=order.priority, created=self._now(),
+                    )  # fmt: skip
                     session.add(job)
+                    session.flush()
+                    posted = f"posted for {order.device}: model {order.model}"
+                    add_lines(session, job.id, self._lines(posted))
+                    self._note_post(session, job, order, key)
                 return job, True
             except IntegrityError:
                 continue  # another process was first; its job is ours
         raise RuntimeError(f"the work {order.work} was submitted and ended {_RACES} times over")
 
+    def share(self, order: Order, key: KeyedRequest | None = None) -> Job | None:
+        """As `submit`; None where there would be a new job."""
+        for _ in range(_RACES):
+            try:
+                with self._write.begin() as session:
+                    if (known := self._keyed(session, key)) is not None:
+                        return known
+                    if (job := self._shared(session, order)) is not None:
+                        self._note_post(session, job, order, key)
+                    return job
+            except IntegrityError:
+                continue  # another process kept the same key
+        raise RuntimeError(f"the work {order.work} was asked for {_RACES} times over")
+
+    def keyed(self, key: KeyedRequest) -> Job | None:
+        """The job that a post with the same key was answered with; None if there was none.
+
+        Raises KeyReused where that post was another request.
+        """
+        with self._read() as session:
+            return self._keyed(session, key)
+
+    def _keyed(self, session: Session, key: KeyedRequest | None) -> Job | None:
+        return job_of_key(session, key, self._now()) if key is not None else None
+
+    def _shared(self, session: Session, order: Order) -> Job | None:
+        """The job that does the work already, with the name and the priority of another order."""
+        job = session.scalar(select(Job).where(Job.work == order.work, IS_LIVE).with_for_update())
+        if job is None:
+            return None
+        name = job.name if job.name is not None else order.name
+        priority = max(job.priority, order.priority) if job.state == "queued" else job.priority
+        if (name, priority) != (job.name, job.priority):
+            job.name, job.priority, job.version = name, priority, job.version + 1
+        return job
+
+    def _note_post(
+        self, session: Session, job: Job, order: Order, key: KeyedRequest | None
+    ) -> None:
+        if key is not None:
+            keep_key(session, key, job.id, self._now())
+        if order.webhook is not None:
+            add_webhook(session, job, order.webhook, self._now())
+        session.flush()
+
     def live(self, work: str) -> Job | None:
         """The job with that work that is queued, running or done; None if there is none."""
         with self._read() as session:
-            return session.scalar(select(Job).where(Job.work == work, Job.state.in_(LIVE)))
+            return session.scalar(select(Job).where(Job.work == work, IS_LIVE))
 
     def job(self, id: UUID) -> Job | None:
         """The job with an id."""
@@ -120,20 +220,58 @@ class Storage:
             query = query.order_by(Job.created.desc(), Job.id.desc()).limit(limit)
             return session.scalars(query).all()
 
+    def versions(self, ids: Iterable[UUID]) -> dict[UUID, int]:
+        """The versions of jobs; without those that do not exist."""
+        with self._read() as session:
+            rows = session.execute(select(Job.id, Job.version).where(Job.id.in_(ids)))
+            return {row.id: row.version for row in rows}
+
+    def snapshots(self, ids: Iterable[UUID]) -> Sequence[Job]:
+        """Jobs without their reports."""
+        query = select(Job).options(defer(Job.report, raiseload=True)).where(Job.id.in_(ids))
+        with self._read() as session:
+            return session.scalars(query).all()
+
+    def log(self, id: UUID) -> JobLog:
+        """The log of a job; without lines where there is none."""
+        with self._read() as session:
+            return read_log(session, id)
+
     def cancel(self, id: UUID) -> bool:
         """Ends a job that is queued or running; its worker learns of it at its next renewal."""
         return self._set(
-            (Job.id == id, Job.state.in_(("queued", "running"))),
+            (Job.id == id, Job.state.in_(("queued", "running"))), "cancelled",
             state="cancelled", finished=self._now(), **_NO_CLAIM,
         )  # fmt: skip
 
     def requeue(self, id: UUID) -> bool:
         """Queues a done job again, because its module was lost."""
-        return self._set(
-            (Job.id == id, Job.state == "done"),
-            state="queued", attempts=0, interrupted=0, due=None, stage="", done=0, total=0,
-            started=None, finished=None, module=None, module_bytes=None, report=None,
-        )  # fmt: skip
+        words = "queued again: its module is no longer kept"
+        return self._set((Job.id == id, Job.state == "done"), words, **_FRESH)
+
+    def put_back(self, id: UUID) -> Job | None:
+        """Queues a job again that has failed or was cancelled; None where it did not.
+
+        Where another job does the same work by now, it is that job, and this one stays as it is.
+        """
+        for _ in range(_RACES):
+            try:
+                with self._write.begin() as session:
+                    job = session.get(Job, id, with_for_update=True)
+                    if job is None or job.state not in ("failed", "cancelled") or job.removed:
+                        return None
+                    live = select(Job).where(Job.work == job.work, IS_LIVE)
+                    if (other := session.scalar(live)) is not None:
+                        return other
+                    for name, value in _FRESH.items():
+                        setattr(job, name, value)
+                    job.version += 1
+                    add_lines(session, id, self._lines("put back in the queue by a request"))
+                    rearm(session, job)
+                return job
+            except IntegrityError:
+                continue  # another process has posted the same work in between
+        raise RuntimeError(f"the work of job {id} was submitted and ended {_RACES} times over")
 
     def counts(self) -> dict[str, int]:
         """The number of jobs in each state."""
@@ -145,35 +283,59 @@ class Storage:
 
     def claim(self, worker: str, lease: float) -> Job | None:
         """Claims the oldest queued job that is due, for `lease` seconds; None if there is none."""
-        self._take_back(Job.lease < self._now(), wait=False)  # the lease was the wait
+        silent = "its worker was silent for longer than its lease"
+        self._take_back(Job.lease < self._now(), silent, wait=False)  # the lease was the wait
         for _ in range(_RACES):
             with self._read() as session:
-                waiting = session.scalar(
-                    select(Job.id)
-                    .where(Job.state == "queued", _is_due(self._now()))
-                    .order_by(Job.created, Job.id)
-                    .limit(1)
-                )
+                waiting = session.execute(_next(self._now())).one_or_none()
             if waiting is None:
                 return None
-            claim = uuid4()
+            claim, attempt = uuid4(), waiting.attempts + 1
+            words = f"attempt {attempt} of {self._attempts} begins; worker '{worker}'"
             taken = self._set(
-                (Job.id == waiting, Job.state == "queued"),
-                state="running", due=None, worker=worker, claim=claim, lease=self._later(lease),
-                attempts=Job.attempts + 1, started=self._now(), stage="", done=0, total=0,
+                (Job.id == waiting.id, Job.state == "queued", Job.attempts == waiting.attempts),
+                words, state="running", due=None, worker=worker, claim=claim,
+                lease=self._later(lease), attempts=attempt, started=self._now(), stage="", done=0,
+                total=0,
             )  # fmt: skip
-            job = self.job(waiting) if taken else None
+            job = self.job(waiting.id) if taken else None
             if job is not None and job.claim == claim:  # not cancelled in between
                 return job
         return None  # other workers were faster each time
 
-    def renew(self, claim: UUID, lease: float, stage: str, done: int, total: int) -> bool:
-        """Extends a claim to `lease` seconds from now, and writes the job's progress."""
-        plain = stage.replace("\0", "")[:200]  # PostgreSQL keeps no NUL
-        return self._set(
-            (Job.claim == claim,), lease=self._later(lease), stage=plain, done=done,
-            total=total,
-        )  # fmt: skip
+    def renew(
+        self,
+        claim: UUID,
+        lease: float,
+        progress: Progress | None = None,
+        lines: Sequence[LogLine] = (),
+    ) -> bool:
+        """Extends a claim to `lease` seconds from now; writes the job's progress where that is
+        given, and adds lines to its log."""
+        values: dict[str, Any] = {"lease": self._later(lease)}
+        if progress is not None:
+            values |= {
+                "stage": str(progress).replace("\0", "")[:200],  # PostgreSQL keeps no NUL
+                "done": progress.done,
+                "total": progress.total,
+                "progress": progress.to_json(),
+                "expected": self._later(progress.left) if progress.left is not None else None,
+                "version": Job.version + 1,
+            }
+        with self._write.begin() as session:
+            ids = self._update(session, (Job.claim == claim,), values)
+            for id in ids:
+                add_lines(session, id, lines)
+            return bool(ids)
+
+    def note_lines(self, id: UUID, lines: Sequence[LogLine]) -> None:
+        """Adds lines to the log of a job, whoever holds it now."""
+        if not lines:
+            return
+        with self._write.begin() as session:
+            locked = select(Job.id).where(Job.id == id).with_for_update()
+            if session.scalar(locked) is not None:
+                add_lines(session, id, lines)
 
     def held(self, claim: UUID) -> bool:
         """Whether a claim is still valid."""
@@ -183,18 +345,20 @@ class Storage:
     def finish(self, claim: UUID, module: str, module_bytes: int, report: dict[str, Any]) -> bool:
         """Ends a job with its result: the digest and size of its module, and its report."""
         return self._set(
-            (Job.claim == claim,), state="done", finished=self._now(), module=module,
-            module_bytes=module_bytes, report=report, stage="", **_NO_CLAIM,
+            (Job.claim == claim,), f"done: a module of {module_bytes} bytes", state="done",
+            finished=self._now(), module=module, module_bytes=module_bytes, report=report,
+            stage="", **_NO_CLAIM,
         )  # fmt: skip
 
     def fail(self, claim: UUID, problem: Mapping[str, Any]) -> bool:
         """Ends a job with a problem (RFC 9457)."""
-        return self._set((Job.claim == claim,), **self._failed(problem))
+        words = f"failed: {problem.get('detail', '')}"
+        return self._set((Job.claim == claim,), words, **self._failed(problem))
 
-    def retry(self, claim: UUID) -> bool:
+    def retry(self, claim: UUID, why: str = "the attempt failed") -> bool:
         """Queues a job whose attempt failed again, to wait for db.again.delay; fails it if that was
-        the last attempt."""
-        return self._take_back(Job.claim == claim) > 0
+        the last attempt. The log says `why`."""
+        return self._take_back(Job.claim == claim, why) > 0
 
     def give_back(self, claim: UUID) -> bool:
         """Queues a job again without counting the attempt, because the worker was asked to stop."""
@@ -204,7 +368,8 @@ class Storage:
         """Queues a job again without counting the attempt, due in `seconds`; `stage` says what it
         waits for."""
         return self._set(
-            (Job.claim == claim,), state="queued", attempts=Job.attempts - 1, stage=stage[:200],
+            (Job.claim == claim,), stage or "given back: the worker was asked to stop",
+            state="queued", attempts=Job.attempts - 1, stage=stage[:200],
             due=self._later(seconds) if seconds else None, **_NO_CLAIM,
         )  # fmt: skip
 
@@ -214,7 +379,7 @@ class Storage:
         With `blame` the attempt counts as failed: the job may have killed the worker.
         """
         if blame:
-            return self._take_back(Job.worker == worker)
+            return self._take_back(Job.worker == worker, f"worker '{worker}' died")
         return sum(self.give_back(claim) for claim in self._claims(worker))
 
     def interrupted(self, worker: str) -> int:
@@ -223,44 +388,75 @@ class Storage:
         Their attempts do not count as failed, but a job to which this happens too often is given
         up.
         """
-        held = and_(Job.state == "running", Job.worker == worker)
-        spent = update(Job).where(held, Job.interrupted >= again.INTERRUPTIONS)
+        held = (Job.state == "running", Job.worker == worker)
         problem = again.interrupted(again.INTERRUPTIONS)
-        back = update(Job).where(held).values(
-            state="queued", attempts=Job.attempts - 1, interrupted=Job.interrupted + 1, **_NO_CLAIM
-        )  # fmt: skip
+        back = {
+            "state": "queued", "attempts": Job.attempts - 1, "interrupted": Job.interrupted + 1,
+            **_NO_CLAIM,
+        }  # fmt: skip
         with self._write.begin() as session:
-            ended = _count(session.execute(spent.values(**self._failed(problem))))
-            return ended + _count(session.execute(back))
+            spent = (*held, Job.interrupted >= again.INTERRUPTIONS)
+            failed = self._change(session, spent, problem["detail"], self._failed(problem))
+            words = f"queued again: the server of worker '{worker}' was ended"
+            return failed + self._change(session, held, words, back)
 
     def _claims(self, worker: str) -> Sequence[UUID]:
         with self._read() as session:
             query = select(Job.claim).where(Job.worker == worker, Job.state == "running")
             return [claim for claim in session.scalars(query) if claim is not None]
 
-    def _take_back(self, lost: ColumnElement[bool], wait: bool = True) -> int:
+    def _take_back(self, lost: ColumnElement[bool], why: str, wait: bool = True) -> int:
         """Queues running jobs again, and fails those whose last attempt this was."""
         lost = and_(Job.state == "running", lost)
         with self._read() as session:
             if session.scalar(select(Job.id).where(lost).limit(1)) is None:
                 return 0  # workers ask this all day: only a change takes SQLite's lock
         with self._write.begin() as session:
-            spent = update(Job).where(lost, Job.attempts >= self._attempts)
-            failed = self._failed(gave_up(self._attempts))
-            count = _count(session.execute(spent.values(**failed)))
+            problem = gave_up(self._attempts)
+            spent = (lost, Job.attempts >= self._attempts)
+            words = f"{why}; given up after {self._attempts} attempts"
+            count = self._change(session, spent, words, self._failed(problem))
             for tried in range(1, self._attempts):
-                due = self._later(again.delay(tried)) if wait else None
-                back = update(Job).where(lost, Job.attempts == tried)
+                seconds = again.delay(tried) if wait else 0.0
+                due = self._later(seconds) if wait else None
                 values = {"state": "queued", "due": due, **_NO_CLAIM}
-                count += _count(session.execute(back.values(**values)))
+                words = f"{why}; queued again, to be tried in {seconds:g} s"
+                count += self._change(session, (lost, Job.attempts == tried), words, values)
             return count
 
     def _failed(self, problem: Mapping[str, Any]) -> dict[str, Any]:
         return {"state": "failed", "finished": self._now(), "problem": dict(problem), **_NO_CLAIM}
 
-    def _set(self, where: Sequence[ColumnElement[bool]], **values: Any) -> bool:
+    def _set(self, where: Sequence[ColumnElement[bool]], words: str, **values: Any) -> bool:
+        """Changes the jobs of a condition, with a line in their logs; whether there were any."""
         with self._write.begin() as session:
-            return _count(session.execute(update(Job).where(*where).values(**values))) > 0
+            return self._change(session, where, words, values) > 0
+
+    def _change(
+        self,
+        session: Session,
+        where: Sequence[ColumnElement[bool]],
+        words: str,
+        values: Mapping[str, Any],
+    ) -> int:
+        ids = self._update(session, where, {**values, "version": Job.version + 1})
+        for id in ids:
+            add_lines(session, id, self._lines(words))
+            if values.get("state") in OVER:
+                release_webhooks(session, id, self._now())
+            elif values.get("state") == "queued":
+                hold_webhooks(session, id)
+        return len(ids)
+
+    def _update(
+        self, session: Session, where: Sequence[ColumnElement[bool]], values: Mapping[str, Any]
+    ) -> Sequence[UUID]:
+        changed = update(Job).where(*where).values(**values).returning(Job.id)
+        plain = changed.execution_options(synchronize_session=False)
+        return session.scalars(plain).all()
+
+    def _lines(self, words: str) -> list[LogLine]:
+        return [LogLine(self._now(), words)]
 
     def _later(self, seconds: float) -> datetime:
         return self._now() + timedelta(seconds=seconds)
@@ -407,6 +603,14 @@ class Storage:
             session.merge(probed)
 
 
+def _next(now: datetime) -> Select[UUID, int]:
+    """The oldest of the queued jobs that are due and of the highest priority."""
+    waiting = and_(Job.state == "queued", _is_due(now))
+    highest = select(Job.priority).where(waiting).order_by(Job.priority.desc()).limit(1)
+    oldest = select(Job.id, Job.attempts).where(waiting, Job.priority == highest.scalar_subquery())
+    return oldest.order_by(Job.created, Job.id).limit(1)
+
+
 def _is_due(now: datetime) -> ColumnElement[bool]:
     return or_(Job.due.is_(None), Job.due <= now)
 
@@ -422,8 +626,3 @@ def _before(
 ) -> ColumnElement[bool]:  # fmt: skip
     """The rows that come after one in a list with the newest first."""
     return or_(created < moment, and_(created == moment, id < name))
-
-
-def _count(result: Result[Any]) -> int:
-    assert isinstance(result, CursorResult)
-    return result.rowcount

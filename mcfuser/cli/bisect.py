@@ -54,6 +54,7 @@ def bisect(
     from mcfuser.graph.check import given_or_drawn
     from mcfuser.graph.external import DataFolder
     from mcfuser.graph.load import bound
+    from mcfuser.tune.progress import Progress
     from mcfuser.tune.tuned import TuneOptions
     from mcfuser_service.settings import read_settings
 
@@ -66,7 +67,7 @@ def bisect(
         )
         if made.decided.missing is not None:
             raise DeviceError(f"nothing can be compared: {made.decided.missing}")
-        tell("compare", 0, 0)
+        tell(Progress("compare"))
         result = bisected(made.decided, fixed, feeds)
     if as_json:
         print(json.dumps(result.to_json()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -21,6 +21,7 @@ from mcfuser.measure.worker import Worker
 from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.statement import Illegal
+from mcfuser.tune.progress import Listener, Progress
 from mcfuser.tune.proof import disproof
 from mcfuser.tune.search import Best
 
@@ -41,14 +42,14 @@ def chosen(
     failed: Counter[str],
     results: Mapping[Candidate, Measured],
     deadline: float,
-    tell: Callable[[int, int], None],
+    listener: Listener,
 ) -> Best | None:
     """The first candidate by predicted time that can be built, fits the device, and whose schedule
     is right on a small chain; None where this holds for none of the first ATTEMPTS.
 
     Reasons for which candidates failed are counted in `failed`. Those that failed when they were
     measured (`results`) are left out, and so are those that are not built at the `deadline`
-    (time.monotonic). `tell` is called with the numbers of candidates tried and in all.
+    (time.monotonic).
     """
     if not len(candidates):
         return None
@@ -59,7 +60,7 @@ def chosen(
     for first in range(0, len(order), together):
         if first and time.monotonic() >= deadline and attempts == ATTEMPTS:
             break
-        tell(first, len(order))
+        listener(Progress("compile", first, len(order), failed=sum(failed.values())))
         some = [candidates.candidate(i) for i in order[first : first + together]]
         made = _made(chain, candidates, worker, some, name, shifts, failed, results, deadline)
         if made is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.knobs import KnobSettings
 from mcfuser.space.plan import Floats, Plan
 from mcfuser.space.statement import Illegal
+from mcfuser.tune.progress import Listener, Progress
 
 FINALISTS = 4
 """Candidates that are timed again, interleaved: times taken one by one drift by more than they
@@ -82,8 +83,8 @@ class CandidateSearch:
     """One search among the `candidates` of a chain, on the device that `worker` measures on.
 
     It measures at most `trials` candidates and ends at the `deadline` (time.monotonic). Reasons for
-    which candidates failed are counted in `failed`; `tell` is called with the numbers of candidates
-    measured and in all. Inputs are drawn from `seed`, around `offsets` (by name).
+    which candidates failed are counted in `failed`; `listener` is told how many were compiled and
+    measured, and the best time so far. Inputs are drawn from `seed`, around `offsets` (by name).
     """
 
     chain: Chain
@@ -95,7 +96,7 @@ class CandidateSearch:
     deadline: float
     offsets: Mapping[str, float]
     failed: Counter[str]
-    tell: Callable[[int, int], None]
+    listener: Listener
     begun: float = field(default_factory=time.monotonic)
     ending: float | None = None
     """When the search began to wait for the few candidates that are its last (time.monotonic)."""
@@ -110,6 +111,7 @@ class CandidateSearch:
         """The best candidate; None where there are no candidates or all that were tried failed."""
         if not len(self.candidates):
             return None
+        self._tell()
         builder, trusted = self.worker.builder, self.worker.backend.trusted
         try:
             search = evolve(
@@ -215,6 +217,8 @@ class CandidateSearch:
             kernel = self._built(candidate)
             if kernel is not None:
                 built[candidate] = kernel
+        self.kernels |= built
+        self._tell()  # before they are measured, which takes a while
         results = self.worker.measure(
             self.chain,
             [[kernel] for kernel in built.values()],
@@ -224,12 +228,25 @@ class CandidateSearch:
             batch=self.worker.device.units if self.hurried else BATCH,
         )
         for candidate, result in zip(built, results, strict=True):
-            self.kernels[candidate], self.results[candidate] = built[candidate], result
+            self.results[candidate] = result
             if result.failed is not None:
                 self.failed[result.failed] += 1
-        self.tell(len(self.results), len(self.candidates))
+        self._tell()
         seconds = {c: self.results[c].seconds for c in built}
         return {c: seconds.get(c) or math.inf for c in candidates}
+
+    def _tell(self) -> None:
+        right = (r.seconds for r in self.results.values() if r.seconds is not None)
+        self.listener(
+            Progress(
+                "measure",
+                len(self.results),
+                len(self.candidates),
+                len(self.kernels),
+                sum(self.failed.values()),
+                min(right, default=None),
+            )
+        )
 
     def _built(self, candidate: Candidate) -> Kernel | None:
         """The kernel of a candidate. It is None, and the reason is counted in `failed`, where the

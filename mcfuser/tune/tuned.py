@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -19,9 +19,6 @@ from mcfuser.tune.key import CacheKey
 
 FORMAT = 7
 """The version of a kernel's JSON document; documents of other versions are not read."""
-
-Progress = Callable[[str, int, int], None]
-"""Is called with the stage, the number of candidates done, and their number in all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from mcfuser.tune.budget import Budget, StopReason
 from mcfuser.tune.choice import chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.key import CacheKey, cache_key
+from mcfuser.tune.progress import Listener, unheard
 from mcfuser.tune.recall import better, recall, serves
 from mcfuser.tune.search import Best, CandidateSearch, announce
 from mcfuser.tune.tuned import (
     Cache,
     NoCandidate,
-    Progress,
     RetuneCache,
     Tuned,
     TuneOptions,
@@ -46,7 +46,7 @@ def tune(
     device: Device,
     cache: Cache,
     options: TuneOptions,
-    progress: Progress = lambda stage, done, total: None,
+    listener: Listener = unheard,
     worker: Worker | None = None,
     deadline: float | None = None,
     give_up: float = math.inf,
@@ -85,7 +85,7 @@ def tune(
         if known is not None and _predicted_again(known, options, worker, deadline):
             return known
         try:
-            tuned = _searched(key, chain, device, options, progress, worker, deadline)
+            tuned = _searched(key, chain, device, options, listener, worker, deadline)
         except NoCandidate:
             if known is None:
                 raise
@@ -129,19 +129,19 @@ def _searched(
     chain: Chain,
     device: Device,
     options: TuneOptions,
-    progress: Progress,
+    listener: Listener,
     worker: Worker,
     deadline: float,
 ) -> Tuned:
     try:
-        return _Tuning(key, chain, device, options, progress, worker, deadline).run()
+        return _Tuning(key, chain, device, options, listener, worker, deadline).run()
     except ChainError as error:
         raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
     except NoCandidate:
         if not options.shifts or not shifted(chain):
             raise
         plain = replace(options, shifts=False)
-        return _Tuning(key, chain, device, plain, progress, worker, deadline).run()
+        return _Tuning(key, chain, device, plain, listener, worker, deadline).run()
 
 
 def compare(
@@ -197,12 +197,12 @@ class _Tuning:
         chain: Chain,
         device: Device,
         options: TuneOptions,
-        progress: Progress,
+        listener: Listener,
         worker: Worker,
         deadline: float,
     ) -> None:
         self.key, self.chain, self.device, self.options = key, chain, device, options
-        self.progress, self.worker, self.deadline = progress, worker, deadline
+        self.listener, self.worker, self.deadline = listener, worker, deadline
         self.offsets = offsets(chain) if options.shifts else {}
         announce(worker, chain, options.seed, self.offsets)
         self.space, stages = pruned(chain, device, options)
@@ -238,7 +238,7 @@ class _Tuning:
             self.deadline,
             self.offsets,
             self.failed,
-            lambda done, total: self.progress("measure", done, total),
+            self.listener,
         )
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
@@ -252,7 +252,7 @@ class _Tuning:
             self.failed,
             results,
             self.deadline,
-            lambda done, total: self.progress("compile", done, total),
+            self.listener,
         )
 
     def _late(self) -> bool:

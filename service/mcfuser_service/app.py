@@ -22,6 +22,7 @@ from mcfuser_service.openapi import describe, problems, readable
 from mcfuser_service.queries import only
 from mcfuser_service.schemas import DeviceOut, Health
 from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.watch import JobWatch
 
 DESCRIPTION = (
     "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "
@@ -39,12 +40,14 @@ def create_app(
     blobs: Blobs,
     alive: Callable[[], int],
     inspect: Inspect | None = None,
+    watch: JobWatch | None = None,
 ) -> FastAPI:
     """The HTTP application of a database and a folder of files; `alive` gives the number of
     workers.
 
     `inspect` raises InputError for a model that is found to be wrong without compiling it; by
-    default a process is started for this (service.inspect).
+    default a process is started for this (service.inspect). `watch` follows jobs for those who
+    wait; closing it ends their requests.
     """
     metrics = Metrics(store, alive)
     app = FastAPI(
@@ -56,7 +59,14 @@ def create_app(
         redirect_slashes=False,
     )
     routers = (
-        jobs.router(settings, store, blobs, inspect or Inspector(settings), metrics),
+        jobs.router(
+            settings,
+            store,
+            blobs,
+            inspect or Inspector(settings),
+            metrics,
+            watch or JobWatch(store),
+        ),
         kernels.router(store),
         _rest(settings, store, metrics, alive),
     )

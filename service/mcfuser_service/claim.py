@@ -1,4 +1,4 @@
-"""A job that a worker has claimed: a thread renews its lease and writes its progress."""
+"""A job that a worker has claimed: a thread renews its lease, and writes its progress and log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
-from mcfuser_db import Job, Storage, StorageError
+from mcfuser.tune.progress import Note, Progress
+from mcfuser_db import Job, LogLine, Storage, StorageError
 from mcfuser_service.problems import problem
 from mcfuser_service.settings import ServiceSettings
 
@@ -28,7 +30,7 @@ class Interrupted(BaseException):
 class Claim:
     """Holds a job while the `with` block runs.
 
-    The next call of `progress` raises Interrupted when the claim is lost, `stop` is set, or the
+    The next call of `listen` raises Interrupted when the claim is lost, `stop` is set, or the
     job's time is over. If the block does not call it within the settings' `grace`, it hangs in code
     that Python cannot interrupt, and `abort` is called.
     """
@@ -48,7 +50,9 @@ class Claim:
         self._settings = settings
         self._stop = stop
         self._abort = abort
-        self._latest = ("starting", 0, 0)
+        self._latest = Progress("starting")
+        self._lines: list[LogLine] = []
+        self._writing = threading.Lock()
         self._over = threading.Event()
         self._interrupted = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"claim {job.id}", daemon=True)
@@ -65,15 +69,27 @@ class Claim:
     ) -> None:
         self._over.set()
         self._thread.join()
+        try:  # what could not be written while the claim was held
+            self._store.note_lines(self._job.id, self._lines)
+        except StorageError as failed:
+            log.warning("log not written: %s", failed, extra={"job": self._job.id})
 
-    def progress(self, stage: str, done: int, total: int) -> None:
-        """Notes the progress; the compiler may call it often, since it does not access the
-        database."""
-        self._latest = (stage, done, total)
+    def listen(self, told: Progress | Note) -> None:
+        """Notes what the compiler tells, which may call it often, since it does not access the
+        database. Each new stage becomes a line of the job's log."""
+        match told:
+            case Progress():
+                before, self._latest = self._latest, told
+                if str(told) != str(before):
+                    self._note(f"{told}: {told.chain.name}" if told.chain else str(told))
+            case Note():
+                self._note(told.words)
+            case _:
+                assert_never(told)
         self.check()
 
     def flush(self) -> None:
-        """Writes the last progress, if the thread has not yet done so."""
+        """Writes the last progress and the log, if the thread has not yet done so."""
         self._renew(self._latest)
 
     def check(self) -> None:
@@ -84,14 +100,15 @@ class Claim:
     def _beat(self) -> None:
         begun = renewed = time.monotonic()
         ending: float | None = None
-        written = ("", 0, 0)
+        written: Progress | None = None
         while not self._over.wait(_BEAT):
             now = time.monotonic()
             if ending is None and now - begun > self._settings.job_timeout:
                 self._time_out()
             elif ending is None and now - renewed > (_RENEW if self._latest == written else _WRITE):
+                changed = self._latest if self._latest != written else None
                 written, renewed = self._latest, now
-                self._renew(written)
+                self._renew(changed)
             elif ending is None:
                 self._look()
             if ending is None and (self._interrupted.is_set() or self._stop.is_set()):
@@ -101,12 +118,19 @@ class Claim:
                 self._abort()
                 return
 
-    def _renew(self, latest: tuple[str, int, int]) -> None:
-        try:
-            if not self._store.renew(self.token, self._settings.lease, *latest):
-                self._interrupted.set()
-        except StorageError as error:  # the lease outlasts a short outage
-            log.warning("lease not renewed: %s", error, extra={"job": self._job.id})
+    def _note(self, words: str) -> None:
+        self._lines.append(LogLine(datetime.now(UTC), words))
+
+    def _renew(self, progress: Progress | None) -> None:
+        with self._writing:
+            lines = tuple(self._lines)
+            try:
+                if self._store.renew(self.token, self._settings.lease, progress, lines):
+                    del self._lines[: len(lines)]
+                else:
+                    self._interrupted.set()
+            except StorageError as error:  # the lease outlasts a short outage
+                log.warning("lease not renewed: %s", error, extra={"job": self._job.id})
 
     def _look(self) -> None:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from mcfuser.errors import LimitError
 from mcfuser.extents import BUCKETS, InputShapes, to_json
 from mcfuser.process.confined import Confined, Limits, Stopped
-from mcfuser.tune.tuned import Progress
+from mcfuser.tune.progress import Listener, Note, Progress
 
 _MODULE = "mcfuser_service.compile_child"
 
@@ -73,28 +73,31 @@ def start(memory: int) -> Confined:
     return Confined(_MODULE, Limits(memory=memory))
 
 
-def compiled(request: CompileRequest, process: Confined, progress: Progress) -> CompileResult:
+def compiled(request: CompileRequest, process: Confined, listener: Listener) -> CompileResult:
     """Compiles a model in a process, which ends with it.
 
-    `progress` is called for every stage and at least ten times a second, and may raise an exception
-    to end the compilation. Raises InputError as mcfuser.compile does, LimitError where a limit was
-    reached, and Stopped where the process died.
+    `listener` is told of every stage and every note, and called at least ten times a second; it may
+    raise an exception to end the compilation. Raises InputError as mcfuser.compile does, LimitError
+    where a limit was reached, and Stopped where the process died.
     """
-    latest = ("start", 0, 0)
+    latest = Progress("start")
     last = request.end + grace(request.timeout or 0.0)
 
     def tell(message: Mapping[str, Any]) -> None:
         nonlocal latest
-        before, latest = latest, (message["stage"], message["done"], message["total"])
-        if latest[0] != before[0]:
-            progress(*latest)
+        if "note" in message:
+            listener(Note(message["note"]))
+            return
+        before, latest = latest, Progress.from_json(message["progress"])
+        if str(latest) != str(before):
+            listener(latest)
 
     def check() -> None:
-        progress(*latest)
+        listener(latest)
         if time.monotonic() > last:
             raise LimitError(
                 f"the model was not compiled within {request.timeout:g} s: the time was over at "
-                f"the stage '{latest[0]}'; give it more time"
+                f"the stage '{latest}'; give it more time"
             )
 
     with process:
@@ -122,9 +125,9 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
                 raise
             raise LimitError(
                 f"compiling the model took more than {process.limits.memory} bytes of memory at "
-                f"the stage '{latest[0]}'; raise MCFUSER_JOB_MEMORY",
+                f"the stage '{latest}'; raise MCFUSER_JOB_MEMORY",
                 "memory",
             ) from None
-        progress(*latest)
+        listener(latest)
         with module.open("rb") as file:
             return CompileResult(mmap(file.fileno(), 0, access=ACCESS_READ), answer["report"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from mcfuser.arguments.precision import narrow_type
 from mcfuser.bisect import built_by, verify, verify_dynamic
@@ -21,6 +21,7 @@ from mcfuser.graph.delivery import delivered
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import bound
 from mcfuser.lock import read_lock
+from mcfuser.tune.progress import Note, Progress
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
 
@@ -38,14 +39,20 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
     `check` (whether the module is compared with onnxruntime), `precision` (a name of
     mcfuser.arguments.precision, or None) and `lock` (the path of a mcfuser.lock that the module is
-    built from, or None). `tell` is called with the stages. The
-    answer has the `report`.
+    built from, or None). `tell` is called with the
+    progress and the notes. The answer has the `report`.
     """
 
-    def progress(stage: str, done: int, total: int) -> None:
-        tell({"stage": stage, "done": done, "total": total})
+    def listener(told: Progress | Note) -> None:
+        match told:
+            case Progress():
+                tell({"progress": told.to_json()})
+            case Note():
+                tell({"note": told.words})
+            case _:
+                assert_never(told)
 
-    progress("start", 0, 0)
+    listener(Progress("start"))
     end: float | None = request["end"]
     device, cache = device_named(request["device"]), MemoryCache()
     with ExitStack() as stack:
@@ -64,7 +71,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             kept,
             TuneOptions(**request["options"]),
             shapes,
-            progress,
+            listener,
             built_by(end) if request["check"] else end,
             limits,
             data,
@@ -77,7 +84,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
         library.write_bytes(artifact.module)
         checked: dict[str, Any] = {"skipped": "not asked for"}
         if request["check"]:
-            progress("check", 0, 0)
+            listener(Progress("check"))
             seed = request["options"].get("seed", 0)
             if artifact.buckets is None:
                 fixed = bound(model, highest(shapes), limits, data)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcfuser.arguments.in_place import in_place_pairs
 from mcfuser.process.confined import Confined
-from mcfuser.tune.tuned import Progress
+from mcfuser.tune.progress import Listener
 from mcfuser_db import Storage
 from mcfuser_service.compilation import CompileRequest, CompileResult, compiled, start
 from mcfuser_service.schemas import JobOptions
@@ -24,7 +24,7 @@ class Compiler:
         self._next: Confined | None = start(settings.job_memory)
 
     def __call__(
-        self, model: Path, options: JobOptions, store: Storage, progress: Progress
+        self, model: Path, options: JobOptions, store: Storage, listener: Listener
     ) -> CompileResult:
         begun = time.monotonic()
         ready, self._next = self._next, None
@@ -44,7 +44,7 @@ class Compiler:
             in_place=in_place_pairs(options.in_place),
         )
         try:
-            return compiled(request, ready, progress)
+            return compiled(request, ready, listener)
         finally:
             self._next = start(self._settings.job_memory)
 

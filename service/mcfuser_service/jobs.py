@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -10,25 +9,26 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 
-from mcfuser.errors import InputError, SpaceError
-from mcfuser.graph.archive import HEAD, is_archive
-from mcfuser.graph.limits import SETTING
-from mcfuser_db import Blobs, Job, Order, Storage
-from mcfuser_db.blobs import Incoming
+from mcfuser_db import Blobs, Job, JobLog, Storage
+from mcfuser_db.models import OVER
 from mcfuser_service.documents import finite
+from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
+from mcfuser_service.lookup import RETRY, check_kept, done, found
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
-from mcfuser_service.problems import ProblemError, error, problem
+from mcfuser_service.posting import Posting, check_type, key_in, receive
+from mcfuser_service.problems import ProblemError, error
 from mcfuser_service.queries import only
-from mcfuser_service.schemas import JobOptions, JobOut, JobPage, JobState
+from mcfuser_service.schemas import JobOut, JobPage, JobState, PostQuery
 from mcfuser_service.settings import ServiceSettings
-from mcfuser_service.work import work_key
+from mcfuser_service.watch import JobWatch
+from mcfuser_service.webhooks import check_target
 
-_RETRY = {"Retry-After": "1"}  # s
-_CHUNK = 1 << 20
+LONGEST_WAIT = 60
+"""The most seconds that a request for a job may wait."""
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -46,7 +46,10 @@ _BODY: dict[str, Any] = {
     }
 }
 
-_POST = problems("bad-model", "disk-full", "busy", "empty-body", "stalled", "not-raw", "too-large")
+_POST = problems(
+    "bad-model", "disk-full", "busy", "empty-body", "stalled", "not-raw", "too-large", "key-reused",
+    "nothing-to-reuse", "webhook-refused",
+)  # fmt: skip
 _UNDONE = (
     "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
     "crashed", "gave-up",
@@ -64,28 +67,44 @@ _MODULE: dict[int | str, dict[str, Any]] = {
 
 
 def router(
-    settings: ServiceSettings, store: Storage, blobs: Blobs, inspect: Inspect, metrics: Metrics
+    settings: ServiceSettings,
+    store: Storage,
+    blobs: Blobs,
+    inspect: Inspect,
+    metrics: Metrics,
+    watch: JobWatch,
 ) -> APIRouter:
     """The routes, given the database."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+    posting = Posting(settings, store, blobs, inspect)
+
     @routes.post("", status_code=202, openapi_extra=_BODY, responses=_POST)
     async def post(
-        request: Request, response: Response, options: Annotated[JobOptions, Query()]
+        request: Request,
+        response: Response,
+        query: Annotated[PostQuery, Query()],
+        idempotency_key: Annotated[
+            str | None,
+            Header(
+                description="a request that is sent again with the same key is answered with the "
+                "same job"
+            ),
+        ] = None,
     ) -> JobOut:
         """Compiles the ONNX model that is the request's body, or an archive of its folder; equal
         requests share one job."""
-        _check_type(request)
+        check_type(request)
+        key = key_in(idempotency_key)
+        if query.webhook is not None:
+            check_target(query.webhook, settings)
         with blobs.arriving() as incoming:
-            await _receive(request, incoming, settings)
-            live = await run_in_threadpool(store.live, work_key(incoming.digest, options))
-            if live is None:
-                await _inspect(incoming, options, inspect)
-            job, how = await run_in_threadpool(_submit, incoming, options, live, store, blobs)
+            await receive(request, incoming, settings)
+            job, how = await posting.job(incoming, query, key)
         metrics.submissions.labels(how).inc()
         response.headers["Location"] = f"/v1/jobs/{job.id}"
-        response.headers.update(_RETRY)
-        return JobOut.of(job, cached=how == "cached")
+        response.headers.update(RETRY)
+        return JobOut.of(job, cached=job.state == "done")
 
     @readable(routes, "", responses=problems(), dependencies=[only("state", "limit", "after")])
     def listed(
@@ -99,22 +118,76 @@ def router(
         more = f"/v1/jobs?{query}" if len(rows) == limit else None
         return JobPage(items=[JobOut.of(r, whole=False) for r in rows], next=more)
 
-    @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only()])
-    def one(id: UUID, response: Response) -> JobOut:
-        job = _found(store, id)
-        if job.state in ("queued", "running"):
-            response.headers.update(_RETRY)
-        return JobOut.of(job)
+    @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only("wait")])
+    async def one(
+        id: UUID,
+        response: Response,
+        wait: Annotated[
+            float,
+            Query(
+                ge=0,
+                le=LONGEST_WAIT,
+                description="seconds to wait for the job's state to change; the answer comes then, "
+                "or at once where the job is over",
+            ),
+        ] = 0,
+    ) -> JobOut:
+        """The job as it is."""
+        if wait > 0:
+            job = await waited(store, watch, id, wait)
+        else:
+            job = await run_in_threadpool(found, store, id)
+        if job.state not in OVER:
+            response.headers.update(RETRY)
+        return JobOut.of(job, whole=job.state in OVER)
+
+    add_events(routes, store, watch)
 
     @routes.delete(
         "/{id}", status_code=204, responses=problems("no-such-job", "over"), dependencies=[only()]
     )
     def cancel(id: UUID) -> None:
         """Ends a job that is not over, for all who posted its model."""
-        if not store.cancel(id) and (state := _found(store, id).state) != "cancelled":
+        if not store.cancel(id) and (state := found(store, id).state) != "cancelled":
             raise error(
                 "over", f"job {id} is {state}; only a queued or running one can be cancelled"
             )
+
+    @routes.post(
+        "/{id}/retry",
+        status_code=202,
+        responses=problems("no-such-job", "not-over", "over", "lost"),
+        dependencies=[only()],
+    )
+    def retry(id: UUID, response: Response) -> JobOut:
+        """Puts a job that has failed or was cancelled back in the queue; where the same work was
+        posted since, the answer is that job."""
+        job = found(store, id)
+        if job.state not in ("failed", "cancelled"):
+            raise _untried(job)
+        check_kept(job)
+        if not blobs.sound(job.model):
+            raise error("lost", f"the model of job {id} is no longer kept; post it again")
+        back = store.put_back(id)
+        if back is None:  # someone else was faster
+            raise _untried(found(store, id))
+        response.headers["Location"] = f"/v1/jobs/{back.id}"
+        response.headers.update(RETRY)
+        return JobOut.of(back, cached=back.state == "done")
+
+    @readable(
+        routes,
+        "/{id}/log",
+        response_class=PlainTextResponse,
+        responses=problems("no-such-job", "lost"),
+        dependencies=[only()],
+    )
+    def log(id: UUID) -> Response:
+        """What was done for the job, a line each: its stages, what was decided for each chain, what
+        was left out and why, its attempts and how they ended."""
+        job = found(store, id)
+        check_kept(job)
+        return PlainTextResponse(_text(store.log(id)))
 
     @readable(
         routes,
@@ -125,7 +198,7 @@ def router(
     )
     def report(id: UUID) -> Response:
         """How the model was compiled: chains, kernels, times, and what was left out and why."""
-        return JSONResponse(finite(_done(store, id).report or {}))
+        return JSONResponse(finite(done(store, id).report or {}))
 
     @readable(
         routes,
@@ -136,7 +209,7 @@ def router(
     )
     def module(id: UUID, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         """The compiled module, a shared library."""
-        job = _done(store, id)
+        job = done(store, id)
         digest = job.module
         if digest is None or not blobs.sound(digest):
             raise error("lost", f"the module of job {id} is no longer kept; post the model again")
@@ -157,120 +230,18 @@ def router(
     return routes
 
 
-def _check_type(request: Request) -> None:
-    if request.headers.get("content-type", "").startswith("multipart/"):
-        raise error(
-            "not-raw",
-            "the body is a form; send the ONNX file itself: curl --data-binary @model.onnx",
-        )
+def _text(log: JobLog) -> str:
+    """The log as it is served: a line for each, with its moment."""
+    head = [f"({log.dropped} earlier lines are no longer kept)"] if log.dropped else []
+    lines = [f"{line.moment:%Y-%m-%dT%H:%M:%S}Z {line.words}" for line in log.lines]
+    return "".join(f"{line}\n" for line in (*head, *lines))
 
 
-def _declared(request: Request) -> int:
-    """The size that the header gives; 0 where it gives none."""
-    length = request.headers.get("content-length", "")
-    return int(length[:20]) if length.isascii() and length.isdigit() else 0
-
-
-def _check_size(size: int, head: bytes | None, settings: ServiceSettings) -> None:
-    """Raises ProblemError where a body has more bytes than one may have that begins with `head`;
-    the larger limit holds while this is not known."""
-    limits = {
-        "model_bytes": (settings.max_model_bytes, "model"),
-        "archive_bytes": (settings.max_archive_bytes, "archive"),
-    }
-    if head is None:
-        name = max(limits, key=lambda n: limits[n][0])
-    else:
-        name = "archive_bytes" if is_archive(head) else "model_bytes"
-    limit, what = limits[name]
-    if size > limit:
-        raise error(
-            "too-large",
-            f"the {what} has more than {limit} bytes, which is the limit here; make it smaller or "
-            f"raise {SETTING}{name.upper()}",
-        )
-
-
-async def _receive(request: Request, incoming: Incoming, settings: ServiceSettings) -> None:
-    """Writes the body to disk in chunks; a sender that stops sending is given up."""
-    chunk, parts, head, declared = bytearray(), request.stream(), b"", _declared(request)
-    _check_size(declared, None, settings)
-    while True:
-        try:
-            part = await asyncio.wait_for(anext(parts, None), settings.upload_stall)
-        except TimeoutError:
-            raise _stalled(settings.upload_stall) from None
-        if len(head) < HEAD:
-            head += (part or b"")[: HEAD - len(head)]
-        known = part is None or len(head) == HEAD
-        size = incoming.size + len(chunk) + len(part or b"")
-        _check_size(max(size, declared), head if known else None, settings)
-        if part is None:
-            break
-        chunk += part
-        if len(chunk) >= _CHUNK:
-            await run_in_threadpool(incoming.write, bytes(chunk))
-            chunk.clear()
-    incoming.write(bytes(chunk))
-    if incoming.size == 0:
-        raise error(
-            "empty-body", "the body is empty; send the ONNX file: curl --data-binary @model.onnx"
-        )
-
-
-def _stalled(seconds: float) -> ProblemError:
-    silent = error("stalled", f"no byte of the model came for {seconds:g} s; post it again")
-    return ProblemError(silent.details, {"Connection": "close"})
-
-
-async def _inspect(incoming: Incoming, options: JobOptions, inspect: Inspect) -> None:
-    try:
-        await inspect(incoming.flushed(), options.shapes)
-    except SpaceError as full:
-        raise ProblemError(problem("disk-full", str(full)), {"Retry-After": "60"}) from None
-    except InputError as bad:
-        raise error("bad-model", str(bad)) from None
-
-
-def _submit(
-    incoming: Incoming, options: JobOptions, live: Job | None, store: Storage, blobs: Blobs
-) -> tuple[Job, str]:
-    """The job of a model, and whether it is `new`, `shared` or `cached`; `live` is an earlier job
-    for the same work."""
-    if live is not None and live.module is not None and blobs.sound(live.module):
-        if not blobs.sound(incoming.digest):
-            incoming.keep()
-        return live, "cached"
-    work = work_key(incoming.digest, options)
-    order = Order(
-        work, incoming.keep(), incoming.size, options.device, options.model_dump(mode="json")
-    )
-    job, new = store.submit(order)
-    if job.state == "done" and job.module is not None and not blobs.sound(job.module):
-        store.requeue(job.id)
-        job = _found(store, job.id)
-    return job, "new" if new else "shared"
-
-
-def _found(store: Storage, id: UUID) -> Job:
-    job = store.job(id)
-    if job is None:
-        raise error("no-such-job", f"no job has the id {id}; list them at /v1/jobs")
-    return job
-
-
-def _done(store: Storage, id: UUID) -> Job:
-    """A job that is done; raises the problem of a failed job, and one where it is not done yet."""
-    job = _found(store, id)
-    if job.state == "failed" and job.problem is not None:
-        raise ProblemError(job.problem)
-    if job.state == "cancelled":
-        raise error("cancelled", f"job {id} was cancelled; post the model again")
-    if job.state != "done":
-        stage = f" ({job.stage})" if job.stage else ""
-        late = error("not-ready", f"job {id} is {job.state}{stage}; ask again when it is done")
-        raise ProblemError(late.details, _RETRY)
-    return job
+def _untried(job: Job) -> ProblemError:
+    if job.state == "done":
+        again = "post the model with retune=true to search its kernels again"
+        return error("over", f"job {job.id} is done; {again}")
+    return error("not-over", f"job {job.id} is {job.state}; cancel it, or wait until it is over")
 
 
 def _matches(header: str, digest: str) -> bool:

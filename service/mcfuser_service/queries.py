@@ -14,13 +14,14 @@ LONGEST = 1000
 """The largest number of characters of a value in a query."""
 
 
-def _plain(words: str) -> str:
+def printable(words: str) -> str:
+    """The words; raises ValueError where they have other characters."""
     if not words.isprintable():
         raise ValueError("it has characters that cannot be printed")
     return words
 
 
-Word = Annotated[str, Field(max_length=LONGEST), AfterValidator(_plain)]
+Word = Annotated[str, Field(max_length=LONGEST), AfterValidator(printable)]
 
 
 def only(*names: str) -> Any:

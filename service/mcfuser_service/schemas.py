@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from mcfuser.arguments.duration import LONGEST, TIME, seconds
 from mcfuser.arguments.in_place import check_in_place
@@ -15,7 +24,9 @@ from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.extents import BUCKETS, MOST, InputShapes
 from mcfuser.tune import tuned
+from mcfuser.tune.progress import Progress
 from mcfuser_db import Job
+from mcfuser_service.queries import printable
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -38,7 +49,7 @@ _TIME = {"type": "string", "pattern": TIME}
 
 
 class JobOptions(BaseModel):
-    """How to compile a model; the query of POST /v1/jobs, and what a job keeps."""
+    """How to compile a model: what a job keeps of the query of POST /v1/jobs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -87,13 +98,90 @@ class JobOptions(BaseModel):
         return replace(asked, timeout=self.timeout) if self.timeout is not None else asked
 
 
+class PostQuery(JobOptions):
+    """The query of POST /v1/jobs: how to compile the model, and what is to become of the job."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)] | None = (
+        Field(default=None, description="of the job, for people")
+    )
+    priority: int = Field(
+        default=0, ge=-100, le=100, description="of the queued jobs the highest is done first"
+    )
+    reuse: Literal["auto", "only", "never"] = Field(
+        default="auto",
+        description="auto: equal work is one job; only: the job that is there, and no new one; "
+        "never: a job of its own, which uses the kernels that are kept",
+    )
+    webhook: Annotated[str, Field(max_length=1000), AfterValidator(printable)] | None = Field(
+        default=None, description="the URL that is told when the job is over"
+    )
+
+    @field_validator("reuse")
+    @classmethod
+    def _shared(cls, reuse: str, others: ValidationInfo) -> str:
+        if reuse == "only" and others.data.get("retune"):
+            raise ValueError("with retune=true a job is always one of its own; leave 'only' away")
+        return reuse
+
+    @property
+    def options(self) -> JobOptions:
+        """What the job keeps, and what its result depends on."""
+        return JobOptions(**{name: getattr(self, name) for name in JobOptions.model_fields})
+
+
+class ChainOut(BaseModel):
+    """A chain of the model that is compiled: its number, from 1, among the distinct ones."""
+
+    number: int
+    of: int
+    name: str
+
+
+class ProgressOut(BaseModel):
+    """How far a running job is. Of the candidates of the search at hand, `compiled` have a kernel,
+    `measured` were timed (or tried, where nothing can be measured), and `failed` were not built, do
+    not fit the device, or are wrong."""
+
+    stage: str
+    chain: ChainOut | None
+    candidates: dict[Literal["total", "compiled", "measured", "failed"], int]
+    best_seconds: float | None = Field(
+        description="the time of the fastest candidate of this search"
+    )
+    seconds_left: float | None = Field(description="until the module is built, as estimated")
+
+    @classmethod
+    def of(cls, job: Job) -> ProgressOut | None:
+        """The progress of a job; None where it is not running or has not told any."""
+        if job.progress is None:
+            return None
+        told = Progress.from_json(job.progress)
+        chain = told.chain
+        left = (job.expected - datetime.now(UTC)).total_seconds() if job.expected else None
+        return cls(
+            stage=told.stage,
+            chain=ChainOut(number=chain.number, of=chain.of, name=chain.name) if chain else None,
+            candidates={
+                "total": told.total,
+                "compiled": told.compiled,
+                "measured": told.done,
+                "failed": told.failed,
+            },
+            best_seconds=told.best,
+            seconds_left=round(max(0.0, left), 1) if left is not None else None,
+        )
+
+
 class JobOut(BaseModel):
     """A job, as far as it is. `candidates` count those of the present stage."""
 
     id: UUID
+    name: str | None = Field(default=None, description="for people")
+    priority: int = 0
     state: JobState
     stage: str
     candidates: dict[Literal["done", "total"], int]
+    progress: ProgressOut | None = Field(default=None, description="of a running job")
     device: str
     options: dict[str, Any]
     model: dict[Literal["sha256", "bytes"], str | int]
@@ -102,6 +190,9 @@ class JobOut(BaseModel):
     created: datetime
     started: datetime | None
     finished: datetime | None
+    removed: datetime | None = Field(
+        default=None, description="when the module, the report and the log were removed"
+    )
     module: dict[Literal["sha256", "bytes", "href"], str | int] | None = None
     report: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
@@ -116,9 +207,12 @@ class JobOut(BaseModel):
         return cls.model_validate(
             {
                 "id": job.id,
+                "name": job.name,
+                "priority": job.priority,
                 "state": job.state,
                 "stage": job.stage,
                 "candidates": {"done": job.done, "total": job.total},
+                "progress": ProgressOut.of(job),
                 "device": job.device,
                 "options": job.options,
                 "model": {"sha256": job.model, "bytes": job.model_bytes},
@@ -127,6 +221,7 @@ class JobOut(BaseModel):
                 "created": job.created,
                 "started": job.started,
                 "finished": job.finished,
+                "removed": job.removed,
                 "module": module,
                 "problem": job.problem,
                 "report": job.report if whole else None,

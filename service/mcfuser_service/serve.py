@@ -20,9 +20,12 @@ from mcfuser_db import Blobs, Storage
 from mcfuser_db.private import make_file, make_folder, warn_if_open
 from mcfuser_service import logs
 from mcfuser_service.app import create_app
+from mcfuser_service.delivery import Deliverer
 from mcfuser_service.hosts import is_loopback
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.supervisor import Supervisor
+from mcfuser_service.sweeping import Sweeper
+from mcfuser_service.watch import JobWatch
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +53,13 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
         store = Storage(settings.database_url)
         blobs = Blobs(settings.blobs)
         blobs.sweep()
-        with Supervisor(settings, load, store, _name(settings)) as workers:
-            app = create_app(settings, store, blobs, workers.alive)
+        with (
+            Supervisor(settings, load, store, _name(settings)) as workers,
+            Sweeper(settings, store, blobs),
+            Deliverer(settings, store),
+        ):
+            watch = JobWatch(store)
+            app = create_app(settings, store, blobs, workers.alive, watch=watch)
             host, port = listener.getsockname()[:2]
             url = f"http://{_bracketed(host)}:{port}"
             log.info("serving on %s", url, extra={"data": settings.data})
@@ -61,18 +69,31 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
                 access_log=False,
                 timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
             )
-            _run(config, listener)
+            _run(config, listener, watch)
         store.close()
     log.info("stopped")
 
 
-def _run(config: uvicorn.Config, listener: socket.socket) -> None:
+class _Server(uvicorn.Server):
+    """Ends the requests that wait for jobs as soon as it is told to stop: it waits for all that are
+    being answered."""
+
+    def __init__(self, config: uvicorn.Config, watch: JobWatch) -> None:
+        super().__init__(config)
+        self._watch = watch
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._watch.close()
+        super().handle_exit(sig, frame)
+
+
+def _run(config: uvicorn.Config, listener: socket.socket, watch: JobWatch) -> None:
     """Ignores the signal that Uvicorn raises again, at its end, after it was stopped by it."""
 
     def done(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
 
-    server = uvicorn.Server(config)
+    server = _Server(config, watch)
     before = {n: signal.signal(n, done) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         server.run(sockets=[listener])

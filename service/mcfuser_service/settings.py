@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mcfuser.errors import InputError
@@ -15,6 +16,7 @@ from mcfuser.graph.limits import DEFAULTS, LIMITS, ModelLimits
 from mcfuser_service.hosts import host_of
 
 _PREFIX = "MCFUSER_"
+_SECRETS = ("database", "webhook_secret")
 
 
 def _names(words: object) -> object:
@@ -27,6 +29,42 @@ def _names(words: object) -> object:
     return found
 
 
+def _targets(words: object) -> object:
+    """Hosts, each with or without a port, separated by commas, in lower case."""
+    if not isinstance(words, str):
+        return words
+    found = []
+    for word in (w.strip() for w in words.split(",") if w.strip()):
+        name, colon, port = word.rpartition(":")
+        if not colon or not (port.isascii() and port.isdigit()) or name.endswith(":"):
+            name, port = word, ""
+        host = host_of(name)
+        if not host or (port and not 0 < int(port) < 65536):
+            raise ValueError("hosts parted by commas are wanted, as ci.example or ci.example:8080")
+        host = f"[{host}]" if ":" in host else host
+        found.append(f"{host}:{int(port)}" if port else host)
+    return tuple(found)
+
+
+def _signing(secret: SecretStr | None) -> SecretStr | None:
+    """A secret as Standard Webhooks has it."""
+    if secret is not None:
+        _key(secret)
+    return secret
+
+
+def _key(secret: SecretStr) -> bytes:
+    """The bytes of a secret; raises ValueError where it is malformed."""
+    head, _, rest = secret.get_secret_value().partition("_")
+    try:
+        key = base64.b64decode(rest, validate=True)
+    except ValueError:
+        key = b""
+    if head != "whsec" or not 24 <= len(key) <= 64:
+        raise ValueError("whsec_ and 24 to 64 bytes in base64 are wanted")
+    return key
+
+
 class ServiceSettings(BaseSettings):
     """The settings. Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
@@ -37,7 +75,10 @@ class ServiceSettings(BaseSettings):
     SQLite file; machines that share a database must share it. `job_memory` is the memory of each
     process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
     everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
-    commas) are the names for which it answers.
+    commas) are the names for which it answers. An Idempotency-Key is kept for `idempotency_keep`.
+    The results of a job are kept for `keep_age` after its end, and models and modules of
+    `keep_bytes` in all. Webhooks are signed with `webhook_secret` (whsec_ and base64), and only
+    `webhook_hosts` (names, perhaps with ports, separated by commas) are told anything.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -65,6 +106,11 @@ class ServiceSettings(BaseSettings):
     inspect_seconds: float = Field(default=10.0, ge=1)
     inspect_wait: float = Field(default=4.0, gt=0)
     upload_stall: float = Field(default=30.0, gt=0)
+    idempotency_keep: float = Field(default=86400.0, ge=60)
+    keep_age: float | None = Field(default=None, gt=0)
+    keep_bytes: int | None = Field(default=None, ge=0)
+    webhook_secret: Annotated[SecretStr | None, AfterValidator(_signing)] = None
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_targets)] = ()
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)
@@ -80,11 +126,17 @@ class ServiceSettings(BaseSettings):
             return self.database.get_secret_value()
         return f"sqlite:///{self.data / 'mcfuser.db'}"
 
+    @property
+    def webhook_key(self) -> bytes | None:
+        """The bytes that webhooks are signed with; None where there is no secret."""
+        return _key(self.webhook_secret) if self.webhook_secret is not None else None
+
     def revealed(self) -> dict[str, Any]:
         """All fields as JSON values, for other processes of this server; never log them, since the
         database's password is among them. `ServiceSettings(**revealed)` equals these settings."""
-        database = self.database.get_secret_value() if self.database is not None else None
-        return self.model_dump(mode="json") | {"database": database}
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        secrets = {n: v.get_secret_value() for n, v in fields.items() if isinstance(v, SecretStr)}
+        return self.model_dump(mode="json") | secrets
 
     @property
     def model_limits(self) -> ModelLimits:
@@ -110,7 +162,9 @@ def read_settings(**given: object) -> ServiceSettings:
         return ServiceSettings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        name = _PREFIX + str(first["loc"][0]).upper()
+        field = str(first["loc"][0])
+        shown = "…" if field in _SECRETS else first["input"]
+        name = _PREFIX + field.upper()
         raise InputError(
-            f"{name} is '{first['input']}': {first['msg'].lower()}; set it to something else"
+            f"{name} is '{shown}': {first['msg'].lower()}; set it to something else"
         ) from None

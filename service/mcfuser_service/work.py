@@ -14,16 +14,16 @@ from mcfuser.revision import revision
 from mcfuser_service.schemas import JobOptions
 
 
-def work_key(model: str, options: JobOptions) -> str:
+def work_key(model: str, options: JobOptions, alone: bool = False) -> str:
     """A hash that is equal for equal models, options and code, and, for the CPU, equal processors.
-    With `retune` it is equal to no other."""
+    It is equal to no other where the job is to be `alone`, or has the option `retune`."""
     parts = {
         "model": model,
         "options": options.model_dump(mode="json"),
         "code": revision(),
         "processor": processor() if options.device == HOST else None,
     }
-    if options.retune:
+    if alone or options.retune:
         parts["once"] = uuid4().hex
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 from mcfuser.errors import InputError, LimitError, SpaceError
 from mcfuser.process.confined import Stopped
-from mcfuser.tune.tuned import Progress
+from mcfuser.tune.progress import Listener
 from mcfuser_db import Blobs, Job, LostBlob, Storage, StorageError, is_full
 from mcfuser_service import logs
 from mcfuser_service.claim import Claim, Interrupted
@@ -47,7 +47,7 @@ class CompiledOutput(Protocol):
     def report(self) -> Mapping[str, Any]: ...
 
 
-CompileFunction = Callable[[Path, JobOptions, Storage, Progress], CompiledOutput]
+CompileFunction = Callable[[Path, JobOptions, Storage, Listener], CompiledOutput]
 CompilerFactory = Callable[[ServiceSettings], CompileFunction]
 
 
@@ -133,35 +133,49 @@ def _attempt(
 ) -> str:
     try:
         model = blobs.whole(job.model)
-        made = compiler(model, JobOptions(**job.options), store, claim.progress)
+        made = compiler(model, JobOptions(**job.options), store, claim.listen)
         claim.flush()
         claim.check()
-    except Interrupted:
-        return "given back" if store.give_back(claim.token) else "interrupted"
-    except LimitError as error:
-        kind = "timed-out" if error.what == "time" else "out-of-memory"
-        return "refused" if store.fail(claim.token, problem(kind, str(error))) else "lost"
-    except SpaceError as error:
-        raise OSError(errno.ENOSPC, str(error)) from None
-    except InputError as error:
-        return "refused" if store.fail(claim.token, problem("bad-model", str(error))) else "lost"
-    except LostBlob as error:
-        lost = problem("lost", f"the model of job {job.id} is no longer kept; post it again")
-        log.error("%s", error, extra={"job": job.id})
-        return "failed" if store.fail(claim.token, lost) else "lost"
-    except Exception as error:
-        if isinstance(error, StorageError) or is_full(error):
-            raise
-        if isinstance(error, Stopped):
-            log.error("the compile's process: %s\n%s", error, error.words, extra={"job": job.id})
-            if error.fault:
-                return "refused" if store.fail(claim.token, _crash(error)) else "lost"
-        else:
-            log.exception("job raised", extra={"job": job.id, "attempt": job.attempts})
-        return "retried" if store.retry(claim.token) else "lost"
+    except (Interrupted, Exception) as error:
+        claim.flush()  # the log has what led to it before what came of it
+        return _ended(error, store, job, claim)
     module = blobs.put(made.module)
     kept = store.finish(claim.token, module, len(made.module), finite(made.report))
     return "done" if kept else "lost"
+
+
+def _ended(error: Interrupted | Exception, store: Storage, job: Job, claim: Claim) -> str:
+    """Records why an attempt has no result. Raises the error where the database does not answer or
+    a disk is full (service.room)."""
+    match error:
+        case Interrupted():
+            return "given back" if store.give_back(claim.token) else "interrupted"
+        case LimitError():
+            kind = "timed-out" if error.what == "time" else "out-of-memory"
+            return _refused(store, claim, problem(kind, str(error)))
+        case SpaceError():
+            raise OSError(errno.ENOSPC, str(error)) from None
+        case InputError():
+            return _refused(store, claim, problem("bad-model", str(error)))
+        case LostBlob():
+            lost = problem("lost", f"the model of job {job.id} is no longer kept; post it again")
+            log.error("%s", error, extra={"job": job.id})
+            return "failed" if store.fail(claim.token, lost) else "lost"
+        case _ if isinstance(error, StorageError) or is_full(error):
+            raise error
+        case Stopped():
+            log.error("the compile's process: %s\n%s", error, error.words, extra={"job": job.id})
+            if error.fault:
+                return _refused(store, claim, _crash(error))
+            why = f"the compile's process was stopped: {error}"
+        case _:
+            log.error("job raised", exc_info=error, extra={"job": job.id, "attempt": job.attempts})
+            why = f"the attempt failed ({type(error).__name__}); the server's log says why"
+    return "retried" if store.retry(claim.token, why) else "lost"
+
+
+def _refused(store: Storage, claim: Claim, found: Mapping[str, Any]) -> str:
+    return "refused" if store.fail(claim.token, found) else "lost"
 
 
 def _crash(error: Stopped) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from mcfuser.chain import from_text
 from mcfuser.codegen import triton
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.budget import Budget
+from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import TuneOptions, Use
 from mcfuser.tune.tuner import key_of, tune
-from mcfuser_db import Job, Order, Storage
+from mcfuser_db import Job, KeyedRequest, KeyReused, Order, Storage
 from mcfuser_db.again import INTERRUPTIONS
 from mcfuser_db.models import KernelRow
 from tests.support.db_storages import STORAGES, claim_all, fresh, open_store, processes
@@ -119,12 +120,92 @@ class TestJobs:
         assert [claim(store).id for _ in jobs] == jobs
         assert store.claim("w", 60) is None
 
+    def test_the_highest_priority_that_is_due_is_claimed_first(
+        self, store: Storage, clock: Clock
+    ) -> None:
+        jobs = {}
+        for work, priority in (("a", 0), ("b", 2), ("c", 2), ("d", -1)):
+            jobs[work] = store.submit(replace(order(work), priority=priority))[0].id
+            clock.wait(1)
+        first = claim(store)
+        assert first.id == jobs["b"] and store.postpone(first.claim, 30, "waiting")
+        assert [claim(store).id for _ in range(3)] == [jobs[w] for w in "cad"]
+        clock.wait(31)
+        assert claim(store).id == jobs["b"]
+
+    def test_who_shares_a_job_may_name_it_and_hurry_it(self, store: Storage) -> None:
+        job = submit(store)
+        shared = store.submit(replace(order(), name="nightly", priority=3))[0]
+        assert (shared.id, shared.name, shared.priority) == (job.id, "nightly", 3)
+        later = store.submit(replace(order(), name="other", priority=-5))[0]
+        assert (later.name, later.priority, later.version) == ("nightly", 3, shared.version)
+        claim(store)
+        assert store.submit(replace(order(), priority=9))[0].priority == 3, "it runs already"
+
+    def test_versions_grow_with_every_change_that_others_see(self, store: Storage) -> None:
+        job = submit(store)
+        seen = [store.versions([job.id, uuid4()])]
+
+        def changed() -> bool:
+            seen.append(store.versions([job.id]))
+            assert set(seen[-1]) == {job.id}
+            return seen[-1][job.id] > seen[-2][job.id]
+
+        token = claim(store).claim
+        assert changed()
+        assert store.renew(token, 60) and not changed(), "the lease is the worker's business"
+        assert store.renew(token, 60, Progress("tuning", 1, 3)) and changed()
+        assert store.postpone(token, 0, "waiting") and changed()
+        assert store.finish(claim(store).claim, "c" * 64, 3, {}) and changed()
+        assert store.requeue(job.id) and changed()
+        assert store.cancel(job.id) and changed()
+        assert store.put_back(job.id) is not None and changed()
+        (snapshot,) = store.snapshots([job.id, uuid4()])
+        assert snapshot.version == seen[-1][job.id]
+
+    def test_a_job_is_put_back_once_unless_another_does_its_work(self, store: Storage) -> None:
+        job = submit(store)
+        assert store.put_back(job.id) is None and store.put_back(uuid4()) is None
+        store.fail(claim(store).claim, {"status": 500, "detail": "no"})
+        back = store.put_back(job.id)
+        assert back is not None and back.id == job.id
+        assert (back.state, back.attempts, back.problem, back.finished) == ("queued", 0, None, None)
+        store.cancel(job.id)
+        other = submit(store)
+        found = store.put_back(job.id)
+        assert found is not None and found.id == other.id and state(store, job) == "cancelled"
+
+    def test_a_key_stands_for_a_request_for_a_while(self, store: Storage, clock: Clock) -> None:
+        key = KeyedRequest("1" * 64, "2" * 64, 3600)
+        assert store.keyed(key) is None
+        job, new = store.submit(order(), key)
+        again, anew = store.submit(order("b"), key)
+        assert new and not anew and again.id == job.id
+        store.cancel(job.id)
+        found = store.keyed(key)
+        assert found is not None and (found.id, found.state) == (job.id, "cancelled")
+        with pytest.raises(KeyReused, match=str(job.id)):
+            store.submit(order(), replace(key, request="3" * 64))
+        clock.wait(3600)
+        assert store.keyed(replace(key, request="3" * 64)) is None
+        later = store.submit(order(), replace(key, request="3" * 64))[0]
+        assert later.id != job.id and store.keyed(replace(key, request="3" * 64)) is not None
+
+    def test_sharing_makes_no_job(self, store: Storage) -> None:
+        key = KeyedRequest("1" * 64, "2" * 64, 3600)
+        assert store.share(order(), key) is None and store.keyed(key) is None
+        job = submit(store)
+        for _ in range(2):
+            found = store.share(order(), key)
+            assert found is not None and found.id == job.id
+        assert store.counts()["queued"] == 1
+
     def test_a_claim_that_is_renewed_lasts(self, store: Storage, clock: Clock) -> None:
         submit(store)
         job = claim(store, lease=10)
         for done in range(3):
             clock.wait(9)
-            assert store.renew(job.claim, 10, "tuning", done, 3)
+            assert store.renew(job.claim, 10, Progress("tuning", done, 3))
             assert store.claim("other", 10) is None
         found = store.job(job.id)
         assert found and (found.stage, found.done, found.total) == ("tuning", 2, 3)
@@ -135,7 +216,7 @@ class TestJobs:
         clock.wait(11)
         job = claim(store, "other")
         assert job.id == late.id and job.attempts == 2 and job.claim != late.claim
-        assert not store.renew(late.claim, 10, "", 0, 0)
+        assert not store.renew(late.claim, 10)
         assert not store.finish(late.claim, "c" * 64, 3, {})
         assert not store.fail(late.claim, {"status": 500})
         assert not store.retry(late.claim) and not store.give_back(late.claim)
@@ -210,7 +291,7 @@ class TestJobs:
             assert (held := claim(store, "w:0")).attempts == 1
             assert store.interrupted("w:1") == 0
             assert store.interrupted("w:0") == 1
-            assert not store.renew(held.claim, 60, "", 0, 0)
+            assert not store.renew(held.claim, 60)
             assert (found := store.job(job.id)) and found.interrupted == number + 1
         claim(store, "w:0")
         clock.wait(1)
@@ -237,7 +318,7 @@ class TestJobs:
         queued, running = submit(store, "a"), submit(store, "b")
         token = claim(store).claim
         assert store.cancel(queued.id) and store.cancel(running.id)
-        assert not store.renew(token, 60, "", 0, 0)
+        assert not store.renew(token, 60)
         assert store.claim("w", 60) is None
         assert not store.cancel(queued.id) and not store.cancel(uuid4())
         assert store.counts() == {

@@ -16,8 +16,9 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from mcfuser.errors import ModelError, SpaceError
+from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import Tuned
-from mcfuser_db import Blobs, Storage
+from mcfuser_db import Blobs, Job, Storage
 from mcfuser_db.blobs import Incoming
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
@@ -47,13 +48,22 @@ class Service:
         app = create_app(self.settings, self.store, self.blobs, lambda: self.alive, inspect)
         self.client = TestClient(app, base_url="http://localhost")
 
-    def post(self, model: bytes = b"model", **query: Any) -> Response:
-        return self.client.post("/v1/jobs", content=model, params=query)
+    def post(self, model: bytes = b"model", key: str | None = None, **query: Any) -> Response:
+        headers = {"Idempotency-Key": key} if key is not None else {}
+        return self.client.post("/v1/jobs", content=model, params=query, headers=headers)
+
+    def claim(self) -> Job:
+        job = self.store.claim("w", 60)
+        assert job is not None and job.claim is not None
+        return job
+
+    def fail(self) -> None:
+        """Fails the oldest job."""
+        self.store.fail(self.claim().claim, {"type": "t", "status": 500, "detail": "no"})
 
     def work(self) -> None:
         """Does the oldest job."""
-        job = self.store.claim("w", 60)
-        assert job is not None and job.claim is not None
+        job = self.claim()
         assert self.blobs.read(job.model)
         self.store.finish(job.claim, self.blobs.put(MODULE), len(MODULE), REPORT)
 
@@ -161,7 +171,7 @@ class TestPost:
 
         with monkeypatch.context() as patched:
             if where == "database":
-                patched.setattr(Storage, "submit", lambda store, _: sqlite_full(store))
+                patched.setattr(Storage, "submit", lambda store, *_: sqlite_full(store))
             else:
                 patched.setattr(Incoming, where, full)
             response = service.post()
@@ -236,12 +246,188 @@ class TestPost:
         check_problem(response, 415, "not-raw")
 
 
+class TestReuse:
+    def test_only_gives_the_job_that_is_there(self, service: Service) -> None:
+        detail = check_problem(service.post(reuse="only"), 404, "nothing-to-reuse")
+        assert hashlib.sha256(b"model").hexdigest() in detail
+        assert sum(service.store.counts().values()) == 0
+        id = service.post().json()["id"]
+        for state in ("queued", "done"):
+            found = service.post(reuse="only")
+            assert found.status_code == 202 and found.json()["id"] == id
+            assert (found.json()["state"], found.json()["cached"]) == (state, state == "done")
+            if state == "queued":
+                service.work()
+        check_problem(service.post(reuse="only", seed=1), 404, "nothing-to-reuse")
+        service.blobs.path(hashlib.sha256(MODULE).hexdigest()).unlink()
+        check_problem(service.post(reuse="only"), 404, "nothing-to-reuse")
+        assert service.store.counts()["done"] == 1
+
+    def test_never_makes_a_job_of_its_own(self, service: Service) -> None:
+        shared = service.post().json()["id"]
+        alone = [service.post(reuse="never").json()["id"] for _ in range(2)]
+        assert len({shared, *alone}) == 3
+        for _ in range(3):
+            service.work()
+        assert service.post().json()["id"] == shared
+        assert service.post(reuse="never").json()["state"] == "queued"
+
+    def test_a_job_that_is_tuned_again_is_never_another_one(self, service: Service) -> None:
+        detail = check_problem(service.post(reuse="only", retune=True), 422, "bad-option")
+        assert "leave 'only' away" in detail
+        assert service.post(reuse="never", retune=True).status_code == 202
+        check_problem(service.post(reuse="always"), 422, "bad-option")
+
+
+class TestName:
+    def test_a_job_has_a_name_that_others_see(self, service: Service) -> None:
+        id = service.post(name="ResNet-50, nightly").json()["id"]
+        (listed,) = service.client.get("/v1/jobs").json()["items"]
+        assert listed["name"] == "ResNet-50, nightly" and listed["id"] == id
+        assert service.post(name="other").json()["name"] == "ResNet-50, nightly"
+        unnamed = service.post(b"second").json()
+        assert unnamed["name"] is None
+        assert service.post(b"second", name="später").json()["name"] == "später"
+        for bad in ("", "x" * 201, "a\nb", "a\x1b[2J"):
+            check_problem(service.post(name=bad), 422, "bad-option")
+
+    def test_the_highest_priority_is_done_first_and_then_the_oldest(self, service: Service) -> None:
+        ids = [
+            service.post(b"%d" % n, priority=p).json()["id"] for n, p in enumerate((0, 5, -3, 5))
+        ]
+        raised = service.post(b"2", priority=7).json()
+        assert (raised["id"], raised["priority"]) == (ids[2], 7)
+        assert service.post(b"2", priority=1).json()["priority"] == 7, "it is never lowered"
+        order = [str(service.claim().id) for _ in ids]
+        assert order == [ids[2], ids[1], ids[3], ids[0]]
+        for bad in (101, -101, "high", 0.5):
+            check_problem(service.post(priority=bad), 422, "bad-option")
+
+
+class TestRetry:
+    def retry(self, service: Service, id: str) -> Response:
+        return service.client.post(f"/v1/jobs/{id}/retry")
+
+    def test_a_failed_and_a_cancelled_job_are_put_back(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        for end in (service.fail, lambda: service.client.delete(f"/v1/jobs/{id}")):
+            end()
+            back = self.retry(service, id)
+            assert back.status_code == 202 and back.headers["location"] == f"/v1/jobs/{id}"
+            found = back.json()
+            assert (found["state"], found["attempts"], found["problem"]) == ("queued", 0, None)
+        service.work()
+        assert service.client.get(f"/v1/jobs/{id}/module").content == MODULE
+
+    def test_what_is_not_over_or_has_succeeded_stays(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        assert "queued" in check_problem(self.retry(service, id), 409, "not-over")
+        service.work()
+        assert "retune=true" in check_problem(self.retry(service, id), 409, "over")
+        unknown = "00000000-0000-4000-8000-000000000000"
+        check_problem(self.retry(service, unknown), 404, "no-such-job")
+
+    def test_a_job_whose_model_is_gone_cannot_be_tried(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        service.fail()
+        service.blobs.path(hashlib.sha256(b"model").hexdigest()).unlink()
+        check_problem(self.retry(service, id), 410, "lost")
+        assert service.client.get(f"/v1/jobs/{id}").json()["state"] == "failed"
+
+    def test_the_job_of_a_later_post_is_the_answer(self, service: Service) -> None:
+        first = service.post().json()["id"]
+        service.fail()
+        second = service.post().json()["id"]
+        assert self.retry(service, first).json()["id"] == second != first
+        assert service.client.get(f"/v1/jobs/{first}").json()["state"] == "failed"
+        service.work()
+        done = self.retry(service, first).json()
+        assert (done["id"], done["state"], done["cached"]) == (second, "done", True)
+
+    def test_of_many_at_once_one_puts_it_back(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        service.fail()
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: self.retry(service, id), range(8)))
+        assert sorted(a.status_code for a in answers) == [202] + [409] * 7
+
+
+class TestIdempotency:
+    def test_a_key_gives_the_same_job_whatever_became_of_it(self, service: Service) -> None:
+        first = service.post(key="k1", reuse="never").json()
+        for end in (service.fail, None):
+            again = service.post(key='"k1"', reuse="never")  # in quotes, as the draft has it
+            assert again.status_code == 202 and again.json()["id"] == first["id"]
+            if end is not None:
+                end()
+        assert again.json()["state"] == "failed"
+        done = service.post(key="k2").json()["id"]
+        service.work()
+        found = service.post(key="k2").json()
+        assert (found["id"], found["cached"]) == (done, True)
+        service.blobs.path(hashlib.sha256(MODULE).hexdigest()).unlink()
+        assert service.post(key="k2").json()["state"] == "done", "nothing is done again"
+
+    def test_it_stands_for_one_request(self, service: Service) -> None:
+        id = service.post(key="k", seed=1).json()["id"]
+        for model, query in ((b"other", {"seed": 1}), (b"model", {}), (b"model", {"seed": 2}),
+                             (b"model", {"seed": 1, "name": "n"})):  # fmt: skip
+            detail = check_problem(service.post(model, "k", **query), 422, "key-reused")
+            assert id in detail
+        assert sum(service.store.counts().values()) == 1
+        assert service.post(seed=1).json()["id"] == id, "without a key as ever"
+
+    def test_a_wrong_request_leaves_no_key(self, service: Service) -> None:
+        check_problem(service.post(b"bad", "k"), 422, "bad-model")
+        check_problem(service.post(key="k", reuse="only"), 404, "nothing-to-reuse")
+        assert service.post(key="k").status_code == 202
+
+    def test_many_at_once_with_a_key_are_one_job(self, service: Service) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            posts = list(pool.map(lambda _: service.post(key="k", reuse="never"), range(16)))
+        assert {p.status_code for p in posts} == {202}
+        assert len({p.json()["id"] for p in posts}) == 1
+        assert service.store.counts()["queued"] == 1
+
+    @pytest.mark.parametrize("key", ["", '""', "x" * 256, "caf\u00e9", "a\tb"])
+    def test_a_malformed_one_is_refused(self, service: Service, key: str) -> None:
+        headers = {b"Idempotency-Key": key.encode("latin-1")}
+        answer = service.client.post("/v1/jobs", content=b"model", headers=headers)
+        assert "idempotency-key" in check_problem(answer, 422, "bad-option")
+
+
+class TestLog:
+    def test_it_is_plain_text_with_a_line_for_what_was_done(self, service: Service) -> None:
+        id = service.post().json()["id"]
+        service.fail()
+        answer = service.client.get(f"/v1/jobs/{id}/log")
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        lines = answer.text.splitlines()
+        assert [line.split(" ", 1)[1] for line in lines] == [
+            f"posted for cpu: model {hashlib.sha256(b'model').hexdigest()}",
+            "attempt 1 of 3 begins; worker 'w'",
+            "failed: no",
+        ]
+        assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in lines)
+
+    def test_a_long_one_says_what_is_missing(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mcfuser_db.joblog.MOST_LINES", 2)
+        id = service.post().json()["id"]
+        service.work()
+        first, *rest = service.client.get(f"/v1/jobs/{id}/log").text.splitlines()
+        assert first == "(1 earlier lines are no longer kept)" and len(rest) == 2
+        unknown = service.client.get("/v1/jobs/00000000-0000-4000-8000-000000000000/log")
+        check_problem(unknown, 404, "no-such-job")
+
+
 class TestJob:
     def test_it_is_watched(self, service: Service) -> None:
         id = service.post().json()["id"]
         job = service.store.claim("w", 60)
         assert job is not None and job.claim is not None
-        service.store.renew(job.claim, 60, "measuring attention", 3, 8)
+        service.store.renew(job.claim, 60, Progress("measuring attention", 3, 8))
         response = service.client.get(f"/v1/jobs/{id}")
         body = response.json()
         assert (body["state"], body["stage"]) == ("running", "measuring attention")

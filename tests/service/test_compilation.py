@@ -10,9 +10,10 @@ import pytest
 
 from mcfuser.errors import LimitError, ModelError
 from mcfuser.extents import ExtentRange
+from mcfuser.tune.progress import Listener, Note, Progress
 from mcfuser_db import Storage
 from mcfuser_service.claim import Interrupted
-from mcfuser_service.compilation import CompileRequest, CompileResult, Progress, compiled, start
+from mcfuser_service.compilation import CompileRequest, CompileResult, compiled, start
 from mcfuser_service.compiler import Compiler
 from mcfuser_service.documents import Report
 from mcfuser_service.schemas import JobOptions
@@ -25,17 +26,21 @@ MODEL = FIXTURES / "attention_where.onnx"
 MEMORY = 8 << 30
 
 
-def compile_(model: Path, progress: Progress, **more) -> CompileResult:
+def compile_(model: Path, listener: Listener, **more) -> CompileResult:
     request = CompileRequest(model, "cpu", {"trials": 1}, {}, None, **more)
-    return compiled(request, start(MEMORY), progress)
+    return compiled(request, start(MEMORY), listener)
 
 
 def test_a_model_is_compiled_and_its_stages_are_told() -> None:
-    told: list[str] = []
-    artifact = compile_(MODEL, lambda stage, done, total: told.append(stage))
+    told: list[Progress | Note] = []
+    artifact = compile_(MODEL, told.append)
     assert artifact.module[:4] == b"\x7fELF"
     assert artifact.report["chains"]
-    assert {"import", "build", "done"} <= set(told)
+    assert {"import", "build", "done"} <= {p.stage for p in told if isinstance(p, Progress)}
+    notes = [n.words for n in told if isinstance(n, Note)]
+    assert len(set(notes)) == len(notes), "a note is told once, however often progress is"
+    for chain in artifact.report["chains"]:
+        assert any(f"'{chain['name']}'" in words for words in notes)
 
 
 def test_ranges_of_extents_become_buckets_that_are_compared(tmp_path: Path) -> None:
@@ -97,7 +102,7 @@ def test_a_job_s_options_reach_the_compiler(
 ) -> None:
     asked: list[CompileRequest] = []
 
-    def noted(request: CompileRequest, process: object, progress: Progress) -> None:
+    def noted(request: CompileRequest, process: object, listener: Listener) -> None:
         asked.append(request)
 
     monkeypatch.setattr("mcfuser_service.compiler.compiled", noted)
@@ -118,12 +123,12 @@ def test_a_job_is_ended_at_any_stage_and_the_next_one_is_done(when: str, tmp_pat
     ready = compiler._next
     assert ready is not None
 
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage.startswith(when):
+    def listener(told: Progress | Note) -> None:
+        if isinstance(told, Progress) and told.stage == when:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        compiler(MODEL, JobOptions(trials=1), store, progress)
+        compiler(MODEL, JobOptions(trials=1), store, listener)
     assert not ready.alive and not ready.scratch.exists()
     if when == "build":
         made = compiler(MODEL, JobOptions(trials=1), store, lambda *_: None)

@@ -147,6 +147,7 @@ def test_odd_queries_of_jobs(server: Served, query: bytes) -> None:
 @pytest.mark.parametrize(
     "target",
     [b"/", b"/healthz", b"/metrics", b"/v1/devices", JOB, JOB + b"/report", JOB + b"/module",
+     JOB + b"/events",
      b"/v1/kernels/" + b"0" * 64],
 )  # fmt: skip
 def test_an_unknown_name_is_refused_everywhere(server: Served, target: bytes) -> None:
@@ -254,8 +255,8 @@ def headers_of(answer: bytes) -> Mapping[str, str]:
 
 def test_head_wherever_get_is(server: Served) -> None:
     for target in (b"/", b"/healthz", b"/metrics", b"/v1/devices", b"/v1/jobs", b"/v1/kernels",
-                   b"/openapi.json", JOB, JOB + b"/module", JOB + b"/report",
-                   b"/v1/kernels/" + b"0" * 64):  # fmt: skip
+                   b"/openapi.json", JOB, JOB + b"/module", JOB + b"/report", JOB + b"/events",
+                   JOB + b"/log", b"/v1/kernels/" + b"0" * 64):  # fmt: skip
         get, head = parted(server.ask(target)), parted(server.ask(target, b"HEAD"))
         assert head[0] == get[0] and head[2] == b"", target
         assert head[1]["content-type"] == get[1]["content-type"]
@@ -263,7 +264,8 @@ def test_head_wherever_get_is(server: Served) -> None:
 
 def test_what_an_address_allows_is_told(server: Served) -> None:
     known = {b"/v1/jobs": "GET, HEAD, POST", JOB: "DELETE, GET, HEAD",
-             JOB + b"/module": "GET, HEAD", b"/metrics": "GET, HEAD"}  # fmt: skip
+             JOB + b"/module": "GET, HEAD", JOB + b"/retry": "POST",
+             b"/metrics": "GET, HEAD"}  # fmt: skip
     for target, allowed in known.items():
         answer = server.ask(target, b"PUT")
         checked(answer, 405)

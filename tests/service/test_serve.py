@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,41 @@ def test_a_stopped_server_gives_its_job_back_and_leaves_nothing(server: Server) 
     server.start(seconds=0.2)
     server.wait(lambda: server.job(job)["state"] == "done")
     assert server.job(job)["attempts"] == 1
+
+
+def test_who_follows_a_job_goes_on_after_a_restart(server: Server) -> None:
+    """Waits and streams end when the server stops; it does not wait for them."""
+    server.start(seconds=3600)
+    path = server.post("first")
+    server.wait(lambda: server.job(path)["candidates"]["done"] > 0)
+    with ThreadPoolExecutor(2) as pool, httpx.Client(timeout=300) as client:
+        base = f"http://127.0.0.1:{server.port}{path}"
+        stream = pool.submit(client.get, f"{base}/events")
+        wait = pool.submit(client.get, base, params={"wait": 60})
+        time.sleep(0.7)
+        begun = time.monotonic()
+        assert server.stop(signal.SIGTERM) == 0
+        assert wait.result().json()["state"] == "running"
+        last = [line for line in stream.result().text.splitlines() if line.startswith("id: ")][-1]
+        assert time.monotonic() - begun < 60, "its grace is 120 s"
+
+    server.start(seconds=0.2)
+    seen = {"Last-Event-ID": last.removeprefix("id: ")}
+    told = server.client.get(f"{path}/events", headers=seen, timeout=300).text.splitlines()
+    events = [json.loads(line[6:]) for line in told if line.startswith("data: ")]
+    assert events[-1]["state"] == "done" and len(events) >= 1
+    log = server.client.get(f"{path}/log").text
+    assert log.index("given back") < log.index("done: a module of")
+
+
+def test_the_log_says_that_a_worker_died(server: Server) -> None:
+    server.start(seconds=3600)
+    path = server.post("first")
+    server.wait(lambda: len(server.started()) == 2)
+    os.kill(server.started()[0], signal.SIGKILL)
+    server.wait(lambda: len(server.started()) == 4)
+    log = server.client.get(f"{path}/log").text
+    assert "died; queued again" in log and "attempt 2 of 3 begins" in log
 
 
 def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Server) -> None:

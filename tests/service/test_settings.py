@@ -1,11 +1,12 @@
 """Settings as the environment gives them."""
 
+import base64
 from pathlib import Path
 
 import pytest
 
 from mcfuser.errors import InputError
-from mcfuser_service.settings import read_settings
+from mcfuser_service.settings import ServiceSettings, read_settings
 
 
 def test_defaults_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -19,11 +20,11 @@ def test_defaults_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_the_environment_is_read_and_what_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCFUSER_PORT", "1234")
     monkeypatch.setenv("MCFUSER_WORKERS", "3")
-    monkeypatch.setenv("MCFUSER_DATABASE", "postgresql://me:secret@db/mcfuser")
+    monkeypatch.setenv("MCFUSER_DATABASE", "postgresql://me:hunter2@db/mcfuser")
     settings = read_settings(port=99)
     assert (settings.port, settings.workers) == (99, 3)
-    assert settings.database_url == "postgresql://me:secret@db/mcfuser"
-    assert "secret" not in repr(settings)
+    assert settings.database_url == "postgresql://me:hunter2@db/mcfuser"
+    assert "hunter2" not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,31 @@ def test_a_bad_variable_is_one_sentence(
     with pytest.raises(InputError, match=f"MCFUSER_{name} is '{value}'") as caught:
         read_settings()
     assert "\n" not in str(caught.value)
+
+
+def test_webhooks_have_a_secret_and_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings().webhook_key is None and read_settings().webhook_hosts == ()
+    secret = "whsec_" + base64.b64encode(bytes(range(24))).decode()
+    monkeypatch.setenv("MCFUSER_WEBHOOK_SECRET", secret)
+    monkeypatch.setenv("MCFUSER_WEBHOOK_HOSTS", "CI.example, 10.0.0.5:8080,[::1]:80, [::1],")
+    settings = read_settings()
+    assert settings.webhook_key == bytes(range(24)) and secret not in repr(settings)
+    assert settings.webhook_hosts == ("ci.example", "10.0.0.5:8080", "[::1]:80", "[::1]")
+    assert ServiceSettings(**settings.revealed()) == settings
+    for bad in ("a b", "https://ci.example", "ci.example:0", "ci.example:99999", "::1", ":80"):
+        monkeypatch.setenv("MCFUSER_WEBHOOK_HOSTS", bad)
+        with pytest.raises(InputError, match=r"MCFUSER_WEBHOOK_HOSTS is .*hosts parted by commas"):
+            read_settings()
+
+
+@pytest.mark.parametrize("secret", ["", "hunter2", "whsec_", "whsec_hunter2", "whsec_" + "A" * 200])
+def test_a_malformed_secret_is_refused_and_not_told(
+    monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("MCFUSER_WEBHOOK_SECRET", secret)
+    with pytest.raises(InputError, match=r"MCFUSER_WEBHOOK_SECRET is '…': .*24 to 64 bytes") as bad:
+        read_settings()
+    assert "hunter2" not in str(bad.value)
 
 
 def test_allowed_hosts_are_names_parted_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from mcfuser.errors import ModelError, SpaceError
 from mcfuser.process.confined import Stopped
+from mcfuser.tune.progress import ChainPlace, Note, Progress
 from mcfuser_db import Blobs, Job, Order, Storage
 from mcfuser_db.blobs import Incoming
 from mcfuser_service import claim, worker
@@ -76,13 +78,13 @@ def test_a_job_is_done(bench: Bench) -> None:
     seen = []
 
     def compiler(
-        model: Path, options: JobOptions, cache: Storage, progress: worker.Progress
+        model: Path, options: JobOptions, cache: Storage, listener: worker.Listener
     ) -> Made:
-        progress("search", 1, 2)
+        listener(Progress("search", 1, 2))
         while bench.found().stage != "search":  # the beat tells it
             time.sleep(0.01)
         seen.append((model.read_bytes(), options.seed, options.shapes, bench.found().stage))
-        progress("search", 2, 2)
+        listener(Progress("search", 2, 2))
         return Made(report={"time": float("inf"), "chains": [{"error": 1e-7}]})
 
     job = bench.run(compiler)
@@ -235,13 +237,13 @@ def test_a_worker_outlives_a_database_that_cannot_be_claimed_from(
 
 def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
     def compiler(
-        model: Path, options: JobOptions, cache: Storage, progress: worker.Progress
+        model: Path, options: JobOptions, cache: Storage, listener: worker.Listener
     ) -> Made:
         bench.store.cancel(bench.job.id)
         for number in range(60_000):
             time.sleep(0.01)
             try:
-                progress("search", number, 60_000)
+                listener(Progress("search", number, 60_000))
             except Exception:
                 pytest.fail("an interruption can be taken for a failed try")
         raise AssertionError("never interrupted")
@@ -252,10 +254,10 @@ def test_a_cancelled_job_stops_its_compile(bench: Bench) -> None:
 
 def test_a_stopped_worker_gives_its_job_back(bench: Bench) -> None:
     def compiler(
-        model: Path, options: JobOptions, cache: Storage, progress: worker.Progress
+        model: Path, options: JobOptions, cache: Storage, listener: worker.Listener
     ) -> Made:
         bench.stop.set()
-        progress("search", 0, 0)
+        listener(Progress("search", 0, 0))
         raise AssertionError("never interrupted")
 
     job = bench.run(compiler)
@@ -296,7 +298,7 @@ def test_an_assignment_arrives_as_it_was_given(
 ) -> None:
     """The password and what is not at its default included, whatever the environment says."""
     settings = ServiceSettings(
-        data=tmp_path, database="postgresql://me:secret@db/mcfuser", workers=3, grace=0.5,
+        data=tmp_path, database="postgresql://me:hunter2@db/mcfuser", workers=3, grace=0.5,
         allowed_hosts="a.example, b.example",
     )  # fmt: skip
     told = worker.Assignment(settings, "mcfuser_service.worker:load_compiler", "here:0")
@@ -304,4 +306,57 @@ def test_an_assignment_arrives_as_it_was_given(
     monkeypatch.setenv("MCFUSER_WORKERS", "7")
     assert worker.Assignment.from_json(line) == told
     assert told.loaded() is worker.load_compiler
-    assert "secret" not in repr(told)
+    assert "hunter2" not in repr(told)
+
+
+def test_the_log_of_a_job_says_what_was_done_in_order(bench: Bench) -> None:
+    def failing(model: Path, options: JobOptions, cache: Storage, listener: Any) -> Made:
+        listener(Progress("import"))
+        listener(Progress("measure", 0, 9, chain=ChainPlace(1, 2, "attention")))
+        listener(Progress("measure", 5, 9, chain=ChainPlace(1, 2, "attention"), left=60.0))
+        listener(Note("chain 1 of 2, 'attention': 1 kernel: faster"))
+        raise RuntimeError("/secret/path")
+
+    bench.run(failing)
+    bench.run(lambda *_: Made())
+    words = [line.words for line in bench.store.log(bench.job.id).lines]
+    assert words == [
+        f"posted for cpu: model {bench.job.model}",
+        "attempt 1 of 3 begins; worker 'w'",
+        "import",
+        "measure chain 1 of 2: attention",
+        "chain 1 of 2, 'attention': 1 kernel: faster",
+        "the attempt failed (RuntimeError); the server's log says why; queued again, to be tried "
+        "in 0 s",
+        "attempt 2 of 3 begins; worker 'w'",
+        "done: a module of 6 bytes",
+    ]
+
+
+def test_what_is_told_after_the_claim_was_lost_is_in_the_log(bench: Bench) -> None:
+    def compiler(model: Path, options: JobOptions, cache: Storage, listener: Any) -> Made:
+        bench.store.cancel(bench.job.id)
+        listener(Note("chain 1 of 1, 'attention': no kernel"))
+        return Made()
+
+    assert bench.run(compiler).state == "cancelled"
+    words = [line.words for line in bench.store.log(bench.job.id).lines]
+    assert words[-2:] == ["cancelled", "chain 1 of 1, 'attention': no kernel"]
+
+
+def test_progress_is_kept_whole_while_a_job_runs(bench: Bench) -> None:
+    told = Progress("measure", 3, 9, 4, 1, 2e-6, ChainPlace(2, 5, "attention"), 60.0)
+
+    def compiler(model: Path, options: JobOptions, cache: Storage, listener: Any) -> Made:
+        listener(told)
+        while (found := bench.found()).progress is None:
+            time.sleep(0.01)
+        assert Progress.from_json(found.progress) == told
+        assert found.stage == "measure chain 2 of 5" and (found.done, found.total) == (3, 9)
+        assert found.expected is not None
+        left = found.expected - datetime.now(UTC)
+        assert 0 < left.total_seconds() <= 60
+        return Made()
+
+    job = bench.run(compiler)
+    assert (job.state, job.progress, job.expected) == ("done", None, None)

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from mcfuser.tune.progress import Progress
 from mcfuser_db import Storage
 from tests.support.db_server import Missing, server
 
@@ -61,7 +62,7 @@ def claim_all(url: str, name: str, start: Barrier, out: Queue[list[str]]) -> Non
         if not mine:
             start.wait()
         mine.append(str(job.id))
-        store.renew(job.claim, 3600, "tuning", 1, 2)
+        store.renew(job.claim, 3600, Progress("tuning", 1, 2))
         store.finish(job.claim, "c" * 64, 1, {})
     out.put(mine)
     store.close()

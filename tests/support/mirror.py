@@ -89,12 +89,12 @@ THROUGH: dict[str, str] = {
     "batch/test_zoo.py": "batch/entry",
     "batch/test_server.py": "batch/address",
     "service/test_app.py": """
-        service/hosts service/http service/jobs service/kernels service/metrics
-        service/queries""",
+        service/hosts service/http service/jobs service/kernels service/lookup service/metrics
+        service/posting service/queries""",
     "service/test_openapi.py": "service/documents",
     "service/test_schemas.py": "service/work",
     "service/test_serve.py": "service/supervisor service/room",
-    "db/test_store.py": "db/again db/models db/private",
+    "db/test_store.py": "db/again db/keyed db/models db/private",
     "db/test_migrations.py": "db/engine",
     "test_expr.py": "errors",
 }

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcfuser.tune.progress import Progress
 from mcfuser_db import Storage
 from mcfuser_service.schemas import JobOptions
 from mcfuser_service.settings import ServiceSettings
-from mcfuser_service.worker import CompileFunction, Progress
+from mcfuser_service.worker import CompileFunction, Listener
 
 
 @dataclass
@@ -29,7 +30,7 @@ def load(settings: ServiceSettings) -> CompileFunction:
     steps = int(float(os.environ["MCFUSER_TEST_SECONDS"]) / 0.05)
 
     def compile_slowly(
-        model: Path, options: JobOptions, cache: Storage, progress: Progress
+        model: Path, options: JobOptions, cache: Storage, listener: Listener
     ) -> Made:
         """Has a child process, as a measurement has."""
         child = subprocess.Popen(["sleep", "7200"])
@@ -39,7 +40,7 @@ def load(settings: ServiceSettings) -> CompileFunction:
             os.abort()
         try:
             for step in range(steps):
-                progress("waiting", step, steps)
+                listener(Progress("waiting", step, steps))
                 time.sleep(0.05)
         finally:
             child.kill()

@@ -23,6 +23,7 @@ from mcfuser.tune import key as cache_key
 from mcfuser.tune import search as search_module
 from mcfuser.tune import tuner as tune_module
 from mcfuser.tune.budget import Budget
+from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name, names_of
 from mcfuser.tune.tuner import kept_kernel, kernel_of, key_of, tune
 from tests.support.chains import other
@@ -50,19 +51,19 @@ def small(device: Worker) -> Tuned:
 
 
 def test_a_chain_is_measured_and_right(device: Worker) -> None:
-    told: list[tuple[str, int, int]] = []
-
-    def tell(*words) -> None:
-        told.append(words)
-
-    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), tell, device)
+    told: list[Progress] = []
+    tuned = tune(SMALL, CPU, MemoryCache(), TuneOptions(trials=10), told.append, device)
     assert tuned.measured is not None and tuned.measured > 0
     assert tuned.error is not None and tuned.error < 1e-5
     assert 0 < tuned.trials <= 10
     rules = ["rule1", "rule2", "rule3", "rule4"]
     assert list(tuned.stages) == ["space", *rules, "distinct", "lowered"]
     assert f"def {kernel_name(tuned.key)}(" in tuned.source
-    assert told and told[-1][0] == "measure"
+    first, last = told[0], told[-1]
+    assert {p.stage for p in told} == {"measure"}
+    assert (first.done, first.compiled, first.best) == (0, 0, None) and first.total > 0
+    assert last.done == tuned.trials <= last.compiled and last.best is not None
+    assert last.failed == sum(tuned.failed.values())
 
 
 def test_the_cache_answers_and_names_do_not_matter(device: Worker, small: Tuned) -> None:

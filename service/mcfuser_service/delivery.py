@@ -1,0 +1,133 @@
+"""Tells webhooks of the ends of jobs. What is to be told is in the database: a restart loses none.
+
+An attempt succeeds where the answer's status is 2xx. Otherwise it is made again, WAITS apart, and
+then given up; 410 gives up at once. Whoever is told may be told twice, under the same webhook-id:
+where a server dies after an attempt and before it has noted how that ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from mcfuser_db import Job, Storage, StorageError
+from mcfuser_db.models import Webhook
+from mcfuser_db.webhooks import WebhookState, settle, take_due
+from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.webhooks import headers, message, unusable
+
+log = logging.getLogger(__name__)
+
+WAITS = (5.0, 30.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)
+"""Seconds between an attempt that failed and the next one; after the last one it is given up."""
+TIMEOUT = 15.0
+"""Seconds of an attempt in all."""
+_LEASE = 60.0  # seconds after which another server makes an attempt that this one has taken
+_LOOK = 0.5  # seconds between two looks for what is due
+_TOGETHER = 8  # attempts at once
+
+
+class Deliverer:
+    """Tells webhooks while the `with` block runs; does nothing where the settings have no secret or
+    no hosts."""
+
+    def __init__(self, settings: ServiceSettings, store: Storage) -> None:
+        self._hosts = settings.webhook_hosts
+        self._secret = settings.webhook_key
+        self._store = store
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._secret is not None and self._hosts:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._deliver())
+
+    async def _deliver(self) -> None:
+        under_way: set[asyncio.Task[None]] = set()
+        verify = ssl.create_default_context()
+        async with httpx.AsyncClient(
+            verify=verify, trust_env=False, follow_redirects=False, timeout=TIMEOUT
+        ) as client:
+            while not self._stop.is_set():
+                for webhook, job in await self._due(_TOGETHER - len(under_way)):
+                    task = asyncio.create_task(self._attempt(client, webhook, job))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+                await asyncio.sleep(_LOOK)
+            for task in under_way:  # they are made again once their lease has run out
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _due(self, free: int) -> list[tuple[Webhook, Job]]:
+        if free <= 0:
+            return []
+        try:
+            return list(await asyncio.to_thread(take_due, self._store, free, _LEASE))
+        except StorageError as error:
+            log.warning("webhooks cannot be read: %s", error)
+            return []
+
+    async def _attempt(self, client: httpx.AsyncClient, webhook: Webhook, job: Job) -> None:
+        """One attempt, and a note of how it ended."""
+        failed, final = await self._failure(client, webhook, job)
+        told = f"webhook to {httpx.URL(webhook.url).host}, attempt {webhook.attempts}"
+        try:
+            if failed is None:
+                await self._settle(webhook, "delivered", f"{told}: delivered")
+            elif final or webhook.attempts > len(WAITS):
+                log.warning("webhook given up: %s", failed, extra={"job": job.id})
+                await self._settle(webhook, "given up", f"{told}: {failed}; given up")
+            else:
+                wait = WAITS[webhook.attempts - 1]
+                words = f"{told}: {failed}; tried again in {wait:g} s"
+                await self._settle(webhook, "waiting", words, wait)
+        except StorageError as error:  # it is told again once the lease has run out
+            log.warning("webhook's attempt not noted: %s", error, extra={"job": job.id})
+
+    async def _settle(
+        self, webhook: Webhook, state: WebhookState, words: str, wait: float = 0.0
+    ) -> None:
+        await asyncio.to_thread(settle, self._store, webhook, state, words, wait)
+
+    async def _failure(
+        self, client: httpx.AsyncClient, webhook: Webhook, job: Job
+    ) -> tuple[str | None, bool]:
+        """Why an attempt failed, None where it did not; and whether another one is of no use."""
+        assert self._secret is not None
+        why = unusable(webhook.url, self._hosts)
+        if why is not None:  # the settings have changed since it was posted
+            return why, True
+        body = message(job)
+        signed = headers(webhook.id, body, datetime.now(UTC), self._secret)
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT),
+                client.stream("POST", webhook.url, content=body, headers=dict(signed)) as answer,
+            ):
+                status = answer.status_code  # what else it says is not read
+        except TimeoutError:
+            return f"no answer within {TIMEOUT:g} s", False
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            return str(error) or type(error).__name__, False
+        return (None, False) if 200 <= status < 300 else (f"status {status}", status == 410)

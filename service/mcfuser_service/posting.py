@@ -1,0 +1,212 @@
+"""Receives a posted model, and finds or makes the job that compiles it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+
+from mcfuser.errors import InputError, SpaceError
+from mcfuser.graph.archive import HEAD, is_archive
+from mcfuser.graph.limits import SETTING
+from mcfuser_db import Blobs, Job, KeyedRequest, KeyReused, Order, Storage
+from mcfuser_db.blobs import Incoming
+from mcfuser_service.inspect import Inspect
+from mcfuser_service.lookup import found
+from mcfuser_service.problems import ProblemError, error, problem
+from mcfuser_service.schemas import JobOptions, PostQuery
+from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.work import work_key
+
+_CHUNK = 1 << 20
+LONGEST_KEY = 255
+"""The most characters of an Idempotency-Key."""
+
+Answer = Literal["new", "shared", "cached", "repeated"]
+"""What a post was answered with: a new job, one that is not yet done, one that is, or the job of an
+earlier post with the same key."""
+
+
+@dataclass(frozen=True)
+class Posting:
+    """What is needed to answer posts."""
+
+    settings: ServiceSettings
+    store: Storage
+    blobs: Blobs
+    inspect: Inspect
+
+    async def job(
+        self, incoming: Incoming, query: PostQuery, key: str | None
+    ) -> tuple[Job, Answer]:
+        """The job for a received model, and how it was found.
+
+        Raises ProblemError where there is to be none: the model is wrong, the key stands for
+        another request, or there is no job to share and no new one is wanted.
+        """
+        keyed = None
+        if key is not None:
+            told = query.model_dump(mode="json") | {"model": incoming.digest}
+            keyed = KeyedRequest(_hash(key), _hash(told), self.settings.idempotency_keep)
+        try:
+            return await self._job(incoming, query, keyed)
+        except KeyReused as reused:
+            detail = f"Idempotency-Key '{key}': {reused}, with another model or other options"
+            raise error("key-reused", f"{detail}; give every request a key of its own") from None
+
+    async def _job(
+        self, incoming: Incoming, query: PostQuery, keyed: KeyedRequest | None
+    ) -> tuple[Job, Answer]:
+        if keyed is not None:
+            known = await run_in_threadpool(self.store.keyed, keyed)
+            if known is not None:
+                return known, "repeated"
+        work = work_key(incoming.digest, query.options, query.reuse == "never")
+        live = await run_in_threadpool(self.store.live, work)
+        if live is None and query.reuse == "only":
+            raise _nothing(incoming)
+        if live is None:
+            await _inspected(incoming, query.options, self.inspect)
+        return await run_in_threadpool(self._submitted, incoming, query, work, live, keyed)
+
+    def _submitted(
+        self,
+        incoming: Incoming,
+        query: PostQuery,
+        work: str,
+        live: Job | None,
+        keyed: KeyedRequest | None,
+    ) -> tuple[Job, Answer]:
+        """`live` is an earlier job for the same work."""
+        store, blobs, digest = self.store, self.blobs, incoming.digest
+        order = Order(
+            work, digest, incoming.size, query.device, query.options.model_dump(mode="json"),
+            query.name, query.priority, query.webhook,
+        )  # fmt: skip
+        if query.reuse == "only":
+            shared = store.share(order, keyed) if live is None or self._whole(live) else None
+            if shared is None:
+                raise _nothing(incoming)
+            return shared, "cached" if shared.state == "done" else "shared"
+        if live is None or not self._whole(live) or not blobs.sound(digest):
+            incoming.keep()  # before there is a job that needs it
+        job, new = store.submit(order, keyed)
+        if self._whole(job):
+            return job, "new" if new else "cached" if job.state == "done" else "shared"
+        if not blobs.sound(digest):  # removed since it was looked at
+            incoming.keep()
+        store.requeue(job.id)
+        return found(store, job.id), "shared"
+
+    def _whole(self, job: Job) -> bool:
+        """Whether a job's module is kept, or is still to be made."""
+        return job.state != "done" or (job.module is not None and self.blobs.sound(job.module))
+
+
+def key_in(header: str | None) -> str | None:
+    """The key in an Idempotency-Key header, which may be in quotes; None where there is none.
+
+    Raises ProblemError where it is malformed.
+    """
+    if header is None:
+        return None
+    key = header[1:-1] if len(header) > 1 and header[0] == header[-1] == '"' else header
+    if 0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable():
+        return key
+    detail = f"it must have 1 to {LONGEST_KEY} ASCII characters that can be printed"
+    raise error(
+        "bad-option", f"header 'idempotency-key': {detail}",
+        errors=[{"in": "header", "name": "idempotency-key", "detail": detail}],
+    )  # fmt: skip
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _nothing(incoming: Incoming) -> ProblemError:
+    return error(
+        "nothing-to-reuse",
+        f"no job with these options is done or under way for model {incoming.digest}; post it "
+        "without reuse=only to have one",
+    )
+
+
+def check_type(request: Request) -> None:
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise error(
+            "not-raw",
+            "the body is a form; send the ONNX file itself: curl --data-binary @model.onnx",
+        )
+
+
+def _declared(request: Request) -> int:
+    """The size that the header gives; 0 where it gives none."""
+    length = request.headers.get("content-length", "")
+    return int(length[:20]) if length.isascii() and length.isdigit() else 0
+
+
+def _check_size(size: int, head: bytes | None, settings: ServiceSettings) -> None:
+    """Raises ProblemError where a body has more bytes than one may have that begins with `head`;
+    the larger limit holds while this is not known."""
+    limits = {
+        "model_bytes": (settings.max_model_bytes, "model"),
+        "archive_bytes": (settings.max_archive_bytes, "archive"),
+    }
+    if head is None:
+        name = max(limits, key=lambda n: limits[n][0])
+    else:
+        name = "archive_bytes" if is_archive(head) else "model_bytes"
+    limit, what = limits[name]
+    if size > limit:
+        raise error(
+            "too-large",
+            f"the {what} has more than {limit} bytes, which is the limit here; make it smaller or "
+            f"raise {SETTING}{name.upper()}",
+        )
+
+
+async def receive(request: Request, incoming: Incoming, settings: ServiceSettings) -> None:
+    """Writes the body to disk in chunks; a sender that stops sending is given up."""
+    chunk, parts, head, declared = bytearray(), request.stream(), b"", _declared(request)
+    _check_size(declared, None, settings)
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(parts, None), settings.upload_stall)
+        except TimeoutError:
+            raise _stalled(settings.upload_stall) from None
+        if len(head) < HEAD:
+            head += (part or b"")[: HEAD - len(head)]
+        known = part is None or len(head) == HEAD
+        size = incoming.size + len(chunk) + len(part or b"")
+        _check_size(max(size, declared), head if known else None, settings)
+        if part is None:
+            break
+        chunk += part
+        if len(chunk) >= _CHUNK:
+            await run_in_threadpool(incoming.write, bytes(chunk))
+            chunk.clear()
+    incoming.write(bytes(chunk))
+    if incoming.size == 0:
+        raise error(
+            "empty-body", "the body is empty; send the ONNX file: curl --data-binary @model.onnx"
+        )
+
+
+def _stalled(seconds: float) -> ProblemError:
+    silent = error("stalled", f"no byte of the model came for {seconds:g} s; post it again")
+    return ProblemError(silent.details, {"Connection": "close"})
+
+
+async def _inspected(incoming: Incoming, options: JobOptions, inspect: Inspect) -> None:
+    try:
+        await inspect(incoming.flushed(), options.shapes)
+    except SpaceError as full:
+        raise ProblemError(problem("disk-full", str(full)), {"Retry-After": "60"}) from None
+    except InputError as bad:
+        raise error("bad-model", str(bad)) from None
