@@ -17,14 +17,16 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sessionmaker
 
-from mcfuser_db import again
+from mcfuser_db import again, candidates
 from mcfuser_db.again import gave_up
 from mcfuser_db.engine import connect, upgrade, writing
 from mcfuser_db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
 
 if TYPE_CHECKING:
+    from mcfuser.chain import Chain
     from mcfuser.device import Device
     from mcfuser.tune.key import CacheKey
+    from mcfuser.tune.tried import Tried
     from mcfuser.tune.tuned import Tuned, Use
 
 log = logging.getLogger(__name__)
@@ -284,7 +286,8 @@ class Storage:
             return None
 
     def put(self, tuned: Tuned) -> None:
-        """Keeps a tuned kernel, in place of one with the same key."""
+        """Keeps a tuned kernel, in place of one with the same key. The search for it is over: the
+        candidates that it measured become one batch."""
         document = tuned.to_json()
         binary = base64.b64decode(str(document.pop("binary")))
         kernel = KernelRow(
@@ -298,6 +301,7 @@ class Storage:
                 with self._write.begin() as session:
                     session.execute(delete(KernelRow).where(KernelRow.key == tuned.key))
                     session.add(kernel)
+                    candidates.merge(session, tuned.key, self._now())
                 return
             except IntegrityError:
                 continue  # another process put it in between: now it is there to be replaced
@@ -332,6 +336,17 @@ class Storage:
             except IntegrityError:
                 continue  # another process has noted the same in between
         raise RuntimeError(f"{len(rows)} uses of kernels cannot be kept: others write them, too")
+
+    def tried(self, key: str) -> Sequence[Tried]:
+        """The candidates that were measured under a cache key's digest, each with its last result,
+        in the order in which they were first measured."""
+        with self._read() as session:
+            return candidates.read(session, key)
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        """Keeps candidates that were measured for a chain on a device."""
+        with self._write.begin() as session:
+            candidates.add(session, made.digest, chain.key, device, tried, self._now())
 
     def kernel(self, key: str) -> dict[str, Any] | None:
         """The document of a kernel with its binary in base64; None if there is none or it is

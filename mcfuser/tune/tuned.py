@@ -16,6 +16,7 @@ from mcfuser.space.plan import Plan
 from mcfuser.space.prune import SpaceKind, space
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.key import CacheKey
+from mcfuser.tune.tried import Tried, latest
 
 FORMAT = 7
 """The version of a kernel's JSON document; documents of other versions are not read."""
@@ -139,6 +140,15 @@ class Cache(Protocol):
         """Keeps which kernels a compiled model uses, and where."""
         ...
 
+    def tried(self, key: str) -> Sequence[Tried]:
+        """The candidates that were measured under a cache key's digest, each with its last result,
+        in the order in which they were first measured."""
+        ...
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        """Keeps candidates that were measured for a chain on a device."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -160,6 +170,7 @@ class MemoryCache:
 
     kept: dict[str, Tuned] = field(default_factory=dict)
     uses: set[Use] = field(default_factory=set)
+    candidates: dict[str, list[Tried]] = field(default_factory=dict)
 
     def get(self, key: str) -> Tuned | None:
         return self.kept.get(key)
@@ -174,12 +185,18 @@ class MemoryCache:
     def note(self, uses: Iterable[Use]) -> None:
         self.uses.update(uses)
 
+    def tried(self, key: str) -> Sequence[Tried]:
+        return latest(self.candidates.get(key, ()))
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        self.candidates.setdefault(made.digest, []).extend(tried)
+
 
 @dataclass
 class RetuneCache:
-    """A cache in front of another one that hides the kernels kept there before.
+    """A cache in front of another one that hides the kernels and candidates kept there before.
 
-    They are tuned again, once each, and replaced.
+    Kernels are tuned again, once each, and replaced.
     """
 
     cache: Cache
@@ -197,6 +214,12 @@ class RetuneCache:
 
     def note(self, uses: Iterable[Use]) -> None:
         self.cache.note(uses)
+
+    def tried(self, key: str) -> Sequence[Tried]:
+        return ()
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        self.cache.keep_tried(made, chain, device, tried)
 
 
 class NoCandidate(InputError):

@@ -29,6 +29,7 @@ from mcfuser.tune.expected import pruned
 from mcfuser.tune.key import CacheKey, cache_key
 from mcfuser.tune.recall import better, recall, serves
 from mcfuser.tune.search import Best, CandidateSearch, announce
+from mcfuser.tune.tried import TriedLog, results_of, tried
 from mcfuser.tune.tuned import (
     Cache,
     NoCandidate,
@@ -55,6 +56,9 @@ def tune(
 
     A kept kernel is used unless its search was given less than `options` give (Budget.covers). Then
     the chain is searched again, and the faster of both kernels is kept.
+
+    A search goes on from one that was cut short or interrupted: what was measured under the same
+    key is not measured again, but for the candidates between which it chooses in the end.
 
     The search ends at the `deadline` (time.monotonic; `options.timeout` from now if None) with the
     best candidate measured so far. Where none was, or the device is not at hand, the model chooses:
@@ -85,7 +89,7 @@ def tune(
         if known is not None and _predicted_again(known, options, worker, deadline):
             return known
         try:
-            tuned = _searched(key, chain, device, options, progress, worker, deadline)
+            tuned = _searched(key, chain, device, cache, options, progress, worker, deadline)
         except NoCandidate:
             if known is None:
                 raise
@@ -128,20 +132,21 @@ def _searched(
     key: CacheKey,
     chain: Chain,
     device: Device,
+    cache: Cache,
     options: TuneOptions,
     progress: Progress,
     worker: Worker,
     deadline: float,
 ) -> Tuned:
     try:
-        return _Tuning(key, chain, device, options, progress, worker, deadline).run()
+        return _Tuning(key, chain, device, cache, options, progress, worker, deadline).run()
     except ChainError as error:
         raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
     except NoCandidate:
         if not options.shifts or not shifted(chain):
             raise
         plain = replace(options, shifts=False)
-        return _Tuning(key, chain, device, plain, progress, worker, deadline).run()
+        return _Tuning(key, chain, device, cache, plain, progress, worker, deadline).run()
 
 
 def compare(
@@ -196,11 +201,13 @@ class _Tuning:
         key: CacheKey,
         chain: Chain,
         device: Device,
+        cache: Cache,
         options: TuneOptions,
         progress: Progress,
         worker: Worker,
         deadline: float,
     ) -> None:
+        self.cache = cache
         self.key, self.chain, self.device, self.options = key, chain, device, options
         self.progress, self.worker, self.deadline = progress, worker, deadline
         self.offsets = offsets(chain) if options.shifts else {}
@@ -216,8 +223,12 @@ class _Tuning:
         if why is not None:
             self.failed[why] += 1
         else:
-            search = self._search(name)
-            best, results = search.run(), search.results
+            log = TriedLog(partial(self.cache.keep_tried, self.key, self.chain, self.device.name))
+            search = self._search(name, log)
+            try:
+                best, results = search.run(), search.tried
+            finally:
+                log.flush()
         if best is None and (why is not None or search.unusable or self._late()):
             best = self._choice(name, results)
         if best is None:
@@ -225,8 +236,11 @@ class _Tuning:
         self.stages["lowered"] = best.candidates
         return self._kept(best)
 
-    def _search(self, name: str) -> CandidateSearch:
+    def _search(self, name: str, log: TriedLog) -> CandidateSearch:
+        """The search, which goes on from the candidates that were kept under its key."""
         every = candidates(self.space, self.table, self.worker.backend.feasible)
+        chain, shifts = self.chain, self.options.shifts
+        known = results_of(chain, every, shifts, self.cache.tried(self.key.digest))
         return CandidateSearch(
             self.chain,
             every,
@@ -238,6 +252,8 @@ class _Tuning:
             self.offsets,
             self.failed,
             lambda done, total: self.progress("measure", done, total),
+            known,
+            lambda results: log.add(tried(chain, every, shifts, results)),
         )
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
