@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
-from mcfuser_db.models import CandidateBatch
+from mcfuser_db.models import CandidateBatch, KernelRow
 
 if TYPE_CHECKING:
     from mcfuser.tune.tried import Tried
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_BATCHES = 10_000  # of one key that are read; they are merged whenever a search ends
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A search that ended without a kernel: its key, its device, the number of results that it has
+    kept, and when it kept the last ones."""
+
+    key: str
+    device: str
+    results: int
+    last: datetime
 
 
 def add(
@@ -61,6 +73,21 @@ def merge(session: Session, key: str, now: datetime) -> None:
     session.execute(delete(CandidateBatch).where(CandidateBatch.id.in_([r.id for r in rows])))
     if tried:
         add(session, key, rows[0].chain_key, rows[0].device, tried, now)
+
+
+def unfinished(session: Session, device: str | None) -> list[Unfinished]:
+    """The searches whose candidates are kept and whose kernel is not, the oldest first."""
+    batch = CandidateBatch
+    last = func.max(batch.created)
+    query = (
+        select(batch.key, batch.device, func.sum(batch.count), last)
+        .where(~exists().where(KernelRow.key == batch.key))
+        .group_by(batch.key, batch.device)
+        .order_by(last)
+    )
+    if device is not None:
+        query = query.where(batch.device == device)
+    return [Unfinished(key, on, int(n), at) for key, on, n, at in session.execute(query)]
 
 
 def _tried(batch: CandidateBatch) -> Iterator[Tried]:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import InstrumentedAttribute, configure_mappers, defer, sess
 from mcfuser_db import again, candidates
 from mcfuser_db.again import gave_up
 from mcfuser_db.engine import connect, upgrade, writing
-from mcfuser_db.models import LIVE, STATES, Job, KernelRow, KernelUse, Probed
+from mcfuser_db.models import LIVE, STATES, CandidateBatch, Job, KernelRow, KernelUse, Probed
 
 if TYPE_CHECKING:
     from mcfuser.chain import Chain
@@ -35,6 +35,7 @@ StorageError = SQLAlchemyError
 """Is raised by every method where the database does not answer."""
 
 _MOST_KEYS = 100  # kernels of one chain that are compared with a key
+_MOST_REMOVED = 500  # kernels in one transaction
 _RACES = 10  # attempts at a row that other processes change
 _NO_CLAIM: Mapping[str, Any] = {"worker": None, "claim": None, "lease": None}
 
@@ -367,16 +368,18 @@ class Storage:
 
     def kernels(
         self, device: str | None = None, chain: str | None = None, limit: int = 50,
-        after: str | None = None,
+        after: str | None = None, key: str | None = None,
     ) -> Sequence[KernelRow]:  # fmt: skip
         """Kernels, newest first, without documents and binaries; `after` is the last one of the
-        page before. `chain` is the name or the key of a chain that a kernel was tuned for, or in
-        which a compiled model uses it."""
+        page before. With a `key`, that kernel alone. `chain` is the name or the key of a chain that
+        a kernel was tuned for, or in which a compiled model uses it."""
         unread = (
             defer(KernelRow.document, raiseload=True),
             defer(KernelRow.binary, raiseload=True),
         )
         query = select(KernelRow).options(*unread)
+        if key is not None:
+            query = query.where(KernelRow.key == key)
         if device is not None:
             query = query.where(KernelRow.device == device)
         if chain is not None:
@@ -394,6 +397,29 @@ class Storage:
                 )
             query = query.order_by(KernelRow.created.desc(), KernelRow.key.desc()).limit(limit)
             return session.scalars(query).all()
+
+    def keys_like(self, start: str, limit: int = 2) -> Sequence[str]:
+        """At most `limit` keys of kernels that begin with `start`."""
+        query = select(KernelRow.key).where(KernelRow.key.startswith(start, autoescape=True))
+        with self._read() as session:
+            return session.scalars(query.order_by(KernelRow.key).limit(limit)).all()
+
+    def unfinished(self, device: str | None = None) -> Sequence[candidates.Unfinished]:
+        """The searches that have kept candidates and no kernel: they were interrupted."""
+        with self._read() as session:
+            return candidates.unfinished(session, device)
+
+    def prune(self, keys: Iterable[str]) -> int:
+        """Removes kernels, where compiled models use them, and the candidates of their searches;
+        gives the number of kernels."""
+        removed, every = 0, list(keys)
+        for first in range(0, len(every), _MOST_REMOVED):
+            some = every[first : first + _MOST_REMOVED]
+            with self._write.begin() as session:
+                session.execute(delete(CandidateBatch).where(CandidateBatch.key.in_(some)))
+                session.execute(delete(KernelUse).where(KernelUse.kernel.in_(some)))
+                removed += _count(session.execute(delete(KernelRow).where(KernelRow.key.in_(some))))
+        return removed
 
     def kernel_count(self) -> int:
         with self._read() as session:

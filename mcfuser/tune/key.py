@@ -86,6 +86,12 @@ def toolchain(backend: Backend) -> tuple[tuple[str, str], ...]:
 
 
 @cache
+def driver(backend: Backend) -> str:
+    """The version of the driver under which a back end's kernels are timed here, or nothing."""
+    return backend.driver()
+
+
+@cache
 def sources(backend: Backend) -> str:
     """A hash of the sources that generate code for a back end.
 

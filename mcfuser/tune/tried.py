@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mcfuser.chain import Chain
@@ -72,6 +72,27 @@ class Tried:
         }
 
 
+def schedule(
+    chain: Chain,
+    expression: str,
+    tiles: Mapping[str, int],
+    split: str | None,
+    parts: int,
+    shifts: bool,
+    knobs: Mapping[str, KnobValue],
+    seconds: float | None,
+) -> Tried:
+    """A candidate that is given with the names of a chain's axes. Raises KeyError or ChainError
+    where it has other ones."""
+    names = {a.name: f"a{i}" for i, a in enumerate(chain.axes)}
+    return Tried(
+        str(rename(parse(expression), names)),
+        {names[a]: n for a, n in tiles.items()},
+        names[split] if split is not None else None,
+        parts, shifts, knobs, seconds, None,
+    )  # fmt: skip
+
+
 def _positions(axes: Sequence[str]) -> dict[str, str]:
     return {f"a{i}": name for i, name in enumerate(axes)}
 
@@ -123,25 +144,18 @@ def tried(
 ) -> list[Tried]:
     """The candidates that were measured, without those whose results say nothing of them: no time
     was left, or the device could not be used."""
-    names = {a.name: f"a{i}" for i, a in enumerate(chain.axes)}
     made = []
     for candidate, result in results.items():
         if result.failed == NO_TIME or result.unusable:
             continue
         plan, tiles = candidates.plan(candidate)
-        made.append(
-            Tried(
-                str(rename(plan.expression, names)),
-                {names[a]: n for a, n in tiles.items()},
-                names[plan.split] if plan.split is not None else None,
-                plan.parts,
-                shifts,
-                asdict(candidates.settings(candidate)),
-                _finite(result.seconds),
-                _finite(result.error),
-                result.failed[:LONGEST] if result.failed is not None else None,
-            )
+        knobs = asdict(candidates.settings(candidate))
+        seconds, failed = _finite(result.seconds), result.failed
+        one = schedule(
+            chain, str(plan.expression), tiles, plan.split, plan.parts, shifts, knobs, seconds
         )
+        why = failed[:LONGEST] if failed is not None else None
+        made.append(replace(one, error=_finite(result.error), failed=why))
     return made
 
 

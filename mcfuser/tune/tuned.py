@@ -56,7 +56,9 @@ class Tuned:
 
     `source` and `binary` are what was measured, and `launch` is how they are called, with the names
     of `chain`. `made` is the cache key and `key` its digest. `budget` has what the search was
-    given and why it ended; `missed` says why no kept kernel was used, in one clause.
+    given and why it ended; `missed` says why no kept kernel was used, in one clause. `stale` says
+    in one clause what has changed since a kept kernel was made that is used all the same; it is
+    said of the use, and not kept.
     """
 
     key: str
@@ -84,6 +86,7 @@ class Tuned:
     made: CacheKey | None = None
     budget: Budget = field(default_factory=Budget)
     missed: str = ""
+    stale: str = ""
 
     @property
     def seconds(self) -> float:
@@ -96,6 +99,7 @@ class Tuned:
         document["binary"] = base64.b64encode(self.binary).decode()
         document["made"] = self.made.to_json() if self.made is not None else None
         document["format"] = FORMAT
+        del document["stale"]
         return document | {"checksum": _checksum(document)}
 
     @staticmethod
@@ -113,6 +117,8 @@ class Tuned:
         fields["binary"] = base64.b64decode(fields["binary"])
         fields["made"] = CacheKey.from_json(fields["made"]) if fields["made"] is not None else None
         fields["budget"] = Budget(**fields["budget"])
+        if "stale" in fields:
+            raise ValueError("it has a field 'stale', which is not kept")
         return Tuned(**fields)
 
 

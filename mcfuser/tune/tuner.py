@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 from mcfuser.algebra.hoist import shifted
 from mcfuser.backend import Backend, Kernel, Names
@@ -17,19 +15,13 @@ from mcfuser.backends import backend_of
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.measure.request import Measured
 from mcfuser.measure.rounds import Interleaved
-from mcfuser.measure.worker import Worker, interleaved, offsets
+from mcfuser.measure.worker import Worker, interleaved
 from mcfuser.process.child import NO_TIME
-from mcfuser.space.candidates import Candidate, candidates
 from mcfuser.space.knobs import KnobTable
-from mcfuser.tune.budget import Budget, StopReason
-from mcfuser.tune.choice import chosen
-from mcfuser.tune.expected import pruned
-from mcfuser.tune.key import CacheKey, cache_key
+from mcfuser.space.prune import SpaceKind
+from mcfuser.tune.key import CacheKey, cache_key, driver
 from mcfuser.tune.recall import better, recall, serves
-from mcfuser.tune.search import Best, CandidateSearch, announce
-from mcfuser.tune.tried import TriedLog, results_of, tried
 from mcfuser.tune.tuned import (
     Cache,
     NoCandidate,
@@ -37,9 +29,9 @@ from mcfuser.tune.tuned import (
     RetuneCache,
     Tuned,
     TuneOptions,
-    kernel_name,
     names_of,
 )
+from mcfuser.tune.tuning import Tuning
 
 
 def tune(
@@ -55,7 +47,8 @@ def tune(
     """The best kernel for a chain on a device: from the cache, or found by a search and kept there.
 
     A kept kernel is used unless its search was given less than `options` give (Budget.covers). Then
-    the chain is searched again, and the faster of both kernels is kept.
+    the chain is searched again, and the faster of both kernels is kept. One that is `stale` is used
+    too, but a search does not compare itself with it.
 
     A search goes on from one that was cut short or interrupted: what was measured under the same
     key is not measured again, but for the candidates between which it chooses in the end.
@@ -73,7 +66,9 @@ def tune(
     backend = worker.backend if worker is not None else backend_of(device)
     key = key_of(chain, device, options, backend)
     cache = RetuneCache(cache) if options.retune else cache
-    known, missed = recall(cache, key, chain, partial(kernel_of, backend))
+    known, missed = recall(
+        cache, key, chain, partial(kernel_of, backend), backend.soft, partial(driver, backend)
+    )
     if known is not None and serves(known, options):
         return known
     if known is not None and time.monotonic() > min(give_up, deadline or math.inf):
@@ -100,8 +95,10 @@ def tune(
                 worker, chain, [[(t, chain)] for t in kernels], options.seed, deadline, 0
             )
 
-        if known is not None:
-            tuned = better(known, tuned, interleaved_times)
+        if known is not None and known.key == tuned.key:
+            tuned = better(replace(known, stale=""), tuned, interleaved_times)
+        elif known is not None:
+            missed = f"the kept kernel's search was shorter, and it is stale: {known.stale}"
     tuned = replace(tuned, missed=missed)
     cache.put(tuned)
     return tuned
@@ -116,8 +113,15 @@ def key_of(
     knobs, compilers and sources.
     """
     backend = backend or backend_of(device)
+    return key_here(chain.key, device, options.space, options.shifts, backend)
+
+
+def key_here(
+    chain_key: str, device: Device, space: SpaceKind, shifts: bool, backend: Backend
+) -> CacheKey:
+    """The cache key that a kernel of the chain with a key has where it is made here."""
     table = KnobTable(backend.knobs, device)
-    return cache_key(chain.key, device, options.space, options.shifts, table.text, backend)
+    return cache_key(chain_key, device, space, shifts, table.text, backend)
 
 
 def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadline: float) -> bool:
@@ -139,14 +143,14 @@ def _searched(
     deadline: float,
 ) -> Tuned:
     try:
-        return _Tuning(key, chain, device, cache, options, progress, worker, deadline).run()
+        return Tuning(key, chain, device, cache, options, progress, worker, deadline).run()
     except ChainError as error:
         raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
     except NoCandidate:
         if not options.shifts or not shifted(chain):
             raise
         plain = replace(options, shifts=False)
-        return _Tuning(key, chain, device, cache, plain, progress, worker, deadline).run()
+        return Tuning(key, chain, device, cache, plain, progress, worker, deadline).run()
 
 
 def compare(
@@ -191,136 +195,3 @@ def kernel_of(backend: Backend, tuned: Tuned, chain: Chain) -> Kernel:
 def kept_kernel(tuned: Tuned) -> Kernel:
     """The tuned kernel with the names of the chain that it was tuned for."""
     return Kernel(tuned.chain, tuned.source, tuned.launch, tuned.binary, tuned.resources)
-
-
-class _Tuning:
-    """One search for a chain's kernel; the model's choice where there is no device or no time."""
-
-    def __init__(
-        self,
-        key: CacheKey,
-        chain: Chain,
-        device: Device,
-        cache: Cache,
-        options: TuneOptions,
-        progress: Progress,
-        worker: Worker,
-        deadline: float,
-    ) -> None:
-        self.cache = cache
-        self.key, self.chain, self.device, self.options = key, chain, device, options
-        self.progress, self.worker, self.deadline = progress, worker, deadline
-        self.offsets = offsets(chain) if options.shifts else {}
-        announce(worker, chain, options.seed, self.offsets)
-        self.space, self.stages = pruned(chain, device, options)
-        self.table = KnobTable(worker.backend.knobs, device)
-        self.failed: Counter[str] = Counter()
-        self.stages["distinct"] = self.space.candidates
-
-    def run(self) -> Tuned:
-        name, best, results = kernel_name(self.key.digest), None, {}
-        why = self.worker.refused(self.deadline)
-        if why is not None:
-            self.failed[why] += 1
-        else:
-            log = TriedLog(partial(self.cache.keep_tried, self.key, self.chain, self.device.name))
-            search = self._search(name, log)
-            try:
-                best, results = search.run(), search.tried
-            finally:
-                log.flush()
-        if best is None and (why is not None or search.unusable or self._late()):
-            best = self._choice(name, results)
-        if best is None:
-            raise self._none()
-        self.stages["lowered"] = best.candidates
-        return self._kept(best)
-
-    def _search(self, name: str, log: TriedLog) -> CandidateSearch:
-        """The search, which goes on from the candidates that were kept under its key."""
-        every = candidates(self.space, self.table, self.worker.backend.feasible)
-        chain, shifts = self.chain, self.options.shifts
-        known = results_of(chain, every, shifts, self.cache.tried(self.key.digest))
-        return CandidateSearch(
-            self.chain,
-            every,
-            self.worker,
-            name,
-            self.options.seed,
-            self.options.trials,
-            self.deadline,
-            self.offsets,
-            self.failed,
-            lambda done, total: self.progress("measure", done, total),
-            known,
-            lambda results: log.add(tried(chain, every, shifts, results)),
-        )
-
-    def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
-        every = candidates(self.space, self.table, self.worker.backend.feasible, measured=False)
-        return chosen(
-            self.chain,
-            every,
-            self.worker,
-            name,
-            self.options.shifts,
-            self.failed,
-            results,
-            self.deadline,
-            lambda done, total: self.progress("compile", done, total),
-        )
-
-    def _late(self) -> bool:
-        return time.monotonic() >= self.deadline
-
-    def _none(self) -> NoCandidate:
-        reasons = "; ".join(f"{n} x {why}" for why, n in self.failed.most_common(3))
-        late = "no time was left to measure one"
-        large = "no tiles of its space suit a block, its registers and its shared memory"
-        return NoCandidate(
-            f"chain '{self.chain.name}' has no kernel for {self.device.name}: "
-            f"{reasons or (late if self._late() else large)}"
-        )
-
-    def _kept(self, best: Best) -> Tuned:
-        return Tuned(
-            key=self.key.digest,
-            chain=self.chain,
-            device=self.device.name,
-            expression=str(best.plan.expression),
-            tiles=best.tiles,
-            lowering=asdict(best.settings),
-            source=best.kernel.source,
-            binary=best.kernel.binary,
-            predicted=best.predicted,
-            measured=best.result.seconds,
-            error=best.result.error,
-            stages=self.stages,
-            trials=best.trials,
-            space=self.options.space,
-            shifts=self.options.shifts,
-            split=best.plan.split,
-            parts=best.plan.parts,
-            failed=dict(self.failed),
-            resources=best.kernel.resources,
-            versions=dict(_versions()),
-            conditions=best.result.conditions,
-            launch=best.kernel.launch,
-            made=self.key,
-            budget=Budget(self.options.trials, self.options.timeout, self._ended(best)),
-        )
-
-    def _ended(self, best: Best) -> StopReason:
-        """Why the search ended."""
-        if self._late():
-            return "time"
-        limit = self.options.trials
-        cut_short = limit is not None and limit <= best.trials < best.candidates
-        return "trials" if cut_short and best.result.seconds is not None else "settled"
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """The installed packages that a kernel depends on, with their versions; some may be missing."""
-    for name in ("apache-tvm", "triton", "mcfuser", "cuda-core"):
-        with suppress(PackageNotFoundError):
-            yield name, version(name)

@@ -25,7 +25,7 @@ from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import search as searching
-from mcfuser.tune import tuner as tuning
+from mcfuser.tune import tuning
 from mcfuser.tune.search import LATE, CandidateSearch, in_flight
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune

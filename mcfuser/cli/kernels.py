@@ -1,0 +1,64 @@
+"""Kept kernels, as the commands of `mcfuser cache` go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mcfuser.devices.catalogue import HOST, device_named
+from mcfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from mcfuser.tune.lookup import AgeHere, Ages
+    from mcfuser_db import Storage
+    from mcfuser_db.models import KernelRow
+
+KEY_DIGITS = 64
+"""Hexadecimal digits of a key."""
+LEAST_DIGITS = 6
+"""Digits of a key that is not given whole."""
+
+
+def device_name(name: str | None) -> str | None:
+    """The full name of a device, without probing it. Raises InputError."""
+    return name if name is None or name == HOST else device_named(name).name
+
+
+def every_kernel(store: Storage, device: str | None = None) -> Iterator[KernelRow]:
+    """All kernels, newest first, without documents and binaries."""
+    after = None
+    while rows := store.kernels(device, None, 500, after):
+        yield from rows
+        after = rows[-1].key
+
+
+def age_of(store: Storage, row: KernelRow, ages: Ages) -> AgeHere:
+    """The age of a kept kernel on this machine, with the clauses that say why."""
+    from mcfuser.tune.key import CacheKey
+
+    try:
+        made = CacheKey.from_json(row.made or {})
+    except (KeyError, TypeError, ValueError):
+        return "outdated", ("it was kept without its cache key",)
+
+    def conditions() -> Mapping[str, Any]:
+        found = (store.kernel(row.key) or {}).get("conditions")
+        return found if isinstance(found, dict) else {}
+
+    return ages.of(made, row.device, conditions)
+
+
+def full_key(store: Storage, start: str) -> str:
+    """The key of the kernel whose key begins so. Raises InputError where that is not one."""
+    words = start.lower()
+    if not LEAST_DIGITS <= len(words) <= KEY_DIGITS or set(words) - set("0123456789abcdef"):
+        raise InputError(
+            f"'{start[:80]}' is no key: give {LEAST_DIGITS} to {KEY_DIGITS} of its digits, as "
+            "mcfuser cache list shows them"
+        )
+    found = store.keys_like(words)
+    if not found:
+        raise InputError(f"no kernel has a key that begins with {words}; see mcfuser cache list")
+    if len(found) > 1:
+        raise InputError(f"several kernels have keys that begin with {words}; give more digits")
+    return found[0]
