@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +13,13 @@ import typer
 from mcfuser.cli.cache_exchange import export, import_, refresh, verify
 from mcfuser.cli.console import out
 from mcfuser.cli.kept import opened_store
-from mcfuser.cli.kernels import KEY_DIGITS, age_of, device_name, every_kernel, full_key
+from mcfuser.cli.kernels import age_of, device_name, every_kernel, full_key
 from mcfuser.cli.options import DtypeOption, JsonOption, read_chain
 from mcfuser.devices.catalogue import HOST, device_named, names
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
     from mcfuser.tune.lookup import AgeHere
-    from mcfuser_db import Storage
     from mcfuser_db.models import KernelRow
 
 _SHOWN = 16  # digits of a key in a list
@@ -130,15 +130,15 @@ def explain(
 ) -> None:
     """Say which kept kernel a chain would use on a device, or why none, field by field."""
     from mcfuser.backends import backend_of
-    from mcfuser.tune.lookup import look_up
+    from mcfuser.tune.lookup import damage, here, look_up
+    from mcfuser_service.explaining import Asked, asked_of
 
     with opened_store() as store:
-        asked, own, made = _asked(store, chain, dtype)
-        target = device_named(device or own or HOST)
-        space = made.get("space", "mcfuser")
-        found = look_up(
-            store, asked, target, backend_of(target), space, bool(made.get("shifts", True))
-        )
+        asked = asked_of(store, chain) or Asked(read_chain(chain, dtype).key)
+        target = device_named(device or asked.device or HOST)
+        backend = backend_of(target)
+        now = here(target, backend, asked.space, asked.shifts)
+        found = look_up(store, asked.chain_key, now, partial(damage, backend))
     if as_json:
         print(json.dumps(found.to_json()))
         return
@@ -190,16 +190,6 @@ def prune(
 
 
 # --- what several of them do
-
-
-def _asked(store: Storage, words: str, dtype: str) -> tuple[str, str | None, Mapping[str, Any]]:
-    """The key of a chain that is given by itself, by its key, or by a kernel of it; of a kernel
-    also the device, and the cache key as JSON."""
-    if len(words) == KEY_DIGITS and not set(words) - set("0123456789abcdef"):
-        for row in store.kernels(key=words):
-            return row.chain_key, row.device, row.made or {}
-        return words, None, {}
-    return read_chain(words, dtype).key, None, {}
 
 
 def _listed(row: KernelRow, age: AgeHere) -> dict[str, Any]:

@@ -76,46 +76,76 @@ class Lookup:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What kernels for a device are made with on this machine: the cache key of such a kernel but
+    for its chain, the programs that are soft (Backend.soft), and the driver's version."""
+
+    key: CacheKey
+    soft: Mapping[str, int]
+    driver: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"key": self.key.to_json(), "soft": dict(self.soft), "driver": self.driver}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Here:
+        key = CacheKey.from_json(document["key"])
+        return Here(key, document["soft"], document["driver"])
+
+
+def here(device: Device, backend: Backend, space: SpaceKind, shifts: bool) -> Here:
+    """What kernels for a device are made with in this process."""
+    return Here(key_here("", device, space, shifts, backend), backend.soft, driver(backend))
+
+
 def look_up(
-    cache: Cache,
-    chain_key: str,
-    device: Device,
-    backend: Backend,
-    space: SpaceKind = "mcfuser",
-    shifts: bool = True,
+    cache: Cache, chain_key: str, here: Here, damage: Callable[[Tuned], str] = lambda kernel: ""
 ) -> Lookup:
-    """What a cache has for the chain with a key on a device; nothing is compiled."""
-    asked = key_here(chain_key, device, space, shifts, backend)
+    """What a cache has for the chain with a key on a device; nothing is compiled.
+
+    `damage` says why a kernel cannot be launched, if it cannot.
+    """
+    asked = replace(here.key, chain=chain_key)
     kept = sorted(cache.keys_of(chain_key), key=lambda k: len(differs(k, asked)))
     near = tuple(
-        NearKernel(k.digest, k.device, age(k, asked, backend.soft), reasons(k, asked))
+        NearKernel(k.digest, k.device, age(k, asked, here.soft), reasons(k, asked))
         for k in kept
         if k != asked
     )
     tried = len(cache.tried(asked.digest))
     known = cache.get(asked.digest)
-    damage = _damage(known, backend) if known is not None else ""
-    if known is not None and not damage:
-        moved = driver_changed(known.conditions.get("driver"), driver(backend))
+    broken = damage(known) if known is not None else ""
+    if known is not None and not broken:
+        moved = driver_changed(known.conditions.get("driver"), here.driver)
         notes = (*_budget_notes(known), *([f"it is stale: {moved}"] if moved else []))
         answer: Answer = "stale" if moved else "hit"
         return Lookup(asked, answer, known.key, notes, (), tried)
-    notes = (f"the kept kernel cannot be read: {damage}",) if damage else ()
+    notes = (f"the kept kernel cannot be read: {broken}",) if broken else ()
     stale = next((n for n in near if n.age == "stale"), None)
-    if stale is not None and not damage and cache.get(stale.key) is not None:
+    if stale is not None and not broken and cache.get(stale.key) is not None:
         return Lookup(asked, "stale", stale.key, (), near[:NEAREST], tried)
-    if not near and not damage:
+    if not near and not broken:
         notes += ("nothing was ever kept for this chain",)
     if tried:
         notes += (f"the next search goes on from {tried} candidates that were measured",)
     return Lookup(asked, "miss", None, notes, near[:NEAREST], tried)
 
 
+def damage(backend: Backend, known: Tuned) -> str:
+    """Why a kept kernel cannot be launched; empty where it can."""
+    try:
+        kernel_of(backend, known, known.chain)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return str(error)
+    return ""
+
+
 @dataclass
 class Ages:
     """The ages of kept kernels on this machine, where each kind of key is made once."""
 
-    here: dict[tuple[str, SpaceKind, bool], tuple[CacheKey, Backend]] = field(default_factory=dict)
+    known: dict[tuple[str, SpaceKind, bool], Here] = field(default_factory=dict)
 
     def of(
         self, made: CacheKey, device: str, conditions: Callable[[], Mapping[str, Any]]
@@ -123,34 +153,23 @@ class Ages:
         """The age of a kernel with the key `made` on the device of that name, with the clauses that
         say why; `conditions` gives those under which it was timed."""
         try:
-            wanted, backend = self._key(device, made)
+            now = self._here(device, made)
         except InputError:
             return "outdated", (f"its device '{device}' is not known here",)
-        wanted = replace(wanted, chain=made.chain)
-        older = age(made, wanted, backend.soft)
-        now = driver(backend)
-        if older == "current" and now:
-            moved = driver_changed(conditions().get("driver"), now)
+        wanted = replace(now.key, chain=made.chain)
+        older = age(made, wanted, now.soft)
+        if older == "current" and now.driver:
+            moved = driver_changed(conditions().get("driver"), now.driver)
             return ("stale", (moved,)) if moved else ("current", ())
         return older, reasons(made, wanted)
 
-    def _key(self, device: str, made: CacheKey) -> tuple[CacheKey, Backend]:
+    def _here(self, device: str, made: CacheKey) -> Here:
         kind: SpaceKind = "chimera" if made.space == "chimera" else "mcfuser"
         which = device, kind, made.shifts
-        if which not in self.here:
+        if which not in self.known:
             target = device_named(device)
-            backend = backend_of(target)
-            self.here[which] = key_here("", target, kind, made.shifts, backend), backend
-        return self.here[which]
-
-
-def _damage(known: Tuned, backend: Backend) -> str:
-    """Why a kept kernel cannot be launched; empty where it can."""
-    try:
-        kernel_of(backend, known, known.chain)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return str(error)
-    return ""
+            self.known[which] = here(target, backend_of(target), kind, made.shifts)
+        return self.known[which]
 
 
 def _budget_notes(known: Tuned) -> tuple[str, ...]:

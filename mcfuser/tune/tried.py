@@ -56,11 +56,14 @@ class Tried:
             tuple(self.knobs.items()),
         )  # fmt: skip
 
-    def named(self, axes: Sequence[str]) -> dict[str, Any]:
-        """The candidate and its result as JSON, with the names that a chain gives to its `axes`."""
-        names = _positions(axes)
+    def named(self, axes: Sequence[str] | None) -> dict[str, Any]:
+        """The candidate and its result as JSON, with the names that a chain gives to its `axes`; by
+        their positions if those are None."""
+        expression = parse(self.expression)
+        own = {a: a for a in (*expression.axes, *self.tiles)}
+        names = _positions(axes) if axes is not None else own
         return {
-            "expression": str(rename(parse(self.expression), names)),
+            "expression": str(rename(expression, names)),
             "tiles": {names[a]: n for a, n in self.tiles.items()},
             "split": names[self.split] if self.split is not None else None,
             "parts": self.parts,

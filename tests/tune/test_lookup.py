@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,7 +14,7 @@ from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.tune import key as key_module
 from mcfuser.tune import recall as recall_module
 from mcfuser.tune.key import CacheKey
-from mcfuser.tune.lookup import Ages, Lookup, look_up
+from mcfuser.tune.lookup import Ages, Here, Lookup, damage, here, look_up
 from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import key_of, tune
 from tests.support.benches import CHAIN, HashBench
@@ -28,7 +30,10 @@ def cache_of(*kernels: Tuned) -> MemoryCache:
 
 
 def asked(cache: MemoryCache) -> Lookup:
-    return look_up(cache, CHAIN.key, CPU, backend_of(CPU))
+    backend = backend_of(CPU)
+    now = here(CPU, backend, "mcfuser", True)
+    assert Here.from_json(json.loads(json.dumps(now.to_json()))) == now
+    return look_up(cache, CHAIN.key, now, partial(damage, backend))
 
 
 def made_with(**versions: str) -> Tuned:
