@@ -53,6 +53,9 @@ class FolderCache:
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         """They are not kept, therefore."""
 
+    def offered(self, key: CacheKey) -> None:
+        """A benchmark uses what it has tuned itself."""
+
 
 def _read(path: Path) -> Tuned | None:
     try:

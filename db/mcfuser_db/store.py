@@ -349,6 +349,9 @@ class Storage:
         with self._write.begin() as session:
             candidates.add(session, made.digest, chain.key, device, tried, self._now())
 
+    def offered(self, key: CacheKey) -> None:
+        """A database is asked for its kernels alone: nobody else's are looked up."""
+
     def kernel(self, key: str) -> dict[str, Any] | None:
         """The document of a kernel with its binary in base64; None if there is none or it is
         damaged."""

@@ -132,13 +132,16 @@ def explain(
     from mcfuser.backends import backend_of
     from mcfuser.tune.lookup import damage, here, look_up
     from mcfuser_service.explaining import Asked, asked_of
+    from mcfuser_service.settings import read_settings
+    from mcfuser_service.team import layered
 
     with opened_store() as store:
         asked = asked_of(store, chain) or Asked(read_chain(chain, dtype).key)
         target = device_named(device or asked.device or HOST)
         backend = backend_of(target)
         now = here(target, backend, asked.space, asked.shifts)
-        found = look_up(store, asked.chain_key, now, partial(damage, backend))
+        layers = layered(store, read_settings().team_cache)
+        found = look_up(layers, asked.chain_key, now, partial(damage, backend))
     if as_json:
         print(json.dumps(found.to_json()))
         return

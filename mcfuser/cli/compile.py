@@ -74,7 +74,7 @@ def compile_(
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision, buckets, pairs,
+        precision, buckets, pairs, settings.team_cache,
     )  # fmt: skip
     try:
         with progress() as tell:

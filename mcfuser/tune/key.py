@@ -17,6 +17,7 @@ from typing import Any
 from mcfuser.backend import Backend
 from mcfuser.device import Device
 from mcfuser.revision import source_hash
+from mcfuser.space.knobs import KnobTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,14 @@ def cache_key(
 ) -> CacheKey:
     """The key of a chain's kernel on a device, with this process's compilers and sources."""
     return CacheKey(chain, device.key, space, shifts, knobs, toolchain(backend), sources(backend))
+
+
+def key_here(
+    chain_key: str, device: Device, space: str, shifts: bool, backend: Backend
+) -> CacheKey:
+    """The cache key that a kernel of the chain with a key has where it is made here."""
+    knobs = KnobTable(backend.knobs, device).text
+    return cache_key(chain_key, device, space, shifts, knobs, backend)
 
 
 def differs(one: CacheKey, other: CacheKey) -> tuple[str, ...]:

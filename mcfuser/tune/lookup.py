@@ -13,9 +13,9 @@ from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.space.prune import SpaceKind
 from mcfuser.tune.age import Age, age, driver_changed, reasons
-from mcfuser.tune.key import CacheKey, differs, driver
+from mcfuser.tune.key import CacheKey, differs, driver, key_here
 from mcfuser.tune.tuned import Cache, Tuned
-from mcfuser.tune.tuner import kernel_of, key_here
+from mcfuser.tune.tuner import kernel_of
 
 NEAREST = 3
 """Kept kernels that a miss is compared with."""
@@ -127,6 +127,10 @@ def look_up(
         return Lookup(asked, "stale", stale.key, (), near[:NEAREST], tried)
     if not near and not broken:
         notes += ("nothing was ever kept for this chain",)
+    if cache.offered(asked) is not None:
+        notes += (
+            "the team's cache has a kernel, which is built and checked here when it is tuned",
+        )
     if tried:
         notes += (f"the next search goes on from {tried} candidates that were measured",)
     return Lookup(asked, "miss", None, notes, near[:NEAREST], tried)

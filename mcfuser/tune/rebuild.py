@@ -15,10 +15,9 @@ from mcfuser.space.statement import Illegal
 from mcfuser.tune.age import age, reasons
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.exchange import TuningRecord
-from mcfuser.tune.key import CacheKey
+from mcfuser.tune.key import CacheKey, key_here
 from mcfuser.tune.tried import schedule
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name
-from mcfuser.tune.tuner import key_here
 from mcfuser.tune.tuning import Tuning
 
 START = Budget(None, 0.0, "time")

@@ -15,6 +15,7 @@ from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import SpaceKind, space
 from mcfuser.tune.budget import Budget
+from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey
 from mcfuser.tune.tried import Tried, latest
 
@@ -155,6 +156,11 @@ class Cache(Protocol):
         """Keeps candidates that were measured for a chain on a device."""
         ...
 
+    def offered(self, key: CacheKey) -> TuningRecord | None:
+        """The tuning record that others keep under a key that this cache misses; None if there is
+        none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -197,6 +203,9 @@ class MemoryCache:
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         self.candidates.setdefault(made.digest, []).extend(tried)
 
+    def offered(self, key: CacheKey) -> TuningRecord | None:
+        return None
+
 
 @dataclass
 class RetuneCache:
@@ -226,6 +235,9 @@ class RetuneCache:
 
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         self.cache.keep_tried(made, chain, device, tried)
+
+    def offered(self, key: CacheKey) -> TuningRecord | None:
+        return None
 
 
 class NoCandidate(InputError):

@@ -18,9 +18,8 @@ from mcfuser.errors import ChainError
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker, interleaved
 from mcfuser.process.child import NO_TIME
-from mcfuser.space.knobs import KnobTable
-from mcfuser.space.prune import SpaceKind
-from mcfuser.tune.key import CacheKey, cache_key, driver
+from mcfuser.tune.key import CacheKey, driver, key_here
+from mcfuser.tune.rebuild import rebuilt
 from mcfuser.tune.recall import better, recall, serves
 from mcfuser.tune.tuned import (
     Cache,
@@ -49,6 +48,9 @@ def tune(
     A kept kernel is used unless its search was given less than `options` give (Budget.covers). Then
     the chain is searched again, and the faster of both kernels is kept. One that is `stale` is used
     too, but a search does not compare itself with it.
+
+    Where no kernel is kept, one that others offer (Cache.offered) is built and checked here, and
+    then kept.
 
     A search goes on from one that was cut short or interrupted: what was measured under the same
     key is not measured again, but for the candidates between which it chooses in the end.
@@ -81,6 +83,11 @@ def tune(
             worker = Worker(backend, device)
             stack.callback(worker.stop)
         worker.warm()
+        if known is None:
+            known, refused = _offered(key, cache, device, worker, deadline)
+            missed = refused or missed
+            if known is not None and serves(known, options):
+                return known
         if known is not None and _predicted_again(known, options, worker, deadline):
             return known
         try:
@@ -116,20 +123,28 @@ def key_of(
     return key_here(chain.key, device, options.space, options.shifts, backend)
 
 
-def key_here(
-    chain_key: str, device: Device, space: SpaceKind, shifts: bool, backend: Backend
-) -> CacheKey:
-    """The cache key that a kernel of the chain with a key has where it is made here."""
-    table = KnobTable(backend.knobs, device)
-    return cache_key(chain_key, device, space, shifts, table.text, backend)
-
-
 def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadline: float) -> bool:
     """Whether the device is not at hand and the model would choose nothing better than the kept
     kernel: that one was measured, or chosen under as large a budget."""
     measured = known.measured is not None
     enough = measured or known.budget.covers(known.trials, options.trials, options.timeout)
     return enough and worker.refused(deadline) is not None
+
+
+def _offered(
+    key: CacheKey, cache: Cache, device: Device, worker: Worker, deadline: float
+) -> tuple[Tuned | None, str]:
+    """The kernel of the tuning record that others offer for a key, built, checked and kept here;
+    or None and, where there is a record, why its kernel is refused."""
+    record = cache.offered(key)
+    if record is None:
+        return None, ""
+    try:
+        made = rebuilt(record, device, worker, deadline)
+    except NoCandidate as error:
+        return None, f"the team's kernel is refused: {error}"
+    cache.put(made)
+    return made, ""
 
 
 def _searched(

@@ -37,7 +37,8 @@ class CompileRequest:
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
-    `in_place` has the outputs that are written into the memory of inputs, by these.
+    `in_place` has the outputs that are written into the memory of inputs, by these. `team` is the
+    folder or the URL of a team's cache under `store`, or empty.
     """
 
     model: Path
@@ -53,6 +54,7 @@ class CompileRequest:
     precision: str | None = None
     buckets: int = BUCKETS
     in_place: Mapping[str, str] = field(default_factory=dict)
+    team: str = ""
 
     @property
     def end(self) -> float:
@@ -107,6 +109,7 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "buckets": request.buckets,
             "in_place": dict(request.in_place),
             "store": request.store,
+            "team": request.team,
             "limits": dict(request.limits),
             "check": request.check,
             "precision": request.precision,

@@ -23,6 +23,7 @@ from mcfuser.tune.lookup import Here, look_up
 from mcfuser_db import Storage
 from mcfuser_service.problems import ProblemError, error, problem
 from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.team import layered
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Explainer:
         module: str = "mcfuser_service.here_child",
     ) -> None:
         self._settings, self._store, self._module = settings, store, module
+        self._layers = layered(store, settings.team_cache)
         self._known: dict[tuple[str, SpaceKind, bool], Here] = {}
         self._turns = anyio.CapacityLimiter(_AT_ONCE)
 
@@ -83,7 +85,7 @@ class Explainer:
                 self._known[which] = now
         except InputError as wrong:
             raise error("bad-option", str(wrong)) from None
-        found = await threads(look_up, self._store, asked.chain_key, self._known[which])
+        found = await threads(look_up, self._layers, asked.chain_key, self._known[which])
         return found.to_json()
 
     def _asked(self, words: str, dtype: str) -> Asked:

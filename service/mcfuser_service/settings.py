@@ -37,7 +37,8 @@ class ServiceSettings(BaseSettings):
     SQLite file; machines that share a database must share it. `job_memory` is the memory of each
     process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
     everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
-    commas) are the names for which it answers.
+    commas) are the names for which it answers. `team_cache` is the folder or the URL of a cache
+    from which schedules are taken (service.team), or empty.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -72,6 +73,7 @@ class ServiceSettings(BaseSettings):
     grace: float = Field(default=10.0, ge=0)
     lease: float = Field(default=60.0, ge=5)
     poll: float = Field(default=0.25, gt=0)
+    team_cache: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @property
