@@ -13,7 +13,7 @@ import typer
 from mcfuser.cli.cache_exchange import export, import_, refresh, verify
 from mcfuser.cli.console import out
 from mcfuser.cli.kept import opened_store
-from mcfuser.cli.kernels import age_of, device_name, every_kernel, full_key
+from mcfuser.cli.kernels import device_name, full_key
 from mcfuser.cli.options import DtypeOption, JsonOption, read_chain
 from mcfuser.devices.catalogue import HOST, device_named, names
 from mcfuser.errors import InputError
@@ -47,6 +47,7 @@ def list_(
 ) -> None:
     """List tuned kernels, the newest first, with their ages."""
     from mcfuser.tune.lookup import Ages
+    from mcfuser_service.kept import age_of
 
     with opened_store() as store:
         ages = Ages()
@@ -82,6 +83,7 @@ def show(
     """Show a tuned kernel, and the candidates that its search measured."""
     from mcfuser.report import show_kernel
     from mcfuser.tune.lookup import Ages
+    from mcfuser_service.kept import age_of
 
     with opened_store() as store:
         whole = full_key(store, key)
@@ -164,6 +166,7 @@ def prune(
 ) -> None:
     """Remove kernels, with the candidates of their searches: those that meet every condition."""
     from mcfuser.tune.lookup import Ages
+    from mcfuser_service.kept import age_of, every_kernel
 
     if days is None and device is None and not stale and not damaged:
         raise InputError("say what to remove: --days N, --device D, --stale or --damaged")

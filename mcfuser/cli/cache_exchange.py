@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,16 +16,13 @@ from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import check_readable
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.kept import make_data_folder, opened_store
-from mcfuser.cli.kernels import age_of, device_name, every_kernel
+from mcfuser.cli.kernels import device_name
 from mcfuser.cli.options import JsonOption
 from mcfuser.cli.results import write_whole
 from mcfuser.errors import LimitError
 
 if TYPE_CHECKING:
-    from mcfuser.tune.lookup import Ages
     from mcfuser.tune.tuned import Tuned
-    from mcfuser_db import Storage
-    from mcfuser_db.models import KernelRow
 
 KernelTimeout = Annotated[
     str, typer.Option("--timeout", help="for building and checking one kernel, as 60s or 5m")
@@ -95,6 +91,7 @@ def verify(
     """Check every kept kernel: its record can be read and is as it was written, and the code
     generator still makes its source. The status is 1 where one is damaged or has changed."""
     from mcfuser.tune.lookup import Ages
+    from mcfuser_service.kept import age_of, every_kernel
 
     found: list[dict[str, Any]] = []
     with opened_store() as store, progress() as tell:
@@ -141,6 +138,7 @@ def refresh(
     """Measure stale kernels again, with what is installed here, and keep them as current ones."""
     limit = seconds(timeout, most=LONGEST)
     from mcfuser.tune.lookup import Ages
+    from mcfuser_service.kept import every_kernel, refreshed
 
     done, failed = list[str](), dict[str, str]()
     with opened_store() as store, progress() as tell:
@@ -148,7 +146,7 @@ def refresh(
         for row in list(every_kernel(store, device_name(device))):
             tell("refresh", 0, 0)
             try:
-                if _refreshed(store, row, ages, limit):
+                if refreshed(store, row, ages, limit):
                     done.append(row.key)
             except LimitError as error:
                 failed[row.key] = str(error)
@@ -159,29 +157,3 @@ def refresh(
     for key, why in failed.items():
         out.print(f"kernel {key} stays stale: {why}", highlight=False, markup=False)
     out.print(f"{len(done)} stale kernels were measured again", highlight=False)
-
-
-def _refreshed(store: Storage, row: KernelRow, ages: Ages, limit: float) -> bool:
-    """Whether a kernel was stale and is kept anew. Raises LimitError where it cannot be."""
-    from mcfuser.backends import backend_of
-    from mcfuser.devices.catalogue import device_named
-    from mcfuser.measure.worker import Worker
-    from mcfuser.tune.rebuild import rebuilt, record_of
-    from mcfuser.tune.tuned import NoCandidate
-
-    if age_of(store, row, ages)[0] != "stale" or (old := store.get(row.key)) is None:
-        return False
-    target = store.probed(device_named(row.device))
-    with Worker(backend_of(target), target) as worker:
-        if (why := worker.refused()) is not None:
-            raise LimitError(why)
-        try:
-            new = rebuilt(record_of(old), target, worker, time.monotonic() + limit)
-        except NoCandidate as error:
-            raise LimitError(str(error)) from None
-    if new.measured is None:
-        raise LimitError("it was not measured in time")
-    store.put(new)
-    if new.key != old.key:
-        store.prune([old.key])
-    return True

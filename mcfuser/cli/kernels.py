@@ -1,17 +1,14 @@
-"""Kept kernels, as the commands of `mcfuser cache` go through them."""
+"""How the commands of `mcfuser cache` name devices and kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
-    from mcfuser.tune.lookup import AgeHere, Ages
     from mcfuser_db import Storage
-    from mcfuser_db.models import KernelRow
 
 KEY_DIGITS = 64
 """Hexadecimal digits of a key."""
@@ -22,30 +19,6 @@ LEAST_DIGITS = 6
 def device_name(name: str | None) -> str | None:
     """The full name of a device, without probing it. Raises InputError."""
     return name if name is None or name == HOST else device_named(name).name
-
-
-def every_kernel(store: Storage, device: str | None = None) -> Iterator[KernelRow]:
-    """All kernels, newest first, without documents and binaries."""
-    after = None
-    while rows := store.kernels(device, None, 500, after):
-        yield from rows
-        after = rows[-1].key
-
-
-def age_of(store: Storage, row: KernelRow, ages: Ages) -> AgeHere:
-    """The age of a kept kernel on this machine, with the clauses that say why."""
-    from mcfuser.tune.key import CacheKey
-
-    try:
-        made = CacheKey.from_json(row.made or {})
-    except (KeyError, TypeError, ValueError):
-        return "outdated", ("it was kept without its cache key",)
-
-    def conditions() -> Mapping[str, Any]:
-        found = (store.kernel(row.key) or {}).get("conditions")
-        return found if isinstance(found, dict) else {}
-
-    return ages.of(made, row.device, conditions)
 
 
 def full_key(store: Storage, start: str) -> str:

@@ -38,7 +38,8 @@ class ServiceSettings(BaseSettings):
     process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
     everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
     commas) are the names for which it answers. `team_cache` is the folder or the URL of a cache
-    from which schedules are taken (service.team), or empty.
+    from which schedules are taken (service.team), or empty. A worker that has had no job for
+    `refresh_after` seconds measures stale kernels again (service.idle); 0 is never.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -74,6 +75,7 @@ class ServiceSettings(BaseSettings):
     lease: float = Field(default=60.0, ge=5)
     poll: float = Field(default=0.25, gt=0)
     team_cache: str = ""
+    refresh_after: float = Field(default=300.0, ge=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @property

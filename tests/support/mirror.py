@@ -85,6 +85,7 @@ THROUGH: dict[str, str] = {
     "service/test_inspect.py": "service/inspect_child service/problems",
     "service/test_importing.py": "service/import_child",
     "service/test_explaining.py": "service/here_child",
+    "service/test_kept.py": "service/refresh_child",
     "cli/test_cache_exchange.py": "service/export",
     # commands and the service, asked as a user asks them
     "batch/test_batch.py": """
