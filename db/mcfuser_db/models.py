@@ -172,6 +172,6 @@ class CandidateBatch(Base):
     document: Mapped[dict[str, Any]]
 
     __table_args__ = (
-        Index("candidates_key", "key"),
+        Index("candidates_key", "key", "device", "created", "count"),
         Index("candidates_chain_key", "chain_key"),
     )

@@ -412,6 +412,18 @@ class Storage:
         with self._read() as session:
             return candidates.unfinished(session, device)
 
+    def renew_kernel(self, old: str, tuned: Tuned) -> None:
+        """Keeps a kernel that was made anew from the one with the key `old`, in place of it: also
+        where compiled models use that."""
+        self.put(tuned)
+        if tuned.key == old:
+            return
+        with self._write.begin() as session:
+            uses = session.scalars(select(KernelUse).where(KernelUse.kernel == old)).all()
+            for use in uses:
+                session.merge(KernelUse(chain_key=use.chain_key, place=use.place, kernel=tuned.key))
+        self.prune([old])
+
     def prune(self, keys: Iterable[str]) -> int:
         """Removes kernels, where compiled models use them, and the candidates of their searches;
         gives the number of kernels."""

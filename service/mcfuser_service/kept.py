@@ -54,7 +54,5 @@ def refreshed(store: Storage, row: KernelRow, ages: Ages, limit: float) -> bool:
             raise LimitError(str(error)) from None
     if new.measured is None:
         raise LimitError("it was not measured in time")
-    store.put(new)
-    if new.key != old.key:
-        store.prune([old.key])
+    store.renew_kernel(old.key, new)
     return True

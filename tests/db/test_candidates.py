@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from mcfuser.tune.tried import Tried
+from mcfuser.tune.tuned import Use
 from mcfuser_db import Storage
 from mcfuser_db.models import CandidateBatch
 from tests.support.db_storages import STORAGES, fresh
@@ -66,6 +67,43 @@ class TestCandidates:
         assert store.tried(KEY.key) == [candidate(32)] and KEY.key in caplog.text
         store.put(KEY)
         assert store.tried(KEY.key) == [candidate(32)] and batches(store) == 1
+
+    def test_a_search_without_a_kernel_is_unfinished(self, store: Storage) -> None:
+        keep(store, candidate(16), candidate(32))
+        keep(store, candidate(64))
+        (one,) = store.unfinished()
+        assert (one.key, one.device, one.results) == (KEY.key, "cpu", 3)
+        assert store.unfinished("nvidia/h200") == []
+        store.put(KEY)
+        assert store.unfinished() == []
+
+    def test_pruning_removes_kernels_candidates_and_uses(self, store: Storage) -> None:
+        keep(store, candidate(16))
+        store.put(KEY)
+        store.put(tuned("1"))
+        store.note([Use(KEY.chain.key, "MatMul_0", KEY.key)])
+        assert store.prune([KEY.key, "f" * 64]) == 1
+        assert store.tried(KEY.key) == [] and store.kernel_count() == 1
+        assert store.kernels(chain="MatMul_0") == []
+
+    def test_a_kernel_that_was_made_anew_is_used_where_the_old_one_was(
+        self, store: Storage
+    ) -> None:
+        store.put(KEY)
+        store.note([Use(KEY.chain.key, "MatMul_0", KEY.key)])
+        new = tuned("1")
+        store.renew_kernel(KEY.key, new)
+        assert [k.key for k in store.kernels(chain="MatMul_0")] == [new.key]
+        assert store.get(KEY.key) is None and store.kernel_count() == 1
+        store.renew_kernel(new.key, replace(new, measured=1e-9))
+        kept = store.get(new.key)
+        assert kept is not None and kept.measured == 1e-9
+
+    def test_keys_are_found_by_their_first_digits(self, store: Storage) -> None:
+        for last in "12":
+            store.put(tuned(last.rjust(64, "a")))
+        assert len(store.keys_like("aa")) == 2 and store.keys_like("a" * 63 + "2")
+        assert store.keys_like("b") == store.keys_like("%") == []
 
 
 def test_a_document_that_is_no_json_is_as_if_nothing_was_measured(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def upgrade() -> None:
         sa.Column("count", sa.Integer(), nullable=False),
         sa.Column("document", sa.JSON(), nullable=False),
     )
-    op.create_index("candidates_key", "candidates", ["key"])
+    op.create_index("candidates_key", "candidates", ["key", "device", "created", "count"])
     op.create_index("candidates_chain_key", "candidates", ["chain_key"])
 
 
