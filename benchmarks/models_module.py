@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,10 @@ from tvm.runtime.vm import VirtualMachine
 
 from mcfuser.runtime.runner import Captured, arrays, gpu, ready
 from models_contenders import Contender
+from models_spent import TUNED_ON_GPU, TUNED_ON_HOST, divided, one_by_one
 
 RUNS = 10
 """Runs over which the seconds of a module's functions are averaged."""
-TUNED_ON_HOST = re.compile("chain_")
-TUNED_ON_GPU = re.compile("kernel_[0-9a-f]{16}")
-"""What the names of tuned functions and kernels begin with (mcfuser.compile, mcfuser.tune)."""
-MOST = 12
-"""Functions of each sort that are kept by name, those that take longest."""
 
 
 def on_host(path: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> Contender:
@@ -70,6 +65,7 @@ def _spent_on_host(path: Path, inputs: Sequence[NDArray[np.generic]]) -> dict[st
 
 def _spent_on_gpu(graph: Captured) -> dict[str, Any]:
     """Of each kernel of the graph, by torch's profiler. Raises RuntimeError where it sees none."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     graph.replay()
@@ -77,35 +73,9 @@ def _spent_on_gpu(graph: Captured) -> dict[str, Any]:
         for _ in range(RUNS):
             graph.replay()
         torch.cuda.synchronize()
-    seconds, calls = dict[str, float](), Counter[str]()
-    for event in seen.key_averages():
-        if event.self_device_time_total > 0:
-            spent = event.self_device_time_total / 1e6
-            seconds[event.key] = seconds.get(event.key, 0.0) + spent
-            calls[event.key] += event.count
-    if not seconds:
+    on_device = [e for e in seen.events() or () if e.device_type == DeviceType.CUDA]
+    ran = [(e.name, e.time_range.start / 1e6, e.time_range.end / 1e6) for e in on_device]
+    if not ran:
         raise RuntimeError("the profiler saw no kernel of the graph")
-    return divided(seconds, calls, RUNS, TUNED_ON_GPU)
-
-
-def divided(
-    seconds: Mapping[str, float], calls: Mapping[str, int], runs: int, tuned: re.Pattern[str]
-) -> dict[str, Any]:
-    """Seconds and calls of one run inside of tuned chains and outside, and the longest of each."""
-    parts: dict[bool, list[str]] = {True: [], False: []}
-    for name in sorted(seconds, key=lambda n: -seconds[n]):
-        parts[tuned.match(name) is not None].append(name)
-    whole = sum(seconds.values())
-    inside, outside = (
-        {
-            "seconds": sum(seconds[n] for n in parts[own]) / runs,
-            "calls": sum(calls[n] for n in parts[own]) // runs,
-            "longest": [
-                {"name": n[:120], "seconds": seconds[n] / runs, "calls": calls[n] // runs}
-                for n in parts[own][:MOST]
-            ],
-        }
-        for own in (True, False)
-    )
-    share = sum(seconds[n] for n in parts[False]) / whole if whole else 0.0
-    return {"outside_share": round(share, 4), "chains": inside, "outside": outside}
+    calls = Counter(name for name, _, _ in ran)
+    return divided(one_by_one(ran), calls, RUNS, TUNED_ON_GPU)

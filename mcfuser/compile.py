@@ -26,6 +26,7 @@ from mcfuser.errors import InputError
 from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_buckets
+from mcfuser.graph.dynamic.choice import Box
 from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.intermediate import returning
@@ -36,11 +37,13 @@ from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import aligned
+from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
 from mcfuser.tune.cover import Decision, decide, pieces
 from mcfuser.tune.expected import expected
+from mcfuser.tune.locked import LockedKernels, model_pin
 from mcfuser.tune.tuned import Cache, Progress, RetuneCache, Tuned, TuneOptions, Use, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, tune
 
@@ -96,6 +99,16 @@ class CompiledModel:
     report: dict[str, Any]
     decided: DecidedModel
     buckets: LoadedBuckets | None = None
+
+
+@dataclass(frozen=True)
+class LockedBuild:
+    """A lock that a module is built from, the name of its file, and the buckets that it has for the
+    model; None where it has none."""
+
+    lock: Lock
+    file: str
+    buckets: tuple[BoxPin, ...] | None = None
 
 
 @dataclass
@@ -171,6 +184,7 @@ def compile_model(
     narrow: str | None = None,
     buckets: int = BUCKETS,
     in_place: Mapping[str, str] = NOTHING,
+    locked: LockedBuild | None = None,
 ) -> CompiledModel:
     """The compiled module of an ONNX model for a device.
 
@@ -180,8 +194,11 @@ def compile_model(
     are written into the memory of inputs, by these; the shapes must be fixed then.
     Tuning ends after `options.timeout` seconds, or early enough for the module to be built by `end`
     (time.monotonic) where that is given; where it is not, each bucket has so many seconds. Chains
-    without a measured kernel by then have the model's choice, or are left to TVM. Raises InputError
-    where the model cannot be used or is larger than the limits allow.
+    without a measured kernel by then have the model's choice, or are left to TVM. Where a lock is
+    given (`locked`), the chains' kernels and covers are the lock's: nothing is searched, and the
+    cache is left alone.
+    Raises InputError where the model cannot be used or is larger than the limits allow, LockMiss
+    where it cannot be built as locked, and LimitError where there is no time for that.
     """
     begun, spent = time.monotonic(), time.process_time()
     backend = backend_of(device)
@@ -197,22 +214,29 @@ def compile_model(
         worker = Worker(backend, device)
         stack.callback(worker.stop)
         worker.warm()
-        loaded, dynamic = _loaded(model, device, shapes, limits, folder, narrow, buckets, in_place)
+        boxes = _boxes(locked, shapes)
+        loaded, dynamic = _loaded(
+            model, device, shapes, limits, folder, narrow, buckets, in_place, boxes
+        )
         parted = [_parted(one, device) for one in loaded]
         matches = [m for p in parted for m in p.matches]
         took, worked = time.monotonic() - begun, time.process_time() - spent
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
-        deadline = _tuned_by(begun + options.timeout, end, took, worked, distinct)
+        wanted = begun + options.timeout if locked is None else math.inf
+        deadline = _tuned_by(wanted, end, took, worked, distinct)
         run = _Run(device, cache, options, progress, worker, deadline)
-        decisions = _decide_all(run, matches)
+        decisions = (
+            _decide_all(run, matches) if locked is None else _as_locked(run, locked, matches)
+        )
         missing = None if device.name == HOST else worker.refused(deadline)
     decided = [
         DecidedModel(device, backend, one, part, decisions, missing)
         for one, part in zip(loaded, parted, strict=True)
     ]
-    cache.note(_uses(matches, decisions))
+    if locked is None:
+        cache.note(_uses(matches, decisions))
     tuned = time.monotonic()
     progress("build", 0, 0)
     module = build(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
@@ -220,6 +244,8 @@ def compile_model(
     report = _report(device, options, matches, _products(parted), decisions, seconds)
     report["precision"] = _precision(loaded[-1], backend)
     report["in_place"] = dict(in_place)
+    chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
+    report["lock"] = model_pin(device, backend, chains, _box_pins(dynamic)).model_dump(mode="json")
     report["external"] = list(folder.files) if folder is not None else []
     if dynamic is None:
         report["inputs"] = [_port(p) for p in loaded[0].inputs]
@@ -241,6 +267,7 @@ def _loaded(
     narrow: str | None,
     most: int,
     in_place: Mapping[str, str],
+    boxes: Sequence[Box] | None,
 ) -> tuple[list[Loaded], LoadedBuckets | None]:
     """The model, or its buckets where its inputs have ranges of extents."""
     if not ranged(shapes):
@@ -252,7 +279,7 @@ def _loaded(
         computing = sum(map(flops, chains)) / peak
         return max(least(chains, device), computing) + STARTING * len(chains)
 
-    dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow)
+    dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow, boxes)
     return [b.loaded for b in dynamic.buckets], dynamic
 
 
@@ -340,6 +367,39 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
             chain, run.device, run.tune, run.predict, partial(run.compare, chain)
         )
     return decisions
+
+
+def _as_locked(
+    run: _Run, locked: LockedBuild, matches: Sequence[ChainMatch]
+) -> dict[str, Decision]:
+    """The decision that a lock has for each distinct chain."""
+    kernels = LockedKernels(
+        locked.lock, locked.file, run.worker, run.options.seed, run.deadline + CHOOSING
+    )
+    found = [same[0].chain for same in places(matches).values()]
+    decisions = {}
+    for number, chain in enumerate(found, 1):
+        run.progress(f"rebuild chain {number} of {len(found)}", 0, 0)
+        decisions[chain.key] = kernels.decision(chain)
+    return decisions
+
+
+def _boxes(locked: LockedBuild | None, shapes: InputShapes) -> list[Box] | None:
+    """The buckets that a lock has. Raises InputError where it has none for a model with ranges."""
+    if locked is None or not ranged(shapes):
+        return None
+    if locked.buckets is None:
+        raise InputError(
+            f"{locked.file} has no buckets for this model: it was locked with other bytes or "
+            "without ranges; write the lock anew with --update-lock"
+        )
+    return [Box(dict(b.low), dict(b.high)) for b in locked.buckets]
+
+
+def _box_pins(dynamic: LoadedBuckets | None) -> tuple[BoxPin, ...] | None:
+    if dynamic is None:
+        return None
+    return tuple(BoxPin(low=dict(b.box.low), high=dict(b.box.high)) for b in dynamic.buckets)
 
 
 def weight(chain: Chain, device: Device) -> float:

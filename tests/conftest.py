@@ -17,6 +17,7 @@ from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
 from tests.support.hasty import ROUNDS, RUNNER
+from tests.support.kept_child import KeptChild
 from tests.support.paths import PYTHONPATH, TESTS
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -36,11 +37,15 @@ settings.load_profile("suite")
 
 
 LONGEST = (
-    "cli/test_command.py", "test_compile.py", "codegen/tensorir/test_function.py",
-    "hostile/test_hostile_live.py", "codegen/triton/test_golden.py", "service/test_compilation.py",
-    "db/test_store.py", "deploy/test_github.py", "service/test_serve.py",
-    "codegen/cuda/test_cubin.py", "codegen/cuda/test_module.py", "hostile/test_hostile_models.py",
-    "space/test_oracle.py", "codegen/test_hard_chains.py", "tune/test_tuner.py",
+    "cli/test_command.py", "graph/dynamic/test_buckets.py", "test_bisect.py",
+    "service/test_compilation.py", "test_compile.py", "space/test_prune.py",
+    "codegen/tensorir/test_function.py", "graph/test_inplace.py", "tune/test_search.py",
+    "codegen/cuda/test_module.py", "graph/test_narrow.py", "hostile/test_hostile_live.py",
+    "codegen/cuda/test_cubin.py", "service/test_serve.py", "space/test_wide_oracle.py",
+    "space/test_place.py", "lowering/triton/hopper/test_feasible.py",
+    "codegen/triton/hopper/test_groups.py", "batch/test_batch.py", "graph/test_exported.py",
+    "tune/test_tuner.py", "space/test_oracle.py", "deploy/test_github.py", "db/test_store.py",
+    "hostile/test_hostile_models.py", "codegen/test_hard_chains.py",
 )  # fmt: skip
 """The files that take ten seconds or more, the longest first."""
 
@@ -79,6 +84,23 @@ def no_steady_timing(patch: pytest.MonkeyPatch) -> None:
     for name, value in ROUNDS.items():
         patch.setattr(f"mcfuser.graph.running.{name}", value)
     patch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unoptimized(patch: pytest.MonkeyPatch) -> None:
+    """Tests ask a module or kernel that they build whether it is right. Those that run the command
+    build modules as users do, and what is measured is what users get."""
+    if _TVM:
+        from tests.support.unoptimized import cpu_target, host_target
+
+        patch.setattr("mcfuser.codegen.llvm.module.cpu_target", cpu_target)
+        patch.setattr("mcfuser.codegen.tensorir.build.host_target", host_target)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_children(patch: pytest.MonkeyPatch) -> None:
+    """One process measures for many tests."""
+    patch.setattr("mcfuser.measure.worker.Child", KeptChild)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ LOWERED = SPACE | {"lowering"}
 MEASURED = SPACE | {"backend", "measure", "process"}
 CODE = LOWERED | {"codegen"}
 BACKENDS = MEASURED | CODE | {"model", "backends", "devices"}
-TUNED = BACKENDS | {"search", "tune", "revision"}
+TUNED = BACKENDS | {"search", "tune", "revision", "lock"}
 COMPILED = TUNED | {"graph", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
@@ -32,6 +32,7 @@ COMPILED = TUNED | {"graph", "compile"}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "revision": (set(), set()),
+    "lock": ({"errors"}, {"pydantic"}),
     "process": ({"errors"}, set()),
     "extents": (set(), set()),
     "arguments": ({"errors", "extents"}, set()),
@@ -62,8 +63,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "explain": (COMPILED, {"tvm"}),
     "report": (COMPILED | {"bisect", "explain"}, {"rich"}),
     "batch": (
-        VALUES | {"process", "arguments", "revision", "backends", "devices", "measure"},
-        {"pydantic"},
+        VALUES | {"process", "arguments", "revision", "backends", "devices", "measure",
+         "lock"},
+        {"google", "httpx", "onnx", "pydantic"},
     ),
     "cli": (
         COMPILED

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,12 +16,14 @@ from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
 from mcfuser.chain import Chain, flops, unfused_cut
-from mcfuser.compile import CompiledModel, compile_model
+from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
+from mcfuser.lock import EntryPin, Lock, ModelPin, updated
 from mcfuser.measure.rounds import MARGIN
 from mcfuser.tune.cover import Decision
+from mcfuser.tune.locked import LockMiss
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
@@ -212,3 +215,43 @@ def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> N
     compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
     assert len(decided) == 2 and flops(decided[0]) > 0 == flops(decided[1])
     assert compiling.weight(decided[1], CPU) > 0
+
+
+def lock_of(artifact: CompiledModel, model: bytes) -> LockedBuild:
+    """The lock that a batch writes after a compilation."""
+    made = ModelPin.model_validate(json.loads(json.dumps(artifact.report["lock"])))
+    entry = EntryPin(
+        model=sha256(model).hexdigest(), module="", chains=tuple(made.chains), seconds=None,
+        buckets=made.buckets,
+    )  # fmt: skip
+    lock = Lock.model_validate_json(updated(Lock(), [("a model", entry, made)], {}).text)
+    return LockedBuild(lock, "mcfuser.lock", lock.buckets(CPU.key, entry.model))
+
+
+@pytest.mark.parametrize("name", ["three_products", "no_product"])
+def test_a_lock_gives_the_same_module_without_a_search(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte, twice."""
+    artifact, model = once(name)[0], (FIXTURES / f"{name}.onnx").read_bytes()
+    locked, cache = lock_of(artifact, model), MemoryCache()
+    for search in ("tune", "compare", "decide"):
+        monkeypatch.setattr(compiling, search, None)
+    again = [compile_model(model, CPU, cache, QUICK, {}, locked=locked) for _ in range(2)]
+    for made in again:
+        assert bytes(made.module) == bytes(artifact.module)
+        for key, decision in artifact.decided.decisions.items():
+            rebuilt = made.decided.decisions[key]
+            assert [k.source for k in rebuilt.kernels] == [k.source for k in decision.kernels]
+        assert made.report["lock"] == artifact.report["lock"]
+        assert {c["reason"] for c in made.report["chains"]} <= {
+            "as mcfuser.lock has it", "left to TVM, as mcfuser.lock has it",
+        }  # fmt: skip
+    assert not cache.kept and not cache.uses, "a locked build leaves the cache alone"
+
+
+def test_a_model_with_other_chains_than_the_locks_is_refused() -> None:
+    artifact = once("three_products")[0]
+    other = (FIXTURES / "attention_split.onnx").read_bytes()
+    with pytest.raises(LockMiss, match=r"chain '.*' cannot be built as mcfuser.lock has it: "):
+        compile_model(other, CPU, MemoryCache(), QUICK, {}, locked=lock_of(artifact, b""))

@@ -173,9 +173,10 @@ def _moved(chain: Chain, o: Operator, x: Expr) -> Chain:
 
 def _multiple(chain: Chain, o: Operator, x: Expr, wanted: Expr) -> tuple[Chain, Expr]:
     """x * log2(e) as one product with a number: a factor that x has already joins it. Where x is
-    read from a map for this alone, the map loses the factor, or is no longer read."""
+    read from a map for this alone, the map loses the factor, or is no longer read. An input alone
+    is no such x (`unbiased`)."""
     factor, rest = _split(x)
-    if not isinstance(rest, Read) or rest.tensor in chain.inputs:
+    if not isinstance(rest, Read):
         return chain, Call("mul", (rest, Const(factor * LOG2E)))
     source = chain.operator(rest.tensor)
     alone = all(

@@ -22,34 +22,47 @@ class Unwanted(Exception):
     """An entry is abandoned, because the batch has no time left or was interrupted."""
 
 
+class Unreachable(Exception):
+    """A server cannot be reached, with the reason in a sentence."""
+
+
 Wanted = Callable[[], bool]
 
 
-def do(entry: Entry, folder: Path, refused: str | None, wanted: Wanted) -> Outcome:
+def do(
+    entry: Entry, folder: Path, refused: str | None, wanted: Wanted, lock: Path | None = None
+) -> Outcome:
     """Compiles an entry into a folder and compares the module with onnxruntime.
 
     `refused` says why modules for its device cannot run here, if so: it is not checked then.
-    `wanted` is called ten times a second; where it returns False, Unwanted is raised.
+    `wanted` is called ten times a second; where it returns False, Unwanted is raised. Where there
+    is a `lock`, the module is built as that file has it.
     """
     begun = time.monotonic()
-    failed = _compiled(entry, folder, wanted)
+    failed = _compiled(entry, folder, wanted, lock)
     if failed is not None:
         return Outcome("failed", failed, time.monotonic() - begun)
-    report = _object((folder / "report.json").read_bytes())
-    chains = report.get("chains", [])
-    summary: dict[str, Any] = {
-        "chains": len(chains),
-        "fused": sum(bool(c["fused"]) for c in chains),
-        "module": file_hash(folder / "module.so"),
-        "external": {n: file_hash(entry.model.parent / n) for n in report.get("external", [])},
-    }
+    _, summary = summary_of(entry, folder)
     if refused is not None:
         seconds = time.monotonic() - begun
         return Outcome("unchecked", f"compiled, not checked: {refused}", seconds, **summary)
-    return _checked(entry, folder, summary, begun, wanted)
+    return compared(entry, folder, summary, begun, wanted)
 
 
-def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
+def summary_of(entry: Entry, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The report in an entry's folder, and the fields of its Outcome that do not need a run."""
+    report = _object((folder / "report.json").read_bytes())
+    chains = report.get("chains", [])
+    beside = report.get("external", []) if entry.job is None else []
+    return report, {
+        "chains": len(chains),
+        "fused": sum(bool(c["fused"]) for c in chains),
+        "module": file_hash(folder / "module.so"),
+        "external": {n: file_hash(entry.model.parent / n) for n in beside},
+    }
+
+
+def _compiled(entry: Entry, folder: Path, wanted: Wanted, lock: Path | None) -> str | None:
     """Compiles an entry; gives the reason where that failed, else None."""
     o = entry.options
     words = [
@@ -66,25 +79,46 @@ def _compiled(entry: Entry, folder: Path, wanted: Wanted) -> str | None:
         *(f"--shape={s}" for s in entry.shapes),
         *(("--precision", o.precision) if o.precision is not None else ()),
         *(f"--in-place={pair}" for pair in o.in_place),
+        *(("--locked", str(lock)) if lock is not None else ()),
         "--no-check",  # which `run --check` does, with the entry's own tolerance
     ]
     return _ran(words, None, folder / "log.txt", o.limit, wanted)
 
 
-def _checked(
+def seconds_of(entry: Entry, folder: Path, log: Path, wanted: Wanted) -> float | None:
+    """The seconds of one run of an entry's module in a folder, None where it cannot be run. Raises
+    Unwanted."""
+    failed, comparison = _comparison(entry, folder, log, wanted)
+    return float(comparison["mcfuser_seconds"]) if failed is None else None
+
+
+def _comparison(
+    entry: Entry, folder: Path, log: Path, wanted: Wanted
+) -> tuple[str | None, dict[str, Any]]:
+    """What `mcfuser run --check` said of a module: the reason where it failed, and its answer.
+
+    Its status where the outputs differ is no failure: the answer says by how much.
+    """
+    answer = folder / "check.json"
+    words = ["run", str(folder), "--check", str(entry.model), "--json"]
+    try:
+        failed = _ran(words, answer, log, entry.options.limit, wanted)
+        comparison = _object(answer.read_bytes())
+        return (None if "error" in comparison else failed), comparison
+    finally:
+        answer.unlink(missing_ok=True)
+
+
+def compared(
     entry: Entry,
     folder: Path,
     summary: Mapping[str, Any],
     begun: float,
     wanted: Wanted,
 ) -> Outcome:
-    answer = folder / "check.json"
-    words = ["run", str(folder), "--check", str(entry.model), "--json"]
-    try:
-        failed = _ran(words, answer, folder / "log.txt", entry.options.limit, wanted)
-        comparison = _object(answer.read_bytes())
-    finally:
-        answer.unlink(missing_ok=True)
+    """The outcome of an entry whose module is run here and compared with onnxruntime. It was begun
+    at `begun` (time.monotonic). Raises Unwanted."""
+    failed, comparison = _comparison(entry, folder, folder / "log.txt", wanted)
     seconds = time.monotonic() - begun
     if failed is not None:
         return Outcome("failed", f"compiled, not checked: {failed}", seconds, **summary)

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-EntryState = Literal["passed", "unchecked", "disagreed", "failed", "not run"]
-"""`unchecked`: compiled for a device that is not at hand. `not run`: no time was left, or the batch
-was interrupted; a part that was done is not kept."""
+EntryState = Literal[
+    "passed", "unchecked", "slower", "disagreed", "failed", "unreachable", "not run"
+]  # fmt: skip
+"""`unchecked`: compiled for a device that is not at hand. `slower`: right, and slower than its
+baseline in mcfuser.lock. `unreachable`: its server does not answer. `not run`: no time
+was left, or the batch was interrupted; a part that was done is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,8 @@ class Outcome:
     `seconds` is the time of compiling and checking. `error` is the norm-wise relative error against
     onnxruntime, None where it is not known or not finite, and `tolerance` the largest that passes.
     The times are of one run of the module and of onnxruntime, in seconds; the latter's is None
-    where the module ran on another device than it. `chains` counts the
+    where the module ran on another device than it. `baseline_seconds` is the time in mcfuser.lock
+    that the module's was compared with, if it was. `chains` counts the
     chains found, `fused` those that became one kernel. `module` is the hash of module.so, and
     `external` has those of the files that the weights were read from, by their paths in the model's
     folder.
@@ -32,6 +36,7 @@ class Outcome:
     tolerance: float | None = None
     mcfuser_seconds: float | None = None
     onnxruntime_seconds: float | None = None
+    baseline_seconds: float | None = None
     chains: int = 0
     fused: int = 0
     module: str | None = None
@@ -44,7 +49,7 @@ class Outcome:
 
     @property
     def bad(self) -> bool:
-        return self.state in ("failed", "disagreed")
+        return self.state in ("failed", "disagreed", "slower")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,6 +64,7 @@ class Outcome:
             outcome.tolerance,
             outcome.mcfuser_seconds,
             outcome.onnxruntime_seconds,
+            outcome.baseline_seconds,
             outcome.chains,
             outcome.fused,
         )

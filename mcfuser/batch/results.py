@@ -24,7 +24,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 class Batch:
     """The outcomes of all entries of a zoo, in its order.
 
-    `seconds` is the time that the batch took; `interrupted` says that a signal ended it.
+    `seconds` is the time that the batch took; `interrupted` says that a signal ended it. With
+    `devices_required`, each device must be at hand.
     """
 
     zoo: str
@@ -32,6 +33,7 @@ class Batch:
     seconds: float
     done: Sequence[Done]
     interrupted: bool = False
+    devices_required: bool = False
 
     @property
     def counts(self) -> dict[EntryState, int]:
@@ -44,10 +46,14 @@ class Batch:
 
     @property
     def status(self) -> int:
-        """The exit status. 0: all is well; 1: a model failed or disagreed; 3: some were not run."""
+        """The exit status. 0: all is well; 1: a model failed, disagreed or got slower; 4: a server
+        or a device that is required is not there; 3: some were not run."""
+        states = {d.outcome.state for d in self.done}
         if any(d.outcome.bad for d in self.done):
             return 1
-        return 3 if any(d.outcome.state == "not run" for d in self.done) else 0
+        if "unreachable" in states or (self.devices_required and "unchecked" in states):
+            return 4
+        return 3 if "not run" in states else 0
 
 
 def as_json(batch: Batch) -> str:
@@ -121,7 +127,8 @@ def skipped(done: Done) -> str | None:
     """Why this batch did not compile and check an entry; None where it did."""
     if done.unchanged:
         return f"unchanged: {done.outcome.reason or 'it passed before'}"
-    return done.outcome.reason if done.outcome.state in ("unchecked", "not run") else None
+    undone = ("unchecked", "unreachable", "not run")
+    return done.outcome.reason if done.outcome.state in undone else None
 
 
 def _spent(done: Done) -> float:

@@ -23,23 +23,38 @@ from mcfuser.errors import InputError
 from mcfuser.revision import revision
 
 OUTCOME = "outcome.json"
+BASELINE = "baseline"
+"""The folder with the module that the baseline in mcfuser.lock was measured with."""
 _LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "triton", "onnx", "onnxruntime", "numpy")
 
 
-def work_key(entry: Entry, device: str, at_hand: bool) -> str:
+def work_key(
+    entry: Entry,
+    device: str,
+    at_hand: bool,
+    locked: str | None = None,
+    server: tuple[str, str | None] | None = None,
+) -> str:
     """A hash of everything that an entry's outcome depends on: the model's bytes, options and code.
 
     `device` is the device's key; whether it is `at_hand` decides whether the module is checked.
+    `locked` is a hash of the lock's kernels that it is built from, if it is, and `server` the
+    address and the version of the server that compiles it, if one does. Of a server's job the
+    address stands for the model.
     Raises InputError where the model cannot be read.
     """
     parts = {
-        "model": file_hash(entry.model),
+        "model": file_hash(entry.model) if entry.job is None else entry.name,
         "shapes": entry.shapes,
         "options": asdict(entry.options),
         "device": [device, at_hand],
         "code": revision(),
         "libraries": {name: version(name) for name in _LIBRARIES},
     }
+    if locked is not None:
+        parts["locked"] = locked
+    if server is not None:
+        parts["server"] = server
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -66,7 +81,7 @@ def known(folder: Path, key: str, beside: Path) -> Outcome | None:
         outcome = Outcome.from_json(document["outcome"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if not all(_has(beside / name, digest) for name, digest in outcome.external.items()):
+    if not all(has(beside / name, digest) for name, digest in outcome.external.items()):
         return None
     module = folder / "module.so"
     if not outcome.good or not module.is_file() or file_hash(module) != outcome.module:
@@ -74,7 +89,7 @@ def known(folder: Path, key: str, beside: Path) -> Outcome | None:
     return outcome
 
 
-def _has(path: Path, digest: str) -> bool:
+def has(path: Path, digest: str) -> bool:
     """Whether a file can be read and has this SHA-256."""
     try:
         return file_hash(path) == digest
@@ -88,10 +103,17 @@ def keep(folder: Path, key: str, outcome: Outcome) -> None:
     write(folder / OUTCOME, json.dumps(document, indent=2) + "\n")
 
 
-def forget(folder: Path) -> None:
-    """Removes what is kept of an entry, before it is done again. Raises InputError."""
+def forget(folder: Path, baseline: str | None = None) -> None:
+    """Removes what is kept of an entry, before it is done again. Raises InputError.
+
+    The module with the SHA-256 `baseline` is kept beside, to be timed against the new one.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if baseline is not None and has(folder / "module.so", baseline):
+            (folder / BASELINE).mkdir(exist_ok=True)
+            for name in ("report.json", "module.so"):
+                os.replace(folder / name, folder / BASELINE / name)
         for name in (OUTCOME, "module.so", "report.json", "log.txt"):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:

@@ -14,7 +14,10 @@ ROWS = 500
 """The largest number of rows of the table: a job's summary on GitHub may have a mebibyte."""
 _LONGEST = 300  # characters of a cell
 
-_ORDER: tuple[EntryState, ...] = ("disagreed", "failed", "not run", "unchecked", "passed")
+ORDER: tuple[EntryState, ...] = (
+    "disagreed", "failed", "slower", "unreachable", "not run", "unchecked", "passed",
+)  # fmt: skip
+"""The states, what needs a look first."""
 
 
 def line(done: Done) -> str:
@@ -26,24 +29,25 @@ def line(done: Done) -> str:
 def _details(outcome: Outcome) -> str:
     if outcome.state != "passed":
         return f": {outcome.reason}"
-    error, own = f", error {_error(outcome)}", outcome.mcfuser_seconds
+    error, own = f", error {error_of(outcome)}", outcome.mcfuser_seconds
     if own and outcome.onnxruntime_seconds:
-        return f"{error}, {_ratio(outcome)} of onnxruntime's time"
+        return f"{error}, {ratio(outcome)} of onnxruntime's time"
     return f"{error}, {own * 1e3:.3f} ms" if own else error
 
 
 def totals(batch: Batch) -> str:
     """The numbers of a batch in one line."""
-    words = [f"{batch.counts[s]} {s}" for s in _ORDER if s in batch.counts]
+    words = [f"{batch.counts[s]} {s}" for s in ORDER if s in batch.counts]
     return f"{', '.join(words)}; {batch.unchanged} of {len(batch.done)} unchanged"
 
 
 def page(batch: Batch) -> str:
     """The summary in Markdown; failures come first."""
-    ordered = sorted(batch.done, key=lambda d: _ORDER.index(d.outcome.state))
+    ordered = sorted(batch.done, key=lambda d: ORDER.index(d.outcome.state))
     rows = [
-        "| model | device | shapes | result | error | mcfuser / onnxruntime | fused chains |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: |",
+        "| model | device | shapes | result | error | mcfuser / onnxruntime | mcfuser / baseline "
+        "| fused chains |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
         *(_row(d) for d in ordered[:ROWS]),
     ]
     lines = [f"## mcfuser batch: {totals(batch)}", "", *rows, ""]
@@ -66,8 +70,9 @@ def _row(done: Done) -> str:
         done.entry.device,
         _cell(" ".join(done.entry.variant)),
         result,
-        _error(o),
-        _ratio(o),
+        error_of(o),
+        ratio(o),
+        ratio_to_baseline(o),
         fused,
     )
     return f"| {' | '.join(cells)} |"
@@ -79,11 +84,20 @@ def _cell(words: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#!$])", r"\\\1", html.escape(flat, quote=False))
 
 
-def _error(outcome: Outcome) -> str:
+def error_of(outcome: Outcome) -> str:
+    """The error with two digits."""
     return "-" if outcome.error is None else f"{outcome.error:.1e}"
 
 
-def _ratio(outcome: Outcome) -> str:
+def ratio_to_baseline(outcome: Outcome) -> str:
+    """The module's time as a multiple of its baseline's."""
+    if not outcome.mcfuser_seconds or not outcome.baseline_seconds:
+        return "-"
+    return f"{outcome.mcfuser_seconds / outcome.baseline_seconds:.2f}"
+
+
+def ratio(outcome: Outcome) -> str:
+    """The module's time as a multiple of onnxruntime's."""
     if not outcome.mcfuser_seconds or not outcome.onnxruntime_seconds:
         return "-"
     return f"{outcome.mcfuser_seconds / outcome.onnxruntime_seconds:.2f}"

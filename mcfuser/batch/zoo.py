@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcfuser.arguments.duration import seconds
 from mcfuser.arguments.in_place import check_in_place
 from mcfuser.arguments.precision import check_precision
+from mcfuser.batch.address import JOB, public
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
 from mcfuser.extents import RANGE
@@ -54,7 +56,9 @@ class Entry:
     """One model, for one device, with one set of input shapes and one precision.
 
     `name` is the path of the model below the zoo's folder, as the zoo's author wrote it or as a
-    pattern matched it. `shapes` are written as for the command: `input_ids=1x128`.
+    pattern matched it. `shapes` are written as for the command: `input_ids=1x128`. Where `job` is
+    the address of a server's job, the entry is that job's module: `name` is the address without a
+    password, `device` is the server's host, and there is no `model`.
     """
 
     name: str
@@ -62,6 +66,7 @@ class Entry:
     device: str
     shapes: tuple[str, ...]
     options: BatchOptions
+    job: str | None = None
 
     @property
     def title(self) -> str:
@@ -73,6 +78,12 @@ class Entry:
         """The shapes, and the precision where one was asked for."""
         asked = self.options.precision
         return self.shapes if asked is None else (*self.shapes, asked)
+
+    @property
+    def locked_as(self) -> str:
+        """The entry's name below its device in mcfuser.lock; no path of this machine is in it."""
+        name = os.path.basename(self.name) if os.path.isabs(self.name) else self.name
+        return printable(" ".join((name, *self.variant)))
 
     @property
     def folder(self) -> str:
@@ -249,24 +260,61 @@ def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
         model.seed, model.trials, model.timeout, limit, model.tolerance, model.precision,
         tuple(sorted(f"{name}={output}" for name, output in model.in_place.items())),
     )  # fmt: skip
-    files = [name for words in model.files for name in _files(words, folder, where)]
+    jobs = [words for words in model.files if "://" in words]
+    yield from (_job(words, model, folder, options, where) for words in jobs)
+    paths = [words for words in model.files if words not in jobs]
+    files = [name for words in paths for name in _files(words, folder, where)]
     for name, device, shapes in product(files, model.devices, model.shapes):
         told = tuple(sorted(f"{n}={'x'.join(map(str, e))}" for n, e in shapes.items()))
         yield Entry(name, folder / name, device, told, options)
 
 
+def _job(words: str, model: _Model, folder: Path, options: BatchOptions, where: str) -> Entry:
+    """The entry of a server's job."""
+    match = JOB.fullmatch(words)
+    if match is None:
+        raise InputError(
+            f"{where}: {_line(repr(words))} is no job's address; write "
+            "https://host:8642/v1/jobs/ and the job's id"
+        )
+    if model.shapes != [{}] or model.precision is not None or model.in_place:
+        raise InputError(
+            f"{where}: the job {_line(repr(words))} was posted with its own shapes, precision and "
+            "in_place; leave them out here"
+        )
+    host = urlsplit(words).hostname or "server"
+    return Entry(public(words), folder, host, (), options, words)
+
+
+def _below(folder: Path, name: str) -> list[str]:
+    """Every .onnx file below a folder, relative to the zoo's."""
+    found = []
+    for path, folders, names in os.walk(folder / name):
+        folders.sort()
+        at = os.path.join(name, os.path.relpath(path, folder / name))
+        found += [os.path.normpath(os.path.join(at, n)) for n in names if n.endswith(".onnx")]
+        if len(found) > MOST:
+            break
+    return found
+
+
 def _files(words: str, folder: Path, where: str) -> list[str]:
-    """The files that a path or a pattern names, relative to the zoo's folder and sorted."""
+    """The files that a path or a pattern names, relative to the zoo's folder and sorted. A folder
+    is every .onnx file below it."""
     try:
         if os.path.isfile(folder / words):
             return [words]
-        matched = list(islice(glob.iglob(words, root_dir=folder, recursive=True), MOST + 1))
+        if os.path.isdir(folder / words):
+            matched = _below(folder, words)
+        else:
+            matched = list(islice(glob.iglob(words, root_dir=folder, recursive=True), MOST + 1))
     except (OSError, ValueError, re.error, RecursionError) as error:
         raise InputError(f"{where}: {_line(repr(words))} is no path: {_line(str(error))}") from None
     files = sorted(name for name in matched if os.path.isfile(folder / name))
     if not files:
+        what = "no file" if not os.path.isdir(folder / words) else "no .onnx file below"
         raise InputError(
-            f"{where}: no file {_line(repr(words))} lies in '{folder}'; correct 'files'"
+            f"{where}: {what} {_line(repr(words))} lies in '{folder}'; correct 'files'"
         )
     if len(matched) > MOST:
         raise InputError(f"{where}: {_line(repr(words))} matches more than {MOST} files; divide it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,14 @@ from mcfuser.cli.console import out
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
+    from mcfuser.batch.locking import Locking
     from mcfuser.batch.results import Batch
+    from mcfuser.batch.run import Done
+    from mcfuser.batch.server import ServerClient
+    from mcfuser.batch.zoo import Entry
+
+MARGIN = 10.0
+"""The default of --margin, in per cent."""
 
 
 class SignalReceived(BaseException):
@@ -36,22 +43,44 @@ def batch(
     timeout: Annotated[
         str | None, typer.Option(help="for the whole batch, as 30m or 2h; no limit if not given")
     ] = None,
+    lock: Annotated[
+        Path | None, typer.Option(help="mcfuser.lock: the baselines, and what --locked builds")
+    ] = None,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="build exactly what --lock has, without a search")
+    ] = False,
+    update_lock: Annotated[
+        bool, typer.Option("--update-lock", help="write --lock: kernels and times of this batch")
+    ] = False,
+    margin: Annotated[
+        float, typer.Option(help="per cent by which an entry may be slower than its baseline")
+    ] = MARGIN,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="compile on this server, docs/service.md")
+    ] = None,
+    require_devices: Annotated[
+        bool, typer.Option("--require-devices", help="end with 4 where a device is not at hand")
+    ] = False,
 ) -> None:
     """Compile a zoo of models and check each against onnxruntime; what is unchanged is skipped.
 
-    Ends with 0 where all is well, 1 where a model failed or disagreed, 2 where the zoo or an option
-    is wrong, and 3 where the time was spent before all were done.
+    Ends with 0 where all is well, 1 where a model failed, disagreed or got slower than its
+    baseline, 2 where the zoo or an option is wrong, 3 where the time was spent before all were
+    done, and 4 where a server or a required device is not there.
     """
     from mcfuser.batch import state, summary
     from mcfuser.batch.results import Batch
-    from mcfuser.batch.run import Done, left_out, run, works
+    from mcfuser.batch.run import left_out, run, works
     from mcfuser.batch.zoo import read_zoo
 
     begun, start = datetime.now(UTC), time.monotonic()
     end = None if timeout is None else start + seconds(timeout)
     entries = read_zoo(zoo)
+    locking = _locking(lock, locked, update_lock, margin)
+    if locked and (server is not None or any(e.job is not None for e in entries)):
+        raise InputError("--locked builds here, and a server chooses kernels itself: leave one out")
     with state.alone(output), _interruptible():
-        given = works(entries)
+        given = works(entries, locking, _servers(server))
         done: dict[str, Done] = {}
         number = None
         going = run(
@@ -66,26 +95,82 @@ def batch(
             number = interrupt.number
         all_done = tuple(done.get(w.entry.folder) or left_out(w) for w in given)
         took = time.monotonic() - start
-        result = Batch(str(zoo), begun, took, all_done, interrupted=number is not None)
+        result = Batch(str(zoo), begun, took, all_done, number is not None, require_devices)
         _write(result, output)
+        if locking is not None and update_lock:
+            _relock(locking, all_done, output / "entries")
     _say(f"{summary.totals(result)}; {took:.1f} s; see {output / 'summary.md'}")
     if number is not None:
         raise typer.Exit(128 + number)
     raise typer.Exit(result.status)
 
 
+def _servers(address: str | None) -> Callable[[Entry], ServerClient | None]:
+    """The server of an entry: that of its job, or the one at the address, if one is given. Each is
+    connected to once, when it is first asked for."""
+    from mcfuser.batch.address import JOB
+
+    known: dict[str, ServerClient] = {}
+
+    def server_of(entry: Entry) -> ServerClient | None:
+        job = JOB.fullmatch(entry.job) if entry.job is not None else None
+        at = job["server"] if job is not None else address
+        if at is None:
+            return None
+        if at not in known:
+            from mcfuser.batch.server import connected  # with an HTTP client, which few need
+
+            known[at] = connected(at)
+        return known[at]
+
+    return server_of
+
+
+def _locking(lock: Path | None, exact: bool, update: bool, margin: float) -> Locking | None:
+    """How the batch uses a lock. Raises InputError where the options do not fit together."""
+    from mcfuser.batch.locking import Locking
+    from mcfuser.lock import Lock, read_lock
+
+    if not 0 <= margin <= 10_000:
+        raise InputError(f"--margin is {margin:g}; say how many per cent slower an entry may be")
+    if exact and update:
+        raise InputError("--locked builds what the lock has and --update-lock replaces it: say one")
+    if lock is None:
+        if exact or update:
+            raise InputError("--locked and --update-lock need the lock's file: --lock mcfuser.lock")
+        return None
+    known = Lock() if update and not lock.exists() else read_lock(lock)
+    return Locking(lock, known, exact, None if update else margin / 100)
+
+
+def _relock(locking: Locking, done: Sequence[Done], folder: Path) -> None:
+    """Writes the lock anew, and says what could not be locked."""
+    from mcfuser.batch.locking import relocked
+    from mcfuser.batch.state import write
+
+    given = [(d.entry, d.device, d.outcome) for d in done]
+    lock, unknown = relocked(locking.lock, given, folder)
+    write(locking.path, lock.text)
+    counts = (f"{len(there.entries)} of {device}" for device, there in lock.devices.items())
+    _say(f"wrote {locking.path}: entries {', '.join(sorted(counts)) or 'of no device'}")
+    for title in unknown:
+        _say(f"not locked, for its report does not name its kernels: {title}")
+
+
 def _write(result: Batch, folder: Path) -> None:
-    """Writes three documents; where one fails, writes the others, and then raises its
+    """Writes four documents; where one fails, writes the others, and then raises its
     InputError."""
     from mcfuser.batch.results import as_json, as_junit
     from mcfuser.batch.state import write
     from mcfuser.batch.summary import page
+    from mcfuser.batch.web import web_page
 
     failed: InputError | None = None
     for name, words in (
         ("report.json", as_json(result)),
         ("junit.xml", as_junit(result)),
         ("summary.md", page(result)),
+        ("report.html", web_page(result, folder)),
     ):
         try:
             write(folder / name, words)

@@ -21,6 +21,7 @@ from mcfuser.cli.options import (
     CacheOption,
     DeviceOption,
     InPlaceOption,
+    LockedOption,
     PrecisionOption,
     RangedShapeOption,
     RetuneOption,
@@ -31,7 +32,7 @@ from mcfuser.cli.options import (
 )
 from mcfuser.cli.results import check_writable, make_results, write_whole
 from mcfuser.devices.catalogue import HOST, device_named
-from mcfuser.errors import LimitError
+from mcfuser.errors import InputError, LimitError
 from mcfuser.extents import BUCKETS, to_json
 
 
@@ -48,6 +49,7 @@ def compile_(
     timeout: TimeoutOption = None,
     cache: CacheOption = True,
     retune: RetuneOption = False,
+    locked: LockedOption = None,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="compare the module with onnxruntime")
     ] = True,
@@ -60,7 +62,11 @@ def compile_(
     if device != HOST:
         device_named(device)  # raises InputError for an unknown name before anything is started
     check_readable(model, f"model '{model}'")
+    if locked is not None:
+        check_readable(locked, f"lock '{locked}'")
     check_writable(output)
+    if locked is not None and retune:
+        raise InputError("--retune searches and --locked does not: leave one of them out")
     from mcfuser.process.confined import Stopped
     from mcfuser.report import show
     from mcfuser_service.compilation import CompileRequest, compiled, start
@@ -68,13 +74,13 @@ def compile_(
 
     settings = read_settings()
     process = start(settings.job_memory)
-    store = settings.database_url if cache else None
-    if cache:
+    store = settings.database_url if cache and locked is None else None
+    if store is not None:
         make_data_folder(settings.data)
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision, buckets, pairs, settings.team_cache,
+        precision, buckets, pairs, locked, settings.team_cache,
     )  # fmt: skip
     try:
         with progress() as tell:

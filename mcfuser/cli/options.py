@@ -45,6 +45,14 @@ CacheOption = Annotated[bool, typer.Option("--cache/--no-cache", help="keep and 
 RetuneOption = Annotated[
     bool, typer.Option("--retune", help="search again what was kept, and replace it")
 ]
+LockedOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--locked",
+        metavar="FILE",
+        help="build exactly the kernels that this lock has, without a search, or fail",
+    ),
+]
 PrecisionOption = Annotated[
     str | None,
     typer.Option(

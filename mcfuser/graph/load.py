@@ -22,6 +22,7 @@ from mcfuser.graph.bind import bind
 from mcfuser.graph.constant_part import with_constants
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.convert import CONVERTERS
+from mcfuser.graph.dataflow import extents
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
@@ -237,8 +238,21 @@ def _clipped(call: relax.Call) -> relax.Expr:
     return relax.op.take(*call.args, axis=call.attrs.axis, mode="clip")
 
 
+def _sliced(call: relax.Call) -> relax.Expr:
+    """The parts of a split as slices, which TVM computes together with what reads them."""
+    whole = extents(call.args[0])
+    if whole is None:
+        return call
+    axis, end, parts = int(call.attrs.axis) % len(whole), 0, []
+    for part in call.ty.fields:
+        begin, end = end, end + int(part.shape[axis])
+        parts.append(relax.op.strided_slice(call.args[0], [axis], [begin], [end]))
+    return relax.Tuple(parts)
+
+
 def _simplify(module: tvm.IRModule) -> tvm.IRModule:
     module["main"] = calls_rewritten(module["main"], {"relax.take"}, _clipped)
+    module["main"] = calls_rewritten(module["main"], {"relax.split"}, _sliced)
     module = precomputed(module)
     passes = [
         relax.transform.CanonicalizeBindings(),

@@ -113,11 +113,6 @@ def step(flow: Dataflow, view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOu
     Raises Straddle where the view splits an axis.
     """
     value = flow.values.get(view.value) if isinstance(view.value, relax.Var) else None
-    if isinstance(value, relax.TupleGetItem):
-        call = flow.values.get(value.tuple_value)
-        if not isinstance(call, relax.Call) or call.op.name != "relax.split":
-            return None
-        return _strided(view, call.args[0], sizes, lambda: _part(call, value.index))
     if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
         return None
     source = value.args[0]
@@ -180,14 +175,6 @@ def _sliced(call: relax.Call) -> Steps | None:
         offset += min(max(first, 0), source[axis] - 1) * units[axis]
         units[axis] *= stride
     return units, offset
-
-
-def _part(call: relax.Call, index: int) -> Steps:
-    source = shape(call.args[0])
-    axis = int(call.attrs.axis) % len(source)
-    units = dense(source)
-    before = sum(int(part.shape.values[axis]) for part in list(call.ty.fields)[:index])
-    return list(units), before * units[axis]
 
 
 def _taken(call: relax.Call) -> Steps | None:

@@ -50,7 +50,8 @@ class Tuning:
         self.progress, self.worker, self.deadline = progress, worker, deadline
         self.offsets = offsets(chain) if options.shifts else {}
         announce(worker, chain, options.seed, self.offsets)
-        self.space, self.stages = pruned(chain, device, options)
+        self.space, stages = pruned(chain, device, options)
+        self.stages = dict(stages)
         self.table = KnobTable(worker.backend.knobs, device)
         self.failed: Counter[str] = Counter()
         self.stages["distinct"] = self.space.candidates

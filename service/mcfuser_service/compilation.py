@@ -37,8 +37,9 @@ class CompileRequest:
     is None, only tuning is limited. `store` is the URL of the database that keeps tuned kernels, or
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
-    `in_place` has the outputs that are written into the memory of inputs, by these. `team` is the
-    folder or the URL of a team's cache under `store`, or empty.
+    `in_place` has the outputs that are written into the memory of inputs, by these. Where there is
+    a `lock`, the module is built as that file has it (mcfuser.lock). `team` is the folder or the
+    URL of a team's cache under `store`, or empty.
     """
 
     model: Path
@@ -54,6 +55,7 @@ class CompileRequest:
     precision: str | None = None
     buckets: int = BUCKETS
     in_place: Mapping[str, str] = field(default_factory=dict)
+    lock: Path | None = None
     team: str = ""
 
     @property
@@ -113,6 +115,7 @@ def compiled(request: CompileRequest, process: Confined, progress: Progress) -> 
             "limits": dict(request.limits),
             "check": request.check,
             "precision": request.precision,
+            "lock": str(request.lock.absolute()) if request.lock is not None else None,
             "end": request.end if request.timeout is not None else None,
         }
         try:

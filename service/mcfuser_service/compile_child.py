@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 from mcfuser.arguments.precision import narrow_type
 from mcfuser.bisect import built_by, verify, verify_dynamic
-from mcfuser.compile import compile_model
+from mcfuser.compile import LockedBuild, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.extents import from_json, highest
 from mcfuser.graph.delivery import delivered
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import bound
+from mcfuser.lock import read_lock
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
 from mcfuser_service.team import layered
@@ -36,8 +38,9 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `team` (the
     folder or the URL of a team's cache under it, or ""), `end` (when the
     module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
-    `check` (whether the module is compared with onnxruntime) and `precision` (a name of
-    mcfuser.arguments.precision, or None). `tell` is called with the stages. The
+    `check` (whether the module is compared with onnxruntime), `precision` (a name of
+    mcfuser.arguments.precision, or None) and `lock` (the path of a mcfuser.lock that the module is
+    built from, or None). `tell` is called with the stages. The
     answer has the `report`.
     """
 
@@ -70,6 +73,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             narrow_type(request["precision"]),
             request["buckets"],
             request["in_place"],
+            _locked(request, device.key),
         )
         library = Path(request["module"])
         library.write_bytes(artifact.module)
@@ -83,3 +87,14 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             else:
                 checked = verify_dynamic(artifact, library, seed, end)
     return {"report": {**artifact.report, "check": checked}}
+
+
+def _locked(request: Mapping[str, Any], device: str) -> LockedBuild | None:
+    """The lock that a module is built from; `device` is the device's key."""
+    if request["lock"] is None:
+        return None
+    path = Path(request["lock"])
+    lock = read_lock(path)
+    with Path(request["model"]).open("rb") as file:
+        model = file_digest(file, "sha256").hexdigest()
+    return LockedBuild(lock, path.name, lock.buckets(device, model))

@@ -201,6 +201,17 @@ class ReportCheck(Document):
     skipped: str | None = None
 
 
+class ReportLock(Document):
+    """What mcfuser.lock keeps of a compilation: the cover of every chain, by the chain's key, and
+    with which compilers and sources its kernels were made; `device` is the device's key."""
+
+    device: str
+    toolchain: dict[str, str]
+    sources: str
+    chains: dict[str, dict[str, Any]]
+    buckets: list[dict[str, dict[str, int]]] | None = None
+
+
 class Report(Document):
     """How a model was compiled. Times are in seconds; where one is not known it is null. `external`
     are the files beside the model that its weights were read from, and `in_place` has the outputs
@@ -223,4 +234,5 @@ class Report(Document):
     extents: list[ReportExtent] | None = None
     buckets: list[ReportBucket] | None = None
     padding: ReportPadding | None = None
+    lock: ReportLock | None = None
     check: ReportCheck | None = None

@@ -144,3 +144,15 @@ def test_what_a_maximum_is_joined_with_is_taken_to_base_two_as_well() -> None:
 def test_a_maximum_that_is_compared_is_not_rounded_otherwise(line: str) -> None:
     c = softmax("S[m, n] * 0.125", "", line, outputs=("O", "T"))
     assert base_two(c) == c
+
+
+def test_scores_that_no_map_computes_get_a_factor() -> None:
+    lines = [
+        "S[m, n] = sum[k] Q[m, k] * K[n, k]",
+        "R[m] = max[n] tanh(S[m, n]) * 0.5",
+        "P[m, n] = exp(tanh(S[m, n]) * 0.5 - R[m])",
+    ]
+    c = chain({"m": 6, "n": 40, "k": 8}, {"Q": "mk", "K": "nk"}, lines, ("P",))
+    found = base_two(c)
+    assert bodies(found)["P"] == f"exp2(tanh(S[m, n]) * {0.5 * LOG2E!r} - R[m])"
+    same(c, found)

@@ -17,9 +17,7 @@ import pytest
 from mcfuser.batch import entry, state
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.zoo import read_zoo
-from tests.support.paths import SUPPORT
-
-SLOWLY = SUPPORT / "batch_slowly.py"
+from tests.support.zoo import Zoo
 
 
 class Seen(Exception):
@@ -48,55 +46,6 @@ def test_an_entry_s_options_reach_the_command(
         at = told.index(expected[0]) if expected else len(told)
         assert told[at : at + len(expected)] == expected
         assert expected or not {"--precision", "--in-place=past=present"} & {*told}
-
-
-class Zoo:
-    """A folder with a zoo of pretended models, by name what they are."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.output = folder, folder / "report"
-
-    def holds(self, more: str = "", **models: str) -> None:
-        for name, what in models.items():
-            (self.folder / f"{name}.onnx").write_text(what)
-        files = json.dumps([f"{name}.onnx" for name in models])
-        (self.folder / "zoo.toml").write_text(f"[[models]]\nfiles = {files}\n{more}\n")
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(SLOWLY), str(self.folder / "zoo.toml"), "-o", str(self.output),
-             *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def batch(self, *words: str) -> tuple[int, str, str]:
-        """The exit status, what was printed, and what was said to be wrong."""
-        process = self.start(*words)
-        told, wrong = process.communicate()
-        return process.returncode, told, wrong
-
-    @property
-    def report(self) -> dict[str, object]:
-        return json.loads((self.output / "report.json").read_text())
-
-    def states(self) -> dict[str, str]:
-        """Each entry's model and state."""
-        return {e["name"].removesuffix(".onnx"): e["state"] for e in self.report["entries"]}
-
-    def begun(self) -> list[str]:
-        """The models that were compiled so far, in that order."""
-        return [line.split(".")[0] for line in self._noted()]
-
-    def processes(self) -> list[int]:
-        return [int(line.split()[1]) for line in self._noted()]
-
-    def _noted(self) -> Sequence[str]:
-        noted = self.folder / "begun"
-        return noted.read_text().splitlines() if noted.exists() else []
-
-    def wait_until_begun(self, name: str) -> None:
-        while name not in self.begun():
-            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -250,6 +199,35 @@ def test_after_kill_9_it_goes_on_where_it_was(zoo: Zoo) -> None:
     status, told, _ = zoo.batch()
     assert status == 0 and "1 of 3 unchanged" in told
     assert zoo.begun() == ["a", "b", "b", "c"]
+
+
+def test_deaths_at_any_time_lose_nothing_that_was_done(zoo: Zoo) -> None:
+    """A batch is killed again and again, a little later each time, until one is not."""
+    zoo.holds(a="good", b="fine", c="fair", d="kind")
+    lock = zoo.folder / "mcfuser.lock"
+    done: set[str] = set()
+    for number in range(5):
+        process = zoo.start("--lock", str(lock), "--update-lock")
+        for _ in range(6 + 6 * number):
+            if process.poll() is None:
+                time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        kept = {p.parent.name[0] for p in zoo.output.glob("entries/*/outcome.json")}
+        assert done <= kept, "an outcome that was kept stays"
+        done = kept
+        assert all(Outcome.from_json(o["outcome"]).good for o in outcomes(zoo))
+        if lock.exists():
+            json.loads(lock.read_text())
+    before = len(zoo.begun())
+    assert zoo.batch("--lock", str(lock), "--update-lock")[0] == 0
+    assert len(zoo.begun()) - before == 4 - len(done)
+    assert set(zoo.states().values()) == {"passed"}
+    assert len(json.loads(lock.read_text())["devices"]["cpu"]["entries"]) == 4
+
+
+def outcomes(zoo: Zoo) -> list[dict[str, dict[str, object]]]:
+    return [json.loads(p.read_text()) for p in zoo.output.glob("entries/*/outcome.json")]
 
 
 def test_one_batch_at_a_time_writes_to_a_folder(zoo: Zoo) -> None:

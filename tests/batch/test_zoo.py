@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcfuser.batch.zoo import Entry, read_zoo
 from mcfuser.errors import InputError
 
+JOB = "https://me:secret@host:8642/v1/jobs/04b9f73c-a4b6-46e5-add7-4601fb1225bf"
 FILES = ("a.onnx", "b.onnx", "more/c.onnx", "more/deep/d.onnx", "odd [1].onnx", "notes.txt")
 
 
@@ -19,6 +20,7 @@ def folder(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "none").mkdir()
     return tmp_path
 
 
@@ -74,6 +76,30 @@ def test_a_file_is_no_pattern_where_it_is_there(folder: Path) -> None:
     assert [e.name for e in found] == ["odd [1].onnx"]
 
 
+def test_a_folder_is_every_model_below_it(folder: Path) -> None:
+    (folder / "more" / "notes.txt").write_bytes(b"")
+    (folder / "more" / "loop").symlink_to(folder)
+    for words in ("more", "more/"):
+        found = entries(folder, f'[[models]]\nfiles = "{words}"')
+        assert [e.name for e in found] == ["more/c.onnx", "more/deep/d.onnx"]
+    found = entries(folder, '[[models]]\nfiles = "."')
+    assert [e.name for e in found][:2] == ["a.onnx", "b.onnx"]
+
+
+def test_a_server_s_job_is_an_entry(folder: Path) -> None:
+    (found, other) = entries(folder, f"""
+        [defaults]
+        devices = ["l4", "h100"]
+        tolerance = 1e-2
+        [[models]]
+        files = ["{JOB}", "a.onnx"]
+        devices = "cpu"
+    """)  # fmt: skip
+    assert (found.job, found.device, found.options.tolerance) == (JOB, "host", 1e-2)
+    assert "secret" not in found.title + found.folder + str(found.to_json())
+    assert other.job is None and other.device == "cpu"
+
+
 def test_equal_entries_are_one(folder: Path) -> None:
     found = entries(
         folder, '[[models]]\nfiles = ["*.onnx", "a.onnx"]\ndevices = ["l4", "nvidia/l4"]'
@@ -91,7 +117,15 @@ BAD = {
     "a number for a file": ("[[models]]\nfiles = 3", "'files.0' is 3"),
     "no such file": ('[[models]]\nfiles = "x.onnx"', "no file 'x.onnx' lies in"),
     "no match": ('[[models]]\nfiles = "*.bin"', "no file '*.bin' lies in"),
-    "a folder": ('[[models]]\nfiles = "more"', "no file 'more' lies in"),
+    "an empty folder": ('[[models]]\nfiles = "none"', "no .onnx file below 'none' lies in"),
+    "no job": (
+        '[[models]]\nfiles = "http://host/v1/jobs/x"',
+        "is no job's address; write https://",
+    ),
+    "shapes of a job": (
+        f'[[models]]\nfiles = "{JOB}"\nshapes = {{ x = [1] }}',
+        "was posted with its own shapes",
+    ),
     "nothing": ('[[models]]\nfiles = ""', "printable characters"),
     "a null byte": ('[[models]]\nfiles = "a\\u0000b"', "printable characters"),
     "an unknown key": (model("thing = 1"), "key 'thing' is not known; use devices, files,"),

@@ -16,6 +16,7 @@ import pytest
 import models
 from mcfuser.tune.key import CacheKey
 from models_cache import FolderCache
+from models_spent import TUNED_ON_GPU, TUNED_ON_HOST, divided, one_by_one
 from models_table import OWN, WHOLE, best, kernels, outside, spread, table
 from tests.support.kernels import tuned
 from tests.support.paths import ROOT
@@ -102,9 +103,6 @@ def test_results_of_the_same_versions_stay_and_others_go(
 
 
 def test_time_is_divided_by_the_names_of_what_was_tuned() -> None:
-    pytest.importorskip("torch")
-    from models_module import TUNED_ON_GPU, TUNED_ON_HOST, divided
-
     seconds = {"chain_a_0": 6.0, "take": 1.0, "vm.builtin.alloc_storage": 1.0}
     found = divided(seconds, {"chain_a_0": 4, "take": 2, "vm.builtin.alloc_storage": 2}, 2,
                     TUNED_ON_HOST)  # fmt: skip
@@ -113,6 +111,11 @@ def test_time_is_divided_by_the_names_of_what_was_tuned() -> None:
     assert found["outside"]["longest"][0] == {"name": "take", "seconds": 0.5, "calls": 1}
     assert TUNED_ON_GPU.match(f"kernel_{'0a' * 8}_combine")
     assert not TUNED_ON_GPU.match("kernel_cutlass")
+
+
+def test_a_kernel_that_started_while_another_ran_waited_for_it() -> None:
+    ran = [("b", 1.0, 6.0), ("a", 0.0, 4.0), ("a", 8.0, 9.0), ("inside", 8.5, 8.75)]
+    assert one_by_one(ran) == {"a": 5.0, "b": 2.0, "inside": 0.0}
 
 
 def test_contenders_take_turns_and_calls_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_explain_tells_of_every_operator_of_a_model(tmp_path: Path) -> None:
     told = mcfuser("explain", model, "--device", "h200", data=tmp_path)
     assert told.returncode == 0, told.stderr
     first, _, head, *rows = told.stdout.splitlines()
-    assert first.startswith("16 operators, 9 of them in 2 regions; times are predicted for nvidia/")
+    assert first.startswith("18 operators, 9 of them in 2 regions; times are predicted for nvidia/")
     assert head.split() == ["region", "at", "saves", "fused", "in", "pieces", "operators"]
     assert all(
         row[head.index("saves") :].startswith(("0 bytes", "24,576 bytes")) for row in rows[:2]
@@ -50,7 +50,7 @@ def test_explain_tells_of_every_operator_of_a_model(tmp_path: Path) -> None:
     document = json.loads(
         mcfuser("explain", model, "--device", "h200", "--json", data=tmp_path).stdout
     )
-    assert [r["pieces"] for r in document["regions"]] == [1, 3] and len(document["operators"]) == 16
+    assert [r["pieces"] for r in document["regions"]] == [1, 3] and len(document["operators"]) == 18
 
 
 def test_compile_run_and_the_cache(tmp_path: Path) -> None:

@@ -1,26 +1,31 @@
-"""The workflow for GitHub Actions: its own steps, run twice on a zoo of two small models."""
+"""The workflow for GitHub Actions: its own steps, on a zoo of four small models, with a lock."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import onnx
 import pytest
 import yaml
 
+from mcfuser.lock import read_lock
+from tests.support.nets import Net
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.speed import slowness
 
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "github-actions.yaml").read_text())
 JOB = WORKFLOW["jobs"]["batch"]
-FIXTURES = ROOT / "tests" / "fixtures"
-MODELS = ("softmax_over_rows", "no_product")
+SECOND = 10.0
+"""Seconds that a run may take in which nothing has changed."""
 ZOO = """
 [defaults]
 trials = 1
@@ -39,11 +44,12 @@ class Runner:
         self.commands = folder / "bin"
         self.commands.mkdir()
 
-    def run(self) -> dict[str, int]:
-        """Runs the job; gives the exit status of each step that was run."""
+    def run(self, update_lock: str = "", **changed: str) -> dict[str, int]:
+        """Runs the job, with the input and variables that were changed; gives the exit status of
+        each step that was run."""
         self.summary.write_text("")
-        known = {"github.workspace": str(self.workspace)}
-        given = {n: filled(v, known) for n, v in JOB["env"].items()}
+        known = {"github.workspace": str(self.workspace), "inputs.update_lock": update_lock}
+        given = {n: filled(v, known) for n, v in JOB["env"].items()} | changed
         environment = {
             **os.environ, **given, "GITHUB_STEP_SUMMARY": str(self.summary), "CI": "true",
             "PATH": f"{self.commands}:{os.environ['PATH']}",
@@ -83,25 +89,53 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     yield Runner(tmp_path)
 
 
-def test_the_second_run_finds_everything_in_the_cache(runner: Runner) -> None:
+def zoo() -> dict[str, onnx.ModelProto]:
+    """Four models: a product, a gated pair, a softmax, and a norm."""
+    one, two, three, four = Net(), Net(), Net(), Net()
+    product = one.op("Relu", one.op("MatMul", one.input("x", 16, 32), one.weight(32, 16)))
+    x = two.input("x", 16, 32)
+    gate = two.op("Sigmoid", two.op("MatMul", x, two.weight(32, 16)))
+    gated = two.op("Mul", gate, two.op("MatMul", x, two.weight(32, 16)))
+    rows = three.op("Softmax", three.input("x", 64, 64), axis=-1)
+    x = four.input("x", 64, 64)
+    norm = four.op("LayerNormalization", x, four.weight(64), four.weight(64))
+    return {
+        "product": one.model(product), "gated": two.model(gated), "rows": three.model(rows),
+        "norm": four.model(norm),
+    }  # fmt: skip
+
+
+def test_a_job_makes_a_lock_builds_from_it_and_then_finds_everything(runner: Runner) -> None:
     (runner.workspace / "models").mkdir()
-    for name in MODELS:
-        shutil.copy(FIXTURES / f"{name}.onnx", runner.workspace / "models")
+    for name, model in zoo().items():
+        onnx.save(model, runner.workspace / "models" / f"{name}.onnx")
     (runner.workspace / "zoo.toml").write_text(ZOO)
-    assert set(runner.run().values()) == {0}
+    assert set(runner.run(update_lock="true").values()) == {0}
     first = runner.report()
-    assert [e["state"] for e in first["entries"]] == ["passed"] * 2
+    assert [e["state"] for e in first["entries"]] == ["passed"] * 4
     assert first["unchanged"] == 0
     assert all(e["error"] <= 1e-5 for e in first["entries"])
-    assert "2 passed; 0 of 2 unchanged" in runner.summary.read_text()
+    assert "4 passed; 0 of 4 unchanged" in runner.summary.read_text()
     assert (runner.workspace / ".mcfuser" / "mcfuser.db").exists()
-    carried = cached(runner)
-    assert set(runner.run().values()) == {0}
+    lock = (runner.workspace / "mcfuser.lock").read_text()
+    assert len(read_lock(runner.workspace / "mcfuser.lock").devices) == 1
+
+    wide = {"MARGIN": "9999"}  # the machine is busy, and tests time little
+    carried, begun = cached(runner), time.monotonic()
+    assert set(runner.run(**wide).values()) == {0}
+    assert time.monotonic() - begun < SECOND * slowness()
     second = runner.report()
-    assert second["unchanged"] == 2
-    assert [e["module"] for e in second["entries"]] == [e["module"] for e in first["entries"]]
-    assert "2 passed; 2 of 2 unchanged" in runner.summary.read_text()
+    assert second["unchanged"] == 4 and all(e["baseline_seconds"] > 0 for e in second["entries"])
+    assert "4 passed; 4 of 4 unchanged" in runner.summary.read_text()
     assert carried <= cached(runner), "nothing was written anew"
+    assert "norm.onnx" in (runner.workspace / "mcfuser-report" / "report.html").read_text()
+
+    (runner.workspace / "zoo.toml").write_text(ZOO.replace("*", "rows"))
+    assert set(runner.run(LOCKED="--locked", **wide).values()) == {0}
+    (built,) = runner.report()["entries"]
+    searched = next(e for e in first["entries"] if e["name"] == built["name"])
+    assert not built["unchanged"] and built["module"] == searched["module"]
+    assert (runner.workspace / "mcfuser.lock").read_text() == lock
 
 
 def cached(runner: Runner) -> set[tuple[str, int]]:
@@ -116,7 +150,31 @@ def test_a_bad_zoo_fails_the_job_and_leaves_no_old_summary(runner: Runner) -> No
     (old / "summary.md").write_text("of an earlier run")
     (runner.workspace / "zoo.toml").write_text("[[models]]\nfiles = 'none.onnx'")
     assert runner.run() == {"Install mcfuser": 0, "Compile and check": 2, "Summarise": 0}
-    assert runner.summary.read_text() == ""
+    assert not (old / "summary.md").exists() and runner.summary.read_text() == ""
+
+
+def test_a_lock_that_is_there_is_used_and_one_that_is_wanted_is_written() -> None:
+    script = next(s["run"] for s in JOB["steps"] if s.get("name") == "Compile and check")
+    common = "batch zoo.toml --output mcfuser-report --jobs 2 --timeout 60m"
+    assert said(script, lock=False) == common
+    assert said(script, lock=True) == f"{common} --lock mcfuser.lock --margin 25"
+    assert said(script, lock=True, LOCKED="--locked").endswith("--margin 25 --locked")
+    updated = f"{common} --lock mcfuser.lock --update-lock"
+    assert said(script, lock=False, UPDATE_LOCK="true") == updated
+    assert said(script, lock=True, UPDATE_LOCK="true") == updated
+
+
+def said(script: str, lock: bool, **changed: str) -> str:
+    """The words with which the step calls the command."""
+    with TemporaryDirectory() as folder:
+        if lock:
+            (Path(folder) / "mcfuser.lock").touch()
+        environment = {"PATH": os.environ["PATH"], "MARGIN": "25", "LOCKED": ""} | changed
+        ran = subprocess.run(
+            ["bash", "-e", "-c", f'mcfuser() {{ echo "$@"; }}\n{script}'],
+            cwd=folder, env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return ran.stdout.strip()
 
 
 def test_what_the_job_writes_is_what_it_caches() -> None:

@@ -23,7 +23,7 @@ PATH = re.compile(
     r"(?<![\w./<-])[\w*.-]+(?:/[\w*.-]+)*(?:\.(?:py|toml|json|md|yaml|service)|/)(?:::\w+)?"
 )
 DOTTED = re.compile(r"(?<![\w./:-])[A-Za-z_]\w*(?:\.\w+)+(?![\w(]*/)")
-SUFFIXES = ("py", "toml", "json", "md", "yaml", "xml", "so", "onnx", "data", "txt", "db")
+SUFFIXES = ("py", "toml", "json", "md", "yaml", "xml", "so", "onnx", "data", "txt", "db", "html")
 FOREIGN = {"Schedule.tensorize", "session.x64quantprecision"}
 """Names of TVM's and onnxruntime's whose first part is a name of ours as well."""
 

@@ -48,6 +48,19 @@ def test_a_module_that_does_not_load_is_reported(tmp_path: Path) -> None:
         check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {})
 
 
+def test_what_a_module_calls_is_there_without_tvm_s_compiler(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        g (float[4, 9] x) => (float[4, 3] y, int64[4, 3] at) <int64[1] k = {3}> {
+            y, at = TopK(x, k)
+        }
+    """)
+    model = proto.SerializeToString()
+    module = install(load(model, {}).module, [])
+    (tmp_path / "module.so").write_bytes(build_library(module, probe_cpu()))
+    assert set(check(tmp_path, model, {}).errors.values()) == {0.0}
+
+
 @pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
 def test_a_module_for_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "module.so").write_bytes(b"")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from tvm import relax
@@ -82,6 +82,7 @@ def test_nothing_of_the_size_of_the_cache_is_computed() -> None:
     assert "relax.scatter_nd" not in made
 
 
+@settings(max_examples=12)
 @given(
     st.permutations(range(4)),
     st.lists(st.tuples(st.integers(0, 7), st.integers(-9, 9)), min_size=1, max_size=3),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mcfuser.backend import Kernel
-from mcfuser.chain import from_json, gemm
+from mcfuser.chain import from_json, gemm, to_json
 from mcfuser.measure.request import (
     Inputs,
     Measured,
@@ -65,4 +65,6 @@ def test_extents_that_are_not_given_are_at_their_upper_bounds() -> None:
 
 def test_kernels_are_checked_at_the_least_extents_and_between() -> None:
     assert smaller_extents(RUN_TIME) == ({"m": 1}, {"m": 17})
+    odd = from_json({**to_json(RUN_TIME), "axes": {"m": [1, 33], "n": 48}})
+    assert smaller_extents(odd) == ({"m": 1}, {"m": 17})
     assert smaller_extents(CHAIN) == ()

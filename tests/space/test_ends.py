@@ -44,12 +44,18 @@ def masks(lines: Sequence[str], expression: str, *outputs: str) -> dict[str, tup
 
 @pytest.mark.parametrize(
     ("where", "scores", "ended"),
-    [("", "S", ()), ("n <= m", "S_inside", ("n",)), ("n <= m + 40", "S_inside", ())],
+    [
+        ("", "S", ()),
+        ("n <= m", "S_inside", ("n",)),
+        ("n <= m + 34", "S_inside", ("n",)),
+        ("n <= m + 35", "S_inside", ()),
+        ("n <= m + 40", "S_inside", ()),
+    ],
 )
 def test_scores_are_filled_where_their_maximum_is_taken(
     where: str, scores: str, ended: tuple[str, ...]
 ) -> None:
-    """The rows m are 6, so n <= m ends before the 40 positions of n do."""
+    """The rows m are 6, so n <= m + 34 ends before the 40 positions of n do."""
     found = computed(softmax("S[m, n] * 0.125", where), "mh.nk")
     assert found["R"].fill == Fill(scores, ("n",), LOWEST, ended)
     assert [n for n, s in found.items() if s.fill is not None] == ["R"]

@@ -320,6 +320,7 @@ def test_loops_go_to_parts_where_blocks_are_few() -> None:
     assert (found.tables or ())[0] == (merged.tables or ())[0]
     split = [(p, t) for p, t in found.tables or () if p.split is not None]
     assert {p.parts for p, _ in split} == {2, 4, 8, 16, 32}
+    assert any((blocks(p, t) > H200.units).any() for p, t in split)  # more than a device full
     for plan, tiles in split:
         whole = blocks(replace(plan, split=None, parts=1), tiles)
         assert (whole < H200.units).all() and (blocks(plan, tiles) <= 2 * H200.units).all()
@@ -359,6 +360,8 @@ def test_samples_of_a_pruned_space_are_its_candidates() -> None:
     drawn = [(p, tuple(t)) for p, rows in sample(pruned, 500) for t in rows.tolist()]
     assert set(drawn) <= every_row
     assert len(set(drawn)) > 350  # of 1,889, with repetitions
+    few = replace(pruned, tables=tuple((p, t[:2]) for p, t in (pruned.tables or ())[:3]))
+    assert {p for p, _ in sample(few, 100)} == {p for p, _ in few.tables or ()}
 
 
 @settings(max_examples=30, deadline=None)

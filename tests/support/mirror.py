@@ -92,6 +92,7 @@ THROUGH: dict[str, str] = {
         batch/outcome batch/results batch/run batch/state
         batch/summary""",
     "batch/test_zoo.py": "batch/entry",
+    "batch/test_server.py": "batch/address",
     "service/test_app.py": """
         service/hosts service/http service/jobs service/kernels service/metrics
         service/queries""",

@@ -9,10 +9,9 @@ import numpy as np
 import tvm
 
 from mcfuser.chain import Bounds, Chain, fixed, flat_size
-from mcfuser.codegen.tensorir import TensorirSource, generate
+from mcfuser.codegen.tensorir import TensorirSource, build, generate
 from mcfuser.codegen.tensorir.build import (
     compile_function,
-    host_target,
     pack,
     parse_function,
     without_storage_reuse,
@@ -45,7 +44,7 @@ def compiled(texts: Sequence[str]) -> list[Callable]:
         for name, text in zip(names, texts, strict=True)
     }
     with without_storage_reuse():
-        built = tvm.compile(tvm.IRModule(functions), target=host_target())
+        built = tvm.compile(tvm.IRModule(functions), target=build.host_target())
     return [built[name] for name in names]
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcfuser.lowering.triton.instructions import waits
+
 MAP = "tensormap"
 """The type of an argument that is a tensor map, in addition to TVM's own types."""
 TAGS = ("threadIdx.x", "blockIdx.x", "blockIdx.y", "blockIdx.z", "tirx.use_dyn_shared_memory")
@@ -45,14 +47,18 @@ def main() -> None:
 
     import tvm
 
+    from mcfuser.codegen.cuda import dependent
     from mcfuser.codegen.cuda.rest import pipeline
 
     if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is None:
         raise RuntimeError("TVM's CUDA runtime does not load here, so it would embed source")
     module = _module(folder, order)
     target = tvm.target.Target(_target(order), host="llvm")
+    lowering = dependent.register() if waits(order["arch"]) else "default"
     with target:
-        executable = tvm.compile(module, target=target, relax_pipeline=pipeline(target))
+        executable = tvm.compile(
+            module, target=target, relax_pipeline=pipeline(target), tir_pipeline=lowering
+        )
     executable.export_library(str(folder / "module.so"))
 
 

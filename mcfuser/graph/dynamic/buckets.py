@@ -13,7 +13,7 @@ from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.analysis import PaddedModel
 from mcfuser.graph.dynamic.axes import Point, RuntimeShapes, runtime_shapes, tied
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
-from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose
+from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose, given_buckets
 from mcfuser.graph.dynamic.dispatch import BucketFunction, PortExtent, RuntimePort, dispatched
 from mcfuser.graph.dynamic.length import Symbol
 from mcfuser.graph.external import DataFolder
@@ -87,8 +87,10 @@ def load_buckets(
     most: int,
     cost: Callable[[Loaded], float],
     narrow: str | None = None,
+    boxes: Sequence[Box] | None = None,
 ) -> LoadedBuckets:
-    """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model.
+    """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model. They
+    are those of `boxes` where these are given.
 
     The products of a float32 model have operands of the type `narrow` where that is given.
 
@@ -102,7 +104,10 @@ def load_buckets(
     def predicted(point: Point) -> float:
         return cost(imported(written_out(dynamic.fixed(point), limits), limits, narrow))
 
-    chosen = choose(dynamic.shapes.extents, predicted, most)
+    if boxes is None:
+        chosen = choose(dynamic.shapes.extents, predicted, most)
+    else:
+        chosen = given_buckets(dynamic.shapes.extents, boxes)
     if len(chosen.boxes) == 1:  # of all shapes, which is written already
         buckets: tuple[Bucket, ...] = (_imported(dynamic, chosen.boxes[0], whole, narrow),)
     else:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcfuser.errors import ModelError
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
 
 _MOST = 64
@@ -68,6 +69,24 @@ def choose(extents: Sequence[RuntimeExtent], cost: Cost, most: int) -> ChosenBuc
     cuts = [plan[k][1] for plan, k in zip(plans, chosen, strict=True)]
     alone = expected[(1,) * len(extents)]
     return ChosenBuckets(_boxes(extents, cuts), expected[chosen], alone)
+
+
+def given_buckets(extents: Sequence[RuntimeExtent], boxes: Sequence[Box]) -> ChosenBuckets:
+    """The buckets that were chosen before. Raises ModelError where they are none of these
+    extents'."""
+    cuts = [sorted({b.high.get(e.name, 0) for b in boxes}) for e in extents]
+    ends = {e.name: e.high for e in extents}
+    fits = len(boxes) == math.prod(map(len, cuts)) > 0
+    made = _boxes(extents, cuts) if fits else ()
+    if not made or made[-1].high != ends or not _equal(made, boxes):
+        told = ", ".join(f"{e.name} {e.low}..{e.high}" for e in extents)
+        raise ModelError(f"the buckets that are given do not divide the ranges {told}")
+    return ChosenBuckets(made)
+
+
+def _equal(some: Sequence[Box], others: Sequence[Box]) -> bool:
+    """Whether the boxes are the same, in any order."""
+    return len(some) == len(others) and all(box in others for box in some)
 
 
 def _curve(

@@ -8,6 +8,7 @@ them: the rows of a matrix that are the positions of all sentences of a batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -84,7 +85,22 @@ def extents(dim: PaddedDimension, points: int) -> tuple[int, ...]:
 
 def same(one: PaddedDimension, other: PaddedDimension) -> bool:
     """Whether two dimensions have the same positions padded."""
-    return [f.extents for f in one] == [f.extents for f in other]
+    return _padded_by(one) == _padded_by(other)
+
+
+def _padded_by(dim: PaddedDimension) -> list[tuple[int, ...]]:
+    """The extents of a dimension's factors. Where the outermost one alone is dynamic, all padding
+    is behind the last valid element, as if the dimension held one extent, their product."""
+    factors = [f.extents for f in dim]
+    if any(f.dynamic for f in dim[1:]):
+        return factors
+    return [tuple(map(math.prod, zip(*factors, strict=True)))] if factors else []
+
+
+def finest(dims: Sequence[PaddedDimension]) -> PaddedDimension:
+    """Of dimensions that have the same positions padded, the one with most factors, of whose padded
+    positions nothing is known; one of an extent of 1 counts as none."""
+    return plain(max(dims, key=len, default=()))
 
 
 def is_dynamic(dim: PaddedDimension) -> bool:

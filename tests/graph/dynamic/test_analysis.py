@@ -218,6 +218,25 @@ def quantized(net: Net, x: str) -> str:
     return net.op("Mul", net.op("Cast", product, to=TensorProto.FLOAT), scale)
 
 
+def repeated_for_each_row(net: Net, x: str) -> str:
+    """A table that is tiled once for each row, beside rows that are divided among heads: what is
+    padded is the same where one dimension holds (rows, heads) and the other their product. The sum
+    is over the rows, so padding must not reach it."""
+    count = net.op("Unsqueeze", length(net, x), net.ints(0))
+    heads = net.op("Reshape", x, net.ints(-1, 1, 2))
+    repeats = net.op("Concat", count, net.ints(1, 1), axis=0)
+    table = net.op("Tile", net.weight(4, 2, 2), repeats)
+    scores = net.op("MatMul", net.op("Exp", heads), table)
+    all_heads = net.op("Mul", count, net.ints(4))
+    shape = net.op("Concat", all_heads, net.ints(1, 2), axis=0)
+    swapped = net.op("Expand", net.const([[[1, 0]]], I64), shape)
+    chosen = net.op("GatherElements", scores, swapped, axis=2)
+    first = net.op("Slice", table, net.ints(0), net.ints(1), net.ints(1))
+    both = net.op("Add", chosen, net.op("Mul", heads, first))
+    total = net.op("ReduceSum", net.op("Reshape", both, net.ints(-1, 8)), net.ints(0))
+    return net.op("Sub", x, total)
+
+
 CASES: dict[str, Callable[[Net, str], str]] = {
     "relu": op("Relu"),
     "softmax over columns": op("Softmax", axis=-1),
@@ -251,7 +270,7 @@ CASES: dict[str, Callable[[Net, str], str]] = {
             gram_by_einsum, gram_by_gemm, mean_of_logs, padded_then_summed, joined, joined_last,
             rows_of_a_table, own_rows, last_row, merged_and_divided, expanded, tiled, buffered,
             counted_from_the_start, counted_from_the_end, largest, triangle,
-            indexed, indexed_from_the_end,
+            indexed, indexed_from_the_end, repeated_for_each_row,
             quotient_of_integers, quantized,
         )
     },
@@ -278,7 +297,7 @@ STEPS = [
     "every second row", *(n.replace("_", " ") for n in (
         "by_length", "causal", "aligned_to_the_end", "range_from_the_end", "joined", "joined_last",
         "own_rows", "merged_and_divided", "expanded", "buffered", "counted_from_the_start",
-        "counted_from_the_end", "gram", "indexed", "indexed_from_the_end",
+        "counted_from_the_end", "gram", "indexed", "indexed_from_the_end", "repeated_for_each_row",
     )),
 ]  # fmt: skip
 """Operators whose results have rows of eight columns, as what they read has."""

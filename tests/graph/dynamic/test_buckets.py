@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from mcfuser.bisect import verify_dynamic
 from mcfuser.cli.command import app
-from mcfuser.compile import CompiledModel, compile_model
+from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import DisagreementError, InputError, ModelError
 from mcfuser.extents import InputShapes, to_json
@@ -30,6 +31,7 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.inspection import inspect
 from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.running import running
+from mcfuser.lock import DeviceLock, Lock, ModelPin
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.dynamic_nets import drawn, encoder, run, spans
 from tests.support.nets import Net
@@ -198,3 +200,22 @@ def test_a_table_that_only_known_positions_read_is_not_kept(tmp_path: Path) -> N
     folder = DataFolder(tmp_path)
     loaded = load_buckets(path.read_bytes(), shapes, DEFAULTS, folder, 1, lambda one: 1.0)
     assert len(loaded.buckets) == 1
+
+
+def test_a_lock_has_the_buckets_too(made: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What padding costs was predicted by this machine's rates: it is not asked again."""
+    model = encoder(masked=True).SerializeToString()
+    pins = ModelPin.model_validate(made.report["lock"])
+    there = DeviceLock(toolchain=pins.toolchain, sources=pins.sources, chains=pins.chains)
+    lock = Lock(devices={pins.device: there})
+    monkeypatch.setattr("mcfuser.graph.dynamic.buckets.choose", None)
+    locked = LockedBuild(lock, "mcfuser.lock", pins.buckets)
+    again = compile_model(model, CPU, MemoryCache(), QUICK, SHAPES, locked=locked)
+    assert again.report["buckets"] == made.report["buckets"]
+    assert bytes(again.module) == bytes(made.module)
+    with pytest.raises(InputError, match=r"mcfuser\.lock has no buckets for this model"):
+        unknown = replace(locked, buckets=None)
+        compile_model(model, CPU, MemoryCache(), QUICK, SHAPES, locked=unknown)
+    with pytest.raises(ModelError, match="do not divide the ranges batch"):
+        part = replace(locked, buckets=pins.buckets[:1])
+        compile_model(model, CPU, MemoryCache(), QUICK, SHAPES, locked=part)

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcfuser.errors import ModelError
 from mcfuser.graph.dynamic.axes import Point, RuntimeExtent
-from mcfuser.graph.dynamic.choice import WORTH, ChosenBuckets, candidates, choose
+from mcfuser.graph.dynamic.choice import (
+    WORTH,
+    Box,
+    ChosenBuckets,
+    candidates,
+    choose,
+    given_buckets,
+)
 
 ranges = st.tuples(st.integers(1, 40), st.integers(1, 300)).map(lambda p: (p[0], p[0] + p[1]))
 
@@ -100,3 +108,23 @@ def test_buckets_of_two_extents_share_the_number() -> None:
         holding = [x for x in boxes if b <= x.high["b"] and n <= x.high["n"]]
         first = holding[0]
         assert first.low["b"] <= b and first.low["n"] <= n
+
+
+@given(ranges, st.integers(1, 6))
+def test_chosen_buckets_can_be_given_again(span: tuple[int, int], most: int) -> None:
+    extents = [extent(*span), RuntimeExtent("m", 2, 9, (("x", 1),))]
+    chosen = choose(extents, lambda point: attention(point) * point["m"], most)
+    assert given_buckets(extents, chosen.boxes[::-1]).boxes == chosen.boxes
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        [], [Box({"n": 1}, {"n": 7})], [Box({"n": 2}, {"n": 8})], [Box({"m": 1}, {"m": 8})],
+        [Box({"n": 1}, {"n": 4}), Box({"n": 6}, {"n": 8})],
+        [Box({"n": 1}, {"n": 8}), Box({"n": 1}, {"n": 8})],
+    ],
+)  # fmt: skip
+def test_buckets_that_do_not_divide_a_range_are_refused(boxes: list[Box]) -> None:
+    with pytest.raises(ModelError, match=r"do not divide the ranges n 1\.\.8"):
+        given_buckets([extent(1, 8)], boxes)

@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
@@ -13,7 +14,9 @@ from mcfuser.graph.dynamic.layout import (
     Operand,
     PaddedDimension,
     Sign,
+    all_zero,
     extents,
+    finest,
     is_dynamic,
     same,
 )
@@ -67,17 +70,26 @@ def elementwise(n: PaddedNode) -> list[Operand]:
 
 
 def _alike(n: PaddedNode, read: Sequence[Operand]) -> list[Operand]:
-    """The operands, where one holds several extents in a dimension in which another one holds their
-    product as one."""
+    """The operands, all with the same factors in each dimension, where one holds several extents
+    in a dimension in which another one holds their product as one."""
     made, rank = list(read), max(len(x.layout) for x in read)
     for d in range(-rank, 0):
         there = [i for i, x in enumerate(made) if len(x.layout) >= -d and x.layout[d]]
         dims = [made[i].layout[d] for i in there]
         points = len(n.graph.points)
         if len({extents(dim, points) for dim in dims}) == 1 and len({len(d) for d in dims}) > 1:
+            alike = all(same(dim, dims[0]) for dim in dims)
             for i in there:
-                made[i] = n.single(made[i], d)
+                made[i] = _refined(made[i], d, dims) if alike else n.single(made[i], d)
     return made
+
+
+def _refined(x: Operand, d: int, dims: Sequence[PaddedDimension]) -> Operand:
+    """The operand with the factors of the finest of dimensions that have the same padding."""
+    layout = list(x.layout)
+    zero = all_zero(layout[d])
+    layout[d] = tuple(f.with_zero(zero) for f in finest(dims))
+    return replace(x, layout=tuple(layout))
 
 
 def broadcast(n: PaddedNode, read: Sequence[Operand]) -> Layout:
@@ -93,7 +105,7 @@ def broadcast(n: PaddedNode, read: Sequence[Operand]) -> Layout:
                 f"are {', '.join(map(str, sizes))} here (dimensions of inputs with one name in the "
                 "model are one extent)"
             )
-        dims.append(tuple(f.plain for f in there[0]) if there else ())
+        dims.append(finest(there))
     return tuple(dims)
 
 

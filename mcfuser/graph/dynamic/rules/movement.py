@@ -15,6 +15,7 @@ from mcfuser.graph.dynamic.layout import (
     PaddedDimension,
     Sign,
     dimension,
+    finest,
     is_dynamic,
     plain,
     same,
@@ -210,7 +211,12 @@ def gather_elements(n: PaddedNode) -> list[Operand]:
     axis = int(n.attribute("axis", 0)) % len(x.layout)
     x = n.single(x, axis)
     at = _from_start(n, x, at, axis)
-    return n.result(n.write([x.name, at.name])[0], tuple(map(plain, at.layout)), x.finite, x.sign)
+    pairs = enumerate(zip(x.layout, at.layout, strict=True))
+    layout = tuple(
+        finest((own, other)) if d != axis and same(own, other) else plain(other)
+        for d, (own, other) in pairs
+    )
+    return n.result(n.write([x.name, at.name])[0], layout, x.finite, x.sign)
 
 
 def gather_nd(n: PaddedNode) -> list[Operand]:

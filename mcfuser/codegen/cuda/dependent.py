@@ -1,0 +1,45 @@
+"""TVM's own kernels, lowered so that they may start before the kernels ahead of them end.
+
+They wait, as generated kernels do (`mcfuser.codegen.triton.called`), before they touch memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+from tvm.tirx import compilation_pipeline
+
+from mcfuser.codegen.cuda.build import DEPENDENT
+
+NAME = "mcfuser.dependent"
+"""The name of the lowering, once `register` has run."""
+_PARAMETERS = "tirx.kernel_launch_params"
+_Passes = Callable[[], tvm.transform.Pass]
+
+
+def register() -> str:
+    """Makes the lowering known to TVM in this process; gives its name."""
+    tirx.register_tir_pipeline(NAME, _lowering)
+    return NAME
+
+
+def dependent(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel that waits, then lets the one behind it start, and is launched as a dependent of the
+    one ahead; any other function as it is."""
+    if _PARAMETERS not in kernel.attrs:
+        return kernel
+    control = T.ptx.griddepcontrol
+    first = [tirx.Evaluate(call) for call in (control.wait(), control.launch_dependents())]
+    body = tirx.SeqStmt([*first, kernel.body])
+    return kernel.with_body(body).with_attr(_PARAMETERS, [DEPENDENT, *kernel.attrs[_PARAMETERS]])
+
+
+def _lowering() -> tuple[tvm.transform.Pass, _Passes, _Passes]:
+    """TVM's passes for functions with schedules, then `dependent`; what makes its passes for the
+    host's functions, and for the device's."""
+    lower, host, device = compilation_pipeline.get_tir_pipeline("default")
+    waiting = tirx.transform.prim_func_pass(lambda f, module, context: dependent(f), opt_level=0)
+    return tvm.transform.Sequential([lower, waiting]), host, device

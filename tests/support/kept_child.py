@@ -1,0 +1,69 @@
+"""A measuring process that outlives its Worker: its start takes longer than what many tests ask."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from mcfuser.process.child import Child
+from mcfuser.process.supervised import Supervised
+
+_idle: dict[object, tuple[Supervised, dict[str, Any]]] = {}
+"""Processes that have answered all that they were asked, and their greetings, by what they were
+started with."""
+
+
+class KeptChild(Child):
+    """A Child whose process, once stopped, serves the next one that is started with the same
+    module, arguments and environment; unless an answer of it was awaited."""
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], more: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(module, arguments, more)
+        self._greeting: dict[str, Any] | None = None
+        self._greeted = self._asked = False
+
+    @property
+    def _born_with(self) -> object:
+        environment = {**os.environ, **self._environment}
+        environment.pop("PYTEST_CURRENT_TEST", None)
+        return self._module, *self._arguments, *sorted(environment.items())
+
+    def start(self) -> None:
+        self.stop()
+        kept = _idle.pop(self._born_with, None)
+        if kept is None or not kept[0].alive:
+            super().start()
+            return
+        self._process, self._greeting = kept
+        self._greeted = False
+
+    def stop(self) -> None:
+        process, greeting = self._process, self._greeting
+        if process is None or greeting is None or self._asked or not process.alive:
+            super().stop()
+        else:
+            self._process, other = None, _idle.pop(self._born_with, None)
+            _idle[self._born_with] = process, greeting
+            if other is not None:
+                other[0].end()
+        self._greeting, self._greeted, self._asked = None, False, False
+
+    def ask(
+        self, request: Mapping[str, Any], count: int, limit: float, deadline: float = math.inf
+    ) -> Iterator[dict[str, Any] | str]:
+        self._asked = True
+        yield from super().ask(request, count, limit, deadline)
+        self._asked = False
+
+    def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
+        if self._greeted:
+            return super().line(limit, deadline)
+        answer = self._greeting or super().line(limit, deadline)
+        if isinstance(answer, dict):
+            self._greeting, self._greeted = answer, True
+        return answer
