@@ -114,6 +114,6 @@ class Walk:
             key="", chain=self.chain, device=CPU.name, expression=str(plan.expression), tiles=TILES,
             lowering=asdict(MICRO), source=kernel.source, binary=b"",
             predicted=float(predicted), measured=ANSWER.seconds, error=ANSWER.error,
-            stages=stages | {"distinct": left.candidates, "lowered": every}, trials=1,
+            stages={**stages, "distinct": left.candidates, "lowered": every}, trials=1,
             conditions=ANSWER.conditions, launch=kernel.launch, budget=Budget(1, 60.0, "trials"),
         )  # fmt: skip
