@@ -93,7 +93,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
                 checked = verify(artifact, library, fixed, seed, end)
             else:
                 checked = verify_dynamic(artifact, library, seed, end)
-    return {"report": {**artifact.report, "check": checked}}
+    functions = checked.pop("functions", None)
+    return {"report": {**artifact.report, "functions": functions, "check": checked}}
 
 
 def _locked(request: Mapping[str, Any], device: str) -> LockedBuild | None:
