@@ -38,7 +38,7 @@ class DataFolder:
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each of these files, in hexadecimal."""
-        return {n: hashlib.sha256(data).hexdigest() for n, data in sorted(self._files.items())}
+        return {n: hashlib.sha256(data.data).hexdigest() for n, data in sorted(self._files.items())}
 
     def data(self, tensor: TensorProto, size: int) -> Octets:
         """The `size` bytes of a tensor with external data.

@@ -135,7 +135,7 @@ def _kind(key: object) -> str:
     name = type(key).__name__.lstrip("_")
     for suffix in ("PrivateKey", "PublicKey"):
         name = name.removesuffix(suffix)
-    return f"a key for {'ECDSA' if name == 'EllipticCurve' else name}"
+    return f"a key for {'ECDSA' if name == 'EC' else name}"
 
 
 def _read(path: Path, what: str) -> bytes:
