@@ -23,7 +23,7 @@ from mcfuser.signing.key import SigningKey, VerifyingKey
 from mcfuser.signing.statement import (
     MODULE,
     REPORT,
-    Statement,
+    ModuleStatement,
     Subject,
     read_statement,
     statement,
@@ -43,7 +43,7 @@ class Verification:
 
     keyid: str
     wrong: tuple[str, ...]
-    statement: Statement | None = None
+    statement: ModuleStatement | None = None
 
 
 def sign(folder: Path, key: SigningKey | None) -> bytes:
@@ -98,7 +98,7 @@ def verified(folder: Path, key: VerifyingKey) -> Iterator[Path]:
         yield Path(name)
 
 
-def _stated(folder: Path, key: VerifyingKey) -> Statement:
+def _stated(folder: Path, key: VerifyingKey) -> ModuleStatement:
     """The statement that a key has signed for a folder. Raises SignatureError."""
     try:
         with _plain(folder / ENVELOPE) as file:
@@ -112,7 +112,7 @@ def _stated(folder: Path, key: VerifyingKey) -> Statement:
     return read_statement(opened(data, key, ENVELOPE), ENVELOPE)
 
 
-def _wrong_files(folder: Path, stated: Statement, copies: Path | None) -> Iterator[str]:
+def _wrong_files(folder: Path, stated: ModuleStatement, copies: Path | None) -> Iterator[str]:
     """A sentence for each file that is not the stated one. What is read is copied to `copies`."""
     for name, subject in sorted(stated.subjects.items()):
         try:
@@ -129,7 +129,7 @@ def _wrong_files(folder: Path, stated: Statement, copies: Path | None) -> Iterat
                 yield f"{name} is not the signed one: its sha256 is {digest}"
 
 
-def _wrong_model(model: Path, stated: Statement) -> Iterator[str]:
+def _wrong_model(model: Path, stated: ModuleStatement) -> Iterator[str]:
     """A sentence for the model, or for each file of its weights, that is not the stated one.
 
     Raises InputError where the model's own file cannot be read.

@@ -104,7 +104,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ModuleStatement:
     """What was stated: the files by their names, the model, and the predicate as it is."""
 
     subjects: Mapping[str, Subject]
@@ -218,7 +218,7 @@ class _Document(_Read):
     predicate: _Predicate
 
 
-def read_statement(payload: bytes, what: str) -> Statement:
+def read_statement(payload: bytes, what: str) -> ModuleStatement:
     """The statement that a payload is, which was signed.
 
     `what` names it in messages. Raises SignatureError where it is malformed, of another type, or
@@ -254,7 +254,7 @@ def read_statement(payload: bytes, what: str) -> Statement:
     if unmeasured:
         raise SignatureError(f"{what} does not say how many bytes {unmeasured[0]} has")
     model = found.predicate.model
-    return Statement(
+    return ModuleStatement(
         {s.name: Subject(s.digest.sha256, s.annotations.size or 0) for s in found.subject},
         StatedModel(
             sha256=model.digest.sha256,
