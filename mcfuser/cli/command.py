@@ -10,6 +10,7 @@ import typer
 
 from mcfuser.cli.batch import batch
 from mcfuser.cli.bisect import bisect
+from mcfuser.cli.cache import app as cache
 from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
 from mcfuser.cli.explain import explain
@@ -32,6 +33,7 @@ app.command("verify")(verify)
 app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)
+app.add_typer(cache, name="cache")
 app.command("devices")(devices)
 app.command("device")(device)
 
