@@ -33,6 +33,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "revision": (set(), set()),
     "lock": ({"errors"}, {"pydantic"}),
+    "signing": ({"errors", "arguments"}, {"cryptography", "pydantic"}),
     "process": ({"errors"}, set()),
     "extents": (set(), set()),
     "arguments": ({"errors", "extents"}, set()),
@@ -69,12 +70,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "explain", "process", "report", "service"},
+        | {"arguments", "batch", "bisect", "db", "explain", "process", "report", "service",
+           "signing"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"arguments", "bisect", "db", "process", "revision"},
+        COMPILED | {"arguments", "bisect", "db", "process", "revision", "signing"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "anyio", "httpx"},
     ),

@@ -16,9 +16,11 @@ from mcfuser.cli.devices import device, devices
 from mcfuser.cli.explain import explain
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
+from mcfuser.cli.sign import sign
 from mcfuser.cli.space import space
 from mcfuser.cli.terminal import ended
 from mcfuser.cli.tune import tune
+from mcfuser.cli.verify import verify
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("compile")(compile_)
@@ -26,6 +28,8 @@ app.command("tune")(tune)
 app.command("space")(space)
 app.command("explain")(explain)
 app.command("run")(run)
+app.command("sign")(sign)
+app.command("verify")(verify)
 app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)

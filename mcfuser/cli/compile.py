@@ -30,10 +30,11 @@ from mcfuser.cli.options import (
     TrialsOption,
     tuning,
 )
-from mcfuser.cli.results import check_writable, make_results, write_whole
+from mcfuser.cli.results import check_writable, write_results
+from mcfuser.cli.sign import PassphraseOption, SignOption, signing_key
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError, LimitError
-from mcfuser.extents import BUCKETS, to_json
+from mcfuser.extents import BUCKETS
 
 
 def compile_(
@@ -53,6 +54,8 @@ def compile_(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="compare the module with onnxruntime")
     ] = True,
+    sign: SignOption = None,
+    passphrase_file: PassphraseOption = None,
 ) -> None:
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = process_start()
@@ -67,6 +70,7 @@ def compile_(
     check_writable(output)
     if locked is not None and retune:
         raise InputError("--retune searches and --locked does not: leave one of them out")
+    key = signing_key(sign, passphrase_file)
     from mcfuser.process.confined import Stopped
     from mcfuser.report import show
     from mcfuser_service.compilation import CompileRequest, compiled, start
@@ -87,9 +91,7 @@ def compile_(
             artifact = compiled(request, process, tell)
     except Stopped as died:
         raise LimitError(f"the model was not compiled: {died}") from None
-    artifact.report["shapes"] = to_json(shapes)
-    make_results(output)
-    write_whole(output / "module.so", artifact.module)
-    write_whole(output / "report.json", (json.dumps(artifact.report, indent=2) + "\n").encode())
+    report = (json.dumps(artifact.report, indent=2) + "\n").encode()
+    written = write_results(output, artifact.module, report, key)
     show(artifact.report, out)
-    out.print(f"wrote {output / 'module.so'} and {output / 'report.json'}", highlight=False)
+    out.print(f"wrote {' and '.join(map(str, written))}", highlight=False)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from mcfuser.errors import DisagreementError, InputError, LimitError
+from mcfuser.errors import DisagreementError, InputError, LimitError, SignatureError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 MISTAKE, FAILURE = 2, 1
@@ -19,9 +19,9 @@ def ended(command: Callable[[], object]) -> int:
     """Runs a command; gives its exit status.
 
     The status is 2 for a user's mistake (InputError); 1 where a limit was reached (LimitError), a
-    module disagrees with onnxruntime (DisagreementError), a disk is full or a file cannot be
-    opened. Each gives one sentence on standard error. Where the
-    reader of standard output has gone, the status is 1 without a sentence.
+    module disagrees with onnxruntime (DisagreementError), files are not those that were signed
+    (SignatureError), a disk is full or a file cannot be opened. Each gives one sentence on standard
+    error. Where the reader of standard output has gone, the status is 1 without a sentence.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         if isinstance(stream, io.TextIOWrapper):  # escapes characters that the encoding lacks
@@ -31,7 +31,7 @@ def ended(command: Callable[[], object]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
-    except (LimitError, DisagreementError) as error:
+    except (LimitError, DisagreementError, SignatureError) as error:
         tell(str(error))
         return FAILURE
     except InputError as error:
