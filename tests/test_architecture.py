@@ -61,7 +61,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "compile": (COMPILED, {"numpy", "tvm"}),
     "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),
-    "report": (COMPILED | {"bisect", "explain"}, {"rich"}),
+    "derivation": (SPACE, set()),
+    "table": (set(), {"rich"}),
+    "report": (COMPILED | {"bisect", "derivation", "explain", "table"}, {"rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure",
          "lock"},
@@ -69,7 +71,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "explain", "process", "report", "service"},
+        | {"arguments", "batch", "bisect", "db", "derivation", "explain", "process", "report",
+           "revision", "service", "table"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
+from typing import Annotated
 
 import typer
 
@@ -18,8 +19,13 @@ from mcfuser.cli.serve import serve
 from mcfuser.cli.space import space
 from mcfuser.cli.terminal import ended
 from mcfuser.cli.tune import tune
+from mcfuser.cli.version import print_version
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.command("compile")(compile_)
 app.command("tune")(tune)
 app.command("space")(space)
@@ -32,11 +38,25 @@ app.command("devices")(devices)
 app.command("device")(device)
 
 
+@app.callback()
+def start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=print_version, is_eager=True, help="print the versions, and exit"
+        ),
+    ] = False,
+) -> None:
+    """Compile ONNX models into TVM modules in which chains of operators are single tuned
+    kernels."""
+
+
 def main() -> None:
     """Runs the command and ends the process.
 
     A user's mistake gives one sentence on standard error and status 2; a limit that was reached, a
-    compiler that crashed, or a module that is wrong, gives one sentence and status 1.
+    compiler that crashed, or a module that is wrong, gives one sentence and status 1. With --json
+    the same sentence is also a document on standard output (mcfuser.cli.documents).
     """
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends children first

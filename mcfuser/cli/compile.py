@@ -15,12 +15,14 @@ from mcfuser.arguments.precision import check_precision
 from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.deadline import process_start
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import make_data_folder
 from mcfuser.cli.options import (
     BucketsOption,
     CacheOption,
     DeviceOption,
     InPlaceOption,
+    JsonOption,
     LockedOption,
     PrecisionOption,
     RangedShapeOption,
@@ -53,6 +55,7 @@ def compile_(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="compare the module with onnxruntime")
     ] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Compile an ONNX model into module.so, with its chains fused where that is faster."""
     begun = process_start()
@@ -89,7 +92,12 @@ def compile_(
         raise LimitError(f"the model was not compiled: {died}") from None
     artifact.report["shapes"] = to_json(shapes)
     make_results(output)
-    write_whole(output / "module.so", artifact.module)
-    write_whole(output / "report.json", (json.dumps(artifact.report, indent=2) + "\n").encode())
+    module, written = output / "module.so", output / "report.json"
+    write_whole(module, artifact.module)
+    write_whole(written, (json.dumps(artifact.report, indent=2) + "\n").encode())
+    if as_json:
+        files = {"module": str(module), "report": str(written)}
+        print_document({"files": files, "report": artifact.report})
+        return
     show(artifact.report, out)
-    out.print(f"wrote {output / 'module.so'} and {output / 'report.json'}", highlight=False)
+    out.print(f"wrote {module} and {written}", highlight=False, markup=False)

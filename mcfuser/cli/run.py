@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from mcfuser.arguments.files import check_readable, read_model
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import InputsOption, JsonOption, SeedOption, ShapeOption
 from mcfuser.cli.results import check_writable, read_ports, read_report, write_whole
 from mcfuser.devices.catalogue import HOST
@@ -40,8 +40,10 @@ def run(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled module in a fresh process on given or random inputs, and compare it with
-    onnxruntime. The status is 1 where they differ."""
+    """Run a compiled module on given or random inputs, and compare it with onnxruntime.
+
+    It runs in a process of its own. The status is 1 where the results differ.
+    """
     report = read_report(folder)
     on_host = report.get("device", HOST) == HOST
     mode: RunMode = "host" if on_host else "graph" if graph else "kernels"
@@ -58,7 +60,7 @@ def run(
     if outputs is not None:
         _write(outputs, done)
     if as_json:
-        print(json.dumps(_document(done, compared)))
+        print_document(_document(done, compared))
     else:
         for line in told(done, compared):
             out.print(line, highlight=False, markup=False)

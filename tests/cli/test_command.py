@@ -217,7 +217,7 @@ def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path)
         (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
         (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
         (("explain", "nowhere.onnx"), "model 'nowhere.onnx' cannot be read"),
-        (("explain", "gemm:1,2,3,4,5", "--json"), "--json is for a model, and 'gemm:1,2,3,4,5' is"),
+        (("explain", "gemm:1,2,3,4,5", "--shape", "x=1"), "--shape is for a model, and 'gemm:1,2,"),
         (("run", "nowhere"), "there is nothing to run the module on; give arrays with --inputs"),
         (("run", "nowhere", "--inputs", "none.npz"), "inputs 'none.npz' cannot be read: No such"),
         (("run", "nowhere", "--inputs", __file__), "there is no report in 'nowhere'"),
