@@ -23,7 +23,7 @@ SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
 MEASURED = SPACE | {"backend", "measure", "process"}
 CODE = LOWERED | {"codegen"}
-BACKENDS = MEASURED | CODE | {"model", "backends", "devices"}
+BACKENDS = MEASURED | CODE | {"model", "backends", "devices", "finding"}
 TUNED = BACKENDS | {"search", "tune", "revision", "lock"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -62,6 +62,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),
     "derivation": (SPACE, set()),
+    "finding": (set(), set()),
+    "doctor": (
+        COMPILED | {"bisect", "finding", "process"}, {"numpy", "onnx", "packaging", "tvm"},
+    ),
     "table": (set(), {"rich"}),
     "report": (COMPILED | {"bisect", "derivation", "explain", "table"}, {"rich"}),
     "batch": (
@@ -71,7 +75,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "derivation", "explain", "process", "report",
+        | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "finding",
+           "process", "report",
            "revision", "service", "table"},
         {"rich", "typer"},
     ),

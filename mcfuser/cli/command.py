@@ -13,6 +13,7 @@ from mcfuser.cli.batch import batch
 from mcfuser.cli.bisect import bisect
 from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
+from mcfuser.cli.doctor import doctor
 from mcfuser.cli.explain import explain
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
@@ -36,6 +37,7 @@ app.command("serve")(serve)
 app.command("batch")(batch)
 app.command("devices")(devices)
 app.command("device")(device)
+app.command("doctor")(doctor)
 
 
 @app.callback()

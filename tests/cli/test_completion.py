@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("numpy", "onnx", "pydantic", "sqlalchemy", "sympy", "triton", "tvm", "tvm_ffi")
+HEAVY = ("numpy", "onnx", "sqlalchemy", "sympy", "triton", "tvm", "tvm_ffi")
 
 
 def completed(words: str) -> list[str]:

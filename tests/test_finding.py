@@ -1,0 +1,47 @@
+"""Findings, and checks that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mcfuser.finding import Finding, guarded, one_line
+
+
+def test_what_a_check_found_before_it_failed_is_kept() -> None:
+    def check() -> Iterator[Finding]:
+        yield Finding("disk", "ok", "it is there")
+        raise OSError(5, "Input/output error\nof the disk")
+
+    first, second = guarded("disk", check)
+    assert first.level == "ok" and second.level == "problem"
+    assert second.sentence == (
+        "it cannot be examined: OSError: [Errno 5] Input/output error of the disk"
+    )
+    assert second.remedy and second.to_json()["subject"] == "disk"
+
+
+@pytest.mark.parametrize("error", [ImportError("libtvm.so: no such file"), RuntimeError()])
+def test_any_error_is_a_problem(error: Exception) -> None:
+    def check() -> Iterator[Finding]:
+        raise error
+        yield
+
+    (found,) = guarded("TVM", check)
+    assert found.level == "problem" and type(error).__name__ in found.sentence
+
+
+def test_a_missing_module_is_named() -> None:
+    def check() -> Iterator[Finding]:
+        import no_such_module  # type: ignore[import-not-found]
+
+        yield no_such_module
+
+    (found,) = guarded("TVM", check)
+    assert found.sentence == "it cannot be examined without the module no_such_module"
+
+
+def test_long_words_are_one_short_line() -> None:
+    assert one_line("a\n\n b\tc") == "a b c"
+    assert len(one_line("x" * 1000)) == 300
