@@ -289,17 +289,17 @@ def _predicted(seconds: float | None) -> str:
 
 
 def show_devices(devices: Sequence[Device], out: Console) -> None:
-    """Prints the devices with their rates."""
-    titles = ("device", "arch", "units", "float16", "float32", "bandwidth", "fast memory")
+    """Prints the devices with their rates: teraflops and gigabytes per second."""
+    titles = ("device", "arch", "units", "fp16 TF/s", "fp32 TF/s", "GB/s", "fast KiB")
     rows = [
         (
             d.name,
             d.arch,
             str(d.units),
-            f"{d.throughput('float16') / 1e12:.1f} TFLOP/s",
-            f"{d.throughput('float32') / 1e12:.1f} TFLOP/s",
-            f"{d.bandwidth / 1e9:.0f} GB/s",
-            f"{d.fast // 1024} KiB",
+            f"{d.throughput('float16') / 1e12:.3g}",
+            f"{d.throughput('float32') / 1e12:.3g}",
+            f"{d.bandwidth / 1e9:.0f}",
+            str(d.fast // 1024),
         )
         for d in devices
     ]

@@ -94,7 +94,7 @@ def _value(error: typer.TyperException) -> str:
         return message
     argument = param.param_type_name == "argument"
     name = _argument(param) if argument else f"option {max(_options(param), key=len)}"
-    # what pydantic refused; what it says of numbers of a range has no value in it
+    # typer raises these from pydantic's errors, which have what was given
     refused: Any = getattr(error.__cause__, "errors", list)()
     given = refused[0].get("input") if refused else None
     if not isinstance(given, (str, int, float)):
