@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mcfuser.chain import Chain
 from mcfuser.tune.key import CacheKey
+from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned, Use
 
 
@@ -43,6 +45,16 @@ class FolderCache:
 
     def note(self, uses: Iterable[Use]) -> None:
         """Nothing asks a benchmark's cache who uses a kernel."""
+
+    def tried(self, key: str) -> Sequence[Tried]:
+        """A benchmark's searches are not interrupted: none is gone on with."""
+        return ()
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        """They are not kept, therefore."""
+
+    def offered(self, key: CacheKey) -> None:
+        """A benchmark uses what it has tuned itself."""
 
 
 def _read(path: Path) -> Tuned | None:

@@ -130,16 +130,19 @@ class Backend(Protocol):
     """One kind of device.
 
     `knobs` is a dataclass declared with `space.knobs.knob`. `sources` are the files and folders of
-    this package that a kernel's text and binary depend on. Where the model is `trusted`, a search
-    begins with the candidates that it ranks first, else with random ones. `limit` is the longest
-    that one program may take in the measuring process, in seconds, besides what its flops take at
-    `slowest`, and `memory` bounds that process's address space, in bytes, if it is not None. Where
-    programs run `on_host`, nothing else may be done there while they are timed.
+    this package that a kernel's text and binary depend on. `soft` are the programs of the toolchain
+    on which making a kernel from its record does not depend, each with the number of parts of its
+    version that must be equal for the kernel to be used all the same. Where the model is `trusted`,
+    a search begins with the candidates that it ranks first, else with random ones. `limit` is the
+    longest that one program may take in the measuring process, in seconds, besides what its flops
+    take at `slowest`, and `memory` bounds that process's address space, in bytes, if it is not
+    None. Where programs run `on_host`, nothing else may be done there while they are timed.
     """
 
     kind: str
     knobs: type
     sources: tuple[str, ...]
+    soft: Mapping[str, int]
     runner: str
     trusted: bool
     on_host: bool
@@ -151,6 +154,11 @@ class Backend(Protocol):
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         """Programs and libraries that a kernel is made with, and their versions."""
+        ...
+
+    def driver(self) -> str:
+        """The version of the driver under which kernels are timed here; empty where there is none,
+        or it is not known."""
         ...
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

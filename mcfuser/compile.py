@@ -626,6 +626,7 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
         "ended": tuned.budget.ended,
         "search": str(tuned.budget),
         "missed": tuned.missed,
+        "stale": tuned.stale,
         "conditions": dict(tuned.conditions),
         "failed": dict(tuned.failed),
         "resources": dict(tuned.resources),

@@ -48,6 +48,10 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
         out.print(f"the search of {count} kernel{'s' * (count > 1)} was {words}", highlight=False)
+    stale = {k["key"]: k["stale"] for k in kernels if k.get("stale")}
+    for words, count in Counter(stale.values()).items():
+        told = f"{count} kernel{'s are' if count > 1 else ' is'} stale: {words}"
+        _plain(f"{told}; mcfuser cache refresh measures again", out)
     seconds = report["seconds"]
     out.print(
         f"{report['device']} ({report['arch']}): times {report['times']}; tuned in "
@@ -188,6 +192,8 @@ def show_kernel(tuned: Tuned, out: Console) -> None:
     rows.append(("trials", f"{tuned.trials}, the search {_how_it_ended(tuned.budget)}"))
     if tuned.missed:
         rows.append(("searched, for", tuned.missed))
+    if tuned.stale:
+        rows.append(("stale", tuned.stale))
     for reason, count in tuned.failed.items():
         rows.append(("failed", f"{count} x {reason}"))
     for name, number in tuned.resources.items():

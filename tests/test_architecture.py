@@ -23,7 +23,7 @@ SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
 MEASURED = SPACE | {"backend", "measure", "process"}
 CODE = LOWERED | {"codegen"}
-BACKENDS = MEASURED | CODE | {"model", "backends", "devices", "finding"}
+BACKENDS = MEASURED | CODE | {"model", "backends", "devices", "diagnosis"}
 TUNED = BACKENDS | {"search", "tune", "revision", "lock"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -62,9 +62,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),
     "derivation": (SPACE, set()),
-    "finding": (set(), set()),
+    "diagnosis": (set(), set()),
     "doctor": (
-        COMPILED | {"bisect", "finding", "process"}, {"numpy", "onnx", "packaging", "tvm"},
+        COMPILED | {"bisect", "diagnosis", "process"}, {"numpy", "onnx", "packaging", "tvm"},
     ),
     "table": (set(), {"rich"}),
     "report": (COMPILED | {"bisect", "derivation", "explain", "table"}, {"rich"}),
@@ -75,7 +75,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "finding",
+        | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "diagnosis",
            "process", "report",
            "revision", "service", "table"},
         {"rich", "typer"},

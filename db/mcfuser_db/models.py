@@ -15,6 +15,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     String,
     Text,
@@ -223,6 +224,31 @@ class Probed(Base):
     readings: Mapped[dict[str, Any]]
     conditions: Mapped[dict[str, Any]]
     created: Mapped[datetime]
+
+
+class CandidateBatch(Base):
+    """Some of the candidates that searches measured under the cache key with digest `key`.
+
+    `document` is theirs as JSON (mcfuser.tune.tried), `count` their number. A candidate may be in
+    several batches; its last result holds.
+    """
+
+    __tablename__ = "candidates"
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer(), "sqlite"), primary_key=True
+    )
+    key: Mapped[str] = mapped_column(String(64))
+    chain_key: Mapped[str] = mapped_column(String(64))
+    device: Mapped[str] = mapped_column(String(100))
+    created: Mapped[datetime]
+    count: Mapped[int]
+    document: Mapped[dict[str, Any]]
+
+    __table_args__ = (
+        Index("candidates_key", "key", "device", "created", "count"),
+        Index("candidates_chain_key", "chain_key"),
+    )
 
 
 # Conditions of partial indexes. SQLite uses such an index only where the query has the very words,

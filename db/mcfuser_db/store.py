@@ -22,7 +22,7 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from mcfuser_db import again
+from mcfuser_db import again, candidates
 from mcfuser_db.again import gave_up
 from mcfuser_db.engine import connect, upgrade, writing
 from mcfuser_db.joblog import JobLog, LogLine, add_lines, read_log
@@ -31,6 +31,7 @@ from mcfuser_db.models import (
     IS_LIVE,
     OVER,
     STATES,
+    CandidateBatch,
     Job,
     KernelRow,
     KernelUse,
@@ -39,9 +40,11 @@ from mcfuser_db.models import (
 from mcfuser_db.webhooks import add_webhook, hold_webhooks, rearm, release_webhooks
 
 if TYPE_CHECKING:
+    from mcfuser.chain import Chain
     from mcfuser.device import Device
     from mcfuser.tune.key import CacheKey
     from mcfuser.tune.progress import Progress
+    from mcfuser.tune.tried import Tried
     from mcfuser.tune.tuned import Tuned, Use
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ StorageError = SQLAlchemyError
 """Is raised by every method where the database does not answer."""
 
 _MOST_KEYS = 100  # kernels of one chain that are compared with a key
+_MOST_REMOVED = 500  # kernels in one transaction
 _RACES = 10  # attempts at a row that other processes change
 _NO_CLAIM: Mapping[str, Any] = {
     "worker": None, "claim": None, "lease": None, "progress": None, "expected": None,
@@ -480,7 +484,8 @@ class Storage:
             return None
 
     def put(self, tuned: Tuned) -> None:
-        """Keeps a tuned kernel, in place of one with the same key."""
+        """Keeps a tuned kernel, in place of one with the same key. The search for it is over: the
+        candidates that it measured become one batch."""
         document = tuned.to_json()
         binary = base64.b64decode(str(document.pop("binary")))
         kernel = KernelRow(
@@ -494,6 +499,7 @@ class Storage:
                 with self._write.begin() as session:
                     session.execute(delete(KernelRow).where(KernelRow.key == tuned.key))
                     session.add(kernel)
+                    candidates.merge(session, tuned.key, self._now())
                 return
             except IntegrityError:
                 continue  # another process put it in between: now it is there to be replaced
@@ -529,6 +535,20 @@ class Storage:
                 continue  # another process has noted the same in between
         raise RuntimeError(f"{len(rows)} uses of kernels cannot be kept: others write them, too")
 
+    def tried(self, key: str) -> Sequence[Tried]:
+        """The candidates that were measured under a cache key's digest, each with its last result,
+        in the order in which they were first measured."""
+        with self._read() as session:
+            return candidates.read(session, key)
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        """Keeps candidates that were measured for a chain on a device."""
+        with self._write.begin() as session:
+            candidates.add(session, made.digest, chain.key, device, tried, self._now())
+
+    def offered(self, key: CacheKey) -> None:
+        """A database is asked for its kernels alone: nobody else's are looked up."""
+
     def kernel(self, key: str) -> dict[str, Any] | None:
         """The document of a kernel with its binary in base64; None if there is none or it is
         damaged."""
@@ -548,16 +568,18 @@ class Storage:
 
     def kernels(
         self, device: str | None = None, chain: str | None = None, limit: int = 50,
-        after: str | None = None,
+        after: str | None = None, key: str | None = None,
     ) -> Sequence[KernelRow]:  # fmt: skip
         """Kernels, newest first, without documents and binaries; `after` is the last one of the
-        page before. `chain` is the name or the key of a chain that a kernel was tuned for, or in
-        which a compiled model uses it."""
+        page before. With a `key`, that kernel alone. `chain` is the name or the key of a chain that
+        a kernel was tuned for, or in which a compiled model uses it."""
         unread = (
             defer(KernelRow.document, raiseload=True),
             defer(KernelRow.binary, raiseload=True),
         )
         query = select(KernelRow).options(*unread)
+        if key is not None:
+            query = query.where(KernelRow.key == key)
         if device is not None:
             query = query.where(KernelRow.device == device)
         if chain is not None:
@@ -575,6 +597,42 @@ class Storage:
                 )
             query = query.order_by(KernelRow.created.desc(), KernelRow.key.desc()).limit(limit)
             return session.scalars(query).all()
+
+    def keys_like(self, start: str, limit: int = 2) -> Sequence[str]:
+        """At most `limit` keys of kernels that begin with `start`."""
+        query = select(KernelRow.key).where(KernelRow.key.startswith(start, autoescape=True))
+        with self._read() as session:
+            return session.scalars(query.order_by(KernelRow.key).limit(limit)).all()
+
+    def unfinished(self, device: str | None = None) -> Sequence[candidates.Unfinished]:
+        """The searches that have kept candidates and no kernel: they were interrupted."""
+        with self._read() as session:
+            return candidates.unfinished(session, device)
+
+    def renew_kernel(self, old: str, tuned: Tuned) -> None:
+        """Keeps a kernel that was made anew from the one with the key `old`, in place of it: also
+        where compiled models use that."""
+        self.put(tuned)
+        if tuned.key == old:
+            return
+        with self._write.begin() as session:
+            uses = session.scalars(select(KernelUse).where(KernelUse.kernel == old)).all()
+            for use in uses:
+                session.merge(KernelUse(chain_key=use.chain_key, place=use.place, kernel=tuned.key))
+        self.prune([old])
+
+    def prune(self, keys: Iterable[str]) -> int:
+        """Removes kernels, where compiled models use them, and the candidates of their searches;
+        gives the number of kernels."""
+        removed, every = 0, list(keys)
+        for first in range(0, len(every), _MOST_REMOVED):
+            some = every[first : first + _MOST_REMOVED]
+            with self._write.begin() as session:
+                session.execute(delete(CandidateBatch).where(CandidateBatch.key.in_(some)))
+                session.execute(delete(KernelUse).where(KernelUse.kernel.in_(some)))
+                rows = delete(KernelRow).where(KernelRow.key.in_(some)).returning(KernelRow.key)
+                removed += len(session.scalars(rows).all())
+        return removed
 
     def kernel_count(self) -> int:
         with self._read() as session:

@@ -41,7 +41,9 @@ class SignalReceived(BaseException):
 
 
 def batch(
-    zoo: Annotated[Path, typer.Argument(help="a TOML file that names models: docs/batch.md")],
+    zoo: Annotated[
+        Path, typer.Argument(metavar="ZOO", help="a TOML file that names models: docs/batch.md")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for all results")],
     jobs: Annotated[int, typer.Option(help="entries compiled at once", min=1, max=64)] = 1,
     timeout: Annotated[
@@ -67,11 +69,11 @@ def batch(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile a zoo of models and check each against onnxruntime; what is unchanged is skipped.
+    """Compile and check a zoo of models; skip what is unchanged.
 
-    Ends with 0 where all is well, 1 where a model failed, disagreed or got slower than its
-    baseline, 2 where the zoo or an option is wrong, 3 where the time was spent before all were
-    done, and 4 where a server or a required device is not there.
+    Each is compared with onnxruntime. Ends with 0 where all is well, 1 where a model failed,
+    disagreed or got slower than its baseline, 2 where the zoo or an option is wrong, 3 where the
+    time was spent before all were done, and 4 where a server or a required device is not there.
     """
     from mcfuser.batch import state, summary
     from mcfuser.batch.results import Batch, as_document

@@ -30,7 +30,7 @@ from mcfuser.errors import DeviceError
 
 
 def bisect(
-    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX model")],
     device: DeviceOption = HOST,
     inputs: InputsOption = None,
     shape: ShapeOption = None,
@@ -41,7 +41,7 @@ def bisect(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Name the first operator of a model whose result differs from onnxruntime's.
+    """Name the first operator that differs from onnxruntime.
 
     The model is compiled so that every value that its module stores is compared.
     """

@@ -11,6 +11,7 @@ import typer
 
 from mcfuser.cli.batch import batch
 from mcfuser.cli.bisect import bisect
+from mcfuser.cli.cache import app as cache
 from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
 from mcfuser.cli.doctor import doctor
@@ -25,6 +26,7 @@ from mcfuser.cli.version import print_version
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help is plain text: quick to print, and whole in a pipe
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compile")(compile_)
@@ -35,6 +37,7 @@ app.command("run")(run)
 app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)
+app.add_typer(cache, name="cache")
 app.command("devices")(devices)
 app.command("device")(device)
 app.command("doctor")(doctor)

@@ -39,7 +39,7 @@ from mcfuser.extents import BUCKETS, to_json
 
 
 def compile_(
-    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX model")],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
     device: DeviceOption = HOST,
     shape: RangedShapeOption = None,
@@ -57,7 +57,10 @@ def compile_(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile an ONNX model into module.so, with its chains fused where that is faster."""
+    """Compile an ONNX model, its chains fused where that is faster.
+
+    module.so and report.json are written to the folder of the results.
+    """
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
     shapes, precision = ranged_shapes(shape or ()), check_precision(precision)
@@ -83,7 +86,7 @@ def compile_(
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision, buckets, pairs, locked,
+        precision, buckets, pairs, locked, settings.team_cache,
     )  # fmt: skip
     try:
         with progress() as tell:

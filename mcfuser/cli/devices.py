@@ -41,7 +41,10 @@ def device(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a GPU's readings, by which the model scales its constants; measure them in 10 s."""
+    """Show a GPU's readings, or measure them, in 10 s.
+
+    The model scales its constants by them.
+    """
     from mcfuser.report import show_readings
 
     target = device_named(name)

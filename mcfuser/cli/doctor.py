@@ -14,7 +14,7 @@ from mcfuser.cli.console import err, out
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import JsonOption
 from mcfuser.devices.catalogue import CATALOGUE, HOST
-from mcfuser.finding import Finding, guarded
+from mcfuser.diagnosis import Diagnosis, guarded
 from mcfuser.table import TableColumn, lines
 
 COMPILING, TOOLS, DEVICES = "compiling", "GPU toolchain", "GPU"
@@ -37,12 +37,12 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Examine this installation: toolchain, devices, database, folders; say how to mend them.
+    """Examine this installation, and say how to mend it.
 
-    A small model is compiled, which takes some seconds. The status is 1 where models cannot be
-    compiled here.
+    The toolchain, devices, database and folders are looked at, and a small model is compiled, which
+    takes some seconds. The status is 1 where models cannot be compiled here.
     """
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     for name, module, function in CHECKS:
         with err.status(f"examining: {name}") if err.is_terminal else nullcontext():
             found += guarded(name, partial(_examined, module, function))
@@ -59,12 +59,12 @@ def doctor(as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _examined(module: str, function: str) -> Iterable[Finding]:
-    check: Callable[[], Iterable[Finding]] = getattr(import_module(module), function)
+def _examined(module: str, function: str) -> Iterable[Diagnosis]:
+    check: Callable[[], Iterable[Diagnosis]] = getattr(import_module(module), function)
     return check()
 
 
-def reach(found: Sequence[Finding]) -> tuple[list[str], list[str]]:
+def reach(found: Sequence[Diagnosis]) -> tuple[list[str], list[str]]:
     """The devices on which kernels would be measured here, and those for which the model alone
     would choose them; in the order of the catalogue."""
     sound = {f.subject for f in found if f.level != "problem"}
@@ -77,7 +77,7 @@ def reach(found: Sequence[Finding]) -> tuple[list[str], list[str]]:
 
 
 def _show(
-    found: Sequence[Finding], able: bool, measured: Sequence[str], predicted: Sequence[str]
+    found: Sequence[Diagnosis], able: bool, measured: Sequence[str], predicted: Sequence[str]
 ) -> None:
     rows = [
         (f.level, f.subject, f.sentence + (f"\nto mend it: {f.remedy}" if f.remedy else ""))

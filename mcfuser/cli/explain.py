@@ -32,7 +32,7 @@ def explain(
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a chain is fused, or which parts of a model are, and why the others are not.
+    """Show how a chain or a model is fused, and what is not and why.
 
     Of a chain: how its reductions depend on each other, and the loop nests they are fused into.
     Of a model: its regions, what they save, and why the other operators are in none.

@@ -52,14 +52,18 @@ def opened_store() -> Iterator[Storage]:
 
 @contextmanager
 def kernel_cache(wanted: bool, device: Device) -> Iterator[tuple[Cache, Device]]:
-    """The cache of kept kernels, and the device with the readings of its last probe.
+    """The cache of kept kernels, over the team's if there is one, and the device with the readings
+    of its last probe.
 
     If it is not `wanted`: an empty cache in memory, and the device as it is.
     """
     from mcfuser.tune.tuned import MemoryCache
+    from mcfuser_service.settings import read_settings
+    from mcfuser_service.team import layered
 
     if not wanted:
         yield MemoryCache(), device
         return
     with opened_store() as store:
-        yield store, device if device.kind == HOST else store.probed(device)
+        cache = layered(store, read_settings().team_cache)
+        yield cache, device if device.kind == HOST else store.probed(device)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="the folder that compile wrote")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="the folder that compile wrote")],
     check: Annotated[
         Path | None, typer.Option("--check", help="the ONNX model to compare with")
     ] = None,
@@ -40,9 +40,10 @@ def run(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled module on given or random inputs, and compare it with onnxruntime.
+    """Run a compiled module, and compare it with onnxruntime.
 
-    It runs in a process of its own. The status is 1 where the results differ.
+    It runs on given or random inputs, in a process of its own. The status is 1 where the results
+    differ.
     """
     report = read_report(folder)
     on_host = report.get("device", HOST) == HOST

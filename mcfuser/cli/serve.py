@@ -21,9 +21,10 @@ def serve(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve compilation over HTTP; settings come from MCFUSER_* and these options.
+    """Serve compilation over HTTP.
 
-    With --json the address is printed once the server listens, which tells the port of --port 0.
+    Settings come from the variables MCFUSER_* and these options. With --json the address is printed
+    once the server listens, which tells the port of --port 0.
     """
     from mcfuser_service.serve import serve as serve_settings
     from mcfuser_service.settings import read_settings

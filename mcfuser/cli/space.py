@@ -32,7 +32,7 @@ def space(
     ] = "mcfuser",
     as_json: JsonOption = False,
 ) -> None:
-    """Count the candidates of a chain, and what each pruning rule leaves."""
+    """Count a chain's candidates, and what each rule leaves of them."""
     from mcfuser import report as reporting
     from mcfuser.space import prune as pruning
 

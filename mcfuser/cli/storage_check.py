@@ -1,4 +1,4 @@
-"""Whether the data folder and the database can be used (mcfuser.finding)."""
+"""Whether the data folder and the database can be used (mcfuser.diagnosis)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcfuser.diagnosis import Diagnosis
 from mcfuser.errors import InputError
-from mcfuser.finding import Finding
 
 if TYPE_CHECKING:
     from mcfuser_service.settings import ServiceSettings
@@ -18,7 +18,7 @@ FOLDER, DATABASE = "data folder", "database"
 _ELSEWHERE = "set MCFUSER_DATA to a folder of your own"
 
 
-def settings() -> Iterator[Finding]:
+def settings() -> Iterator[Diagnosis]:
     """Whether the settings in the environment can be read. Each MCFUSER_ variable is one."""
     from mcfuser_service.settings import read_settings
 
@@ -26,14 +26,14 @@ def settings() -> Iterator[Finding]:
         found = read_settings()
     except InputError as error:
         sentence, _, remedy = str(error).rpartition("; ")
-        yield Finding("settings", "problem", sentence, remedy)
+        yield Diagnosis("settings", "problem", sentence, remedy)
         return
     given = sorted(f"MCFUSER_{name.upper()}" for name in found.model_fields_set)
     words = f"changed by {', '.join(given)}" if given else "none is changed by the environment"
-    yield Finding("settings", "ok", words, facts={"set": given})
+    yield Diagnosis("settings", "ok", words, facts={"set": given})
 
 
-def data_folder() -> Iterator[Finding]:
+def data_folder() -> Iterator[Diagnosis]:
     """Whether what is learnt can be kept: who may read and write its folder, and its disk."""
     from mcfuser.doctor.machine import room
 
@@ -42,26 +42,26 @@ def data_folder() -> Iterator[Finding]:
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir():
         words = f"'{path}' cannot be made: '{existing}' is no folder"
-        yield Finding(FOLDER, "problem", words, _ELSEWHERE, facts)
+        yield Diagnosis(FOLDER, "problem", words, _ELSEWHERE, facts)
         return
     if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
         words = f"'{existing}' cannot be read and written by this user"
         remedy = f"{_ELSEWHERE}, or let this user own it"
-        yield Finding(FOLDER, "problem", words, remedy, facts)
+        yield Diagnosis(FOLDER, "problem", words, remedy, facts)
         return
     status = existing.stat()
     if existing != path:
         words = f"'{path}' is not there yet; it is made when something is to be kept"
-        yield Finding(FOLDER, "ok", words, facts=facts)
+        yield Diagnosis(FOLDER, "ok", words, facts=facts)
     elif stat.S_IMODE(status.st_mode) & 0o077:
         words = f"'{path}' is open to other users; posted models and their kernels are kept there"
-        yield Finding(FOLDER, "warning", words, f"run chmod 700 '{path}'", facts)
+        yield Diagnosis(FOLDER, "warning", words, f"run chmod 700 '{path}'", facts)
     else:
-        yield Finding(FOLDER, "ok", f"'{path}' is this user's alone", facts=facts)
+        yield Diagnosis(FOLDER, "ok", f"'{path}' is this user's alone", facts=facts)
     yield from room(FOLDER, existing, "MCFUSER_DATA")
 
 
-def database() -> Iterator[Finding]:
+def database() -> Iterator[Diagnosis]:
     """Whether the database opens. One of an older version is upgraded, as every command does it."""
     from mcfuser_db import Storage, StorageError
 
@@ -71,7 +71,7 @@ def database() -> Iterator[Finding]:
         shown = f"'{path}'"
         if not path.exists():
             words = f"{shown} is not there yet; it is made when the first kernel is kept"
-            yield Finding(DATABASE, "ok", words, facts={"path": str(path)})
+            yield Diagnosis(DATABASE, "ok", words, facts={"path": str(path)})
             return
     remedy = "look at the URL" if found.database is not None else _moved(path)
     try:
@@ -80,13 +80,13 @@ def database() -> Iterator[Finding]:
     except InputError as error:
         sentence, _, advice = str(error).rpartition("; ")
         own = found.database is None and advice == "check the URL"
-        yield Finding(DATABASE, "problem", sentence or advice, remedy if own else advice)
+        yield Diagnosis(DATABASE, "problem", sentence or advice, remedy if own else advice)
         return
     except StorageError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        yield Finding(DATABASE, "problem", f"{shown} cannot be used: {reason}", remedy)
+        yield Diagnosis(DATABASE, "problem", f"{shown} cannot be used: {reason}", remedy)
         return
-    yield Finding(
+    yield Diagnosis(
         DATABASE,
         "ok",
         f"{shown} opens",

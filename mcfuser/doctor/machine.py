@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mcfuser.diagnosis import Diagnosis
 from mcfuser.errors import InputError
-from mcfuser.finding import Finding
 
 LINKERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 """The programs that TVM looks for, to link a module."""
@@ -16,19 +16,19 @@ LEAST, SCARCE = 64 << 20, 1 << 30
 """Bytes of a disk: below the first nothing can be compiled, below the second it is soon full."""
 
 
-def linker() -> Iterator[Finding]:
+def linker() -> Iterator[Diagnosis]:
     """Whether modules can be linked."""
     found = next(filter(None, map(shutil.which, LINKERS)), None)
     if found is not None:
-        yield Finding("linker", "ok", f"modules are linked by {found}", facts={"path": found})
+        yield Diagnosis("linker", "ok", f"modules are linked by {found}", facts={"path": found})
         return
-    yield Finding(
+    yield Diagnosis(
         "linker", "problem", f"no C++ compiler is in the path, and TVM links modules with one of "
         f"{', '.join(LINKERS)}", "install one: the package g++ of most systems",
     )  # fmt: skip
 
 
-def locks() -> Iterator[Finding]:
+def locks() -> Iterator[Diagnosis]:
     """Whether measurements can wait for each other."""
     from mcfuser.measure.lease import folders, lease
 
@@ -37,14 +37,14 @@ def locks() -> Iterator[Finding]:
             pass
     except InputError as error:
         sentence, _, remedy = str(error).rpartition("; ")
-        yield Finding("lock folder", "problem", sentence, remedy)
+        yield Diagnosis("lock folder", "problem", sentence, remedy)
         return
     used = next((f for f in folders() if (f / "doctor.lock").exists()), folders()[0])
     words = f"measurements wait for each other by locks in {used}"
-    yield Finding("lock folder", "ok", words, facts={"path": str(used)})
+    yield Diagnosis("lock folder", "ok", words, facts={"path": str(used)})
 
 
-def temporary() -> Iterator[Finding]:
+def temporary() -> Iterator[Diagnosis]:
     """Whether temporary files can be written."""
     try:
         with tempfile.NamedTemporaryFile() as file:
@@ -52,7 +52,7 @@ def temporary() -> Iterator[Finding]:
             file.flush()
             folder = Path(file.name).parent
     except OSError as error:
-        yield Finding(
+        yield Diagnosis(
             "temporary files", "problem", f"they cannot be written: {error.strerror or error}",
             "set TMPDIR to a folder that can be written to, on a disk with room",
         )  # fmt: skip
@@ -60,18 +60,18 @@ def temporary() -> Iterator[Finding]:
     yield from room("temporary files", folder, "TMPDIR")
 
 
-def room(subject: str, folder: Path, variable: str) -> Iterator[Finding]:
+def room(subject: str, folder: Path, variable: str) -> Iterator[Diagnosis]:
     """How much room a folder's disk has; `variable` of the environment moves the folder."""
     usage = shutil.disk_usage(folder)
     facts = {"path": str(folder), "free": usage.free}
     words = f"{folder} has {_bytes(usage.free)} left"
     remedy = f"free some space, or set {variable} to a folder on another disk"
     if usage.free < LEAST:
-        yield Finding(subject, "problem", f"{words}: the disk is full", remedy, facts)
+        yield Diagnosis(subject, "problem", f"{words}: the disk is full", remedy, facts)
     elif usage.free < SCARCE:
-        yield Finding(subject, "warning", f"{words}, which large models may fill", remedy, facts)
+        yield Diagnosis(subject, "warning", f"{words}, which large models may fill", remedy, facts)
     else:
-        yield Finding(subject, "ok", words, facts=facts)
+        yield Diagnosis(subject, "ok", words, facts=facts)
 
 
 def _bytes(count: int) -> str:

@@ -6,13 +6,13 @@ import platform
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 
-from mcfuser.finding import Finding
+from mcfuser.diagnosis import Diagnosis
 
 OWN = "mcfuser"
 SUBJECT = "packages"
 
 
-def python() -> Iterator[Finding]:
+def python() -> Iterator[Diagnosis]:
     """Whether mcfuser supports this Python."""
     from packaging.specifiers import SpecifierSet
 
@@ -23,26 +23,26 @@ def python() -> Iterator[Finding]:
         wanted = ""
     facts = {"version": here}
     if here in SpecifierSet(wanted, prereleases=True):
-        yield Finding("Python", "ok", f"Python {here}", facts=facts)
+        yield Diagnosis("Python", "ok", f"Python {here}", facts=facts)
         return
-    yield Finding(
+    yield Diagnosis(
         "Python", "problem", f"this is Python {here}, and mcfuser needs {wanted}",
         "make an environment with another Python, and install mcfuser there", facts,
     )  # fmt: skip
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[Diagnosis]:
     """Whether the packages are there that mcfuser needs."""
     try:
         declared = requires(OWN) or []
     except PackageNotFoundError:
         words = "mcfuser is not installed as a package, so what it needs is not known"
-        yield Finding(SUBJECT, "problem", words, "run pip install . in its folder")
+        yield Diagnosis(SUBJECT, "problem", words, "run pip install . in its folder")
         return
     yield from compared(declared)
 
 
-def compared(declared: Sequence[str]) -> Iterator[Finding]:
+def compared(declared: Sequence[str]) -> Iterator[Diagnosis]:
     """A problem for each of the declared requirements that is not met, or else that all are; extras
     are not looked at."""
     from packaging.requirements import Requirement
@@ -59,13 +59,15 @@ def compared(declared: Sequence[str]) -> Iterator[Finding]:
             known[name] = version(name)
         except PackageNotFoundError:
             unmet = True
-            yield Finding(SUBJECT, "problem", f"{name} is not installed", remedy, {"package": name})
+            yield Diagnosis(
+                SUBJECT, "problem", f"{name} is not installed", remedy, {"package": name}
+            )
             continue
         if not requirement.specifier.contains(known[name], prereleases=True):
             unmet = True
             words = f"{name} {known[name]} is installed, and mcfuser needs {wanted}"
             facts = {"package": name, "version": known[name], "needs": wanted}
-            yield Finding(SUBJECT, "problem", words, remedy, facts)
+            yield Diagnosis(SUBJECT, "problem", words, remedy, facts)
     if not unmet:
         words = f"all {len(known)} that mcfuser needs are installed, in versions that it knows"
-        yield Finding(SUBJECT, "ok", words, facts=known)
+        yield Diagnosis(SUBJECT, "ok", words, facts=known)

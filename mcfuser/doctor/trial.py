@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcfuser.devices.catalogue import HOST
+from mcfuser.diagnosis import Diagnosis, one_line
 from mcfuser.errors import InputError
-from mcfuser.finding import Finding, one_line
 from mcfuser.process.confined import Limits, Stopped, run
 
 CHILD = "mcfuser.doctor.trial_child"
@@ -19,7 +19,7 @@ SECONDS = 120.0
 """The longest that the trial may take."""
 
 
-def trial(child: str = CHILD, seconds: float = SECONDS) -> Iterator[Finding]:
+def trial(child: str = CHILD, seconds: float = SECONDS) -> Iterator[Diagnosis]:
     """Whether a small model can be compiled, measured and run for the CPU."""
     try:
         told = run(child, {}, Limits(wall=seconds))
@@ -31,10 +31,10 @@ def trial(child: str = CHILD, seconds: float = SECONDS) -> Iterator[Finding]:
         )
         if died.why == "time":
             remedy = "try again when the machine is less busy"
-        yield Finding(SUBJECT, "problem", f"a model cannot be compiled: {words}", remedy)
+        yield Diagnosis(SUBJECT, "problem", f"a model cannot be compiled: {words}", remedy)
         return
     except InputError as error:
-        yield Finding(SUBJECT, "problem", f"a model cannot be compiled: {one_line(str(error))}")
+        yield Diagnosis(SUBJECT, "problem", f"a model cannot be compiled: {one_line(str(error))}")
         return
     words = (
         f"a small model was compiled for {HOST} ({told['arch']}, {told['units']} cores) by TVM "
@@ -42,9 +42,9 @@ def trial(child: str = CHILD, seconds: float = SECONDS) -> Iterator[Finding]:
     )
     if told["error"] is not None:
         agrees = f"; it agrees with onnxruntime: error {told['error']:.0e}"
-        yield Finding(SUBJECT, "ok", words + agrees, facts=told)
+        yield Diagnosis(SUBJECT, "ok", words + agrees, facts=told)
         return
-    yield Finding(
+    yield Diagnosis(
         SUBJECT, "warning", f"{words}; it was not compared with onnxruntime: {told['skipped']}",
         "look at onnxruntime's installation", told,
     )  # fmt: skip

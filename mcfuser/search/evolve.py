@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -61,6 +62,7 @@ def evolve(
     in_flight: int = MEASURED,
     ranked: bool = False,
     diversity_key: Callable[[Candidate], object] | None = None,
+    known: Mapping[Candidate, float] = MappingProxyType({}),
 ) -> SearchResult:
     """Searches the legal candidates `rows` [candidates, genes], whose estimated seconds are `times`
     [candidates]. Equal seeds and measurements give equal searches.
@@ -70,6 +72,9 @@ def evolve(
     half of all later candidates differ from the best so far in one gene. An estimate is corrected
     by the errors found where candidates with similar genes were measured.
 
+    `known` are the seconds of candidates that an earlier search measured, in that order: the search
+    goes on from them. They count as measured, and none of them is measured again.
+
     At most `in_flight` candidates are measured at once; new ones are begun when a quarter of them
     have ended. The search ends when it has converged (a generation that was begun after the last
     gain of EPSILON brought none), after `trials` candidates, when `stop` says so and at least n
@@ -78,6 +83,7 @@ def evolve(
     """
     search = _Search(rows, times, in_flight, diversity_key, np.random.default_rng(seed))
     search.populate(ranked)
+    search.resume(known)
     most = min(len(search.number), len(rows) if trials is None else trials)
     while not (len(search.measured) >= min(MEASURED, most) and stop()):
         closed = bool(search.begun) and (stop() or close())
@@ -138,6 +144,14 @@ class _Search:
         order = np.argsort(self.times, kind="stable")
         every = order if ranked else self.rng.permutation(len(self.rows))
         self.population = every[:POPULATION]
+
+    def resume(self, known: Mapping[Candidate, float]) -> None:
+        """Takes known results, by generations: when each was begun is not known."""
+        legal = [c for c in known if c in self.number]
+        for at in range(0, len(legal), self.first):
+            generation = legal[at : at + self.first]
+            self.begun |= dict.fromkeys(generation)
+            self.take({c: known[c] for c in generation})
 
     def choose(self, most: int) -> list[Candidate]:
         """The candidates to begin now, so that at most `most` are begun in all.

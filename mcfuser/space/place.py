@@ -92,7 +92,7 @@ class _Placing:
         self.chain = program.chain
         self.root = Nest(None)
         self.sites: dict[str, Site] = {}
-        self.loaded: dict[str, tuple[Read, Nest, str | None]] = {}
+        self.loaded: dict[str, tuple[Read, Nest]] = {}
         self.kept: list[str] = []
 
     # --- loops
@@ -224,7 +224,7 @@ class _Placing:
         depth = max((i + 1 for i, a in enumerate(loops) if a in used), default=0)
         depth = max(depth, self.block(loops)) if self.move else len(loops)
         inner = nests[depth + 1] if depth < len(loops) else None
-        for name, (known, nest, _) in self.loaded.items():
+        for name, (known, nest) in self.loaded.items():
             if known == r and nest in nests[self.block(loops) :]:  # parts have tiles of their own
                 at = nests.index(nest)
                 self._earlier(nest, Load(name, r), nests[at + 1] if at + 1 < len(nests) else None)
@@ -233,8 +233,7 @@ class _Placing:
         while name in self.loaded:
             stem, _, number = name.partition("__")
             name = f"{stem}__{int(number or 1) + 1}"
-        owner = loops[depth - 1].removesuffix(SPLIT) if depth else None
-        self.loaded[name] = (r, nests[depth], owner)
+        self.loaded[name] = (r, nests[depth])
         items = nests[depth].items
         items.insert(items.index(inner) if inner is not None else len(items), Load(name, r))
         return name
@@ -328,10 +327,10 @@ class _Placing:
 
     def buffers(self) -> tuple[Buffer, ...]:
         every: list[Buffer] = []
-        for name, (r, _, owner) in self.loaded.items():
+        for name, (r, _) in self.loaded.items():
             dtype = self.chain.tensor(r.tensor).dtype
             dims = tuple(Dim(i) for i in r.indices)
-            every.append(Buffer(name, r.tensor, dims, dtype, "shared", owner))
+            every.append(Buffer(name, r.tensor, dims, dtype, "shared"))
         for o in self.chain.operators:
             every.append(self._computed(o))
             if o.out + OLD in self.kept:
@@ -339,13 +338,10 @@ class _Placing:
         return tuple(every)
 
     def _computed(self, o: Operator) -> Buffer:
-        site = self.sites[o.out]
-        depth = self._first_over(o, site.loops)
         dims = tuple(Dim(axis(a), self._whole(o, a)) for a in o.axes)
         dtype = self.chain.tensor(o.out).dtype
         held = "float32" if dtype in ("float16", "bfloat16") else dtype
-        owner = site.loops[depth - 1].removesuffix(SPLIT) if depth else None
-        return Buffer(o.out, o.out, dims, held, "register", owner)
+        return Buffer(o.out, o.out, dims, held, "register")
 
     def _whole(self, o: Operator, a: str) -> bool:
         """The tile must keep every position of the axis: its loop ends before a reader starts,

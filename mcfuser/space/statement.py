@@ -33,17 +33,13 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tile held by a block: of a loaded tensor, or of an operator's result.
-
-    `owner` is the innermost loop whose iteration it lives through, None for the block itself.
-    """
+    """A tile held by a block: of a loaded tensor, or of an operator's result."""
 
     name: str
     tensor: str
     dims: tuple[Dim, ...]
     dtype: str
     level: Level
-    owner: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 from mcfuser.backend import Backend
 from mcfuser.device import Device
 from mcfuser.revision import source_hash
+from mcfuser.space.knobs import KnobTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,14 @@ def cache_key(
     return CacheKey(chain, device.key, space, shifts, knobs, toolchain(backend), sources(backend))
 
 
+def key_here(
+    chain_key: str, device: Device, space: str, shifts: bool, backend: Backend
+) -> CacheKey:
+    """The cache key that a kernel of the chain with a key has where it is made here."""
+    knobs = KnobTable(backend.knobs, device).text
+    return cache_key(chain_key, device, space, shifts, knobs, backend)
+
+
 def differs(one: CacheKey, other: CacheKey) -> tuple[str, ...]:
     """The names of the fields in which two keys differ; for the toolchain, of its programs."""
     fields_that_differ: list[str] = []
@@ -83,6 +92,12 @@ def nearest(key: CacheKey, kept: Iterable[CacheKey]) -> tuple[str, ...]:
 def toolchain(backend: Backend) -> tuple[tuple[str, str], ...]:
     """The programs and libraries that make a back end's kernels, and their versions."""
     return backend.toolchain()
+
+
+@cache
+def driver(backend: Backend) -> str:
+    """The version of the driver under which a back end's kernels are timed here, or nothing."""
+    return backend.driver()
 
 
 @cache

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from mcfuser.chain import Chain
 from mcfuser.measure.rounds import CONFIDENT, MARGIN, Interleaved, certainty
+from mcfuser.tune.age import age, driver_changed, reasons
 from mcfuser.tune.key import CacheKey, nearest
 from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
 
@@ -16,24 +18,41 @@ where its record cannot be read."""
 
 
 def recall(
-    cache: Cache, key: CacheKey, chain: Chain, launchable: MakeLaunchable
+    cache: Cache,
+    key: CacheKey,
+    chain: Chain,
+    launchable: MakeLaunchable,
+    soft: Mapping[str, int] = MappingProxyType({}),
+    driver: Callable[[], str] = str,
 ) -> tuple[Tuned | None, str]:
     """The kept kernel of a key and "", or None and the reason in one clause.
 
+    Where there is none, a kernel serves whose key differs only in programs that are `soft`
+    (mcfuser.tune.age). It is marked as stale, and so is one that was timed under another `driver`.
     The reason names the fields in which the nearest kept key differs; it is empty where nothing was
     ever kept for the chain.
     """
-    known = cache.get(key.digest)
+    known, stale = cache.get(key.digest), ""
+    expected = key.digest
     if known is None:
-        changed = nearest(key, cache.keys_of(chain.key))
-        return None, f"the nearest kept kernel differs in {', '.join(changed)}" if changed else ""
+        kept = cache.keys_of(chain.key)
+        near = next((k for k in kept if age(k, key, soft) == "stale"), None)
+        if near is not None:
+            expected, stale = near.digest, "; ".join(reasons(near, key))
+            known = cache.get(expected)
+        if known is None:
+            changed = nearest(key, kept)
+            why = f"the nearest kept kernel differs in {', '.join(changed)}" if changed else ""
+            return None, why
     try:
-        if known.key != key.digest:
+        if known.key != expected:
             raise ValueError("it is kept under another key")
         launchable(known, chain)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return None, f"the kept kernel cannot be read: {error}"
-    return known, ""
+    if "driver" in known.conditions:
+        stale = stale or driver_changed(known.conditions["driver"], driver())
+    return replace(known, stale=stale) if stale else known, ""
 
 
 def serves(known: Tuned, options: TuneOptions) -> bool:

@@ -2,7 +2,9 @@
 
 The model estimates every candidate. Algorithm 1 (mcfuser.search.evolve) begins new ones as soon as
 a builder is free, and the finalists are timed again, interleaved. Where the model is trusted the
-first candidates are those that it predicts best, each with other tiles; else they are random.
+first candidates are those that it predicts best, each with other tiles; else they are random. A
+search goes on from what earlier ones measured: their times rank candidates, and a finalist among
+these is built, checked and timed anew.
 """
 
 from __future__ import annotations
@@ -10,16 +12,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from mcfuser.backend import Building, Kernel
 from mcfuser.chain import Chain
-from mcfuser.measure.request import Measured, smaller_extents
+from mcfuser.measure.request import Measured, failure
 from mcfuser.measure.worker import BATCH, Worker, surest
 from mcfuser.process.child import NO_TIME
 from mcfuser.search.evolve import MEASURED, SearchResult, evolve
@@ -27,6 +28,7 @@ from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.knobs import KnobSettings
 from mcfuser.space.plan import Floats, Plan
 from mcfuser.space.statement import Illegal
+from mcfuser.tune.finalists import confirmed
 from mcfuser.tune.progress import Listener, Progress
 
 FINALISTS = 4
@@ -48,7 +50,7 @@ class Best:
     """The best candidate of a search: its plan, tile sizes, knobs, kernel and measurement.
 
     `predicted` are the model's seconds for it. `trials` candidates were measured, or only built, of
-    `candidates`.
+    `candidates`, by this search and those that it went on from.
     """
 
     plan: Plan
@@ -85,6 +87,8 @@ class CandidateSearch:
     It measures at most `trials` candidates and ends at the `deadline` (time.monotonic). Reasons for
     which candidates failed are counted in `failed`; `listener` is told how many were compiled and
     measured, and the best time so far. Inputs are drawn from `seed`, around `offsets` (by name).
+    `known` are the results of earlier searches, in their order; `keep` is called with the results
+    of this one as they come in.
     """
 
     chain: Chain
@@ -97,6 +101,8 @@ class CandidateSearch:
     offsets: Mapping[str, float]
     failed: Counter[str]
     listener: Listener
+    known: Mapping[Candidate, Measured] = field(default_factory=dict)
+    keep: Callable[[Mapping[Candidate, Measured]], None] = lambda results: None
     begun: float = field(default_factory=time.monotonic)
     ending: float | None = None
     """When the search began to wait for the few candidates that are its last (time.monotonic)."""
@@ -113,6 +119,7 @@ class CandidateSearch:
             return None
         self._tell()
         builder, trusted = self.worker.builder, self.worker.backend.trusted
+        self.failed.update(r.failed for r in self.known.values() if r.failed is not None)
         try:
             search = evolve(
                 self.candidates.rows,
@@ -125,10 +132,16 @@ class CandidateSearch:
                 in_flight(builder.workers),
                 trusted or self.hurried,
                 (lambda candidate: candidate[1:-1]) if trusted else None,
+                {c: r.seconds or math.inf for c, r in self.known.items()},
             )
         finally:
             builder.abandon()
         return self._best(search)
+
+    @property
+    def tried(self) -> dict[Candidate, Measured]:
+        """The results of earlier searches and of this one."""
+        return {**self.known, **self.results}
 
     @property
     def times(self) -> Floats:
@@ -151,7 +164,7 @@ class CandidateSearch:
     @property
     def has_right(self) -> bool:
         """Whether some candidate was measured and computes what the chain does."""
-        return any(r.seconds is not None for r in self.results.values())
+        return any(r.seconds is not None for r in self.tried.values())
 
     @property
     def due(self) -> bool:
@@ -212,12 +225,11 @@ class CandidateSearch:
 
     def _ended(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
         """The seconds of candidates that were built or given up; infinity for each that failed."""
-        built = {}
-        for candidate in candidates:
-            kernel = self._built(candidate)
-            if kernel is not None:
-                built[candidate] = kernel
+        made = {candidate: self._built(candidate) for candidate in candidates}
+        built = {c: kernel for c, kernel in made.items() if isinstance(kernel, Kernel)}
+        ended = {c: failure(why) for c, why in made.items() if isinstance(why, str)}
         self.kernels |= built
+        self.failed.update(r.failed for r in ended.values() if r.failed is not None)
         self._tell()  # before they are measured, which takes a while
         results = self.worker.measure(
             self.chain,
@@ -227,20 +239,20 @@ class CandidateSearch:
             deadline=self.deadline,
             batch=self.worker.device.units if self.hurried else BATCH,
         )
-        for candidate, result in zip(built, results, strict=True):
-            self.results[candidate] = result
-            if result.failed is not None:
-                self.failed[result.failed] += 1
+        measured = dict(zip(built, results, strict=True))
+        self.results |= measured
+        self.failed.update(r.failed for r in measured.values() if r.failed is not None)
+        ended |= measured
         self._tell()
-        seconds = {c: self.results[c].seconds for c in built}
-        return {c: seconds.get(c) or math.inf for c in candidates}
+        self.keep({c: r for c, r in ended.items() if r.failed != LATE})
+        return {c: ended[c].seconds or math.inf for c in candidates}
 
     def _tell(self) -> None:
-        right = (r.seconds for r in self.results.values() if r.seconds is not None)
+        right = (r.seconds for r in self.tried.values() if r.seconds is not None)
         self.listener(
             Progress(
                 "measure",
-                len(self.results),
+                len(self.tried),
                 len(self.candidates),
                 len(self.kernels),
                 sum(self.failed.values()),
@@ -248,23 +260,17 @@ class CandidateSearch:
             )
         )
 
-    def _built(self, candidate: Candidate) -> Kernel | None:
-        """The kernel of a candidate. It is None, and the reason is counted in `failed`, where the
-        build failed or was given up, or the kernel does not fit the device."""
+    def _built(self, candidate: Candidate) -> Kernel | str:
+        """The kernel of a candidate, or the reason where the build failed or was given up, or the
+        kernel does not fit the device."""
         building = self.under_way.pop(candidate)
         if not building.done.done() or building.done.cancelled():
-            self.failed[LATE] += 1
-            return None
+            return LATE
         try:
             kernel = building.kernel()
         except Illegal as illegal:
-            self.failed[str(illegal)] += 1
-            return None
-        why = self.worker.backend.unfit(kernel, self.worker.device, measured=True)
-        if why is not None:
-            self.failed[why] += 1
-            return None
-        return kernel
+            return str(illegal)
+        return self.worker.backend.unfit(kernel, self.worker.device, measured=True) or kernel
 
     # --- finalists
 
@@ -277,14 +283,17 @@ class CandidateSearch:
         timed = list[tuple[Candidate, Measured]]()
         while ranked and not timed:
             some, ranked = ranked[:FINALISTS], ranked[FINALISTS:]
-            timed = self._again(some)
+            self._build_known(some)
+            finalists = {c: (self.kernels[c], self.results[c]) for c in some if c in self.kernels}
+            timed = confirmed(
+                self.worker, self.chain, finalists, self.seed, self.deadline, self.failed
+            )
         if not timed:
             return None
         best, result = surest(timed)
         plan, tiles = self.candidates.plan(best)
         alone = np.asarray([best])
         (predicted,) = self.candidates.estimates(alone, self.worker.backend.estimate)
-        trials = sum(r.failed != NO_TIME for r in self.results.values())
         return Best(
             plan,
             tiles,
@@ -292,32 +301,22 @@ class CandidateSearch:
             self.kernels[best],
             result,
             float(predicted),
-            trials,
+            sum(r.failed != NO_TIME for r in self.tried.values()),
             len(self.candidates),
         )
 
-    def _again(self, ranked: Sequence[Candidate]) -> list[tuple[Candidate, Measured]]:
-        """The candidates that are right on other inputs, with their times, interleaved, on whole
-        tensors.
+    def _build_known(self, finalists: Sequence[Candidate]) -> None:
+        """Builds, checks and times those of the finalists that an earlier search measured.
 
-        The other inputs vary in sign and scale. Where extents are known only at run time, smaller
-        ones are checked as well. A candidate's first measurement stands where no time is left for
-        this, or the device cannot be used any more.
+        One that fails now is left without a kernel.
         """
-        programs = [[self.kernels[c]] for c in ranked]
-        ask = partial(
-            self.worker.measure, self.chain, programs, self.seed + 1, deadline=self.deadline
-        )
-        rounds = [ask(varied=True), *(ask(extents=e) for e in smaller_extents(self.chain))]
-        rounds.append(ask(together=True))
-        kept = []
-        done = all(r.failed != NO_TIME and not r.unusable for r in rounds[-1])
-        for candidate, *results in zip(ranked, *rounds, strict=True):
-            bad = (r for r in results if r.failed not in (None, NO_TIME) and not r.unusable)
-            wrong = next(bad, None)
-            last = results[-1] if done else self.results[candidate]
-            if wrong is not None:
-                self.failed[f"as a finalist, {wrong.failed}"] += 1
-            elif last.seconds is not None:
-                kept.append((candidate, last))
-        return kept
+        earlier = [c for c in finalists if c not in self.kernels]
+        if not earlier:
+            return
+        self.measure(earlier, False)
+        while self.under_way:
+            self.measure((), False)
+        self.worker.builder.abandon()
+        for candidate in earlier:
+            if candidate in self.results and self.results[candidate].seconds is None:
+                del self.kernels[candidate]

@@ -15,7 +15,9 @@ from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import SpaceKind, space
 from mcfuser.tune.budget import Budget
+from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey
+from mcfuser.tune.tried import Tried, latest
 
 FORMAT = 7
 """The version of a kernel's JSON document; documents of other versions are not read."""
@@ -52,7 +54,9 @@ class Tuned:
 
     `source` and `binary` are what was measured, and `launch` is how they are called, with the names
     of `chain`. `made` is the cache key and `key` its digest. `budget` has what the search was
-    given and why it ended; `missed` says why no kept kernel was used, in one clause.
+    given and why it ended; `missed` says why no kept kernel was used, in one clause. `stale` says
+    in one clause what has changed since a kept kernel was made that is used all the same; it is
+    said of the use, and not kept.
     """
 
     key: str
@@ -80,6 +84,7 @@ class Tuned:
     made: CacheKey | None = None
     budget: Budget = field(default_factory=Budget)
     missed: str = ""
+    stale: str = ""
 
     @property
     def seconds(self) -> float:
@@ -92,6 +97,7 @@ class Tuned:
         document["binary"] = base64.b64encode(self.binary).decode()
         document["made"] = self.made.to_json() if self.made is not None else None
         document["format"] = FORMAT
+        del document["stale"]
         return document | {"checksum": _checksum(document)}
 
     @staticmethod
@@ -109,6 +115,8 @@ class Tuned:
         fields["binary"] = base64.b64decode(fields["binary"])
         fields["made"] = CacheKey.from_json(fields["made"]) if fields["made"] is not None else None
         fields["budget"] = Budget(**fields["budget"])
+        if "stale" in fields:
+            raise ValueError("it has a field 'stale', which is not kept")
         return Tuned(**fields)
 
 
@@ -136,6 +144,20 @@ class Cache(Protocol):
         """Keeps which kernels a compiled model uses, and where."""
         ...
 
+    def tried(self, key: str) -> Sequence[Tried]:
+        """The candidates that were measured under a cache key's digest, each with its last result,
+        in the order in which they were first measured."""
+        ...
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        """Keeps candidates that were measured for a chain on a device."""
+        ...
+
+    def offered(self, key: CacheKey) -> TuningRecord | None:
+        """The tuning record that others keep under a key that this cache misses; None if there is
+        none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -157,6 +179,7 @@ class MemoryCache:
 
     kept: dict[str, Tuned] = field(default_factory=dict)
     uses: set[Use] = field(default_factory=set)
+    candidates: dict[str, list[Tried]] = field(default_factory=dict)
 
     def get(self, key: str) -> Tuned | None:
         return self.kept.get(key)
@@ -171,12 +194,21 @@ class MemoryCache:
     def note(self, uses: Iterable[Use]) -> None:
         self.uses.update(uses)
 
+    def tried(self, key: str) -> Sequence[Tried]:
+        return latest(self.candidates.get(key, ()))
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        self.candidates.setdefault(made.digest, []).extend(tried)
+
+    def offered(self, key: CacheKey) -> TuningRecord | None:
+        return None
+
 
 @dataclass
 class RetuneCache:
-    """A cache in front of another one that hides the kernels kept there before.
+    """A cache in front of another one that hides the kernels and candidates kept there before.
 
-    They are tuned again, once each, and replaced.
+    Kernels are tuned again, once each, and replaced.
     """
 
     cache: Cache
@@ -194,6 +226,15 @@ class RetuneCache:
 
     def note(self, uses: Iterable[Use]) -> None:
         self.cache.note(uses)
+
+    def tried(self, key: str) -> Sequence[Tried]:
+        return ()
+
+    def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
+        self.cache.keep_tried(made, chain, device, tried)
+
+    def offered(self, key: CacheKey) -> TuningRecord | None:
+        return None
 
 
 class NoCandidate(InputError):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 from mcfuser.algebra.hoist import shifted
 from mcfuser.backend import Backend, Kernel, Names
@@ -17,28 +15,22 @@ from mcfuser.backends import backend_of
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.measure.request import Measured
 from mcfuser.measure.rounds import Interleaved
-from mcfuser.measure.worker import Worker, interleaved, offsets
+from mcfuser.measure.worker import Worker, interleaved
 from mcfuser.process.child import NO_TIME
-from mcfuser.space.candidates import Candidate, candidates
-from mcfuser.space.knobs import KnobTable
-from mcfuser.tune.budget import Budget, StopReason
-from mcfuser.tune.choice import chosen
-from mcfuser.tune.expected import pruned
-from mcfuser.tune.key import CacheKey, cache_key
+from mcfuser.tune.key import CacheKey, driver, key_here
 from mcfuser.tune.progress import Listener, unheard
+from mcfuser.tune.rebuild import rebuilt
 from mcfuser.tune.recall import better, recall, serves
-from mcfuser.tune.search import Best, CandidateSearch, announce
 from mcfuser.tune.tuned import (
     Cache,
     NoCandidate,
     RetuneCache,
     Tuned,
     TuneOptions,
-    kernel_name,
     names_of,
 )
+from mcfuser.tune.tuning import Tuning
 
 
 def tune(
@@ -54,7 +46,14 @@ def tune(
     """The best kernel for a chain on a device: from the cache, or found by a search and kept there.
 
     A kept kernel is used unless its search was given less than `options` give (Budget.covers). Then
-    the chain is searched again, and the faster of both kernels is kept.
+    the chain is searched again, and the faster of both kernels is kept. One that is `stale` is used
+    too, but a search does not compare itself with it.
+
+    Where no kernel is kept, one that others offer (Cache.offered) is built and checked here, and
+    then kept.
+
+    A search goes on from one that was cut short or interrupted: what was measured under the same
+    key is not measured again, but for the candidates between which it chooses in the end.
 
     The search ends at the `deadline` (time.monotonic; `options.timeout` from now if None) with the
     best candidate measured so far. Where none was, or the device is not at hand, the model chooses:
@@ -69,7 +68,9 @@ def tune(
     backend = worker.backend if worker is not None else backend_of(device)
     key = key_of(chain, device, options, backend)
     cache = RetuneCache(cache) if options.retune else cache
-    known, missed = recall(cache, key, chain, partial(kernel_of, backend))
+    known, missed = recall(
+        cache, key, chain, partial(kernel_of, backend), backend.soft, partial(driver, backend)
+    )
     if known is not None and serves(known, options):
         return known
     if known is not None and time.monotonic() > min(give_up, deadline or math.inf):
@@ -82,10 +83,15 @@ def tune(
             worker = Worker(backend, device)
             stack.callback(worker.stop)
         worker.warm()
+        if known is None:
+            known, refused = _offered(key, cache, device, worker, deadline)
+            missed = refused or missed
+            if known is not None and serves(known, options):
+                return known
         if known is not None and _predicted_again(known, options, worker, deadline):
             return known
         try:
-            tuned = _searched(key, chain, device, options, listener, worker, deadline)
+            tuned = _searched(key, chain, device, cache, options, listener, worker, deadline)
         except NoCandidate:
             if known is None:
                 raise
@@ -96,8 +102,10 @@ def tune(
                 worker, chain, [[(t, chain)] for t in kernels], options.seed, deadline, 0
             )
 
-        if known is not None:
-            tuned = better(known, tuned, interleaved_times)
+        if known is not None and known.key == tuned.key:
+            tuned = better(replace(known, stale=""), tuned, interleaved_times)
+        elif known is not None:
+            missed = f"the kept kernel's search was shorter, and it is stale: {known.stale}"
     tuned = replace(tuned, missed=missed)
     cache.put(tuned)
     return tuned
@@ -112,8 +120,7 @@ def key_of(
     knobs, compilers and sources.
     """
     backend = backend or backend_of(device)
-    table = KnobTable(backend.knobs, device)
-    return cache_key(chain.key, device, options.space, options.shifts, table.text, backend)
+    return key_here(chain.key, device, options.space, options.shifts, backend)
 
 
 def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadline: float) -> bool:
@@ -124,24 +131,41 @@ def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadlin
     return enough and worker.refused(deadline) is not None
 
 
+def _offered(
+    key: CacheKey, cache: Cache, device: Device, worker: Worker, deadline: float
+) -> tuple[Tuned | None, str]:
+    """The kernel of the tuning record that others offer for a key, built, checked and kept here;
+    or None and, where there is a record, why its kernel is refused."""
+    record = cache.offered(key)
+    if record is None:
+        return None, ""
+    try:
+        made = rebuilt(record, device, worker, deadline)
+    except NoCandidate as error:
+        return None, f"the team's kernel is refused: {error}"
+    cache.put(made)
+    return made, ""
+
+
 def _searched(
     key: CacheKey,
     chain: Chain,
     device: Device,
+    cache: Cache,
     options: TuneOptions,
     listener: Listener,
     worker: Worker,
     deadline: float,
 ) -> Tuned:
     try:
-        return _Tuning(key, chain, device, options, listener, worker, deadline).run()
+        return Tuning(key, chain, device, cache, options, listener, worker, deadline).run()
     except ChainError as error:
         raise NoCandidate(f"chain '{chain.name}' fits no kernel: {error}") from None
     except NoCandidate:
         if not options.shifts or not shifted(chain):
             raise
         plain = replace(options, shifts=False)
-        return _Tuning(key, chain, device, plain, listener, worker, deadline).run()
+        return Tuning(key, chain, device, cache, plain, listener, worker, deadline).run()
 
 
 def compare(
@@ -186,126 +210,3 @@ def kernel_of(backend: Backend, tuned: Tuned, chain: Chain) -> Kernel:
 def kept_kernel(tuned: Tuned) -> Kernel:
     """The tuned kernel with the names of the chain that it was tuned for."""
     return Kernel(tuned.chain, tuned.source, tuned.launch, tuned.binary, tuned.resources)
-
-
-class _Tuning:
-    """One search for a chain's kernel; the model's choice where there is no device or no time."""
-
-    def __init__(
-        self,
-        key: CacheKey,
-        chain: Chain,
-        device: Device,
-        options: TuneOptions,
-        listener: Listener,
-        worker: Worker,
-        deadline: float,
-    ) -> None:
-        self.key, self.chain, self.device, self.options = key, chain, device, options
-        self.listener, self.worker, self.deadline = listener, worker, deadline
-        self.offsets = offsets(chain) if options.shifts else {}
-        announce(worker, chain, options.seed, self.offsets)
-        self.space, stages = pruned(chain, device, options)
-        self.stages = dict(stages)
-        self.table = KnobTable(worker.backend.knobs, device)
-        self.failed: Counter[str] = Counter()
-        self.stages["distinct"] = self.space.candidates
-
-    def run(self) -> Tuned:
-        name, best, results = kernel_name(self.key.digest), None, {}
-        why = self.worker.refused(self.deadline)
-        if why is not None:
-            self.failed[why] += 1
-        else:
-            search = self._search(name)
-            best, results = search.run(), search.results
-        if best is None and (why is not None or search.unusable or self._late()):
-            best = self._choice(name, results)
-        if best is None:
-            raise self._none()
-        self.stages["lowered"] = best.candidates
-        return self._kept(best)
-
-    def _search(self, name: str) -> CandidateSearch:
-        every = candidates(self.space, self.table, self.worker.backend.feasible)
-        return CandidateSearch(
-            self.chain,
-            every,
-            self.worker,
-            name,
-            self.options.seed,
-            self.options.trials,
-            self.deadline,
-            self.offsets,
-            self.failed,
-            self.listener,
-        )
-
-    def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
-        every = candidates(self.space, self.table, self.worker.backend.feasible, measured=False)
-        return chosen(
-            self.chain,
-            every,
-            self.worker,
-            name,
-            self.options.shifts,
-            self.failed,
-            results,
-            self.deadline,
-            self.listener,
-        )
-
-    def _late(self) -> bool:
-        return time.monotonic() >= self.deadline
-
-    def _none(self) -> NoCandidate:
-        reasons = "; ".join(f"{n} x {why}" for why, n in self.failed.most_common(3))
-        late = "no time was left to measure one"
-        large = "no tiles of its space suit a block, its registers and its shared memory"
-        return NoCandidate(
-            f"chain '{self.chain.name}' has no kernel for {self.device.name}: "
-            f"{reasons or (late if self._late() else large)}"
-        )
-
-    def _kept(self, best: Best) -> Tuned:
-        return Tuned(
-            key=self.key.digest,
-            chain=self.chain,
-            device=self.device.name,
-            expression=str(best.plan.expression),
-            tiles=best.tiles,
-            lowering=asdict(best.settings),
-            source=best.kernel.source,
-            binary=best.kernel.binary,
-            predicted=best.predicted,
-            measured=best.result.seconds,
-            error=best.result.error,
-            stages=self.stages,
-            trials=best.trials,
-            space=self.options.space,
-            shifts=self.options.shifts,
-            split=best.plan.split,
-            parts=best.plan.parts,
-            failed=dict(self.failed),
-            resources=best.kernel.resources,
-            versions=dict(_versions()),
-            conditions=best.result.conditions,
-            launch=best.kernel.launch,
-            made=self.key,
-            budget=Budget(self.options.trials, self.options.timeout, self._ended(best)),
-        )
-
-    def _ended(self, best: Best) -> StopReason:
-        """Why the search ended."""
-        if self._late():
-            return "time"
-        limit = self.options.trials
-        cut_short = limit is not None and limit <= best.trials < best.candidates
-        return "trials" if cut_short and best.result.seconds is not None else "settled"
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """The installed packages that a kernel depends on, with their versions; some may be missing."""
-    for name in ("apache-tvm", "triton", "mcfuser", "cuda-core"):
-        with suppress(PackageNotFoundError):
-            yield name, version(name)

@@ -15,6 +15,7 @@ from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
 from mcfuser_service import jobs, kernels
+from mcfuser_service.explaining import Explainer
 from mcfuser_service.http import Gate, add_handlers
 from mcfuser_service.inspect import Inspect, Inspector
 from mcfuser_service.metrics import Metrics
@@ -41,13 +42,15 @@ def create_app(
     alive: Callable[[], int],
     inspect: Inspect | None = None,
     watch: JobWatch | None = None,
+    explain: kernels.Explain | None = None,
 ) -> FastAPI:
     """The HTTP application of a database and a folder of files; `alive` gives the number of
     workers.
 
     `inspect` raises InputError for a model that is found to be wrong without compiling it; by
     default a process is started for this (service.inspect). `watch` follows jobs for those who
-    wait; closing it ends their requests.
+    wait; closing it ends their requests. `explain` says which kept kernel a chain uses
+    (service.explaining).
     """
     metrics = Metrics(store, alive)
     app = FastAPI(
@@ -67,7 +70,7 @@ def create_app(
             metrics,
             watch or JobWatch(store),
         ),
-        kernels.router(store),
+        kernels.router(store, explain or Explainer(settings, store)),
         _rest(settings, store, metrics, alive),
     )
     for router in routers:

@@ -38,7 +38,8 @@ class CompileRequest:
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
     `in_place` has the outputs that are written into the memory of inputs, by these. Where there is
-    a `lock`, the module is built as that file has it (mcfuser.lock).
+    a `lock`, the module is built as that file has it (mcfuser.lock). `team` is the folder or the
+    URL of a team's cache under `store`, or empty.
     """
 
     model: Path
@@ -55,6 +56,7 @@ class CompileRequest:
     buckets: int = BUCKETS
     in_place: Mapping[str, str] = field(default_factory=dict)
     lock: Path | None = None
+    team: str = ""
 
     @property
     def end(self) -> float:
@@ -112,6 +114,7 @@ def compiled(request: CompileRequest, process: Confined, listener: Listener) -> 
             "buckets": request.buckets,
             "in_place": dict(request.in_place),
             "store": request.store,
+            "team": request.team,
             "limits": dict(request.limits),
             "check": request.check,
             "precision": request.precision,

@@ -24,6 +24,7 @@ from mcfuser.lock import read_lock
 from mcfuser.tune.progress import Note, Progress
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
+from mcfuser_service.team import layered
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     `request` has the `device` by name, `shapes` (extents by input, as mcfuser.extents writes them),
     `buckets` (the most that ranges of extents become), `in_place` (the outputs that are written
     into the memory of inputs, by these), `options` (the fields of
-    `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `end` (when the
+    `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `team` (the
+    folder or the URL of a team's cache under it, or ""), `end` (when the
     module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
     `check` (whether the module is compared with onnxruntime), `precision` (a name of
     mcfuser.arguments.precision, or None) and `lock` (the path of a mcfuser.lock that the module is
@@ -60,7 +62,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
         if request["store"] is not None:
             store = Storage(request["store"])
             stack.callback(store.close)
-            device, kept = store.probed(device), store
+            device, kept = store.probed(device), layered(store, request["team"])
         folder = Path(request["folder"]) if request["folder"] is not None else None
         limits = ModelLimits(**request["limits"])
         shapes = from_json(request["shapes"])

@@ -83,7 +83,8 @@ class KernelDocument(Document):
 
 
 class ReportKernel(Document):
-    """A kernel that the module runs, or would run were it faster. Times are in seconds."""
+    """A kernel that the module runs, or would run were it faster. Times are in seconds. `stale`
+    says what has changed since a kept kernel was made; it is empty where nothing has."""
 
     key: str
     operators: list[str]
@@ -99,6 +100,7 @@ class ReportKernel(Document):
     trials: int
     failed: dict[str, int]
     resources: dict[str, float]
+    stale: str = ""
 
 
 class ReportChain(Document):

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from mcfuser_db import Storage
 from mcfuser_service.documents import finite
+from mcfuser_service.export import exported
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.problems import error
 from mcfuser_service.queries import Word, only
-from mcfuser_service.schemas import KernelOut, KernelPage
+from mcfuser_service.schemas import (
+    CandidateOut,
+    CandidatePage,
+    KernelOut,
+    KernelPage,
+    LookupOut,
+)
 
 _KEY = "^[0-9a-f]{64}$"
+_NDJSON = "application/x-ndjson"
+_LINES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "OK", "content": {_NDJSON: {"schema": {"type": "string"}}}},
+    **problems(),
+}
 
 
-def router(store: Storage) -> APIRouter:
+Explain = Callable[[str, str | None, str], Awaitable[dict[str, Any]]]
+"""Gives the document that says which kept kernel a chain uses on a device; the last word is the
+type of its tensors. Raises ProblemError."""
+
+
+def router(store: Storage, explain: Explain) -> APIRouter:
     """The routes, given the database."""
     routes = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
@@ -44,6 +62,53 @@ def router(store: Storage) -> APIRouter:
         query = urlencode({k: v for k, v in asked.items() if v is not None})
         more = f"/v1/kernels?{query}" if len(rows) == limit else None
         return KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
+
+    @readable(routes, "/explain", responses=problems("busy"),
+              dependencies=[only("chain", "device", "dtype")])  # fmt: skip
+    async def explained(
+        chain: Annotated[
+            Word, Query(description="gemm:batch,M,N,K,H, or the key of a chain or of a kernel")
+        ],
+        device: Word | None = None,
+        dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    ) -> LookupOut:
+        """Which kept kernel a chain uses, or the nearest ones and what differs, in words."""
+        return LookupOut.model_validate(await explain(chain, device, dtype))
+
+    @readable(routes, "/export", response_class=StreamingResponse, responses=_LINES,
+              dependencies=[only("device", "chain", "key")])  # fmt: skip
+    def lines(
+        device: Word | None = None,
+        chain: Annotated[Word | None, Query(description="a chain's name or key")] = None,
+        key: Annotated[str | None, Query(pattern=_KEY)] = None,
+    ) -> StreamingResponse:
+        """Kernels as mcfuser cache export writes them: a header, then a line of JSON for each."""
+        return StreamingResponse(exported(store, device, chain, key), media_type=_NDJSON)
+
+    @readable(
+        routes,
+        "/{key}/candidates",
+        responses=problems("no-such-kernel"),
+        dependencies=[only("limit", "after")],
+    )
+    def tried(
+        key: Annotated[str, Path(pattern=_KEY)],
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        after: Annotated[int, Query(ge=0, le=1 << 31)] = 0,
+    ) -> CandidatePage:
+        """The candidates that were measured under a key, in that order, also of a search that has
+        kept no kernel; the axes are then named by their positions."""
+        every, kernel = store.tried(key), store.get(key)
+        if kernel is None and not every:
+            raise error("no-such-kernel", f"no kernel has the key {key}; list them at /v1/kernels")
+        axes = [a.name for a in kernel.chain.axes] if kernel is not None else None
+        page = every[after : after + limit]
+        end = after + len(page)
+        more = f"/v1/kernels/{key}/candidates?limit={limit}&after={end}"
+        return CandidatePage(
+            items=[CandidateOut.model_validate(t.named(axes)) for t in page],
+            next=more if end < len(every) else None,
+        )
 
     @readable(
         routes,

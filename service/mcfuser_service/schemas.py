@@ -259,6 +259,48 @@ class KernelPage(BaseModel):
     next: str | None
 
 
+class CandidateOut(BaseModel):
+    """A candidate that a search measured: seconds and relative error, or why it failed."""
+
+    expression: str
+    tiles: dict[str, int]
+    split: str | None
+    parts: int
+    shifts: bool
+    lowering: dict[str, Any]
+    measured: float | None
+    error: float | None
+    failed: str | None
+
+
+class CandidatePage(BaseModel):
+    """Some of the candidates of a search, in the order in which they were measured."""
+
+    items: list[CandidateOut]
+    next: str | None
+
+
+class NearKernelOut(BaseModel):
+    """A kept kernel of the chain, and in what it differs from one that is made here, in words."""
+
+    key: str
+    device: str
+    age: Literal["current", "stale", "outdated"]
+    reasons: list[str]
+
+
+class LookupOut(BaseModel):
+    """Which kept kernel a chain uses on a device; `asked` is the cache key, `candidates` the number
+    of those that were measured under it, and `sentences` say all of it."""
+
+    answer: Literal["hit", "stale", "miss"]
+    asked: dict[str, Any]
+    kernel: str | None
+    candidates: int
+    nearest: list[NearKernelOut]
+    sentences: list[str]
+
+
 class DeviceOut(BaseModel):
     """A device that models can be compiled for; rates per second, sizes in bytes.
 

@@ -75,10 +75,13 @@ class ServiceSettings(BaseSettings):
     SQLite file; machines that share a database must share it. `job_memory` is the memory of each
     process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
     everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
-    commas) are the names for which it answers. An Idempotency-Key is kept for `idempotency_keep`.
-    The results of a job are kept for `keep_age` after its end, and models and modules of
-    `keep_bytes` in all. Webhooks are signed with `webhook_secret` (whsec_ and base64), and only
-    `webhook_hosts` (names, perhaps with ports, separated by commas) are told anything.
+    commas) are the names for which it answers. `team_cache` is the folder or the URL of a cache
+    from which schedules are taken (service.team), or empty. A worker that has had no job for
+    `refresh_after` seconds measures stale kernels again (service.idle); 0 is never. An
+    Idempotency-Key is kept for `idempotency_keep`. The results of a job are kept for `keep_age`
+    after its end, and models and modules of `keep_bytes` in all. Webhooks are signed with
+    `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names, perhaps with ports,
+    separated by commas) are told anything.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -118,6 +121,8 @@ class ServiceSettings(BaseSettings):
     grace: float = Field(default=10.0, ge=0)
     lease: float = Field(default=60.0, ge=5)
     poll: float = Field(default=0.25, gt=0)
+    team_cache: str = ""
+    refresh_after: float = Field(default=300.0, ge=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @property

@@ -28,6 +28,7 @@ from mcfuser_db import Blobs, Job, LostBlob, Storage, StorageError, is_full
 from mcfuser_service import logs
 from mcfuser_service.claim import Claim, Interrupted
 from mcfuser_service.documents import finite
+from mcfuser_service.idle import IdleTime
 from mcfuser_service.problems import problem
 from mcfuser_service.room import claimed, guarded
 from mcfuser_service.schemas import JobOptions
@@ -93,12 +94,15 @@ def work(
     abort: Callable[[], None],
 ) -> None:
     """Does jobs until `stop` is set; `abort` ends a compile that cannot be interrupted."""
+    idle = IdleTime(settings, store, stop)
     while not stop.is_set():
         job = claimed(store, name, settings.lease)
         if job is None:
+            idle.use()
             stop.wait(settings.poll)
             continue
         perform(settings, store, blobs, compiler, job, stop, abort)
+        idle.ended()
 
 
 def perform(

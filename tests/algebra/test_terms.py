@@ -107,6 +107,11 @@ def test_a_half_that_may_overflow_without_its_divisor_is_not_taken_apart() -> No
     assert only.outer == () and at.waits(only.inner)
 
 
+def test_a_half_in_a_wider_type_is_a_half() -> None:
+    ((inner, outer),) = split("float16(float32(float16(X[m, n])) / Z[m])", shifts=False)
+    assert (inner, outer) == ("float16(float32(float16(X[m, n])))", "t / Z[m]")
+
+
 def test_a_half_may_be_chosen_whatever_the_condition_compares() -> None:
     ((inner, outer),) = split("float16(select(X[m, n] < 90.0, 1.0, 0.5) / Z[m])", shifts=False)
     assert (inner, outer) == ("float16(select(X[m, n] < 90.0, 1.0, 0.5))", "t / Z[m]")

@@ -15,7 +15,7 @@ from mcfuser.cli import doctor
 from mcfuser.cli.command import app
 from mcfuser.cli.doctor import reach
 from mcfuser.cli.terminal import ended
-from mcfuser.finding import Finding
+from mcfuser.diagnosis import Diagnosis
 from tests.support.paths import ROOT
 
 LEVELS = ("ok", "warning", "problem")
@@ -77,13 +77,13 @@ def test_an_installation_of_which_little_works_is_told(tmp_path: Path) -> None:
     assert all(f["remedy"] for f in document["findings"] if f["level"] == "problem")
 
 
-def pretended(monkeypatch: pytest.MonkeyPatch, *found: Finding) -> None:
+def pretended(monkeypatch: pytest.MonkeyPatch, *found: Diagnosis) -> None:
     monkeypatch.setattr(doctor, "CHECKS", (("all", "none", "none"),))
     monkeypatch.setattr(doctor, "_examined", lambda module, function: found)
 
 
-GOOD = Finding("compiling", "ok", "a small model was compiled")
-BAD = Finding("database", "problem", "it is damaged", "move it away")
+GOOD = Diagnosis("compiling", "ok", "a small model was compiled")
+BAD = Diagnosis("database", "problem", "it is damaged", "move it away")
 
 
 def test_findings_are_lines_with_what_mends_them(
@@ -106,10 +106,10 @@ def test_findings_are_lines_with_what_mends_them(
 
 
 def test_kernels_are_measured_where_the_device_is_and_predicted_elsewhere() -> None:
-    tools = Finding("GPU toolchain", "ok", "Triton")
-    gpu = Finding("GPU", "ok", "H200", facts={"devices": ["nvidia/h200"]})
+    tools = Diagnosis("GPU toolchain", "ok", "Triton")
+    gpu = Diagnosis("GPU", "ok", "H200", facts={"devices": ["nvidia/h200"]})
     measured, predicted = reach([GOOD, tools, gpu])
     assert measured == ["cpu", "nvidia/h200"]
     assert "nvidia/a100" in predicted and "nvidia/h200" not in predicted
     assert reach([GOOD, gpu]) == (["cpu"], []), "without a toolchain there is nothing for a GPU"
-    assert reach([Finding("compiling", "problem", "no"), tools, gpu]) == ([], [])
+    assert reach([Diagnosis("compiling", "problem", "no"), tools, gpu]) == ([], [])

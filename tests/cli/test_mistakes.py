@@ -119,3 +119,11 @@ def test_sub_applications_and_errors_of_no_known_class() -> None:
     assert usage_sentence(strange, outer, ("cache", "x")) == (
         "something Else; see 'mcfuser cache -h'"
     )
+
+
+def test_the_help_is_plain_text_and_no_sentence_of_ours_is_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ended(app, ("-h",)) == 0
+    helped = capsys.readouterr().out
+    assert helped.isascii() and "..." not in helped.replace("[ARGS]...", "")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from mcfuser.diagnosis import Severity
 from mcfuser.doctor import machine
-from mcfuser.finding import Severity
 
 
 def test_modules_need_a_linker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -385,3 +385,26 @@ def test_a_search_goes_on_from_what_came_late() -> None:
     result = evolve(rows, times, bench, 0, in_flight=IN_FLIGHT, diversity_key=lambda c: c)
     near = [c for c in bench.all if sum(a != b for a, b in zip(c, late, strict=True)) == 1]
     assert len(near) >= 4 and result.seconds < cost(late)
+
+
+def test_a_search_goes_on_from_what_another_one_measured() -> None:
+    """Nothing is measured twice, and what is known counts: towards the limit, and to the best."""
+    rows, cost = grid(6, 6, 6), bowl((1, 4, 2))
+    times = estimated(rows, lambda c: 1.0)
+    whole = evolve(rows, times, Bench(cost), 0)
+    first = dict(list(whole.measured.items())[:20])
+    assert len(whole.measured) > 20
+    bench = Bench(cost)
+    rest = evolve(rows, times, bench, 0, known=first)
+    assert list(rest.measured)[:20] == list(first)
+    new = [c for c in rest.measured if c not in first]
+    assert new and sum(len(some) for some in bench.asked) == len(new)
+    assert rest.seconds <= min(first.values())
+    idle = Bench(cost)
+    same = evolve(rows, times, idle, 0, known=whole.measured)
+    assert same.converged and same.best == whole.best
+    assert sum(len(some) for some in idle.asked) <= 8
+    few = evolve(rows, times, Bench(cost), 0, trials=20, known=first)
+    assert few.measured == first
+    strange = evolve(rows, times, Bench(cost), 0, trials=8, known={(9, 9, 9): 1e-9})
+    assert strange.best != (9, 9, 9) and len(strange.measured) == 8

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import io
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from mcfuser.errors import ModelError, SpaceError
+from mcfuser.tune.exchange import lines_of
 from mcfuser.tune.progress import Progress
+from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned
 from mcfuser_db import Blobs, Job, Storage
 from mcfuser_db.blobs import Incoming
@@ -37,6 +41,15 @@ async def inspect(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         raise ModelError("the model is not ONNX: it begins with b'bad'; give an ONNX file")
 
 
+LOOKUP = {
+    "answer": "miss", "asked": {}, "candidates": 0, "nearest": [], "sentences": [],
+}  # fmt: skip
+
+
+async def explain(chain: str, device: str | None, dtype: str) -> dict[str, Any]:
+    return LOOKUP | {"kernel": f"{chain} {device} {dtype}"}
+
+
 class Service:
     """A client, and what stands behind the application."""
 
@@ -45,7 +58,9 @@ class Service:
         self.store = Storage(self.settings.database_url)
         self.blobs = Blobs(self.settings.blobs)
         self.alive = 1
-        app = create_app(self.settings, self.store, self.blobs, lambda: self.alive, inspect)
+        app = create_app(
+            self.settings, self.store, self.blobs, lambda: self.alive, inspect, explain=explain
+        )
         self.client = TestClient(app, base_url="http://localhost")
 
     def post(self, model: bytes = b"model", key: str | None = None, **query: Any) -> Response:
@@ -512,6 +527,43 @@ class TestKernels:
     def test_unknown_ones(self, service: Service) -> None:
         check_problem(service.client.get(f"/v1/kernels/{'0' * 64}"), 404, "no-such-kernel")
         check_problem(service.client.get("/v1/kernels/x"), 422, "bad-option")
+        there = f"/v1/kernels/{'0' * 64}/candidates"
+        check_problem(service.client.get(there), 404, "no-such-kernel")
+
+    def test_candidates_are_listed_by_pages(self, service: Service) -> None:
+        one = replace(tuned(), made=None)
+        made = tuned().made
+        assert made is not None
+        tried = [Tried("a1a2", {"a1": n}, None, 1, True, {}, 1e-6 * n, 1e-7) for n in range(1, 6)]
+        service.store.keep_tried(made, one.chain, "cpu", tried)
+
+        def listed() -> list[dict[str, Any]]:
+            path, found = f"/v1/kernels/{made.digest}/candidates?limit=2", []
+            while path:
+                page = service.client.get(path).json()
+                found += page["items"]
+                path = page["next"]
+            return found
+
+        assert [c["tiles"] for c in listed()] == [{"a1": n} for n in range(1, 6)]
+        service.store.put(replace(one, key=made.digest))
+        assert [c["tiles"] for c in listed()] == [{"m": n} for n in range(1, 6)]
+        assert listed()[0]["expression"] == "mn" and listed()[0]["failed"] is None
+
+    def test_kernels_are_exported_as_lines(self, service: Service) -> None:
+        for key, device in (("1", "cpu"), ("2", "nvidia/l4")):
+            service.store.put(tuned(key, device=device))
+        answer = service.client.get("/v1/kernels/export")
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert len(list(lines_of(io.BytesIO(answer.content)))) == 2
+        for query in ("device=cpu", f"key={tuned('2').key}"):
+            some = service.client.get(f"/v1/kernels/export?{query}").text
+            assert len(some.splitlines()) == 2, query
+
+    def test_a_miss_is_explained(self, service: Service) -> None:
+        asked = service.client.get("/v1/kernels/explain?chain=gemm:1,64,64,32,32&dtype=float16")
+        assert asked.json() == LOOKUP | {"kernel": "gemm:1,64,64,32,32 None float16"}
+        check_problem(service.client.get("/v1/kernels/explain"), 422, "bad-option")
 
 
 class TestRest:

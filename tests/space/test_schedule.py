@@ -90,7 +90,7 @@ def test_a_tiles_extent_is_the_span_of_its_index(terms, offset, whole) -> None:
         positions = {p + c * i for p in positions for i in (0, n - 1)}
     assert RAGGED.extent(dim) == max(positions) - min(positions) + 1
     s = Schedule(RAGGED.chain, RAGGED.expression, RAGGED.tiles,
-                 (Buffer("X", "A", (dim, dim), "float16", "shared", None),), ())  # fmt: skip
+                 (Buffer("X", "A", (dim, dim), "float16", "shared"),), ())  # fmt: skip
     assert s.bytes_of("X") == 2 * prod(s.shape("X"))
 
 

@@ -62,6 +62,7 @@ THROUGH: dict[str, str] = {
     "backends/cuda/test_candidates.py": "tune/expected lowering/triton/knobs",
     "model/test_fitted.py": "model/groups  ",
     "tune/test_recall.py": "tune/tuned",
+    "tune/test_tuner.py": "tune/tuning",
     "test_compile.py": "report",
     # processes that others start, and what only they load
     "measure/test_worker.py": "backends/cpu/runner",
@@ -82,6 +83,10 @@ THROUGH: dict[str, str] = {
     "runtime/test_capture.py": "runtime/runner",
     "service/test_compilation.py": "service/compile_child service/compiler service/claim",
     "service/test_inspect.py": "service/inspect_child service/problems",
+    "service/test_importing.py": "service/import_child",
+    "service/test_explaining.py": "service/here_child",
+    "service/test_kept.py": "service/refresh_child",
+    "cli/test_cache_exchange.py": "service/export",
     # commands and the service, asked as a user asks them
     "batch/test_batch.py": """
         batch/outcome batch/results batch/run batch/state

@@ -17,6 +17,7 @@ from mcfuser.space.statement import Illegal
 from mcfuser.tune import choice
 from mcfuser.tune.choice import CHOICES, chosen
 from mcfuser.tune.expected import pruned
+from mcfuser.tune.progress import unheard
 from mcfuser.tune.tuned import TuneOptions
 from tests.support.interpreted import DEVICE, INTERPRETED
 from tests.support.workers import StandIn
@@ -55,7 +56,7 @@ def found() -> Candidates:
 
 def choose(found, bench, failed=None, results=None, deadline=math.inf):
     return chosen(CHAIN, found, bench, "kernel", True, failed if failed is not None else Counter(),
-                  results or {}, deadline, lambda done, total: None)  # fmt: skip
+                  results or {}, deadline, unheard)  # fmt: skip
 
 
 def ranked(found: Candidates) -> list[Candidate]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mcfuser.chain import Chain, attention, gemm, unfused_cut
+from mcfuser.chain import Chain, attention, from_json, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.tune.cover import FAR, Decision, decide
@@ -40,6 +40,7 @@ class Bench:
     measured: bool = True
     asked: list[Pieces] = field(default_factory=list)
     compared: list[int] = field(default_factory=list)
+    predicted: list[Pieces] = field(default_factory=list)
 
     def search(self, chain: Chain) -> Tuned:
         self.asked.append(pieces(chain))
@@ -49,6 +50,7 @@ class Bench:
         return kernel(chain, seconds, self.measured)
 
     def predict(self, chain: Chain) -> float:
+        self.predicted.append(pieces(chain))
         return self.expected.get(where(chain), self.searched.get(where(chain), float("inf")))
 
     def compare(self, programs) -> Interleaved:
@@ -126,6 +128,24 @@ def test_an_intermediate_cut_is_tuned_where_the_model_expects_it_to_win() -> Non
     assert made.reason == "2 kernels are kept: fused takes 1.25x their time, measured"
     assert made.fused_seconds == pytest.approx(4e-6)
     assert made.unfused_seconds == pytest.approx(6e-6)
+
+
+@pytest.mark.parametrize(("count", "cuts"), [(5, range(2, 5)), (6, ())])
+def test_the_model_is_asked_about_the_cuts_of_few_pieces(count: int, cuts: Sequence[int]) -> None:
+    lines = [
+        f"T{i}[m, a{i}] = sum[a{i - 1}] T{i - 1}[m, a{i - 1}] * W{i}[a{i - 1}, a{i}]"
+        for i in range(1, count + 1)
+    ]
+    extents = {"m": 64, **{f"a{i}": 64 for i in range(count + 1)}}
+    tensors = {"T0": ("m", "a0"), **{f"W{i}": (f"a{i - 1}", f"a{i}") for i in range(1, count + 1)}}
+    row = from_json({
+        "name": "row", "axes": extents, "outputs": [f"T{count}"], "operators": lines,
+        "tensors": {n: {"shape": list(axes)} for n, axes in tensors.items()},
+    })  # fmt: skip
+    searched = {(n, f"T{i}"): n * 1e-6 for n in (1, count) for i in range(1, count + 1)}
+    bench = Bench(searched)
+    bench.decide(row)
+    assert {len(p) for p in bench.predicted} == {1, *cuts, count}
 
 
 def test_the_model_is_taken_to_be_as_far_off_as_it_was_for_the_best() -> None:

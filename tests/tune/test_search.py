@@ -25,7 +25,8 @@ from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import distinct, parted, prune, space
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import search as searching
-from mcfuser.tune import tuner as tuning
+from mcfuser.tune import tuning
+from mcfuser.tune.progress import Note, Progress, unheard
 from mcfuser.tune.search import LATE, CandidateSearch, in_flight
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune
@@ -87,17 +88,19 @@ def bench():
 
 def test_the_search_measures_few_and_times_finalists_together(bench) -> None:
     failed: Counter[str] = Counter()
-    told: list[tuple[int, int]] = []
+    told: list[Progress | Note] = []
     search = CandidateSearch(
         CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
-        lambda done, total: told.append((done, total)),
+        told.append,
     )  # fmt: skip
     best = search.run()
     assert best is not None and best.trials <= 16 < best.candidates
     times = [r.seconds for r in search.results.values() if r.seconds is not None]
     assert best.result.seconds == min(times)
     assert bench.asked[-1][1] and 1 < bench.asked[-1][0] <= 4
-    assert told[-1][0] <= 16
+    last = told[-1]
+    assert isinstance(last, Progress) and 0 < last.done <= 16 and last.total == best.candidates
+    assert last.best == min(times) and last.failed == failed.total()
     text = generate(best.plan.schedule(best.tiles), "kernel", best.settings, True).text
     assert text == best.kernel.source
     (winner,) = (c for c, kernel in search.kernels.items() if kernel is best.kernel)
@@ -268,7 +271,7 @@ def test_a_kernel_that_compiles_late_is_measured_or_counted(monkeypatch, ever: b
     bench, failed = Bench(), Counter[str]()
     bench.builder.compilers = Slow(ever)
     search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
-                    lambda done, total: None)  # fmt: skip
+                    unheard)  # fmt: skip
     try:
         best = search.run()
     finally:
@@ -321,7 +324,7 @@ def test_a_search_that_is_due_is_spent_when_its_first_candidates_have_ended(
     bench, monkeypatch
 ) -> None:
     search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, None, math.inf, {}, Counter(),
-                             lambda done, total: None)  # fmt: skip
+                             unheard)  # fmt: skip
     first, later = [(0,), (1,)], [(2,), (3,)]
     monkeypatch.setattr(search, "_begin", lambda some: dict.fromkeys(some, math.inf))
     for some in (first, later):

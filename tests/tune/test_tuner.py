@@ -21,7 +21,7 @@ from mcfuser.process.child import NO_TIME
 from mcfuser.tune import choice as choice_module
 from mcfuser.tune import key as cache_key
 from mcfuser.tune import search as search_module
-from mcfuser.tune import tuner as tune_module
+from mcfuser.tune import tuning as tuning_module
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name, names_of
@@ -157,7 +157,7 @@ def test_a_search_without_time_says_so_and_stops_no_longer_one(monkeypatch) -> N
     with monkeypatch.context() as patch:  # time is over once something was measured
         over = property(lambda self: bool(bench.alone))
         patch.setattr(search_module.CandidateSearch, "late", over)
-        patch.setattr(tune_module._Tuning, "_late", lambda self: bool(bench.alone))
+        patch.setattr(tuning_module.Tuning, "_late", lambda self: bool(bench.alone))
         short = again(600.0)
     assert short.budget == Budget(None, 600.0, "time") and short.measured is not None
     measured = len(bench.alone)
@@ -363,7 +363,7 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
     with pytest.MonkeyPatch.context() as patch:
         over = property(lambda self: bool(ended))
         patch.setattr(search_module.CandidateSearch, "late", over)
-        patch.setattr(tune_module._Tuning, "_late", lambda self: bool(ended))
+        patch.setattr(tuning_module.Tuning, "_late", lambda self: bool(ended))
         # The candidates predicted best are measured first, and there is time to choose from them.
         patch.setattr(search_module, "HURRY", math.inf)
         patch.setattr(choice_module, "ATTEMPTS", choice_module.CHOICES)

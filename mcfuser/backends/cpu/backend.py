@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from mmap import mmap
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class CpuBackend:
         "lowering",
         "codegen/tensorir",
     )
+    soft: Mapping[str, int] = MappingProxyType({"sympy": 0, "apache-tvm-ffi": 0})
+    """TVM and LLVM compile a kept kernel's text again, so they must be the same."""
     runner = "mcfuser.backends.cpu.runner"
     trusted = False
     on_host = True
@@ -45,6 +48,9 @@ class CpuBackend:
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         packages = ("apache-tvm", "apache-tvm-ffi", "sympy")
         return (*((name, package_version(name)) for name in packages), ("llvm", _llvm()))
+
+    def driver(self) -> str:
+        return ""
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

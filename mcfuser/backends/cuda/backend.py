@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from mmap import mmap
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from mcfuser.model.feasible import feasible, spills_too_much
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 
+_DRIVER = Path("/sys/module/nvidia/version")
+
 
 class CudaBackend:
     """Kernels for the NVIDIA GPUs of the catalogue (mcfuser.backend.Backend)."""
@@ -38,6 +41,9 @@ class CudaBackend:
         "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
         "codegen/cuda/cubin.py",
     )  # fmt: skip
+    soft: Mapping[str, int] = MappingProxyType({"sympy": 0, "triton": 2, "ptxas": 2})
+    """A kept kernel is a binary, which no compiler makes again; a new minor version of one may make
+    a better binary, so that is searched for."""
     runner = "mcfuser.backends.cuda.runner"
     trusted = True
     on_host = False
@@ -49,6 +55,13 @@ class CudaBackend:
         """Told without TVM, and without loading Triton."""
         packages = ("triton", "sympy")
         return (*((name, package_version(name)) for name in packages), ("ptxas", _ptxas()))
+
+    def driver(self) -> str:
+        """As the kernel's module tells it."""
+        try:
+            return _DRIVER.read_text().strip()
+        except OSError:
+            return ""
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

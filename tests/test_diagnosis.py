@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcfuser.finding import Finding, guarded, one_line
+from mcfuser.diagnosis import Diagnosis, guarded, one_line
 
 
 def test_what_a_check_found_before_it_failed_is_kept() -> None:
-    def check() -> Iterator[Finding]:
-        yield Finding("disk", "ok", "it is there")
+    def check() -> Iterator[Diagnosis]:
+        yield Diagnosis("disk", "ok", "it is there")
         raise OSError(5, "Input/output error\nof the disk")
 
     first, second = guarded("disk", check)
@@ -24,7 +24,7 @@ def test_what_a_check_found_before_it_failed_is_kept() -> None:
 
 @pytest.mark.parametrize("error", [ImportError("libtvm.so: no such file"), RuntimeError()])
 def test_any_error_is_a_problem(error: Exception) -> None:
-    def check() -> Iterator[Finding]:
+    def check() -> Iterator[Diagnosis]:
         raise error
         yield
 
@@ -32,8 +32,18 @@ def test_any_error_is_a_problem(error: Exception) -> None:
     assert found.level == "problem" and type(error).__name__ in found.sentence
 
 
+def test_a_path_that_the_system_refuses_is_named() -> None:
+    def check() -> Iterator[Diagnosis]:
+        raise PermissionError(13, "Permission denied", "/home/other/mcfuser")
+        yield
+
+    (found,) = guarded("data folder", check)
+    assert found.sentence == "'/home/other/mcfuser' cannot be used: Permission denied"
+    assert found.remedy == "let this user read and write it"
+
+
 def test_a_missing_module_is_named() -> None:
-    def check() -> Iterator[Finding]:
+    def check() -> Iterator[Diagnosis]:
         import no_such_module  # type: ignore[import-not-found]
 
         yield no_such_module

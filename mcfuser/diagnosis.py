@@ -12,7 +12,7 @@ Severity = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """What was found of a subject (in a word or two), in one sentence; `remedy` is what to do about
     it, and `facts` are the same for programs."""
 
@@ -26,10 +26,10 @@ class Finding:
         return asdict(self)
 
 
-def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
+def guarded(subject: str, check: Callable[[], Iterable[Diagnosis]]) -> tuple[Diagnosis, ...]:
     """The findings of a check. Whatever it raises becomes a problem: an installation is examined
     because it may be broken, and then any import may raise anything."""
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     try:
         found += check()
     except Exception as error:
@@ -37,16 +37,19 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Findi
     return tuple(found)
 
 
-def broken(subject: str, error: Exception) -> Finding:
+def broken(subject: str, error: Exception) -> Diagnosis:
     """That a check could not be made."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     remedy = "install mcfuser anew, in an environment of its own"
     if missing is not None and not missing.startswith("mcfuser"):
-        return Finding(
+        return Diagnosis(
             subject, "problem", f"it cannot be examined without the module {missing}", remedy
         )
+    if isinstance(error, OSError) and error.filename is not None:
+        told = f"'{error.filename}' cannot be used: {error.strerror}"
+        return Diagnosis(subject, "problem", told, "let this user read and write it")
     words = one_line(str(error)) or "without a word"
-    return Finding(
+    return Diagnosis(
         subject, "problem", f"it cannot be examined: {type(error).__name__}: {words}", remedy
     )
 

@@ -1,0 +1,97 @@
+"""A hit or a miss is explained over HTTP, without compilers in the web process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcfuser.process.confined import Stopped
+from mcfuser_db import Storage
+from mcfuser_service import explaining
+from mcfuser_service.explaining import Explainer, asked_of
+from mcfuser_service.here_child import answer
+from mcfuser_service.problems import ProblemError
+from mcfuser_service.settings import ServiceSettings
+from tests.support.benches import CHAIN
+from tests.support.kernels import tuned
+from tests.support.records import searched
+
+WORDS = "gemm:2,128,96,64,64"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Storage]:
+    with closing(Storage(f"sqlite:///{tmp_path / 'x.db'}")) as store:
+        yield store
+
+
+@pytest.fixture
+def explainer(store: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Explainer:
+    """Asks in this process, once for each device."""
+    asked: list[dict[str, Any]] = []
+
+    def run(module: str, request: dict[str, Any], limits: object) -> dict[str, Any]:
+        assert request not in asked
+        asked.append(request)
+        return answer(request, lambda message: None)
+
+    monkeypatch.setattr(explaining, "run", run)
+    return Explainer(ServiceSettings(data=tmp_path), store)
+
+
+def explained(explainer: Explainer, *words: str | None) -> dict[str, Any]:
+    return anyio.run(explainer, *words)
+
+
+def test_a_chain_is_asked_by_its_name_its_key_or_a_kernel(
+    store: Storage, explainer: Explainer
+) -> None:
+    store.put(searched())
+    for words in (WORDS, CHAIN.key, searched().key):
+        found = explained(explainer, words, None, "float32")
+        assert (found["answer"], found["kernel"]) == ("hit", searched().key)
+    found = explained(explainer, searched().key, "h200", "float32")
+    assert found["answer"] == "miss" and "another device" in found["sentences"][1]
+
+
+def test_what_is_not_known_is_a_problem(explainer: Explainer) -> None:
+    for words in (("gemm:1", None), (WORDS, "none"), ("chain.json", "cpu"), ("../x", None)):
+        with pytest.raises(ProblemError) as caught:
+            explained(explainer, *words, "float32")
+        assert caught.value.details["status"] == 422
+
+
+def test_a_process_that_takes_too_long_is_told(
+    explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*given: object) -> None:
+        raise Stopped("time", "it took longer than 60 s")
+
+    monkeypatch.setattr(explaining, "run", late)
+    with pytest.raises(ProblemError, match="did not answer in time"):
+        explained(explainer, WORDS, None, "float32")
+
+
+def test_the_space_of_a_kernel_is_asked_for(store: Storage) -> None:
+    made = searched().made
+    assert made is not None
+    other = replace(made, space="chimera", shifts=False)
+    store.put(replace(searched(), key=other.digest, made=other))
+    asked = asked_of(store, other.digest)
+    assert asked is not None and (asked.space, asked.shifts) == ("chimera", False)
+    store.put(replace(tuned("1"), made=None))
+    old = asked_of(store, tuned("1").key)
+    assert old is not None and old.chain_key == tuned().chain.key
+    assert asked_of(store, WORDS) is None
+
+
+def test_the_process_answers(tmp_path: Path, store: Storage) -> None:
+    store.put(searched())
+    document = anyio.run(Explainer(ServiceSettings(data=tmp_path), store), WORDS, "cpu", "float32")
+    assert document["answer"] == "hit"
