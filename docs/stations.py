@@ -9,6 +9,7 @@ from dataclasses import fields
 import numpy as np
 
 from mcfuser.codegen import triton
+from mcfuser.derivation import derive
 from mcfuser.lowering.loops import pipelined
 from mcfuser.lowering.triton.hopper.groups import REGISTERS, WarpGroups
 from mcfuser.lowering.triton.knobs import TritonKnobs
@@ -38,7 +39,7 @@ def chain(walk: Walk) -> Shown:
 
 def verdicts(walk: Walk) -> Shown:
     """What `mcfuser explain` prints between the chain and its loop nests."""
-    text = printed(lambda out: show_algebra(walk.chain, GPU, out))
+    text = printed(lambda out: show_algebra(derive(walk.chain, GPU), out))
     return Shown(text[text.index("made ready") : text.index("loop nests")])
 
 

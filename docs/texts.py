@@ -28,7 +28,7 @@ class Shown:
 def printed(show: Callable[[Console], None]) -> str:
     """What is printed on a console of fixed width, without colours."""
     out = io.StringIO()
-    show(Console(file=out, width=WIDE, color_system=None, force_terminal=False))
+    show(Console(file=out, width=WIDE, color_system=None, force_terminal=True))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

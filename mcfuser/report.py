@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from mcfuser.algebra.dependence import Dependence, dependences, through_maps
 from mcfuser.algebra.roll import Refusal, Roll
-from mcfuser.chain import Chain
+from mcfuser.derivation import Derivation
 from mcfuser.device import Device
-from mcfuser.expr import reads, text
-from mcfuser.space.program import Program, program
-from mcfuser.space.prune import PruneStep, prune, space
+from mcfuser.expr import text
+from mcfuser.space.prune import PruneStep
+from mcfuser.table import Row, TableColumn, lines
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import Tuned
 
@@ -27,35 +25,15 @@ if TYPE_CHECKING:
 def show(report: Mapping[str, Any], out: Console) -> None:
     """Prints the report of a compilation: its chains, then the products that share no kernel, and
     why."""
-    table = _table("chain", "operators", "kernel", "time", "unfused", "error", "result")
-    for number, chain in enumerate(report["chains"], 1):
-        kernels = chain["kernels"]
-        table.row(
-            f"{number}. {chain['name']}" + _times_used(len(chain["places"])),
-            " ".join(o.split("[")[0] for o in chain["operators"]),
-            "\n".join(map(_candidate, kernels)) or "TVM's",
-            _micro(chain["fused_seconds"]),
-            _micro(chain["unfused_seconds"]),
-            _error(chain),
-            ("fused, " if chain["fused"] else "") + chain["reason"],
-        )
-    out.print(table)
+    _table(_CHAINS, [_chain(n, c) for n, c in enumerate(report["chains"], 1)], out)
     alone: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for p in report["products"]:
         if p["reason"] is not None:
             alone.setdefault((p["chain"], *p["shape"].values()), []).append(p)
     if alone:
-        table = _table("product", "shape", "phi", "P/W", "why it shares no kernel")
-        for group in alone.values():
-            p, s = group[0], group[0]["shape"]
-            table.row(
-                p["name"] + _times_used(len(group)),
-                f"{s['batch']} x {s['rows']} x {s['depth']} x {s['columns']}",
-                f"{p['phi']:.1f}",
-                f"{p['bound']:.1f}",
-                p["reason"],
-            )
-        out.print(table)
+        out.print()
+        _table(_PRODUCTS, [_product(group) for group in alone.values()], out)
+    out.print()
     busy = [c for c in report["chains"] if c["conditions"].get("busy")]
     if busy:
         out.print(
@@ -66,6 +44,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     _show_precision(report.get("precision"), out)
     _show_in_place(report.get("in_place", {}), out)
     _show_check(report, out)
+    _show_functions(report.get("functions"), out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
@@ -82,17 +61,72 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     )
 
 
+_CHAINS = (
+    TableColumn("chain"),
+    TableColumn("name", "name"),
+    TableColumn("operators", "words"),
+    TableColumn("kernel", "words"),
+    TableColumn("time"),
+    TableColumn("unfused"),
+    TableColumn("error"),
+    TableColumn("result", "words"),
+)
+_PRODUCTS = (
+    TableColumn("product", "name"),
+    TableColumn("shape"),
+    TableColumn("phi"),
+    TableColumn("P/W"),
+    TableColumn("why it shares no kernel", "words"),
+)
+
+_FUNCTIONS = (
+    TableColumn("not tuned", "name"),
+    TableColumn("time"),
+    TableColumn("share"),
+    TableColumn("calls"),
+)
+SHOWN = 0.03
+"""The least share of a run's time for which a function that is not tuned is named."""
+
+
+def _chain(number: int, chain: Mapping[str, Any]) -> Row:
+    return (
+        str(number),
+        chain["name"] + _times_used(len(chain["places"])),
+        " ".join(o.split("[")[0] for o in chain["operators"]),
+        "\n".join(map(_candidate, chain["kernels"])) or "TVM's",
+        _micro(chain["fused_seconds"]),
+        _micro(chain["unfused_seconds"]),
+        _error(chain),
+        ("fused, " if chain["fused"] else "") + chain["reason"],
+    )
+
+
+def _product(group: Sequence[Mapping[str, Any]]) -> Row:
+    """Products that share no kernel, for the same reason and of the same shape."""
+    p, s = group[0], group[0]["shape"]
+    return (
+        p["name"] + _times_used(len(group)),
+        f"{s['batch']} x {s['rows']} x {s['depth']} x {s['columns']}",
+        f"{p['phi']:.1f}",
+        f"{p['bound']:.1f}",
+        p["reason"],
+    )
+
+
 def _show_buckets(report: Mapping[str, Any], out: Console) -> None:
     """Prints the shapes that a model with ranges was compiled for."""
     if "buckets" not in report:
         return
     names = [e["name"] for e in report["extents"]]
-    table = _table("bucket", *names, "chains")
+    columns = [TableColumn(name) for name in ("bucket", *names)]
+    rows: list[Row] = []
     for number, b in enumerate(report["buckets"], 1):
         ends = [(b["low"][n], b["high"][n]) for n in names]
         spans = (f"{low}..{high}" if low < high else str(high) for low, high in ends)
-        table.row(str(number), *spans, " ".join(str(c + 1) for c in b["chains"]))
-    out.print(table)
+        rows.append((str(number), *spans, " ".join(str(c + 1) for c in b["chains"])))
+    _table((*columns, TableColumn("chains", "words")), rows, out)
+    out.print()
     padding = report["padding"]
     if padding["buckets"] is not None:
         many, one = padding["buckets"], padding["one_bucket"]
@@ -132,6 +166,25 @@ def _show_check(report: Mapping[str, Any], out: Console) -> None:
         _plain(f"not compared with onnxruntime: {check['skipped']}", out)
 
 
+def _show_functions(functions: Sequence[Mapping[str, Any]] | None, out: Console) -> None:
+    """Prints how much of the running module's time is in tuned kernels, and what else takes long;
+    nothing where that was not measured."""
+    whole = sum(f["seconds"] for f in functions or ())
+    if not functions or not whole:
+        return
+    tuned = sum(f["seconds"] for f in functions if f["tuned"])
+    _plain(f"{tuned / whole:.0%} of a run's {whole * 1e3:.3f} ms is in tuned kernels", out)
+    long = [f for f in functions if not f["tuned"] and f["seconds"] >= SHOWN * whole]
+    if long:
+        rows = [
+            (f["name"], _micro(f["seconds"]), f"{f['seconds'] / whole:.0%}", f"{f['calls']:.0f}")
+            for f in long
+        ]
+        out.print()
+        _table(_FUNCTIONS, rows, out)
+        out.print()
+
+
 def _how_it_ended(budget: Budget) -> str:
     return str(budget) if budget.ended == "settled" else f"was {budget}"
 
@@ -147,92 +200,70 @@ def _error(chain: Mapping[str, Any]) -> str:
 
 def show_kernel(tuned: Tuned, out: Console) -> None:
     """Prints a tuned kernel without its source."""
-    table = _table("kernel", "")
-    table.row("chain", str(tuned.chain))
-    table.row("device", tuned.device)
-    table.row("expression", tuned.expression)
-    table.row("tiles", _tiles(tuned.tiles))
+    rows: list[Row] = []
+    rows.append(("chain", str(tuned.chain)))
+    rows.append(("device", tuned.device))
+    rows.append(("expression", tuned.expression))
+    rows.append(("tiles", _tiles(tuned.tiles)))
     if tuned.split is not None:
-        table.row("split", f"{tuned.split} in {tuned.parts} parts")
-    table.row("lowering", _tiles(tuned.lowering))
-    table.row("predicted", _micro(tuned.predicted))
-    table.row("measured", _micro(tuned.measured) if tuned.measured else "not measured")
+        rows.append(("split", f"{tuned.split} in {tuned.parts} parts"))
+    rows.append(("lowering", _tiles(tuned.lowering)))
+    rows.append(("predicted", _micro(tuned.predicted)))
+    rows.append(("measured", _micro(tuned.measured) if tuned.measured else "not measured"))
     if "next" in tuned.conditions:
         low, high = tuned.conditions["next"]
         words = f"the next one takes {low:.2f} to {high:.2f} times as long"
-        table.row("sure", f"{tuned.conditions['sure']:.3f}: {words}")
+        rows.append(("sure", f"{tuned.conditions['sure']:.3f}: {words}"))
     if tuned.conditions.get("busy"):
-        table.row("machine", "busy while the kernel was timed")
-    table.row("error", f"{tuned.error:.1e}" if tuned.error is not None else "not measured")
-    table.row("candidates", ", ".join(f"{k} {v:,}" for k, v in tuned.stages.items()))
-    table.row("trials", f"{tuned.trials}, the search {_how_it_ended(tuned.budget)}")
+        rows.append(("machine", "busy while the kernel was timed"))
+    rows.append(("error", f"{tuned.error:.1e}" if tuned.error is not None else "not measured"))
+    rows.append(("candidates", ", ".join(f"{k} {v:,}" for k, v in tuned.stages.items())))
+    rows.append(("trials", f"{tuned.trials}, the search {_how_it_ended(tuned.budget)}"))
     if tuned.missed:
-        table.row("searched, for", tuned.missed)
+        rows.append(("searched, for", tuned.missed))
     if tuned.stale:
-        table.row("stale", tuned.stale)
+        rows.append(("stale", tuned.stale))
     for reason, count in tuned.failed.items():
-        table.row("failed", f"{count} x {reason}")
+        rows.append(("failed", f"{count} x {reason}"))
     for name, number in tuned.resources.items():
-        table.row(name, str(number))
-    out.print(table)
+        rows.append((name, str(number)))
+    _table((TableColumn("kernel"), TableColumn("", "words")), rows, out)
 
 
 def show_space(document: Mapping[str, Any], steps: Sequence[PruneStep], out: Console) -> None:
     """Prints the sizes of a chain's space, before and after each pruning step."""
-    table = _table("step", "expressions", "candidates", "")
-    table.row("space", str(document["expressions"]), f"{document['candidates']:,}", "")
+    rows = [("space", str(document["expressions"]), f"{document['candidates']:,}", "")]
     for step in steps:
         shown = " ".join(step.expressions[:6]) + (" .." if len(step.expressions) > 6 else "")
-        table.row(step.rule, str(len(step.expressions)), f"{step.candidates:,}", shown)
-    table.row("distinct", "", f"{document['distinct']:,}", "equal statements merged")
-    table.row("split", "", f"{document['split']:,}", "where blocks are few, loops in parts")
-    out.print(table)
-    out.print(f"{document['chain']} on {document['device']}", highlight=False)
+        rows.append((step.rule, str(len(step.expressions)), f"{step.candidates:,}", shown))
+    rows.append(("distinct", "", f"{document['distinct']:,}", "equal statements merged"))
+    rows.append(("split", "", f"{document['split']:,}", "where blocks are few, loops in parts"))
+    titles = (TableColumn(title) for title in ("step", "expressions", "candidates"))
+    _table((*titles, TableColumn("", "words")), rows, out)
+    _plain(f"{document['chain']} on {document['device']}", out)
 
 
-def show_algebra(chain: Chain, device: Device, out: Console) -> None:
+def show_algebra(derivation: Derivation, out: Console) -> None:
     """Prints how each dependence between the reductions of a chain is resolved, and the loop
     nests."""
     out.print("[bold]chain[/bold]")
-    _plain(str(chain), out)
-    ready = program(chain)
-    if ready.chain != chain:
+    _plain(str(derivation.chain), out)
+    if derivation.ready != derivation.chain:
         words = "empty rows guarded, exponentials to base two, masks taken once"
         out.print(f"\n[bold]made ready[/bold]: {words}, what does not vary hoisted")
-        _plain(str(ready.chain), out)
-    resolved = list(_resolved(chain, ready))
-    if not resolved:
+        _plain(str(derivation.ready), out)
+    if not derivation.dependences:
         out.print("\nno reduction needs another one over the same axis")
-    for d, rolls in resolved:
+    for resolved in derivation.dependences:
+        d = resolved.dependence
         _plain(f"\n{d.target} needs {d.moving} over {d.axis}", out)
-        if not rolls:
+        if not resolved.rolls:
             _plain(f"  hoist: what waits for {d.moving} leaves the sum", out)
-        for r in rolls:
+        for r in resolved.rolls:
             _plain(_roll_text(r), out)
-    pruned, _ = prune(space(chain), device)
     out.print("\n[bold]loop nests[/bold] (loops of one trip dropped)")
-    for notation in dict.fromkeys(plan.notation for plan, _ in pruned.tables or ()):
+    for notation in derivation.loop_nests:
         _plain(f"  {notation}", out)
-
-
-def _resolved(
-    chain: Chain, ready: Program
-) -> Iterator[tuple[Dependence, tuple[Roll | Refusal, ...]]]:
-    """Each dependence of a chain, with the rolls or refusals for what hoisting left of it."""
-    known = {o.out for o in chain.operators if o.reduce != "none"}
-    kept = {o.out for o in ready.chain.operators}
-
-    def sums(name: str) -> set[str]:
-        """The reductions that a reduction of the chain was rewritten to."""
-        if name not in kept or ready.chain.operator(name).reduce != "none":
-            return {name}
-        written = through_maps(ready.chain, ready.chain.operator(name).body)
-        return {r.tensor for r in reads(written)} - known
-
-    for d in dependences(chain):
-        targets, movings = sums(d.target), sums(d.moving)
-        left = [r for r in ready.rolls if (r.target in targets and r.moving in movings)]
-        yield d, tuple(r for r in left if r.axis == d.axis)
 
 
 def _roll_text(r: Roll | Refusal) -> str:
@@ -258,9 +289,22 @@ def show_model(explanation: ModelExplanation, out: Console) -> None:
         out,
     )
     if regions:
-        head = ("region", "at", "saves", "fused", "in pieces", "operators")
-        _aligned([head, *(_region(number, r) for number, r in enumerate(regions, 1))], out)
-    _aligned([("operator", "name", "result", "region"), *map(_operator, operators)], out)
+        out.print()
+        _table(_REGIONS, [_region(number, r) for number, r in enumerate(regions, 1)], out)
+    out.print()
+    _table(_OPERATORS, [_operator(o) for o in operators], out)
+
+
+_REGIONS = (
+    *map(TableColumn, ("region", "at", "saves", "fused", "in pieces")),
+    TableColumn("operators", "words"),
+)
+_OPERATORS = (
+    TableColumn("operator"),
+    TableColumn("name", "name"),
+    TableColumn("result"),
+    TableColumn("region", "words"),
+)
 
 
 def _operator(o: ExplainedOperator) -> tuple[str, ...]:
@@ -279,29 +323,22 @@ def _predicted(seconds: float | None) -> str:
     return _micro(seconds) if seconds is not None else "no candidate"
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], out: Console) -> None:
-    """Prints rows as columns of plain text, after an empty line."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    _plain("", out)
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        _plain("  ".join(cells).rstrip(), out)
-
-
 def show_devices(devices: Sequence[Device], out: Console) -> None:
-    """Prints the devices with their rates."""
-    table = _table("device", "arch", "units", "float16", "float32", "bandwidth", "fast memory")
-    for d in devices:
-        table.row(
+    """Prints the devices with their rates: teraflops and gigabytes per second."""
+    titles = ("device", "arch", "units", "fp16 TF/s", "fp32 TF/s", "GB/s", "fast KiB")
+    rows = [
+        (
             d.name,
             d.arch,
             str(d.units),
-            f"{d.throughput('float16') / 1e12:.1f} TFLOP/s",
-            f"{d.throughput('float32') / 1e12:.1f} TFLOP/s",
-            f"{d.bandwidth / 1e9:.0f} GB/s",
-            f"{d.fast // 1024} KiB",
+            f"{d.throughput('float16') / 1e12:.3g}",
+            f"{d.throughput('float32') / 1e12:.3g}",
+            f"{d.bandwidth / 1e9:.0f}",
+            str(d.fast // 1024),
         )
-    out.print(table)
+        for d in devices
+    ]
+    _table([TableColumn(title) for title in titles], rows, out)
 
 
 def show_readings(device: Device, out: Console) -> None:
@@ -309,28 +346,20 @@ def show_readings(device: Device, out: Console) -> None:
     if not device.readings:
         _plain(f"{device.name} was not probed: its constants are scaled by published rates", out)
         return
-    table = _table("reading", "seconds")
-    for name, value in device.readings:
-        table.row(name, f"{value:.3g}")
-    out.print(table)
+    rows = [(name, f"{value:.3g}") for name, value in device.readings]
+    _table((TableColumn("reading"), TableColumn("seconds")), rows, out)
 
 
 def _plain(words: str, out: Console) -> None:
-    out.print(words, highlight=False, markup=False)
+    out.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
-class _Table(Table):
-    """A table whose cells are plain text: brackets in them are no markup."""
-
-    def row(self, *cells: str) -> None:
-        self.add_row(*(Text(c) for c in cells))
-
-
-def _table(*columns: str) -> _Table:
-    table = _Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def _table(columns: Sequence[TableColumn], rows: Sequence[Row], out: Console) -> None:
+    """Prints a table as wide as the terminal; where there is none, as wide as its rows are."""
+    first, *rest = lines(columns, rows, out.width if out.is_terminal else None)
+    out.print(Text(first, style="bold"), soft_wrap=True)
+    for line in rest:
+        out.print(Text(line), soft_wrap=True)
 
 
 def _candidate(kernel: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ SPACE = VALUES | {"algebra", "space"}
 LOWERED = SPACE | {"lowering"}
 MEASURED = SPACE | {"backend", "measure", "process"}
 CODE = LOWERED | {"codegen"}
-BACKENDS = MEASURED | CODE | {"model", "backends", "devices"}
+BACKENDS = MEASURED | CODE | {"model", "backends", "devices", "diagnosis"}
 TUNED = BACKENDS | {"search", "tune", "revision", "lock"}
 COMPILED = TUNED | {"graph", "compile"}
 
@@ -62,7 +62,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "compile": (COMPILED, {"numpy", "tvm"}),
     "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),
-    "report": (COMPILED | {"bisect", "explain"}, {"rich"}),
+    "derivation": (SPACE, set()),
+    "diagnosis": (set(), set()),
+    "doctor": (
+        COMPILED | {"bisect", "diagnosis", "process"}, {"numpy", "onnx", "packaging", "tvm"},
+    ),
+    "table": (set(), {"rich"}),
+    "report": (COMPILED | {"bisect", "derivation", "explain", "table"}, {"rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure",
          "lock"},
@@ -70,8 +76,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "explain", "process", "report", "service",
-           "signing"},
+        | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "diagnosis",
+           "process", "report", "revision", "service", "signing", "table"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),

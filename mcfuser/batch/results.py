@@ -57,7 +57,12 @@ class Batch:
 
 
 def as_json(batch: Batch) -> str:
-    document = {
+    return json.dumps(as_document(batch), indent=2, allow_nan=False) + "\n"
+
+
+def as_document(batch: Batch) -> dict[str, Any]:
+    """The results as a JSON value; its `status` is the exit status but for signals."""
+    return {
         "zoo": batch.zoo,
         "begun": batch.begun.isoformat(timespec="seconds"),
         "seconds": round(batch.seconds, 3),
@@ -68,7 +73,6 @@ def as_json(batch: Batch) -> str:
         "unchanged": batch.unchanged,
         "entries": [_entry(d) for d in batch.done],
     }
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def _entry(done: Done) -> dict[str, Any]:

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mcfuser.arguments.duration import seconds
-from mcfuser.cli.console import out
+from mcfuser.cli.console import err, out
+from mcfuser.cli.documents import print_document
+from mcfuser.cli.options import JsonOption
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mcfuser.batch.locking import Locking
     from mcfuser.batch.results import Batch
     from mcfuser.batch.run import Done
@@ -37,7 +41,9 @@ class SignalReceived(BaseException):
 
 
 def batch(
-    zoo: Annotated[Path, typer.Argument(help="a TOML file that names models: docs/batch.md")],
+    zoo: Annotated[
+        Path, typer.Argument(metavar="ZOO", help="a TOML file that names models: docs/batch.md")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for all results")],
     jobs: Annotated[int, typer.Option(help="entries compiled at once", min=1, max=64)] = 1,
     timeout: Annotated[
@@ -61,19 +67,20 @@ def batch(
     require_devices: Annotated[
         bool, typer.Option("--require-devices", help="end with 4 where a device is not at hand")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compile a zoo of models and check each against onnxruntime; what is unchanged is skipped.
+    """Compile and check a zoo of models; skip what is unchanged.
 
-    Ends with 0 where all is well, 1 where a model failed, disagreed or got slower than its
-    baseline, 2 where the zoo or an option is wrong, 3 where the time was spent before all were
-    done, and 4 where a server or a required device is not there.
+    Each is compared with onnxruntime. Ends with 0 where all is well, 1 where a model failed,
+    disagreed or got slower than its baseline, 2 where the zoo or an option is wrong, 3 where the
+    time was spent before all were done, and 4 where a server or a required device is not there.
     """
     from mcfuser.batch import state, summary
-    from mcfuser.batch.results import Batch
+    from mcfuser.batch.results import Batch, as_document
     from mcfuser.batch.run import left_out, run, works
     from mcfuser.batch.zoo import read_zoo
 
-    begun, start = datetime.now(UTC), time.monotonic()
+    begun, start, say = datetime.now(UTC), time.monotonic(), _sayer(err if as_json else out)
     end = None if timeout is None else start + seconds(timeout)
     entries = read_zoo(zoo)
     locking = _locking(lock, locked, update_lock, margin)
@@ -90,7 +97,7 @@ def batch(
             with closing(going):
                 for one in going:
                     done[one.entry.folder] = one
-                    _say(f"[{len(done)}/{len(given)}] {summary.line(one)}")
+                    say(f"[{len(done)}/{len(given)}] {summary.line(one)}")
         except SignalReceived as interrupt:
             number = interrupt.number
         all_done = tuple(done.get(w.entry.folder) or left_out(w) for w in given)
@@ -98,8 +105,10 @@ def batch(
         result = Batch(str(zoo), begun, took, all_done, number is not None, require_devices)
         _write(result, output)
         if locking is not None and update_lock:
-            _relock(locking, all_done, output / "entries")
-    _say(f"{summary.totals(result)}; {took:.1f} s; see {output / 'summary.md'}")
+            _relock(locking, all_done, output / "entries", say)
+    say(f"{summary.totals(result)}; {took:.1f} s; see {output / 'summary.md'}")
+    if as_json:
+        print_document(as_document(result))
     if number is not None:
         raise typer.Exit(128 + number)
     raise typer.Exit(result.status)
@@ -143,7 +152,9 @@ def _locking(lock: Path | None, exact: bool, update: bool, margin: float) -> Loc
     return Locking(lock, known, exact, None if update else margin / 100)
 
 
-def _relock(locking: Locking, done: Sequence[Done], folder: Path) -> None:
+def _relock(
+    locking: Locking, done: Sequence[Done], folder: Path, say: Callable[[str], None]
+) -> None:
     """Writes the lock anew, and says what could not be locked."""
     from mcfuser.batch.locking import relocked
     from mcfuser.batch.state import write
@@ -152,9 +163,9 @@ def _relock(locking: Locking, done: Sequence[Done], folder: Path) -> None:
     lock, unknown = relocked(locking.lock, given, folder)
     write(locking.path, lock.text)
     counts = (f"{len(there.entries)} of {device}" for device, there in lock.devices.items())
-    _say(f"wrote {locking.path}: entries {', '.join(sorted(counts)) or 'of no device'}")
+    say(f"wrote {locking.path}: entries {', '.join(sorted(counts)) or 'of no device'}")
     for title in unknown:
-        _say(f"not locked, for its report does not name its kernels: {title}")
+        say(f"not locked, for its report does not name its kernels: {title}")
 
 
 def _write(result: Batch, folder: Path) -> None:
@@ -180,8 +191,13 @@ def _write(result: Batch, folder: Path) -> None:
         raise failed
 
 
-def _say(words: str) -> None:
-    out.print(words, highlight=False, markup=False)
+def _sayer(console: Console) -> Callable[[str], None]:
+    """Prints sentences to a console."""
+
+    def say(words: str) -> None:
+        console.print(words, highlight=False, markup=False)
+
+    return say
 
 
 @contextmanager

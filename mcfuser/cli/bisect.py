@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from mcfuser.arguments.files import check_readable, read_model
 from mcfuser.arguments.precision import narrow_type
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out, progress
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import kernel_cache
 from mcfuser.cli.options import (
     CacheOption,
@@ -30,7 +30,7 @@ from mcfuser.errors import DeviceError
 
 
 def bisect(
-    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX model")],
     device: DeviceOption = HOST,
     inputs: InputsOption = None,
     shape: ShapeOption = None,
@@ -41,8 +41,10 @@ def bisect(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile a model so that every value it stores is compared with onnxruntime's, and name the
-    first one that differs."""
+    """Name the first operator that differs from onnxruntime.
+
+    The model is compiled so that every value that its module stores is compared.
+    """
     options, _ = tuning(seed, trials, timeout, retune=False)
     shapes, target = parse_shapes(shape or ()), device_named(device)
     narrow = narrow_type(precision)
@@ -70,7 +72,7 @@ def bisect(
         tell(Progress("compare"))
         result = bisected(made.decided, fixed, feeds)
     if as_json:
-        print(json.dumps(result.to_json()))
+        print_document(result.to_json())
         return
     for sentence in result.sentences():
         out.print(sentence, highlight=False, markup=False)

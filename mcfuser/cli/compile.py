@@ -15,12 +15,14 @@ from mcfuser.arguments.precision import check_precision
 from mcfuser.arguments.shapes import ranged_shapes
 from mcfuser.cli.console import out, progress
 from mcfuser.cli.deadline import process_start
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import make_data_folder
 from mcfuser.cli.options import (
     BucketsOption,
     CacheOption,
     DeviceOption,
     InPlaceOption,
+    JsonOption,
     LockedOption,
     PrecisionOption,
     RangedShapeOption,
@@ -38,7 +40,7 @@ from mcfuser.extents import BUCKETS
 
 
 def compile_(
-    model: Annotated[Path, typer.Argument(help="an ONNX model")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="an ONNX model")],
     output: Annotated[Path, typer.Option("--output", "-o", help="a folder for the results")],
     device: DeviceOption = HOST,
     shape: RangedShapeOption = None,
@@ -56,8 +58,12 @@ def compile_(
     ] = True,
     sign: SignOption = None,
     passphrase_file: PassphraseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compile an ONNX model into module.so, with its chains fused where that is faster."""
+    """Compile an ONNX model, its chains fused where that is faster.
+
+    module.so and report.json are written to the folder of the results.
+    """
     begun = process_start()
     options, limit = tuning(seed, trials, timeout, retune)
     shapes, precision = ranged_shapes(shape or ()), check_precision(precision)
@@ -93,5 +99,10 @@ def compile_(
         raise LimitError(f"the model was not compiled: {died}") from None
     report = (json.dumps(artifact.report, indent=2) + "\n").encode()
     written = write_results(output, artifact.module, report, key)
+    if as_json:
+        names = ("module", "report", "envelope")
+        files = {name: str(path) for name, path in zip(names, written, strict=False)}
+        print_document({"files": files, "report": artifact.report})
+        return
     show(artifact.report, out)
-    out.print(f"wrote {' and '.join(map(str, written))}", highlight=False)
+    out.print(f"wrote {' and '.join(map(str, written))}", highlight=False, markup=False)

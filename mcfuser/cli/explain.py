@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from mcfuser.arguments.files import read_model
 from mcfuser.arguments.precision import narrow_type
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import (
     DtypeOption,
     EitherArgument,
@@ -32,19 +32,26 @@ def explain(
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a chain's reductions depend on each other, and the loop nest they are fused into;
-    of a model, its regions, what they save, and why the other operators are in none."""
+    """Show how a chain or a model is fused, and what is not and why.
+
+    Of a chain: how its reductions depend on each other, and the loop nests they are fused into.
+    Of a model: its regions, what they save, and why the other operators are in none.
+    """
     if what.endswith(_MODELS):
         narrow = narrow_type(precision)
         _explain_model(Path(what), device or HOST, shape or [], narrow, as_json)
         return
-    if shape or precision or as_json:
-        given = "--shape" if shape else "--precision" if precision else "--json"
+    if shape or precision:
+        given = "--shape" if shape else "--precision"
         raise InputError(f"{given} is for a model, and '{what}' is no file that ends in {_MODELS}")
+    from mcfuser.derivation import derive
     from mcfuser.report import show_algebra
 
-    program = read_chain(what, dtype)
-    show_algebra(program, device_named(device or EXAMPLE), out)
+    derivation = derive(read_chain(what, dtype), device_named(device or EXAMPLE))
+    if as_json:
+        print_document(derivation.to_json())
+        return
+    show_algebra(derivation, out)
 
 
 def _explain_model(
@@ -59,6 +66,6 @@ def _explain_model(
     limits = read_settings().model_limits
     explanation = explained(model, target, shapes, limits, DataFolder(path.parent), narrow)
     if as_json:
-        print(json.dumps(explanation.to_json()))
+        print_document(explanation.to_json())
         return
     show_model(explanation, out)

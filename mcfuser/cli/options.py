@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,22 @@ from mcfuser.extents import MOST
 if TYPE_CHECKING:
     from mcfuser.chain import Chain
 
-DeviceOption = Annotated[str, typer.Option(help=f"one of {', '.join(names())}")]
+
+def among(*words: str) -> Callable[[str], list[str]]:
+    """What a shell completes a word with: those of `words` that begin with it."""
+
+    def completed(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return completed
+
+
+devices_begun = among(*names())
+"""The devices whose names begin with a word, for a shell's completion."""
+
+DeviceOption = Annotated[
+    str, typer.Option(help=f"one of {', '.join(names())}", autocompletion=devices_begun)
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="an input's shape, as input=1x128; repeatable")
 ]
@@ -57,7 +73,8 @@ PrecisionOption = Annotated[
     str | None,
     typer.Option(
         help=f"{' or '.join(PRECISIONS)}: narrow products, weights and values between the kernels "
-        "of a float32 model; without it the model's own types"
+        "of a float32 model; without it the model's own types",
+        autocompletion=among(*PRECISIONS),
     ),
 ]
 InPlaceOption = Annotated[
@@ -67,18 +84,28 @@ InPlaceOption = Annotated[
         help="write an output into an input's memory, as past_key=present_key; repeatable",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")
+]
 InputsOption = Annotated[
     Path | None, typer.Option("--inputs", help="an .npz file with an array for each input")
 ]
-DtypeOption = Annotated[str, typer.Option(help="storage of a short form's tensors")]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        help="storage of a short form's tensors",
+        autocompletion=among("float16", "float32", "bfloat16"),
+    ),
+]
 EitherArgument = Annotated[
     str, typer.Argument(metavar="CHAIN|MODEL", help="a chain, as space takes it, or an ONNX model")
 ]
 EitherDeviceOption = Annotated[
     str | None,
     typer.Option(
-        "--device", help=f"{', '.join(names())}; else {HOST} for a model, {EXAMPLE} for a chain"
+        "--device",
+        help=f"{', '.join(names())}; else {HOST} for a model, {EXAMPLE} for a chain",
+        autocompletion=devices_begun,
     ),
 ]
 ChainArgument = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from mcfuser.arguments.files import check_readable, read_model
 from mcfuser.arguments.shapes import shapes as parse_shapes
 from mcfuser.cli.console import out
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import InputsOption, JsonOption, SeedOption, ShapeOption
 from mcfuser.cli.results import check_writable, read_ports, read_report, write_whole
 from mcfuser.devices.catalogue import HOST
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="the folder that compile wrote")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="the folder that compile wrote")],
     check: Annotated[
         Path | None, typer.Option("--check", help="the ONNX model to compare with")
     ] = None,
@@ -47,8 +47,11 @@ def run(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled module in a fresh process on given or random inputs, and compare it with
-    onnxruntime. The status is 1 where they differ, or where it is not signed as asked for."""
+    """Run a compiled module, and compare it with onnxruntime.
+
+    It runs on given or random inputs, in a process of its own. The status is 1 where the results
+    differ, or where the module is not signed as asked for.
+    """
     with _trusted(folder, verify) as trusted:
         _run(trusted, check, inputs, outputs, shape, seed, graph, as_json)
 
@@ -92,7 +95,7 @@ def _run(
     if outputs is not None:
         _write(outputs, done)
     if as_json:
-        print(json.dumps(_document(done, compared)))
+        print_document(_document(done, compared))
     else:
         for line in told(done, compared):
             out.print(line, highlight=False, markup=False)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from mcfuser.cli.documents import print_document
+from mcfuser.cli.options import JsonOption
 
 
 def serve(
@@ -15,8 +19,13 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="let whoever reaches another host than loopback in")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Serve compilation over HTTP; settings come from MCFUSER_* and these options."""
+    """Serve compilation over HTTP.
+
+    Settings come from the variables MCFUSER_* and these options. With --json the address is printed
+    once the server listens, which tells the port of --port 0.
+    """
     from mcfuser_service.serve import serve as serve_settings
     from mcfuser_service.settings import read_settings
 
@@ -27,4 +36,13 @@ def serve(
         "insecure": insecure or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    serve_settings(read_settings(**given))
+    settings = read_settings(**given)
+
+    def told(url: str) -> None:
+        print_document({"url": url, "data": str(settings.data)})
+        sys.stdout.flush()  # whoever reads it waits for it
+
+    if as_json:
+        serve_settings(settings, opened=told)
+        return
+    serve_settings(settings)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mcfuser.cli.console import out
+from mcfuser.cli.documents import print_document
+from mcfuser.cli.options import JsonOption
 from mcfuser.cli.results import write_whole
 from mcfuser.errors import InputError
 
@@ -42,21 +44,31 @@ def sign(
     statement: Annotated[
         bool, typer.Option("--statement", help="print what is to be signed, for another signer")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Sign what compile wrote: module.so and report.json, in module.intoto.jsonl beside them."""
+    """Sign what compile wrote.
+
+    The signature of module.so and report.json is in module.intoto.jsonl, beside them.
+    """
     from mcfuser.signing.folder import ENVELOPE
     from mcfuser.signing.folder import sign as sign_folder
 
     if statement == (key is not None):
         raise InputError("say with which key to sign, --key KEY, or ask for the --statement alone")
     private = signing_key(key, passphrase_file)
-    for folder in folders:
-        line = sign_folder(folder, private)
+    lines = {folder: sign_folder(folder, private) for folder in folders}
+    if private is None and as_json:
+        print_document({"statements": [line.decode() for line in lines.values()]})
+        return
+    for folder, line in lines.items():
         if private is None:
             print(line.decode(), end="")
             continue
         write_whole(folder / ENVELOPE, line)
-        out.print(f"wrote {folder / ENVELOPE}", highlight=False, markup=False)
+        if not as_json:
+            out.print(f"wrote {folder / ENVELOPE}", highlight=False, markup=False)
+    if as_json:
+        print_document({"envelopes": [str(folder / ENVELOPE) for folder in folders]})
 
 
 def signing_key(path: Path | None, passphrase_file: Path | None) -> SigningKey | None:

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from mcfuser.cli.console import out
-from mcfuser.cli.options import ChainArgument, DeviceOption, DtypeOption, JsonOption, read_chain
+from mcfuser.cli.documents import print_document
+from mcfuser.cli.options import (
+    ChainArgument,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    among,
+    read_chain,
+)
 from mcfuser.devices.catalogue import EXAMPLE, device_named
 from mcfuser.errors import InputError
+
+KINDS = ("mcfuser", "chimera")
+"""The spaces that are counted."""
 
 
 def space(
     chain: ChainArgument,
     device: DeviceOption = EXAMPLE,
     dtype: DtypeOption = "float16",
-    kind: Annotated[str, typer.Option("--space", help="mcfuser or chimera")] = "mcfuser",
+    kind: Annotated[
+        str, typer.Option("--space", help="mcfuser or chimera", autocompletion=among(*KINDS))
+    ] = "mcfuser",
     as_json: JsonOption = False,
 ) -> None:
-    """Count the candidates of a chain, and what each pruning rule leaves."""
+    """Count a chain's candidates, and what each rule leaves of them."""
     from mcfuser import report as reporting
     from mcfuser.space import prune as pruning
 
-    if kind not in ("mcfuser", "chimera"):
+    if kind not in KINDS:
         raise InputError(f"space '{kind}' is not known; use mcfuser or chimera")
     program, target = read_chain(chain, dtype), device_named(device)
     whole = pruning.space(program, "chimera" if kind == "chimera" else "mcfuser")
@@ -42,6 +54,6 @@ def space(
         "split": pruning.parted(distinct, target).candidates,
     }
     if as_json:
-        print(json.dumps(document))
+        print_document(document)
         return
     reporting.show_space(document, steps, out)

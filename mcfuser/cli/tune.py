@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import time
 from typing import Annotated
 
 import typer
 
-from mcfuser.cli.console import out, progress
+from mcfuser.cli.console import out, progress, until
 from mcfuser.cli.deadline import interrupted, process_start
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import kernel_cache
 from mcfuser.cli.options import (
     CacheOption,
@@ -48,10 +49,12 @@ def tune(
         from mcfuser.tune.tuner import tune as search
 
         program, target = read_chain(chain, dtype), device_named(device)
+        wanted = TuneOptions(**options)
         with kernel_cache(cache, target) as (kept, probed), progress() as tell:
-            tuned = search(program, probed, kept, TuneOptions(**options), tell, deadline=end)
+            ends = time.monotonic() + wanted.timeout if end is None else end
+            tuned = search(program, probed, kept, wanted, until(ends, tell), deadline=end)
     if as_json:
-        print(json.dumps(tuned.to_json()))
+        print_document(tuned.to_json())
         return
     show_kernel(tuned, out)
     if source:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mcfuser.cli.console import out
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import JsonOption
 from mcfuser.errors import InputError
 
@@ -24,8 +24,10 @@ def verify(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the signature of what compile wrote, without loading it. The status is 1 where anything
-    is wrong."""
+    """Check the signature of what compile wrote, without loading it.
+
+    The status is 1 where anything is wrong.
+    """
     from mcfuser.signing.folder import verify as verify_folder
     from mcfuser.signing.key import read_verifying_key
 
@@ -39,7 +41,7 @@ def verify(
             "verified": not found.wrong, "key": found.keyid, "wrong": found.wrong,
             "predicate": predicate,
         }  # fmt: skip
-        print(json.dumps(document))
+        print_document(document)
     else:
         for sentence in found.wrong:
             out.print(sentence, highlight=False, markup=False)

@@ -25,7 +25,10 @@ def folders() -> tuple[Path, ...]:
     own = f"mcfuser-{os.getuid()}"
     with warnings.catch_warnings():  # it warns if XDG_RUNTIME_DIR is not set
         warnings.simplefilter("ignore")
-        runtime = platformdirs.user_runtime_path()
+        try:
+            runtime = platformdirs.user_runtime_path()
+        except OSError:  # it finds no folder that is this user's
+            return (Path(tempfile.gettempdir()) / own,)
     return runtime / own, Path(tempfile.gettempdir()) / own
 
 

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -35,11 +35,14 @@ LOAD = "mcfuser_service.worker:load_compiler"
 """The name of the function that gives a worker mcfuser's own compiler."""
 
 
-def serve(settings: ServiceSettings, load: str = LOAD) -> None:
+def serve(
+    settings: ServiceSettings, load: str = LOAD, opened: Callable[[str], object] = lambda url: None
+) -> None:
     """Serves until SIGINT or SIGTERM.
 
     `load` names the function that gives the compiler, as `module:function`; workers import it.
-    Raises InputError where the folder, the database, the port or the signing key cannot be used.
+    `opened` is called with the server's URL once it listens. Raises InputError where the folder,
+    the database, the port or the signing key cannot be used.
     """
     signing_key(settings)  # raises, before anything is started, where it cannot be read
     with _folder(settings), _listening(settings) as listener:
@@ -65,6 +68,7 @@ def serve(settings: ServiceSettings, load: str = LOAD) -> None:
             host, port = listener.getsockname()[:2]
             url = f"http://{_bracketed(host)}:{port}"
             log.info("serving on %s", url, extra={"data": settings.data})
+            opened(url)
             config = uvicorn.Config(
                 app,
                 log_config=None,

@@ -63,8 +63,9 @@ def test_a_good_zoo_is_done_once(zoo: Zoo) -> None:
     assert (entry["device"], entry["error"], entry["fused"], entry["chains"]) == ("cpu", 1e-7, 1, 2)
     assert (zoo.output / entry["folder"] / "module.so").read_bytes() == b"module of good"
     assert other["device"] == "nvidia/l4" and "no GPU is at hand" in other["reason"]
-    status, told, _ = zoo.batch()
-    assert status == 0 and "4 of 4 unchanged" in told
+    status, told, said = zoo.batch("--json")
+    assert status == 0 and "4 of 4 unchanged" in said
+    assert json.loads(told) == zoo.report and zoo.report["unchanged"] == 4
     assert len(zoo.begun()) == 4
     suites = ElementTree.parse(zoo.output / "junit.xml").getroot()
     assert [s.get("name") for s in suites] == ["cpu", "nvidia/l4"]

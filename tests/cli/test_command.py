@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -138,12 +143,21 @@ def test_bisect_compares_every_value_on_given_inputs(tmp_path: Path) -> None:
     assert document == {"compared": 1, "first": None, "without_kernels": None, "masked": []}
 
 
+RESULTS = {"module": "module.so", "report": "report.json"}
+
+
 def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
     """With the model they are compared with onnxruntime's; the report's inputs do without it."""
     model, out = str(FIXTURES / "linear_transposed.onnx"), tmp_path / "out"
-    ran = mcfuser("compile", model, "-o", str(out), "--trials", "1", "--no-cache", data=tmp_path)
+    words = ("compile", model, "-o", str(out), "--trials", "1", "--no-cache", "--json")
+    ran = mcfuser(*words, data=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    (port,) = json.loads((out / "report.json").read_text())["inputs"]
+    printed, report = json.loads(ran.stdout), json.loads((out / "report.json").read_text())
+    assert printed == {
+        "files": {name: str(out / file) for name, file in RESULTS.items()}, "report": report
+    }  # fmt: skip
+    assert any(line.startswith("measure chain 1 of 1") for line in ran.stderr.splitlines())
+    (port,) = report["inputs"]
     given, results = tmp_path / "given.npz", tmp_path / "results.npz"
     np.savez(given, **{port["name"]: np.ones(port["shape"], np.float32)})
     words = ("run", str(out), "--inputs", str(given), "--outputs", str(results))
@@ -217,7 +231,7 @@ def test_weights_beside_the_model_are_read_from_its_folder_alone(tmp_path: Path)
         (("tune", "gemm:1,2,3,4,5", "--timeout", "soon"), "timeout 'soon' is not a time"),
         (("compile", "nowhere.onnx", "-o", "out"), "model 'nowhere.onnx' cannot be read"),
         (("explain", "nowhere.onnx"), "model 'nowhere.onnx' cannot be read"),
-        (("explain", "gemm:1,2,3,4,5", "--json"), "--json is for a model, and 'gemm:1,2,3,4,5' is"),
+        (("explain", "gemm:1,2,3,4,5", "--shape", "x=1"), "--shape is for a model, and 'gemm:1,2,"),
         (("run", "nowhere"), "there is nothing to run the module on; give arrays with --inputs"),
         (("run", "nowhere", "--inputs", "none.npz"), "inputs 'none.npz' cannot be read: No such"),
         (("run", "nowhere", "--inputs", __file__), "there is no report in 'nowhere'"),
@@ -230,6 +244,22 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], sentence: str, tmp_pa
     assert ran.returncode == 2
     assert sentence in ran.stderr
     assert "Traceback" not in ran.stderr and ran.stderr.count("\n") == 1
+
+
+def test_a_server_tells_its_address_as_a_document(tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "mcfuser.cli", "serve", "--port", "0", "--json")
+    environment = {**os.environ, "MCFUSER_DATA": str(tmp_path / "data"), "MCFUSER_WORKERS": "0"}
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        assert server.stdout is not None and server.stderr is not None
+        document = json.loads(server.stdout.readline())
+        assert document["data"] == str(tmp_path / "data")
+        with urllib.request.urlopen(f"{document['url']}/v1/jobs") as answer:
+            assert answer.status == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0 and server.stdout.read() == ""
+        assert "serving on" in server.stderr.read()
 
 
 def test_a_model_that_is_none_is_told(tmp_path: Path) -> None:

@@ -102,10 +102,7 @@ def test_a_deep_chain_file_is_told_by_the_command(tmp_path: Path) -> None:
         ("explain", "x" * 5000 + ".json"),
     ],
 )
-def test_words_that_are_none(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["mcfuser", *words])
-    assert ended(app) == 2
+def test_words_that_are_none(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(app, words) == 2
     told = capsys.readouterr().err
     assert told.startswith("mcfuser: ") and told.count("\n") == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import tempfile
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from mcfuser.errors import InputError
@@ -85,3 +87,14 @@ def test_another_user_s_folder_is_not_used(
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(InputError, match="it is not the user's alone"):
         lease("cpu", exclusive=True).__enter__()
+
+
+def test_without_a_runtime_folder_the_one_for_temporary_files_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused() -> Path:
+        raise PermissionError("runtime directory belongs to another user")
+
+    monkeypatch.setattr(platformdirs, "user_runtime_path", refused)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert folders() == (tmp_path / f"mcfuser-{os.getuid()}",)

@@ -69,26 +69,33 @@ class DriverLaunch:
         _number(*driver.cuLaunchKernelEx(config, function, where.ctypes.data, 0))
 
 
+def offered() -> str:
+    """The newest CUDA that the driver offers, once it has started. Raises Unusable where that is
+    too old, RuntimeError where it cannot start."""
+    number = _number(*driver.cuDriverGetVersion())  # an old driver may lack what follows
+    if number < OLDEST:
+        raise Unusable(
+            f"the NVIDIA driver offers CUDA {_dotted(number)}, and measuring needs "
+            f"{_dotted(OLDEST)}; update the driver"
+        )
+    _numbers(*driver.cuInit(0))
+    return _dotted(number)
+
+
 def find(device: Device) -> Gpu:
     """The first GPU of this machine that is the device asked for; raises Unusable."""
     try:
-        number = _number(*driver.cuDriverGetVersion())  # an old driver may lack what follows
-        if number < OLDEST:
-            raise Unusable(
-                f"the NVIDIA driver offers CUDA {_dotted(number)}, and measuring needs "
-                f"{_dotted(OLDEST)}; update the driver"
-            )
-        _numbers(*driver.cuInit(0))
+        version = offered()
         handles = Handle.get_all_devices()
     except Unusable:
         raise
     except Exception as error:  # cuda-core raises what its loader happens to raise
-        raise Unusable(f"no NVIDIA GPU is at hand: {_first_line(error)}") from None
+        raise Unusable(f"no NVIDIA GPU is at hand: {first_line(error)}") from None
     if not handles:
         raise Unusable("no NVIDIA GPU is at hand")
     for handle in handles:
         if is_device(handle.name, f"sm_{handle.arch}", device):
-            return _opened(handle, _dotted(number))
+            return _opened(handle, version)
     found = ", ".join(sorted({f"{h.name} (sm_{h.arch})" for h in handles}))
     raise Unusable(f"the GPU at hand is {found}, not {device.name}")
 
@@ -108,7 +115,7 @@ def _opened(handle: Any, version: str) -> Gpu:
     except Exception as error:
         if is_full(error):
             raise full(handle) from None
-        raise Unusable(f"{handle.name} cannot be used: {_first_line(error)}") from None
+        raise Unusable(f"{handle.name} cannot be used: {first_line(error)}") from None
 
 
 # --- memory ---------------------------------------------------------------------------------
@@ -287,6 +294,7 @@ def _dotted(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says anything."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__

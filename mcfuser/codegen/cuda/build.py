@@ -39,7 +39,7 @@ def main() -> None:
     """Reads build.json and what it names from the folder that is the argument; writes module.so."""
     folder = Path(sys.argv[1])
     order = json.loads((folder / "build.json").read_text())
-    toolkit = found_in(_places())
+    toolkit = found_in(places())
     os.environ["CUDA_PATH"] = str(toolkit.root)
     os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] = " ".join(f"-I{p}" for p in toolkit.includes)
     _load_driver(folder)
@@ -92,7 +92,7 @@ def _first(places: Sequence[Path], pattern: str, package: str) -> Path:
     raise FileNotFoundError(f"{told} has no {pattern}; install the package {package}")
 
 
-def _places() -> list[Path]:
+def places() -> list[Path]:
     """The folders of the package nvidia.cu13: one for each entry of the path that has a part."""
     spec = importlib.util.find_spec("nvidia.cu13")
     return [Path(p) for p in (spec.submodule_search_locations or ())] if spec is not None else []

@@ -10,7 +10,7 @@ import pytest
 
 from mcfuser.codegen.cuda.build import found_in
 
-SCRIPT = "from mcfuser.codegen.cuda.build import _places; print(*_places(), sep='\\n')"
+SCRIPT = "from mcfuser.codegen.cuda.build import places; print(*places(), sep='\\n')"
 
 
 def place(root: Path, *files: str) -> Path:
@@ -22,7 +22,7 @@ def place(root: Path, *files: str) -> Path:
     return folder
 
 
-def test_packages_in_three_places_are_one_toolkit(tmp_path: Path) -> None:
+def test_packages_in_threeplaces_are_one_toolkit(tmp_path: Path) -> None:
     first = place(tmp_path / "a", "lib/libnvrtc.so.13", "include/nvrtc.h")
     second = place(tmp_path / "b", "include/cuda_runtime.h")
     third = place(
