@@ -132,13 +132,15 @@ def verify(
         return {"skipped": str(refusal)}
     try:
         with running(library, feeds, _mode(decided), left) as child:
-            outputs = child.outputs
+            outputs, functions = child.outputs, child.functions()
     except LimitError:
         return {"skipped": "no time was left"}
     errors = output_errors([o.name for o in model.proto.graph.output], outputs, expected)
     error, passes = max(errors.values()), model_tolerance(model.proto, decided.narrow)
     if error <= passes:
-        return {"error": error, "outputs": errors, "tolerance": passes, "seed": seed}
+        spent = None if functions is None else [f.to_json() for f in functions]
+        found = {"error": error, "outputs": errors, "tolerance": passes, "seed": seed}
+        return {**found, "functions": spent}
     late = "; mcfuser bisect names the first operator that differs"
     named = late if end is not None else f"; {'; '.join(bisect(decided, model, feeds).sentences())}"
     raise DisagreementError(

@@ -14,13 +14,14 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_plain(message))
+        super().__init__(in_one_line(message))
 
 
 _LONGEST = 2000  # characters of a sentence
 
 
-def _plain(message: str) -> str:
+def in_one_line(message: str) -> str:
+    """A message whose control characters are escaped, and which is cut where it is very long."""
     cut = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 2]} …"
     if cut.isprintable():
         return cut
@@ -41,6 +42,10 @@ class ModelError(InputError):
 
 class DisagreementError(InputError):
     """A compiled module computes something else than onnxruntime."""
+
+
+class SignatureError(InputError):
+    """What was signed is not what is there, or nothing trustworthy was signed."""
 
 
 class SpaceError(InputError):

@@ -33,6 +33,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "revision": (set(), set()),
     "lock": ({"errors"}, {"pydantic"}),
+    "signing": ({"errors", "arguments"}, {"cryptography", "pydantic"}),
     "process": ({"errors"}, set()),
     "extents": (set(), set()),
     "arguments": ({"errors", "extents"}, set()),
@@ -75,14 +76,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "diagnosis",
-           "process", "report",
-           "revision", "service", "table"},
+        | {"arguments", "batch", "bisect", "db", "derivation", "diagnosis", "doctor", "explain",
+           "process", "report", "revision", "service", "signing", "table"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"arguments", "bisect", "db", "process", "revision"},
+        COMPILED | {"arguments", "bisect", "db", "process", "revision", "signing"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
          "platformdirs", "anyio", "httpx"},
     ),

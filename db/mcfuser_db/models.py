@@ -70,7 +70,8 @@ class Job(Base):
     Of the jobs that are due, those of the highest `priority` are claimed first. `version` grows
     with every change that others can see. `progress` is that of a running job
     (mcfuser.tune.progress.Progress), and `expected` the estimated end. `removed` is when the
-    results of a job that is over were removed, null while they are kept.
+    results of a job that is over were removed, null while they are kept. `attestation` is the
+    signed statement of its module, null where there is none; Storage.attestation alone reads it.
     """
 
     __tablename__ = "jobs"
@@ -104,6 +105,7 @@ class Job(Base):
     report: Mapped[dict[str, Any] | None]
     problem: Mapped[dict[str, Any] | None]
     removed: Mapped[datetime | None]
+    attestation: Mapped[str | None] = mapped_column(Text, deferred=True, deferred_raiseload=True)
 
     __table_args__ = (
         CheckConstraint(f"state IN ({', '.join(repr(s) for s in STATES)})", name="jobs_state"),

@@ -80,7 +80,7 @@ def _oldest(store: Storage, before: datetime) -> Sequence[Job]:
 def _remove(store: Storage, blobs: Blobs, job: Job) -> Swept:
     """Removes a job's results, unless it is no longer over."""
     over = update(Job).where(Job.id == job.id, Job.state.in_(OVER), Job.removed.is_(None))
-    values = {"module": None, "module_bytes": None, "report": None}
+    values = {"module": None, "module_bytes": None, "report": None, "attestation": None}
     removed = over.values(removed=store.now(), version=Job.version + 1, **values)
     with store.writing() as session:
         plain = removed.returning(Job.id).execution_options(synchronize_session=False)

@@ -61,7 +61,7 @@ _NO_CLAIM: Mapping[str, Any] = {
 _FRESH: Mapping[str, Any] = {
     "state": "queued", "attempts": 0, "interrupted": 0, "due": None, "stage": "", "done": 0,
     "total": 0, "started": None, "finished": None, "module": None, "module_bytes": None,
-    "report": None, "problem": None, "removed": None,
+    "report": None, "problem": None, "removed": None, "attestation": None,
 }  # fmt: skip
 
 
@@ -277,6 +277,11 @@ class Storage:
                 continue  # another process has posted the same work in between
         raise RuntimeError(f"the work of job {id} was submitted and ended {_RACES} times over")
 
+    def attestation(self, id: UUID) -> str | None:
+        """The signed statement of a job's module; None where there is none."""
+        with self._read() as session:
+            return session.scalar(select(Job.attestation).where(Job.id == id))
+
     def counts(self) -> dict[str, int]:
         """The number of jobs in each state."""
         with self._read() as session:
@@ -346,12 +351,16 @@ class Storage:
         with self._read() as session:
             return session.scalar(select(Job.id).where(Job.claim == claim)) is not None
 
-    def finish(self, claim: UUID, module: str, module_bytes: int, report: dict[str, Any]) -> bool:
-        """Ends a job with its result: the digest and size of its module, and its report."""
+    def finish(
+        self, claim: UUID, module: str, module_bytes: int, report: dict[str, Any],
+        attestation: str | None = None,
+    ) -> bool:  # fmt: skip
+        """Ends a job with its result: the digest and size of its module, its report and, if there
+        is one, the signed statement of both."""
         return self._set(
             (Job.claim == claim,), f"done: a module of {module_bytes} bytes", state="done",
             finished=self._now(), module=module, module_bytes=module_bytes, report=report,
-            stage="", **_NO_CLAIM,
+            attestation=attestation, stage="", **_NO_CLAIM,
         )  # fmt: skip
 
     def fail(self, claim: UUID, problem: Mapping[str, Any]) -> bool:

@@ -89,6 +89,18 @@ class ServerClient:
         _object(answer)
         _write(path, answer.content)
 
+    def attestation(self, name: str, path: Path, pause: Pause) -> None:
+        """Writes the signed statement of a job's module; without one, removes the file. Raises
+        Unreachable and ServerRefusal."""
+        try:
+            answer = self._asked("GET", f"/v1/jobs/{name}/attestation", pause)
+        except ServerRefusal as refusal:
+            if refusal.status != 404:
+                raise
+            path.unlink(missing_ok=True)
+            return
+        _write(path, answer.content)
+
     def module(self, name: str, path: Path, digest: str, pause: Pause) -> None:
         """Writes a job's module, whose SHA-256 must be the `digest`. Raises Unreachable and
         ServerRefusal."""

@@ -1,6 +1,7 @@
 """Keeps the outcomes of a batch's entries, so that later batches need not do them again.
 
-Each entry has a folder with module.so, report.json, log.txt and, written last, outcome.json.
+Each entry has a folder with module.so, report.json, log.txt and, written last, outcome.json; and
+module.intoto.jsonl where someone has signed the first two.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mcfuser.errors import InputError
 from mcfuser.revision import revision
 
 OUTCOME = "outcome.json"
+ENVELOPE = "module.intoto.jsonl"
 BASELINE = "baseline"
 """The folder with the module that the baseline in mcfuser.lock was measured with."""
 _LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "triton", "onnx", "onnxruntime", "numpy")
@@ -114,7 +116,7 @@ def forget(folder: Path, baseline: str | None = None) -> None:
             (folder / BASELINE).mkdir(exist_ok=True)
             for name in ("report.json", "module.so"):
                 os.replace(folder / name, folder / BASELINE / name)
-        for name in (OUTCOME, "module.so", "report.json", "log.txt"):
+        for name in (OUTCOME, ENVELOPE, "module.so", "report.json", "log.txt"):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"folder '{folder}' cannot be used: {error.strerror}") from None

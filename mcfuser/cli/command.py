@@ -18,9 +18,11 @@ from mcfuser.cli.doctor import doctor
 from mcfuser.cli.explain import explain
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
+from mcfuser.cli.sign import sign
 from mcfuser.cli.space import space
 from mcfuser.cli.terminal import ended
 from mcfuser.cli.tune import tune
+from mcfuser.cli.verify import verify
 from mcfuser.cli.version import print_version
 
 app = typer.Typer(
@@ -34,6 +36,8 @@ app.command("tune")(tune)
 app.command("space")(space)
 app.command("explain")(explain)
 app.command("run")(run)
+app.command("sign")(sign)
+app.command("verify")(verify)
 app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)

@@ -32,10 +32,11 @@ from mcfuser.cli.options import (
     TrialsOption,
     tuning,
 )
-from mcfuser.cli.results import check_writable, make_results, write_whole
+from mcfuser.cli.results import check_writable, write_results
+from mcfuser.cli.sign import PassphraseOption, SignOption, signing_key
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError, LimitError
-from mcfuser.extents import BUCKETS, to_json
+from mcfuser.extents import BUCKETS
 
 
 def compile_(
@@ -55,6 +56,8 @@ def compile_(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="compare the module with onnxruntime")
     ] = True,
+    sign: SignOption = None,
+    passphrase_file: PassphraseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compile an ONNX model, its chains fused where that is faster.
@@ -73,6 +76,7 @@ def compile_(
     check_writable(output)
     if locked is not None and retune:
         raise InputError("--retune searches and --locked does not: leave one of them out")
+    key = signing_key(sign, passphrase_file)
     from mcfuser.process.confined import Stopped
     from mcfuser.report import show
     from mcfuser_service.compilation import CompileRequest, compiled, start
@@ -93,14 +97,10 @@ def compile_(
             artifact = compiled(request, process, tell)
     except Stopped as died:
         raise LimitError(f"the model was not compiled: {died}") from None
-    artifact.report["shapes"] = to_json(shapes)
-    make_results(output)
-    module, written = output / "module.so", output / "report.json"
-    write_whole(module, artifact.module)
-    write_whole(written, (json.dumps(artifact.report, indent=2) + "\n").encode())
+    report = (json.dumps(artifact.report, indent=2) + "\n").encode()
+    written = write_results(output, artifact.module, report, key)
     if as_json:
-        files = {"module": str(module), "report": str(written)}
-        print_document({"files": files, "report": artifact.report})
+        print_document({"files": [str(path) for path in written], "report": artifact.report})
         return
     show(artifact.report, out)
-    out.print(f"wrote {module} and {written}", highlight=False, markup=False)
+    out.print(f"wrote {' and '.join(map(str, written))}", highlight=False, markup=False)

@@ -1,4 +1,5 @@
-"""The folder that `compile` writes and `run` reads: module.so and report.json."""
+"""The folder that `compile` writes and `run` reads: module.so, report.json and, where it is signed,
+the envelope."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from mcfuser.extents import RANGE
 
 if TYPE_CHECKING:
     from mcfuser.graph.load import ModelPort
+    from mcfuser.signing.key import SigningKey
 
 _DTYPES = frozenset({
     "float16", "float32", "float64", "bfloat16", "bool",
@@ -27,6 +29,37 @@ def check_writable(path: Path) -> None:
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"'{existing}' is no folder that can be written to; choose another one")
+
+
+def write_results(
+    folder: Path, module: bytes | mmap, report: bytes, key: SigningKey | None
+) -> list[Path]:
+    """Writes the files of a compilation, each atomically; gives their paths. With a key they are
+    signed.
+
+    An envelope that was there goes first and a new one comes last, so that whoever is killed in
+    between leaves an unsigned folder. Raises InputError.
+    """
+    from mcfuser.signing.dsse import sealed
+    from mcfuser.signing.folder import ENVELOPE
+    from mcfuser.signing.statement import MODULE, REPORT, Subject, statement
+
+    files: dict[str, bytes | mmap] = {MODULE: module, REPORT: report}
+    if key is not None:
+        files[ENVELOPE] = sealed(statement(report, Subject.of(module)), key).line
+    make_results(folder)
+    remove(folder / ENVELOPE)
+    for name, data in files.items():
+        write_whole(folder / name, data)
+    return [folder / name for name in files]
+
+
+def remove(path: Path) -> None:
+    """Removes a file if there is one. Raises InputError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be removed: {error.strerror}") from None
 
 
 def make_results(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,13 +39,46 @@ def run(
     graph: Annotated[
         bool, typer.Option("--graph/--no-graph", help="on a GPU, captured into a CUDA graph")
     ] = True,
+    verify: Annotated[
+        Path | None,
+        typer.Option(
+            "--verify", metavar="PUB", help="run it only if this Ed25519 public key's owner signed"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled module, and compare it with onnxruntime.
 
     It runs on given or random inputs, in a process of its own. The status is 1 where the results
-    differ.
+    differ, or where it is not signed as asked for.
     """
+    with _trusted(folder, verify) as trusted:
+        _run(trusted, check, inputs, outputs, shape, seed, graph, as_json)
+
+
+@contextmanager
+def _trusted(folder: Path, key: Path | None) -> Iterator[Path]:
+    """A copy of the folder that was checked, where a key is given; else the folder."""
+    if key is None:
+        yield folder
+        return
+    from mcfuser.signing.folder import verified
+    from mcfuser.signing.key import read_verifying_key
+
+    with verified(folder, read_verifying_key(key)) as copy:
+        yield copy
+
+
+def _run(
+    folder: Path,
+    check: Path | None,
+    inputs: Path | None,
+    outputs: Path | None,
+    shape: list[str] | None,
+    seed: int,
+    graph: bool,
+    as_json: bool,
+) -> None:
     report = read_report(folder)
     on_host = report.get("device", HOST) == HOST
     mode: RunMode = "host" if on_host else "graph" if graph else "kernels"

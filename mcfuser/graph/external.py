@@ -6,6 +6,7 @@ opened, whatever the names say, and only the bytes that a tensor's shape asks fo
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import stat
@@ -34,6 +35,10 @@ class DataFolder:
     def files(self) -> tuple[str, ...]:
         """The locations that were read, as the model names them."""
         return tuple(self._files)
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each of these files, in hexadecimal."""
+        return {n: hashlib.sha256(data.data).hexdigest() for n, data in sorted(self._files.items())}
 
     def data(self, tensor: TensorProto, size: int) -> Octets:
         """The `size` bytes of a tensor with external data.

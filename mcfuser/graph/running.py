@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import statistics
@@ -9,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,23 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedFunction:
+    """A function of a running module: its seconds in a run, in all calls together, and how often it
+    is called. `tuned` ones are kernels of chains; others are TVM's, or the machine's own work."""
+
+    name: str
+    seconds: float
+    calls: float
+
+    @property
+    def tuned(self) -> bool:
+        return self.name.startswith("chain_")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "tuned": self.tuned}
+
+
+@dataclass(frozen=True, slots=True)
 class RunningModule:
     """A process that has run a module once, and the outputs; it may take until `until`
     (time.monotonic), and works in `folder`."""
@@ -66,12 +84,23 @@ class RunningModule:
         self._asked(f"{given}\t{results}")
         return read_unnamed(results)
 
+    def functions(self) -> tuple[TimedFunction, ...] | None:
+        """The module's functions, those that take longest first; None on a GPU."""
+        spent = json.loads(self._line(runner.FUNCTIONS))
+        if spent is None:
+            return None
+        found = (TimedFunction(name, *numbers) for name, numbers in spent.items())
+        return tuple(sorted(found, key=lambda f: -f.seconds))
+
     def _asked(self, words: str) -> float:
+        return float(self._line(words))
+
+    def _line(self, words: str) -> bytes:
         line: Death | bytes | None = self.process.write(f"{words}\n".encode(), self.until)
         if line is None:
             line = self.process.line(self.until)
         if not isinstance(line, Death):
-            return float(line)
+            return line
         if line.why == "time":
             raise LimitError("running the module again took too long")
         last = f": {line.last}" if line.last else "; compile it again"

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,11 @@ WITHOUT_COMPILER = {"TVM_USE_RUNTIME_LIB": "1"}
 """The environment in which TVM does not load its compiler, which few modules on the host need; its
 import takes half the time then."""
 
+FUNCTIONS = "functions"
+"""The line that asks a process for the time of each function of its module."""
+FUNCTION_RUNS = 5
+MACHINE = "virtual machine"
+
 RELAXED = 2
 """CUDA's capture mode in which memory may be allocated during a capture."""
 
@@ -57,7 +64,12 @@ def ready(module: Path, inputs: Sequence[NDArray[np.generic]], threads: int) -> 
 
 
 def on_host(module: Path, threads: int) -> Place:
-    """A module on the CPU, on `threads` cores (0: TVM's default).
+    """A module on the CPU, as `machine_on_host` says."""
+    return _placed(machine_on_host(module, threads))
+
+
+def machine_on_host(module: Path, threads: int) -> VirtualMachine:
+    """The machine of a module on the CPU, on `threads` cores (0: TVM's default).
 
     By default TVM uses half of the cores; in mode -3 its threads share the listed ones.
     """
@@ -65,13 +77,44 @@ def on_host(module: Path, threads: int) -> Place:
         cores = sorted(os.sched_getaffinity(0))[:threads]
         names = [str(core) for core in cores]
         tvm.get_global_func("runtime.config_threadpool")(-3, len(names), names)
-    main = VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())["main"]
+    return VirtualMachine(tvm.runtime.load_module(str(module)), tvm.cpu())
+
+
+def _placed(machine: VirtualMachine) -> Place:
+    main = machine["main"]
 
     def place(inputs: Sequence[NDArray[np.generic]]) -> Run:
         tensors = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
         return lambda: main(*tensors)
 
     return place
+
+
+def by_function(machine: VirtualMachine, run: Run) -> dict[str, tuple[float, float]]:
+    """The seconds that each function takes which the machine calls in a run, and how often it is
+    called, averaged over FUNCTION_RUNS runs. What the machine does itself (memory, shapes) is one
+    function, MACHINE."""
+    seconds, calls = dict[str, float](), Counter[str]()
+    begun = list[float]()
+
+    def tell(_: object, name: str, before: bool, *rest: object) -> None:
+        now = time.perf_counter()
+        if before:
+            begun.append(now)
+            return
+        took = now - begun.pop()
+        begun[:] = [start + took for start in begun]  # a caller's own time alone is its
+        name = MACHINE if name.startswith("vm.") else name
+        seconds[name] = seconds.get(name, 0.0) + took
+        calls[name] += 1
+
+    machine.set_instrument(tell)
+    try:
+        for _ in range(FUNCTION_RUNS):
+            run()
+    finally:
+        machine.set_instrument(None)
+    return {n: (seconds[n] / FUNCTION_RUNS, calls[n] / FUNCTION_RUNS) for n in seconds}
 
 
 def on_gpu(module: Path, graph: bool) -> Place:
@@ -246,11 +289,16 @@ def main() -> None:
     how = rest[0] if rest else "0"
     gpu_alone = how in (KERNELS, GRAPH)
     _load_functions()
-    place = on_gpu(Path(module), how == GRAPH) if gpu_alone else on_host(Path(module), int(how))
+    machine = None if gpu_alone else machine_on_host(Path(module), int(how))
+    place = on_gpu(Path(module), how == GRAPH) if machine is None else _placed(machine)
     run = place(stored(source))
     np.savez(target, *arrays(run()))
     print("ready", flush=True)
     for line in sys.stdin:
+        if line == f"{FUNCTIONS}\n":
+            spent = by_function(machine, run) if machine is not None else None
+            print(json.dumps(spent), flush=True)
+            continue
         source, _, target = line.rstrip("\n").partition("\t")
         if target:
             run = place(stored(source))

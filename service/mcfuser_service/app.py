@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
-from mcfuser_service import jobs, kernels
+from mcfuser_service import attestation, jobs, kernels
 from mcfuser_service.explaining import Explainer
 from mcfuser_service.http import Gate, add_handlers
 from mcfuser_service.inspect import Inspect, Inspector
@@ -70,6 +70,7 @@ def create_app(
             metrics,
             watch or JobWatch(store),
         ),
+        attestation.router(settings, store),
         kernels.router(store, explain or Explainer(settings, store)),
         _rest(settings, store, metrics, alive),
     )

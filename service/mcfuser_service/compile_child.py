@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from hashlib import file_digest
+from datetime import UTC, datetime
+from hashlib import file_digest, sha256
+from mmap import mmap
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -18,9 +20,11 @@ from mcfuser.compile import LockedBuild, compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.extents import from_json, highest
 from mcfuser.graph.delivery import delivered
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import bound
 from mcfuser.lock import read_lock
+from mcfuser.revision import revision
 from mcfuser.tune.progress import Note, Progress
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
@@ -42,7 +46,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     `check` (whether the module is compared with onnxruntime), `precision` (a name of
     mcfuser.arguments.precision, or None) and `lock` (the path of a mcfuser.lock that the module is
     built from, or None). `tell` is called with the
-    progress and the notes. The answer has the `report`.
+    progress and the notes. The answer has the `report`, which also says what the module was made
+    from, by which revision, and when.
     """
 
     def listener(told: Progress | Note) -> None:
@@ -93,7 +98,33 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
                 checked = verify(artifact, library, fixed, seed, end)
             else:
                 checked = verify_dynamic(artifact, library, seed, end)
-    return {"report": {**artifact.report, "check": checked}}
+        provenance = {
+            "functions": checked.pop("functions", None),
+            "check": checked,
+            "shapes": request["shapes"],
+            "model": _source(request, model, data),
+            "module": _described(artifact.module),
+            "revision": revision(),
+            "built": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
+    return {"report": {**artifact.report, **provenance}}
+
+
+def _source(request: Mapping[str, Any], model: bytes, data: DataFolder | None) -> dict[str, Any]:
+    """What a module was made from: the model, the files with its weights, and the archive of both,
+    if it was in one."""
+    archive = _digest(Path(request["model"])) if request["folder"] is None and data else None
+    external = data.digests() if data is not None else {}
+    return {**_described(model), "external": external, "archive": archive}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _described(data: bytes | mmap) -> dict[str, Any]:
+    return {"sha256": sha256(data).hexdigest(), "bytes": len(data)}
 
 
 def _locked(request: Mapping[str, Any], device: str) -> LockedBuild | None:
@@ -102,6 +133,5 @@ def _locked(request: Mapping[str, Any], device: str) -> LockedBuild | None:
         return None
     path = Path(request["lock"])
     lock = read_lock(path)
-    with Path(request["model"]).open("rb") as file:
-        model = file_digest(file, "sha256").hexdigest()
+    model = _digest(Path(request["model"]))
     return LockedBuild(lock, path.name, lock.buckets(device, model))

@@ -5,6 +5,7 @@ Documents are served as they were kept, so these models only describe them.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def served(value: Any) -> bytes:
+    """A kept document as it is served, in JSON: equal bytes for equal documents, so that they can
+    be signed."""
+    return json.dumps(finite(value), separators=(",", ":"), allow_nan=False).encode()
 
 
 class Document(BaseModel):
@@ -212,10 +219,28 @@ class ReportLock(Document):
     buckets: list[dict[str, dict[str, int]]] | None = None
 
 
+class ReportModel(Document):
+    """The posted model: its SHA-256 and bytes, the SHA-256 of each file with its weights, and that
+    of the archive which all were in, if there was one."""
+
+    sha256: str
+    bytes: int
+    external: dict[str, str]
+    archive: str | None
+
+
+class ReportModule(Document):
+    """The compiled module: its SHA-256 and bytes."""
+
+    sha256: str
+    bytes: int
+
+
 class Report(Document):
     """How a model was compiled. Times are in seconds; where one is not known it is null. `external`
     are the files beside the model that its weights were read from, and `in_place` has the outputs
-    that are written into the memory of inputs, by these."""
+    that are written into the memory of inputs, by these. `shapes` are those that were asked for,
+    `revision` is mcfuser's version and `built` the time of the compilation, in UTC."""
 
     device: str
     arch: str
@@ -236,3 +261,8 @@ class Report(Document):
     padding: ReportPadding | None = None
     lock: ReportLock | None = None
     check: ReportCheck | None = None
+    shapes: dict[str, list[int | str]] = {}
+    model: ReportModel | None = None
+    module: ReportModule | None = None
+    revision: str | None = None
+    built: str | None = None

@@ -9,14 +9,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import FileResponse, PlainTextResponse
 
 from mcfuser_db import Blobs, Job, JobLog, Storage
 from mcfuser_db.models import OVER
-from mcfuser_service.documents import finite
+from mcfuser_service.documents import served
 from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
-from mcfuser_service.lookup import RETRY, check_kept, done, found
+from mcfuser_service.lookup import RETRY, UNDONE, check_kept, done, found
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.posting import Posting, check_type, key_in, receive
@@ -50,15 +50,10 @@ _POST = problems(
     "bad-model", "disk-full", "busy", "empty-body", "stalled", "not-raw", "too-large", "key-reused",
     "nothing-to-reuse", "webhook-refused",
 )  # fmt: skip
-_UNDONE = (
-    "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
-    "crashed", "gave-up",
-)  # fmt: skip
-"""The problems of requests for a job's results; those from `lost` on are those of a failed job."""
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _ERROR = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _MODULE: dict[int | str, dict[str, Any]] = {
-    **problems(*_UNDONE),
+    **problems(*UNDONE),
     200: {"description": "OK", "content": {"application/octet-stream": _BINARY}},
     206: {"description": "The Range of it", "content": {"application/octet-stream": _BINARY}},
     304: {"description": "It is the one that If-None-Match names"},
@@ -193,12 +188,12 @@ def router(
         routes,
         "/{id}/report",
         response_model=None,
-        responses={**document("Report"), **problems(*_UNDONE)},
+        responses={**document("Report"), **problems(*UNDONE)},
         dependencies=[only()],
     )
     def report(id: UUID) -> Response:
         """How the model was compiled: chains, kernels, times, and what was left out and why."""
-        return JSONResponse(finite(done(store, id).report or {}))
+        return Response(served(done(store, id).report or {}), media_type="application/json")
 
     @readable(
         routes,

@@ -8,6 +8,11 @@ from mcfuser_db import Job, Storage
 from mcfuser_service.problems import ProblemError, error
 
 RETRY = {"Retry-After": "1"}  # s
+UNDONE = (
+    "no-such-job", "not-ready", "cancelled", "lost", "bad-model", "timed-out", "out-of-memory",
+    "crashed", "gave-up",
+)  # fmt: skip
+"""The problems of requests for a job's results; those from `lost` on are those of a failed job."""
 
 
 def found(store: Storage, id: UUID) -> Job:

@@ -17,6 +17,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "wrong-host": (421, "The request is meant for another host"),
     "cross-origin": (403, "The request comes from another site"),
     "no-such-job": (404, "There is no such job"),
+    "not-signed": (404, "There is no signature"),
     "no-such-kernel": (404, "There is no such kernel"),
     "not-ready": (409, "The job is not done yet"),
     "cancelled": (410, "The job was cancelled"),

@@ -20,6 +20,7 @@ from mcfuser_db import Blobs, Storage
 from mcfuser_db.private import make_file, make_folder, warn_if_open
 from mcfuser_service import logs
 from mcfuser_service.app import create_app
+from mcfuser_service.attestation import signing_key
 from mcfuser_service.delivery import Deliverer
 from mcfuser_service.hosts import is_loopback
 from mcfuser_service.settings import ServiceSettings
@@ -41,8 +42,9 @@ def serve(
 
     `load` names the function that gives the compiler, as `module:function`; workers import it.
     `opened` is called with the server's URL once it listens.
-    Raises InputError where the folder, the database or the port cannot be used.
+    Raises InputError where the folder, the database, the port or the signing key cannot be used.
     """
+    signing_key(settings)  # raises, before anything is started, where it cannot be read
     with _folder(settings), _listening(settings) as listener:
         logs.configure(settings.log_level)
         os.umask(0o077)

@@ -81,7 +81,8 @@ class ServiceSettings(BaseSettings):
     Idempotency-Key is kept for `idempotency_keep`. The results of a job are kept for `keep_age`
     after its end, and models and modules of `keep_bytes` in all. Webhooks are signed with
     `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names, perhaps with ports,
-    separated by commas) are told anything.
+    separated by commas) are told anything. Modules are signed with the private key in the file
+    `signing_key`; where it is encrypted, the first line of `signing_passphrase_file` decrypts it.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -114,6 +115,8 @@ class ServiceSettings(BaseSettings):
     keep_bytes: int | None = Field(default=None, ge=0)
     webhook_secret: Annotated[SecretStr | None, AfterValidator(_signing)] = None
     webhook_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_targets)] = ()
+    signing_key: Path | None = None
+    signing_passphrase_file: Path | None = None
     workers: int = Field(default=1, ge=0, le=64)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)

@@ -23,9 +23,12 @@ from typing import Any, NoReturn, Protocol, Self
 
 from mcfuser.errors import InputError, LimitError, SpaceError
 from mcfuser.process.confined import Stopped
+from mcfuser.signing.key import SigningKey
+from mcfuser.signing.statement import Subject
 from mcfuser.tune.progress import Listener
 from mcfuser_db import Blobs, Job, LostBlob, Storage, StorageError, is_full
 from mcfuser_service import logs
+from mcfuser_service.attestation import attested, signing_key
 from mcfuser_service.claim import Claim, Interrupted
 from mcfuser_service.documents import finite
 from mcfuser_service.idle import IdleTime
@@ -92,8 +95,10 @@ def work(
     name: str,
     stop: threading.Event,
     abort: Callable[[], None],
+    key: SigningKey | None = None,
 ) -> None:
-    """Does jobs until `stop` is set; `abort` ends a compile that cannot be interrupted."""
+    """Does jobs until `stop` is set; `abort` ends a compile that cannot be interrupted. Modules are
+    signed where there is a `key`."""
     idle = IdleTime(settings, store, stop)
     while not stop.is_set():
         job = claimed(store, name, settings.lease)
@@ -101,7 +106,7 @@ def work(
             idle.use()
             stop.wait(settings.poll)
             continue
-        perform(settings, store, blobs, compiler, job, stop, abort)
+        perform(settings, store, blobs, compiler, job, stop, abort, key)
         idle.ended()
 
 
@@ -113,12 +118,13 @@ def perform(
     job: Job,
     stop: threading.Event,
     abort: Callable[[], None],
+    key: SigningKey | None = None,
 ) -> None:
     """Does one claimed job, and records how it ended if the claim is still valid then."""
     begun = time.monotonic()
     with Claim(store, job, settings, stop, abort) as claim:
         ended = guarded(
-            lambda: _attempt(store, blobs, compiler, job, claim), store, claim.token, stop
+            lambda: _attempt(store, blobs, compiler, job, claim, key), store, claim.token, stop
         )
     log.info(
         "job %s",
@@ -133,7 +139,12 @@ def perform(
 
 
 def _attempt(
-    store: Storage, blobs: Blobs, compiler: CompileFunction, job: Job, claim: Claim
+    store: Storage,
+    blobs: Blobs,
+    compiler: CompileFunction,
+    job: Job,
+    claim: Claim,
+    key: SigningKey | None,
 ) -> str:
     try:
         model = blobs.whole(job.model)
@@ -144,7 +155,9 @@ def _attempt(
         claim.flush()  # the log has what led to it before what came of it
         return _ended(error, store, job, claim)
     module = blobs.put(made.module)
-    kept = store.finish(claim.token, module, len(made.module), finite(made.report))
+    report, subject = finite(made.report), Subject(module, len(made.module))
+    signed = attested(key, report, subject)
+    kept = store.finish(claim.token, module, subject.size, report, signed)
     return "done" if kept else "lost"
 
 
@@ -202,9 +215,10 @@ def run(settings: ServiceSettings, load: CompilerFactory, name: str) -> None:
     blobs = Blobs(settings.blobs)
     if (back := store.release(name)) > 0:
         log.warning("took back jobs", extra={"worker": name, "jobs": back})
+    key = signing_key(settings)
     compiler = load(settings)
     log.info("worker ready", extra={"worker": name, "pid": os.getpid()})
-    work(settings, store, blobs, compiler, name, stop, _end_group)
+    work(settings, store, blobs, compiler, name, stop, _end_group, key)
     store.close()
 
 

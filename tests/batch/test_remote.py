@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 
+from mcfuser.batch.state import forget
 from mcfuser.errors import ModelError
+from mcfuser.signing.folder import ENVELOPE, verify
+from mcfuser.signing.statement import Subject
+from mcfuser_service.attestation import attested
 from tests.support.served import Served, serving
+from tests.support.signatures import private_key, signed_report
 from tests.support.zoo import Zoo
 
+KEY = private_key()
 MODULE = b"module of a server"
 REPORT = {
     "chains": [{"name": "c", "fused": True, "kernels": []}], "device": "cpu", "arch": "here",
@@ -54,7 +60,12 @@ class Serving:
             other = {b"far": {"arch": "elsewhere"}, b"wrong": {
                 "arch": "elsewhere", "check": {"error": 0.5, "tolerance": 1e-4},
             }, b"skipped": {"arch": "elsewhere", "check": {"skipped": "no GPU"}}}  # fmt: skip
-            store.finish(job.claim, blobs.put(MODULE), len(MODULE), REPORT | other.get(what, {}))
+            report = REPORT | other.get(what, {})
+            if what == b"signed":
+                report = REPORT | signed_report(MODULE)
+            digest = blobs.put(MODULE)
+            envelope = attested(KEY, report, Subject.of(MODULE)) if what == b"signed" else None
+            store.finish(job.claim, digest, len(MODULE), report, envelope)
 
     def jobs(self) -> list[str]:
         return [j.state for j in self.served.store.jobs()]
@@ -94,6 +105,18 @@ def test_modules_are_compiled_there_and_checked_here(zoo: Zoo, server: Serving) 
         assert (zoo.output / document).exists()
     status, told, _ = zoo.batch("--server", server.url)
     assert status == 0 and "2 of 2 unchanged" in told and len(server.jobs()) == 2
+
+
+def test_what_a_server_signs_is_a_signed_folder(zoo: Zoo, server: Serving) -> None:
+    """Where the module is run here, too, and until the entry is done anew."""
+    zoo.holds("shapes = { x = [1, 4] }", a="signed")
+    assert zoo.batch("--server", server.url)[0] == 0
+    (entry,) = zoo.report["entries"]
+    assert entry["mcfuser_seconds"] == 1e-3, "it was run here"
+    folder = zoo.output / entry["folder"]
+    assert verify(folder, KEY.public).wrong == ()
+    forget(folder)
+    assert not (folder / ENVELOPE).exists()
 
 
 def test_what_fails_there_fails_here(zoo: Zoo, server: Serving) -> None:

@@ -14,6 +14,7 @@ from mcfuser.batch import server
 from mcfuser.batch.address import JOB, public
 from mcfuser.batch.entry import Unreachable
 from mcfuser.batch.server import ServerClient, ServerRefusal, connected
+from mcfuser.batch.state import ENVELOPE
 from mcfuser.errors import InputError
 
 JOB_NAME = "04b9f73c-a4b6-46e5-add7-4601fb1225bf"
@@ -119,6 +120,19 @@ def test_a_report_is_written_as_it_came(tmp_path: Path) -> None:
     there.report(JOB_NAME, tmp_path / "report.json", pauses()[1])
     assert json.loads((tmp_path / "report.json").read_text()) == {"chains": []}
     assert asked[0].url.path == f"/v1/jobs/{JOB_NAME}/report"
+
+
+def test_a_signature_is_written_where_there_is_one(tmp_path: Path) -> None:
+    there, asked = answering(httpx.Response(200, content=b"signed\n"), httpx.Response(404),
+                             httpx.Response(410))  # fmt: skip
+    path = tmp_path / ENVELOPE
+    there.attestation(JOB_NAME, path, pauses()[1])
+    assert path.read_bytes() == b"signed\n"
+    assert asked[0].url.path == f"/v1/jobs/{JOB_NAME}/attestation"
+    there.attestation(JOB_NAME, path, pauses()[1])
+    assert not path.exists(), "it was that of an earlier module"
+    with pytest.raises(ServerRefusal):
+        there.attestation(JOB_NAME, path, pauses()[1])
 
 
 def test_a_greeting_tells_the_version_or_that_nobody_is_there() -> None:

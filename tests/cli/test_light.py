@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 HEAVY = (
-    "alembic", "cuda", "fastapi", "mcfuser_db", "mcfuser_service", "numpy", "onnx", "onnxruntime",
-    "pydantic",
-    "sqlalchemy", "sympy", "torch", "triton", "tvm", "tvm_ffi", "uvicorn",
+    "alembic", "cryptography", "cuda", "fastapi", "mcfuser_db", "mcfuser_service", "numpy", "onnx",
+    "onnxruntime", "pydantic", "sqlalchemy", "sympy", "torch", "triton", "tvm", "tvm_ffi",
+    "uvicorn",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator
@@ -103,6 +104,17 @@ class TestJobs:
         assert new and second.id != first.id
         assert store.finish(claim(store).claim, "c" * 64, 3, {"chains": []})
         assert submit(store).id == second.id and state(store, second) == "done"
+
+    def test_a_report_and_its_attestation_are_kept_to_the_letter(self, store: Storage) -> None:
+        """The order of names and the digits of numbers, too: the report's bytes were signed."""
+        job = submit(store)
+        report = {"b": [0.1 + 0.2, 1e-9, 2**53 + 1, None], "a": {"µ": "\u0001", "1": True}}
+        assert store.attestation(job.id) is None
+        assert store.finish(claim(store).claim, "c" * 64, 3, report, '{"payload":"eA=="}\n')
+        found = store.job(job.id)
+        assert found is not None and json.dumps(found.report) == json.dumps(report)
+        assert store.attestation(job.id) == '{"payload":"eA=="}\n'
+        assert store.requeue(job.id) and store.attestation(job.id) is None
 
     def test_concurrent_equal_submissions_share_a_job(self, url: str, tmp_path: Path) -> None:
         store = Storage(url)

@@ -15,8 +15,10 @@ from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError
 from mcfuser.graph.assemble import install
 from mcfuser.graph.check import check, difference, model_tolerance
-from mcfuser.graph.load import load
-from mcfuser.graph.running import ran
+from mcfuser.graph.draw import inputs
+from mcfuser.graph.load import bound, load
+from mcfuser.graph.running import ran, running
+from mcfuser.runtime.runner import MACHINE
 from tests.support.driver import has_driver
 from tests.support.paths import FIXTURES
 
@@ -46,6 +48,22 @@ def test_a_module_that_does_not_load_is_reported(tmp_path: Path) -> None:
     (tmp_path / "module.so").write_bytes(b"not a library")
     with pytest.raises(InputError, match="does not run"):
         check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {})
+
+
+def test_the_time_of_each_function_is_told(tmp_path: Path) -> None:
+    model = (FIXTURES / "attention_where.onnx").read_bytes()
+    (tmp_path / "module.so").write_bytes(
+        build_library(install(load(model, {}).module, []), probe_cpu())
+    )
+    feeds = inputs(bound(model, {}), np.random.default_rng(0))
+    with running(tmp_path, feeds, "host") as child:
+        found = child.functions()
+        seconds = child.again()
+    assert found is not None and not any(f.tuned for f in found)
+    assert [f.seconds for f in found] == sorted((f.seconds for f in found), reverse=True)
+    names = {f.name: f for f in found}
+    assert MACHINE in names and sum("matmul" in name for name in names) >= 2
+    assert all(f.calls >= 1 and 0 < f.seconds < 1 + 100 * seconds for f in found)
 
 
 def test_what_a_module_calls_is_there_without_tvm_s_compiler(tmp_path: Path) -> None:

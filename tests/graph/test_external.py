@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import ml_dtypes
@@ -81,6 +82,8 @@ class TestExported:
         model, folder = EXPORTED.read_bytes(), DataFolder(EXPORTED.parent)
         loaded = load(model, {}, folder=folder)
         assert folder.files == ("linear.onnx.data",)
+        weights = EXPORTED.with_name("linear.onnx.data").read_bytes()
+        assert folder.digests() == {"linear.onnx.data": sha256(weights).hexdigest()}
         (tmp_path / "module.so").write_bytes(build_library(install(loaded.module, []), probe_cpu()))
         assert check(tmp_path, model, {}, folder=folder).error < 1e-6
 

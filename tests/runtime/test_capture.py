@@ -23,13 +23,45 @@ from mcfuser.devices.catalogue import device_named  # noqa: E402
 from mcfuser.devices.cpu import probe_cpu  # noqa: E402
 from mcfuser.graph.assemble import install  # noqa: E402
 from mcfuser.graph.load import load  # noqa: E402
-from mcfuser.runtime.runner import Captured, Driver, arrays, gpu  # noqa: E402
+from mcfuser.runtime.runner import (  # noqa: E402
+    MACHINE,
+    Captured,
+    Driver,
+    arrays,
+    by_function,
+    gpu,
+)
 from mcfuser.space.reference import evaluate  # noqa: E402
 from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split  # noqa: E402
 from tests.support.paths import FIXTURES  # noqa: E402
 
 __all__ = ["compiled", "split"]  # fixtures
 MODEL = FIXTURES / "three_products.onnx"
+
+
+def test_a_function_s_time_is_without_that_of_those_it_calls() -> None:
+    clock = iter(float(i) for i in range(1000))
+
+    class Machine:
+        tell: Callable[..., None] | None = None
+
+        def set_instrument(self, tell: Callable[..., None] | None) -> None:
+            self.tell = tell
+
+        def run(self) -> None:
+            assert self.tell is not None
+            for name, before in (
+                ("outer", True), ("inner", True), ("inner", False), ("vm.builtin.reshape", True),
+                ("vm.builtin.reshape", False), ("outer", False), ("inner", True), ("inner", False),
+            ):  # fmt: skip
+                self.tell(None, name, before, None)
+
+    machine = Machine()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mcfuser.runtime.runner.time.perf_counter", lambda: next(clock))
+        found = by_function(machine, machine.run)  # type: ignore[arg-type]
+    assert found == {"inner": (2.0, 2.0), MACHINE: (1.0, 1.0), "outer": (3.0, 1.0)}
+    assert machine.tell is None
 
 
 class Notes:

@@ -21,6 +21,7 @@ from mcfuser_service.settings import ServiceSettings
 from tests.support.archives import tarred
 from tests.support.dynamic_nets import encoder
 from tests.support.paths import FIXTURES
+from tests.support.signatures import sha256
 
 MODEL = FIXTURES / "attention_where.onnx"
 MEMORY = 8 << 30
@@ -53,13 +54,22 @@ def test_ranges_of_extents_become_buckets_that_are_compared(tmp_path: Path) -> N
     assert len(report["check"]["shapes"]) == 3 * len(report["buckets"])
     assert report["check"]["error"] <= 1e-5
     assert report["inputs"][0]["shape"] == [-1, -1]
+    assert report["shapes"] == {"ids": ["1..2", "2..24"]} and report["model"]["external"] == {}
+    assert {"built", "revision", "module"} <= set(report) and report["model"]["archive"] is None
 
 
 def test_an_archive_is_compiled_as_the_folder_that_it_holds(tmp_path: Path) -> None:
     files = {f"a/{p.name}": p.read_bytes() for p in (FIXTURES / "external").iterdir()}
-    (tmp_path / "posted").write_bytes(tarred(files, "w:gz"))
+    posted = tarred(files, "w:gz")
+    (tmp_path / "posted").write_bytes(posted)
     artifact = compile_(tmp_path / "posted", lambda *_: None)
     assert artifact.module[:4] == b"\x7fELF"
+    model, weights = files["a/linear.onnx"], files["a/linear.onnx.data"]
+    assert artifact.report["model"] == {
+        "sha256": sha256(model), "bytes": len(model), "archive": sha256(posted),
+        "external": {"linear.onnx.data": sha256(weights)},
+    }  # fmt: skip
+    assert artifact.report["module"]["sha256"] == sha256(artifact.module)
     assert artifact.report["external"] == ["linear.onnx.data"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["posted"]
 
