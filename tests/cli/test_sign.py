@@ -74,6 +74,7 @@ def test_what_another_signer_signs_is_printed(tmp_path: Path) -> None:
     assert not (out / ENVELOPE).exists()
     told = json.loads(mcfuser("sign", str(out), "--statement", "--json", data=tmp_path).stdout)
     assert told == {"statements": [json.loads(done.stdout)]}
+    private, _ = map(str, write_keys(tmp_path, KEY))
     signed = mcfuser("sign", str(out), "--key", private, "--json", data=tmp_path)
     assert json.loads(signed.stdout) == {"files": [str(out / ENVELOPE)]}
     assert (out / ENVELOPE).exists()
