@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from typer import Typer, TyperException
+from typer import Abort, Typer, TyperException
 
 from mcfuser.cli.documents import asked_for_json, print_document, problem_document
 from mcfuser.cli.mistakes import NAME, is_help, usage_sentence
@@ -25,9 +25,10 @@ def ended(app: Typer, words: Sequence[str] | None = None) -> int:
 
     The status is 2 for a user's mistake (InputError, and words that typer cannot parse); 1 where a
     limit was reached (LimitError), a module disagrees with onnxruntime (DisagreementError), files
-    are not those that were signed (SignatureError), a disk is full or a file cannot be opened. Each
-    gives one sentence on standard error, and with --json also a problem on standard output. Where
-    the reader of standard output has gone, the status is 1 without a sentence.
+    are not those that were signed (SignatureError), a question was not answered, a disk is full or
+    a file cannot be opened. Each gives one sentence on standard error, and with --json also a
+    problem on standard output. Where the reader of standard output has gone, the status is 1
+    without a sentence.
     """
     words = sys.argv[1:] if words is None else words
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -43,6 +44,8 @@ def ended(app: Typer, words: Sequence[str] | None = None) -> int:
             _show(error.message)
             return MISTAKE
         return _failed(error, str(InputError(usage_sentence(error, app, words))), MISTAKE, words)
+    except Abort as error:
+        return _failed(error, "nothing was done: the question was not answered", FAILURE, words)
     except (LimitError, DisagreementError, SignatureError) as error:
         return _failed(error, str(error), FAILURE, words)
     except InputError as error:

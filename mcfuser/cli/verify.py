@@ -14,7 +14,7 @@ from mcfuser.errors import InputError
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="the folder that compile wrote")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="the folder that compile wrote")],
     key: Annotated[
         Path, typer.Option("--key", metavar="PUB", help="the signer's Ed25519 public key (PEM)")
     ],

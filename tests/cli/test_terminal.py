@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from mcfuser.cli.command import app
 from mcfuser.cli.terminal import ended
@@ -86,6 +87,19 @@ def test_a_deep_chain_file_is_told_by_the_command(tmp_path: Path) -> None:
     path.write_bytes(b"[" * 100_000)
     status, told = ran(("explain", str(path)), tmp_path, subprocess.DEVNULL)
     assert (status, told) == (2, f"mcfuser: chain file '{path}' is nested too deep to be read\n")
+
+
+def test_a_question_that_is_not_answered_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asking = typer.Typer()
+
+    @asking.command()
+    def ask() -> None:
+        raise typer.Abort  # as a prompt does where standard input ends
+
+    assert ended(asking, ()) == 1
+    assert capsys.readouterr().err == ("mcfuser: nothing was done: the question was not answered\n")
 
 
 @pytest.mark.parametrize(
