@@ -13,6 +13,7 @@ from mcfuser.cli.bisect import bisect
 from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
 from mcfuser.cli.explain import explain
+from mcfuser.cli.keys import app as keys
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
 from mcfuser.cli.space import space
@@ -28,6 +29,7 @@ app.command("run")(run)
 app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)
+app.add_typer(keys, name="keys")
 app.command("devices")(devices)
 app.command("device")(device)
 

@@ -14,7 +14,8 @@ from fastapi.responses import HTMLResponse
 from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
-from mcfuser_service import jobs, kernels
+from mcfuser_service import jobs, kernels, keys
+from mcfuser_service.access import Access
 from mcfuser_service.http import Gate, add_handlers
 from mcfuser_service.inspect import Inspect, Inspector
 from mcfuser_service.metrics import Metrics
@@ -49,7 +50,7 @@ def create_app(
     default a process is started for this (service.inspect). `watch` follows jobs for those who
     wait; closing it ends their requests.
     """
-    metrics = Metrics(store, alive)
+    metrics, access = Metrics(store, alive), Access(settings, store)
     app = FastAPI(
         title="mcfuser",
         version=revision(),
@@ -68,13 +69,16 @@ def create_app(
             watch or JobWatch(store),
         ),
         kernels.router(store),
+        keys.router(store, access),
         _rest(settings, store, metrics, alive),
     )
     for router in routers:
         app.include_router(router)
     add_handlers(app, [*app.routes, *(route for router in routers for route in router.routes)])
     describe(app)
-    app.add_middleware(Gate, metrics=metrics, host=settings.host, allowed=settings.allowed_hosts)
+    app.add_middleware(
+        Gate, metrics=metrics, access=access, host=settings.host, allowed=settings.allowed_hosts
+    )
     return app
 
 
