@@ -21,6 +21,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     and_,
+    false,
     literal_column,
     text,
 )
@@ -32,6 +33,7 @@ LIVE = ("queued", "running", "done")  # at most one job of equal work is in one 
 OVER = ("done", "failed", "cancelled")
 _KEPT = text("finished IS NOT NULL AND removed IS NULL")
 _WAITING = text("state = 'waiting'")
+_VALID = text("revoked IS NULL")
 _LIVE = text(f"state IN ({', '.join(repr(s) for s in LIVE)})")
 
 
@@ -56,6 +58,7 @@ class Base(DeclarativeBase):
         datetime: Instant(),
         UUID: Uuid(),
         dict[str, Any]: JSON(none_as_null=True),
+        list[str]: JSON(none_as_null=True),
     }
 
 
@@ -72,6 +75,10 @@ class Job(Base):
     (mcfuser.tune.progress.Progress), and `expected` the estimated end. `removed` is when the
     results of a job that is over were removed, null while they are kept. `attestation` is the
     signed statement of its module, null where there is none; Storage.attestation alone reads it.
+
+    `api_key` is the id of the key with which the job was posted first, null where that was done
+    without one; it is `shared` where the same work was posted with another key, or without one,
+    since.
     """
 
     __tablename__ = "jobs"
@@ -106,6 +113,8 @@ class Job(Base):
     problem: Mapped[dict[str, Any] | None]
     removed: Mapped[datetime | None]
     attestation: Mapped[str | None] = mapped_column(Text, deferred=True, deferred_raiseload=True)
+    api_key: Mapped[str | None] = mapped_column(String(12))
+    shared: Mapped[bool] = mapped_column(default=False, server_default=false())
 
     __table_args__ = (
         CheckConstraint(f"state IN ({', '.join(repr(s) for s in STATES)})", name="jobs_state"),
@@ -117,6 +126,7 @@ class Job(Base):
         Index("jobs_kept", "finished", "id", sqlite_where=_KEPT, postgresql_where=_KEPT),
         Index("jobs_model", "model"),
         Index("jobs_module", "module"),
+        Index("jobs_api_key", "api_key", "state"),
     )  # fmt: skip
 
 
@@ -171,6 +181,36 @@ class Webhook(Base):
         Index("webhooks_job", "job"),
         Index("webhooks_waiting", "due", sqlite_where=_WAITING, postgresql_where=_WAITING),
     )
+
+
+class ApiKey(Base):
+    """A key that requests are sent with. Rows are used outside of sessions, as snapshots.
+
+    `hash` is that of its text (mcfuser_db.key_text), which is kept nowhere. Limits that are null
+    are none: `requests` in `period` seconds, `queued` jobs at once, `disk` bytes of models and
+    modules. `used` is when it was last used, to the minute.
+    """
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(12), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    hash: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[list[str]]
+    requests: Mapped[int | None]
+    period: Mapped[float | None]
+    queued: Mapped[int | None]
+    disk: Mapped[int | None] = mapped_column(BigInteger)
+    created: Mapped[datetime]
+    expires: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
+    used: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index(
+            "api_keys_name", "name", unique=True, sqlite_where=_VALID, postgresql_where=_VALID
+        ),
+    )  # fmt: skip
 
 
 class KernelRow(Base):

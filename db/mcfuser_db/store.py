@@ -37,6 +37,7 @@ from mcfuser_db.models import (
     KernelUse,
     Probed,
 )
+from mcfuser_db.quota import check_disk, check_queue
 from mcfuser_db.webhooks import add_webhook, hold_webhooks, rearm, release_webhooks
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Order:
     SHA-256 of the model.
 
     The `name` is for people; of the jobs that are due, those of the highest `priority` are done
-    first. `webhook` is an address to tell of the job's end.
+    first. `webhook` is an address to tell of the job's end. `api_key` is the id of the key that the
+    work is posted with, None where it is posted without one.
     """
 
     work: str
@@ -82,6 +84,7 @@ class Order:
     name: str | None = None
     priority: int = 0
     webhook: str | None = None
+    api_key: str | None = None
 
 
 class Storage:
@@ -129,7 +132,8 @@ class Storage:
 
         A job that is there already is given the order's name if it has none, and its priority if
         that is higher. Where a post with the same `key` was answered with a job, it is that job,
-        as it is; raises KeyReused where that post was another request.
+        as it is; raises KeyReused where that post was another request. Raises OverQuota where a
+        new job would take more than those of the order's API key may.
         """
         for _ in range(_RACES):
             try:
@@ -139,10 +143,13 @@ class Storage:
                     if (job := self._shared(session, order)) is not None:
                         self._note_post(session, job, order, key)
                         return job, False
+                    check_queue(session, order.api_key)
+                    check_disk(session, order.api_key, order.model, order.model_bytes)
                     job = Job(
                         id=uuid4(), work=order.work, model=order.model,
                         model_bytes=order.model_bytes, device=order.device, options=order.options,
                         name=order.name, priority=order.priority, created=self._now(),
+                        api_key=order.api_key,
                     )  # fmt: skip
                     session.add(job)
                     session.flush()
@@ -153,6 +160,13 @@ class Storage:
             except IntegrityError:
                 continue  # another process was first; its job is ours
         raise RuntimeError(f"the work {order.work} was submitted and ended {_RACES} times over")
+
+    def check_quota(self, order: Order) -> None:
+        """Raises OverQuota where a new job would take more than those of the order's API key may;
+        `submit` checks it again."""
+        with self._write.begin() as session:
+            check_queue(session, order.api_key)
+            check_disk(session, order.api_key, order.model, order.model_bytes)
 
     def share(self, order: Order, key: KeyedRequest | None = None) -> Job | None:
         """As `submit`; None where there would be a new job."""
@@ -188,6 +202,8 @@ class Storage:
         priority = max(job.priority, order.priority) if job.state == "queued" else job.priority
         if (name, priority) != (job.name, job.priority):
             job.name, job.priority, job.version = name, priority, job.version + 1
+        if job.api_key != order.api_key:
+            job.shared = True
         return job
 
     def _note_post(
@@ -241,10 +257,12 @@ class Storage:
         with self._read() as session:
             return read_log(session, id)
 
-    def cancel(self, id: UUID) -> bool:
-        """Ends a job that is queued or running; its worker learns of it at its next renewal."""
+    def cancel(self, id: UUID, api_key: str | None = None) -> bool:
+        """Ends a job that is queued or running; its worker learns of it at its next renewal. With
+        `api_key`, only where it was posted with that key alone."""
+        own = (Job.api_key == api_key, Job.shared.is_(False)) if api_key is not None else ()
         return self._set(
-            (Job.id == id, Job.state.in_(("queued", "running"))), "cancelled",
+            (Job.id == id, Job.state.in_(("queued", "running")), *own), "cancelled",
             state="cancelled", finished=self._now(), **_NO_CLAIM,
         )  # fmt: skip
 
@@ -253,10 +271,12 @@ class Storage:
         words = "queued again: its module is no longer kept"
         return self._set((Job.id == id, Job.state == "done"), words, **_FRESH)
 
-    def put_back(self, id: UUID) -> Job | None:
+    def put_back(self, id: UUID, api_key: str | None = None) -> Job | None:
         """Queues a job again that has failed or was cancelled; None where it did not.
 
         Where another job does the same work by now, it is that job, and this one stays as it is.
+        Raises OverQuota where the key `api_key`, with which this is asked for, may have no more
+        queued jobs.
         """
         for _ in range(_RACES):
             try:
@@ -267,6 +287,7 @@ class Storage:
                     live = select(Job).where(Job.work == job.work, IS_LIVE)
                     if (other := session.scalar(live)) is not None:
                         return other
+                    check_queue(session, api_key)
                     for name, value in _FRESH.items():
                         setattr(job, name, value)
                     job.version += 1

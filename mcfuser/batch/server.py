@@ -74,6 +74,22 @@ class ServerClient:
             raise InputError(f"'{self.shown}' is no server of mcfuser: its /healthz has no version")
         self.version = found
 
+    def check_key(self) -> None:
+        """Raises InputError where the server refuses the key that requests are sent with, or wants
+        one, or where the key may not read: a batch reads what it has posted."""
+        if self.version is None:
+            return
+        try:
+            self._asked("GET", "/v1/devices", time.sleep)
+        except Unreachable:
+            return
+        except ServerRefusal as refusal:
+            if refusal.status in (401, 403):
+                what = "requests without a key, which MCFUSER_API_KEY may have"
+                if "authorization" in self.client.headers:
+                    what = "the key in MCFUSER_API_KEY"
+                raise InputError(f"'{self.shown}' refuses {what}: {refusal}") from None
+
     def post(self, body: Path, options: Sequence[tuple[str, str]], pause: Pause) -> dict[str, Any]:
         """The job of a model: a new one, or that of an equal post before. Raises Unreachable and
         ServerRefusal."""
@@ -141,7 +157,7 @@ class ServerClient:
             self.patience = PATIENCE
             if answer.status_code in good:
                 return answer
-            if answer.status_code not in _LATER:
+            if answer.status_code not in _LATER or _for_good(answer):
                 raise ServerRefusal(answer.status_code, _detail(answer))
             pause(_asked_pause(answer))
             end = time.monotonic() + self.patience
@@ -178,9 +194,10 @@ class ServerClient:
             return answer
 
 
-def connected(address: str) -> ServerClient:
-    """The server at an address, such as `https://host:8642`, greeted. Raises InputError where it is
-    no address, or none of a server of mcfuser."""
+def connected(address: str, key: str | None = None) -> ServerClient:
+    """The server at an address, such as `https://host:8642`, greeted; requests are sent with the
+    API key. Raises InputError where it is no address, or none of a server of mcfuser that takes the
+    key."""
     plain = address.rstrip("/")
     try:
         url = httpx.URL(plain)
@@ -189,9 +206,19 @@ def connected(address: str) -> ServerClient:
         fine = False
     if not fine or "?" in plain or "#" in plain:
         raise InputError(f"'{public(address)}' is no server's address; write https://host:8642")
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise InputError("MCFUSER_API_KEY has characters that no key has; copy the key again")
+    if key is not None and url.userinfo:
+        raise InputError(
+            f"the server's address {public(address)} has a user's name in it, and MCFUSER_API_KEY "
+            "a key: a request is sent with one of them, so leave the other away"
+        )
     waits = httpx.Timeout(60.0, connect=5.0)
-    server = ServerClient(plain, httpx.Client(timeout=waits, follow_redirects=False), FIRST)
+    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+    client = httpx.Client(timeout=waits, follow_redirects=False, headers=headers)
+    server = ServerClient(plain, client, FIRST)
     server.greet()
+    server.check_key()
     return server
 
 
@@ -212,6 +239,12 @@ def _detail(answer: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     return found if isinstance(found, str) and found else f"HTTP status {answer.status_code}"
+
+
+def _for_good(answer: httpx.Response) -> bool:
+    """Whether there is no room now and no time is named when there will be: the key's jobs take all
+    that it may have."""
+    return answer.status_code == 507 and "retry-after" not in answer.headers
 
 
 def _asked_pause(answer: httpx.Response) -> float:

@@ -62,7 +62,8 @@ def batch(
         float, typer.Option(help="per cent by which an entry may be slower than its baseline")
     ] = MARGIN,
     server: Annotated[
-        str | None, typer.Option(metavar="URL", help="compile on this server, docs/service.md")
+        str | None,
+        typer.Option(metavar="URL", help="compile on this server, with the key in MCFUSER_API_KEY"),
     ] = None,
     require_devices: Annotated[
         bool, typer.Option("--require-devices", help="end with 4 where a device is not at hand")
@@ -116,20 +117,23 @@ def batch(
 
 def _servers(address: str | None) -> Callable[[Entry], ServerClient | None]:
     """The server of an entry: that of its job, or the one at the address, if one is given. Each is
-    connected to once, when it is first asked for."""
+    connected to once, when it is first asked for. The key in MCFUSER_API_KEY is for the one at the
+    address: a zoo may name others, which are not to have it."""
     from mcfuser.batch.address import JOB
 
     known: dict[str, ServerClient] = {}
+    given = address.rstrip("/") if address is not None else None
 
     def server_of(entry: Entry) -> ServerClient | None:
         job = JOB.fullmatch(entry.job) if entry.job is not None else None
-        at = job["server"] if job is not None else address
+        at = job["server"] if job is not None else given
         if at is None:
             return None
         if at not in known:
             from mcfuser.batch.server import connected  # with an HTTP client, which few need
+            from mcfuser_service.settings import read_api_key
 
-            known[at] = connected(at)
+            known[at] = connected(at, read_api_key() if at == given else None)
         return known[at]
 
     return server_of

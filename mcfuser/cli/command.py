@@ -16,6 +16,7 @@ from mcfuser.cli.compile import compile_
 from mcfuser.cli.devices import device, devices
 from mcfuser.cli.doctor import doctor
 from mcfuser.cli.explain import explain
+from mcfuser.cli.keys import app as keys
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
 from mcfuser.cli.sign import sign
@@ -42,6 +43,7 @@ app.command("bisect")(bisect)
 app.command("serve")(serve)
 app.command("batch")(batch)
 app.add_typer(cache, name="cache")
+app.add_typer(keys, name="keys")
 app.command("devices")(devices)
 app.command("device")(device)
 app.command("doctor")(doctor)

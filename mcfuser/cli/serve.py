@@ -17,7 +17,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="0 takes a free one")] = None,
     data: Annotated[Path | None, typer.Option(help="folder of models, modules, database")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="let whoever reaches another host than loopback in")
+        bool, typer.Option("--insecure", help="ask for no key on another host than loopback")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

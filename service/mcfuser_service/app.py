@@ -14,7 +14,8 @@ from fastapi.responses import HTMLResponse
 from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
-from mcfuser_service import attestation, jobs, kernels
+from mcfuser_service import attestation, jobs, kernels, keys
+from mcfuser_service.access import Access
 from mcfuser_service.explaining import Explainer
 from mcfuser_service.http import Gate, add_handlers
 from mcfuser_service.inspect import Inspect, Inspector
@@ -52,7 +53,7 @@ def create_app(
     wait; closing it ends their requests. `explain` says which kept kernel a chain uses
     (service.explaining).
     """
-    metrics = Metrics(store, alive)
+    metrics, access = Metrics(store, alive), Access(settings, store)
     app = FastAPI(
         title="mcfuser",
         version=revision(),
@@ -72,13 +73,16 @@ def create_app(
         ),
         attestation.router(settings, store),
         kernels.router(store, explain or Explainer(settings, store)),
+        keys.router(store, access),
         _rest(settings, store, metrics, alive),
     )
     for router in routers:
         app.include_router(router)
     add_handlers(app, [*app.routes, *(route for router in routers for route in router.routes)])
     describe(app)
-    app.add_middleware(Gate, metrics=metrics, host=settings.host, allowed=settings.allowed_hosts)
+    app.add_middleware(
+        Gate, metrics=metrics, access=access, host=settings.host, allowed=settings.allowed_hosts
+    )
     return app
 
 

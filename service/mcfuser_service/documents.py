@@ -37,7 +37,7 @@ class FieldError(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    where: str = Field(alias="in", description="query, path or header")
+    where: str = Field(alias="in", description="query, path, header or body")
     name: str
     detail: str
 

@@ -18,7 +18,8 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcfuser_db import StorageError, is_full
+from mcfuser_db import OverQuota, StorageError, is_full
+from mcfuser_service.access import Access, Caller
 from mcfuser_service.hosts import host_of, is_allowed
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.problems import ProblemError, problem
@@ -68,11 +69,14 @@ def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(StorageError)
     async def storage(request: Request, error: Exception) -> ProblemResponse:
-        if is_full(error):
-            return _full(request, error)
-        log.error("database: %s", error)
-        details = problem("storage", "the database does not answer; try again in a while")
-        return answer(details, request.scope["path"], {"Retry-After": "5"})
+        return _full(request, error) if is_full(error) else _silent(request, error)
+
+    @app.exception_handler(OverQuota)
+    async def quota(request: Request, error: OverQuota) -> ProblemResponse:
+        if error.what == "disk":  # only people can help
+            return answer(problem("over-quota", str(error)), request.scope["path"])
+        details = problem("too-many-queued", str(error))
+        return answer(details, request.scope["path"], {"Retry-After": "10"})
 
     @app.exception_handler(OSError)
     async def files(request: Request, error: Exception) -> ProblemResponse:
@@ -81,6 +85,12 @@ def add_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         log.error("data folder: %s", error)
         details = problem("storage", "the data folder cannot be used; try again in a while")
         return answer(details, request.scope["path"], {"Retry-After": "5"})
+
+
+def _silent(request: Request, error: Exception) -> ProblemResponse:
+    log.error("database: %s", error)
+    details = problem("storage", "the database does not answer; try again in a while")
+    return answer(details, request.scope["path"], {"Retry-After": "5"})
 
 
 def _full(request: Request, error: Exception) -> ProblemResponse:
@@ -107,15 +117,22 @@ def _methods(routes: Sequence[BaseRoute], scope: Scope) -> set[str]:
 class Gate:
     """ASGI middleware.
 
-    A server on loopback has no login, so other sites could reach it through the user's browser.
+    A server on loopback asks for no key, so other sites could reach it through the user's browser.
     Their pages may neither change anything (Origin), nor read under a name of their own (Host).
+    Requests that pass have their caller (service.access) in the scope as `user`.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, host: str, allowed: Collection[str] = ()
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        access: Access,
+        host: str,
+        allowed: Collection[str] = (),
     ) -> None:
         self._app = app
         self._metrics = metrics
+        self._access = access
         self._host = host
         self._allowed = frozenset(allowed)
 
@@ -139,11 +156,23 @@ class Gate:
             self._note(scope, out.status, time.perf_counter() - begun, name)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        details = self._refusal(Request(scope))
+        refused = await self._refused(Request(scope))
+        await (refused or self._app)(scope, receive, send)
+
+    async def _refused(self, request: Request) -> ProblemResponse | None:
+        """The answer to a request that is refused; None, and the caller noted, if it is not."""
+        path = request.scope["path"]
+        details = self._refusal(request)
         if details is not None:
-            await answer(details, scope["path"])(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return answer(details, path)
+        try:
+            caller = await self._access.caller(request.method, path, request.headers)
+        except ProblemError as error:
+            return answer(error.details, path, error.headers)
+        except StorageError as error:
+            return _silent(request, error)
+        request.scope["user"] = caller
+        return None
 
     def _refusal(self, request: Request) -> dict[str, Any] | None:
         """The problem for which a request is refused, None if it is not."""
@@ -168,9 +197,11 @@ class Gate:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
         self._metrics.seconds.labels(method, route).observe(seconds)
+        caller = scope.get("user")
         log.info(
             "request",
             extra={
+                **({"key": caller.name} if isinstance(caller, Caller) and caller.name else {}),
                 "request": name,
                 "method": scope["method"],
                 "path": scope["path"][:1000],
@@ -225,7 +256,7 @@ _GONE = 499
 """The status, in the log and the metrics, of a request whose client has disconnected."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 _JSON = ("application/problem+json", "application/json")
-_KEPT = ("content-range", "allow", "retry-after", "etag")
+_KEPT = ("content-range", "allow", "retry-after", "etag", "www-authenticate")
 _REASONS = {
     400: "a header of the request cannot be read, such as Range",
     416: "the Range that is asked for lies outside the file",

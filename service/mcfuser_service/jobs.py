@@ -13,12 +13,14 @@ from fastapi.responses import FileResponse, PlainTextResponse
 
 from mcfuser_db import Blobs, Job, JobLog, Storage
 from mcfuser_db.models import OVER
+from mcfuser_service.access import caller_of
 from mcfuser_service.documents import served
 from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
 from mcfuser_service.lookup import RETRY, UNDONE, check_kept, done, found
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
+from mcfuser_service.owners import check_own, not_alone, posters
 from mcfuser_service.posting import Posting, check_type, key_in, receive
 from mcfuser_service.problems import ProblemError, error
 from mcfuser_service.queries import only
@@ -48,7 +50,7 @@ _BODY: dict[str, Any] = {
 
 _POST = problems(
     "bad-model", "disk-full", "busy", "empty-body", "stalled", "not-raw", "too-large", "key-reused",
-    "nothing-to-reuse", "webhook-refused",
+    "nothing-to-reuse", "webhook-refused", "too-many-queued", "over-quota",
 )  # fmt: skip
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _ERROR = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -90,12 +92,12 @@ def router(
         """Compiles the ONNX model that is the request's body, or an archive of its folder; equal
         requests share one job."""
         check_type(request)
-        key = key_in(idempotency_key)
+        key, caller = key_in(idempotency_key), caller_of(request)
         if query.webhook is not None:
             check_target(query.webhook, settings)
         with blobs.arriving() as incoming:
             await receive(request, incoming, settings)
-            job, how = await posting.job(incoming, query, key)
+            job, how = await posting.job(incoming, query, key, caller)
         metrics.submissions.labels(how).inc()
         response.headers["Location"] = f"/v1/jobs/{job.id}"
         response.headers.update(RETRY)
@@ -103,6 +105,7 @@ def router(
 
     @readable(routes, "", responses=problems(), dependencies=[only("state", "limit", "after")])
     def listed(
+        request: Request,
         state: JobState | None = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         after: UUID | None = None,
@@ -111,11 +114,14 @@ def router(
         asked = {"state": state, "limit": limit, "after": rows[-1].id if rows else None}
         query = urlencode({k: v for k, v in asked.items() if v is not None})
         more = f"/v1/jobs?{query}" if len(rows) == limit else None
-        return JobPage(items=[JobOut.of(r, whole=False) for r in rows], next=more)
+        names = posters(store, caller_of(request), rows)
+        items = [JobOut.of(r, whole=False, posted_by=names.get(r.api_key)) for r in rows]
+        return JobPage(items=items, next=more)
 
     @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only("wait")])
     async def one(
         id: UUID,
+        request: Request,
         response: Response,
         wait: Annotated[
             float,
@@ -134,36 +140,48 @@ def router(
             job = await run_in_threadpool(found, store, id)
         if job.state not in OVER:
             response.headers.update(RETRY)
-        return JobOut.of(job, whole=job.state in OVER)
+        caller, name = caller_of(request), None
+        if caller.is_admin and job.api_key is not None:
+            name = (await run_in_threadpool(posters, store, caller, [job]))[job.api_key]
+        return JobOut.of(job, whole=job.state in OVER, posted_by=name)
 
     add_events(routes, store, watch)
 
     @routes.delete(
         "/{id}", status_code=204, responses=problems("no-such-job", "over"), dependencies=[only()]
     )
-    def cancel(id: UUID) -> None:
-        """Ends a job that is not over, for all who posted its model."""
-        if not store.cancel(id) and (state := found(store, id).state) != "cancelled":
+    def cancel(id: UUID, request: Request) -> None:
+        """Ends a job that is not over, for all who posted its model. A key ends only what was
+        posted with it alone; one with the scope admin ends every job."""
+        caller = caller_of(request)
+        if store.cancel(id, None if caller.is_admin else caller.key):
+            return
+        job = found(store, id)
+        check_own(caller, job, "cancel")
+        if job.state in OVER and job.state != "cancelled":
             raise error(
-                "over", f"job {id} is {state}; only a queued or running one can be cancelled"
+                "over", f"job {id} is {job.state}; only a queued or running one can be cancelled"
             )
+        if job.state != "cancelled":
+            raise not_alone(job)
 
     @routes.post(
         "/{id}/retry",
         status_code=202,
-        responses=problems("no-such-job", "not-over", "over", "lost"),
+        responses=problems("no-such-job", "not-over", "over", "lost", "too-many-queued"),
         dependencies=[only()],
     )
-    def retry(id: UUID, response: Response) -> JobOut:
+    def retry(id: UUID, request: Request, response: Response) -> JobOut:
         """Puts a job that has failed or was cancelled back in the queue; where the same work was
         posted since, the answer is that job."""
-        job = found(store, id)
+        job, caller = found(store, id), caller_of(request)
+        check_own(caller, job, "retry")
         if job.state not in ("failed", "cancelled"):
             raise _untried(job)
         check_kept(job)
         if not blobs.sound(job.model):
             raise error("lost", f"the model of job {id} is no longer kept; post it again")
-        back = store.put_back(id)
+        back = store.put_back(id, None if caller.is_admin else caller.key)
         if back is None:  # someone else was faster
             raise _untried(found(store, id))
         response.headers["Location"] = f"/v1/jobs/{back.id}"

@@ -8,11 +8,13 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from mcfuser_service.access import secured
 from mcfuser_service.documents import KernelDocument, Problem, Report
 from mcfuser_service.problems import KINDS
 
 EVERYWHERE = (
-    "malformed", "cross-origin", "wrong-host", "bad-option", "bug", "storage", "disk-full",
+    "malformed", "cross-origin", "wrong-host", "bad-option", "no-key", "not-allowed",
+    "too-many-requests", "bug", "storage", "disk-full",
 )  # fmt: skip
 """The problems that any path may answer with."""
 _PREFIX = "#/components/schemas/"
@@ -79,7 +81,17 @@ def _completed(found: dict[str, Any]) -> dict[str, Any]:
     properties = schemas["JobOut"]["properties"]
     for name, model in (("report", Report), ("problem", Problem)):
         properties[name] = _or_null(model.__name__)
-    for operations in found["paths"].values():
+    found["components"]["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key, which a server on loopback does not ask for unless it is "
+            "told to; its scopes are submit, read, import and admin",
+        }
+    }
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            operation |= secured(method, path)
         if "get" in operations:
             operations["head"] = _head(operations["get"])
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Literal
 
 from fastapi import Request
@@ -16,6 +17,7 @@ from mcfuser.graph.archive import HEAD, is_archive
 from mcfuser.graph.limits import SETTING
 from mcfuser_db import Blobs, Job, KeyedRequest, KeyReused, Order, Storage
 from mcfuser_db.blobs import Incoming
+from mcfuser_service.access import Caller
 from mcfuser_service.inspect import Inspect
 from mcfuser_service.lookup import found
 from mcfuser_service.problems import ProblemError, error, problem
@@ -34,33 +36,38 @@ earlier post with the same key."""
 
 @dataclass(frozen=True)
 class Posting:
-    """What is needed to answer posts."""
+    """What is needed to answer posts. Those with API keys take turns at `counting` what their
+    limits leave."""
 
     settings: ServiceSettings
     store: Storage
     blobs: Blobs
     inspect: Inspect
+    counting: Lock = field(default_factory=Lock)
 
     async def job(
-        self, incoming: Incoming, query: PostQuery, key: str | None
+        self, incoming: Incoming, query: PostQuery, key: str | None, caller: Caller
     ) -> tuple[Job, Answer]:
-        """The job for a received model, and how it was found.
+        """The job for a received model, and how it was found; `key` is the Idempotency-Key, one of
+        the caller's own.
 
         Raises ProblemError where there is to be none: the model is wrong, the key stands for
-        another request, or there is no job to share and no new one is wanted.
+        another request, or there is no job to share and no new one is wanted. Raises OverQuota
+        where the caller's limits leave no room for a new one.
         """
         keyed = None
         if key is not None:
             told = query.model_dump(mode="json") | {"model": incoming.digest}
-            keyed = KeyedRequest(_hash(key), _hash(told), self.settings.idempotency_keep)
+            named = key if caller.key is None else [caller.key, key]
+            keyed = KeyedRequest(_hash(named), _hash(told), self.settings.idempotency_keep)
         try:
-            return await self._job(incoming, query, keyed)
+            return await self._job(incoming, query, keyed, caller)
         except KeyReused as reused:
             detail = f"Idempotency-Key '{key}': {reused}, with another model or other options"
             raise error("key-reused", f"{detail}; give every request a key of its own") from None
 
     async def _job(
-        self, incoming: Incoming, query: PostQuery, keyed: KeyedRequest | None
+        self, incoming: Incoming, query: PostQuery, keyed: KeyedRequest | None, caller: Caller
     ) -> tuple[Job, Answer]:
         if keyed is not None:
             known = await run_in_threadpool(self.store.keyed, keyed)
@@ -72,22 +79,40 @@ class Posting:
             raise _nothing(incoming)
         if live is None:
             await _inspected(incoming, query.options, self.inspect)
-        return await run_in_threadpool(self._submitted, incoming, query, work, live, keyed)
+        order = Order(
+            work, incoming.digest, incoming.size, query.device,
+            query.options.model_dump(mode="json"), query.name, query.priority, query.webhook,
+            caller.key,
+        )  # fmt: skip
+        return await run_in_threadpool(self._counted, incoming, query, order, live, keyed)
+
+    def _counted(
+        self,
+        incoming: Incoming,
+        query: PostQuery,
+        order: Order,
+        live: Job | None,
+        keyed: KeyedRequest | None,
+    ) -> tuple[Job, Answer]:
+        """The job, where the key's limits leave room for it: this is known before the model is
+        kept, which no job would ever remove."""
+        if order.api_key is None:
+            return self._submitted(incoming, query, order, live, keyed)
+        with self.counting:
+            if live is None:
+                self.store.check_quota(order)
+            return self._submitted(incoming, query, order, live, keyed)
 
     def _submitted(
         self,
         incoming: Incoming,
         query: PostQuery,
-        work: str,
+        order: Order,
         live: Job | None,
         keyed: KeyedRequest | None,
     ) -> tuple[Job, Answer]:
         """`live` is an earlier job for the same work."""
         store, blobs, digest = self.store, self.blobs, incoming.digest
-        order = Order(
-            work, digest, incoming.size, query.device, query.options.model_dump(mode="json"),
-            query.name, query.priority, query.webhook,
-        )  # fmt: skip
         if query.reuse == "only":
             shared = store.share(order, keyed) if live is None or self._whole(live) else None
             if shared is None:

@@ -196,10 +196,15 @@ class JobOut(BaseModel):
     module: dict[Literal["sha256", "bytes", "href"], str | int] | None = None
     report: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
+    posted_by: str | None = Field(
+        default=None, description="the name of the key that posted it first; for admins"
+    )
     cached: bool = Field(default=False, description="the job was done before this request")
 
     @classmethod
-    def of(cls, job: Job, whole: bool = True, cached: bool = False) -> JobOut:
+    def of(
+        cls, job: Job, whole: bool = True, cached: bool = False, posted_by: str | None = None
+    ) -> JobOut:
         module = None
         if job.module is not None:
             href = f"/v1/jobs/{job.id}/module"
@@ -225,6 +230,7 @@ class JobOut(BaseModel):
                 "module": module,
                 "problem": job.problem,
                 "report": job.report if whole else None,
+                "posted_by": posted_by,
                 "cached": cached,
             }
         )

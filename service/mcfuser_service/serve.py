@@ -17,8 +17,10 @@ import uvicorn
 
 from mcfuser.errors import InputError
 from mcfuser_db import Blobs, Storage
+from mcfuser_db.api_keys import api_keys
 from mcfuser_db.private import make_file, make_folder, warn_if_open
 from mcfuser_service import logs
+from mcfuser_service.access import wants_keys
 from mcfuser_service.app import create_app
 from mcfuser_service.attestation import signing_key
 from mcfuser_service.delivery import Deliverer
@@ -49,13 +51,8 @@ def serve(
         logs.configure(settings.log_level)
         os.umask(0o077)
         warn_if_open(settings.data)
-        if not is_loopback(listener.getsockname()[0]):
-            log.warning(
-                "whoever reaches this address may post models, cancel jobs and read results: it "
-                "asks nobody who they are",
-                extra={"host": settings.host},
-            )
         store = Storage(settings.database_url)
+        _warn_of_keys(settings, store, is_loopback(listener.getsockname()[0]))
         blobs = Blobs(settings.blobs)
         blobs.sweep()
         with (
@@ -150,13 +147,36 @@ def _listening(settings: ServiceSettings) -> Iterator[socket.socket]:
 
 
 def _check_reach(address: str, settings: ServiceSettings) -> None:
-    if settings.insecure or is_loopback(address):
-        return
-    raise InputError(
-        f"host {settings.host} is reached from other machines, and the server would let anyone who "
-        "comes through use it: listen on 127.0.0.1 behind a proxy that has a login, or say "
-        "--insecure (MCFUSER_INSECURE=1) where everyone who reaches it may use it"
-    )
+    """Refuses settings under which it is unclear who needs a key."""
+    if settings.insecure and settings.require_key:
+        raise InputError(
+            "MCFUSER_INSECURE lets everyone in and MCFUSER_REQUIRE_KEY nobody without a key: set "
+            "one of them"
+        )
+    if not is_loopback(address) and not (settings.insecure or wants_keys(settings)):
+        raise InputError(
+            f"host {settings.host} is called as loopback is, but {address} is reached from other "
+            "machines: set MCFUSER_REQUIRE_KEY=1, or MCFUSER_HOST to an address"
+        )
+
+
+def _warn_of_keys(settings: ServiceSettings, store: Storage, near: bool) -> None:
+    """Says in the log that nobody can come in, or that everybody can."""
+    if wants_keys(settings):
+        now = store.now()
+        if not any(
+            k.revoked is None and (not k.expires or k.expires > now) for k in api_keys(store)
+        ):
+            log.warning(
+                "no request is let in, for there is no key: mcfuser keys create NAME --scopes "
+                "admin makes one"
+            )
+    elif not near:
+        log.warning(
+            "whoever reaches this address may post models, cancel jobs and read results: it "
+            "asks nobody for a key",
+            extra={"host": settings.host},
+        )
 
 
 def _bracketed(host: str) -> str:

@@ -73,16 +73,17 @@ class ServiceSettings(BaseSettings):
     each for `inspect_seconds` with `inspect_memory` bytes besides its own, after waiting at most
     `inspect_wait`. `data` is the folder for models, modules and, unless `database` is given, the
     SQLite file; machines that share a database must share it. `job_memory` is the memory of each
-    process of a compilation, in bytes: by default three quarters of the machine's. `insecure` lets
-    everyone who reaches a `host` other than loopback use the server; `allowed_hosts` (separated by
-    commas) are the names for which it answers. `team_cache` is the folder or the URL of a cache
-    from which schedules are taken (service.team), or empty. A worker that has had no job for
-    `refresh_after` seconds measures stale kernels again (service.idle); 0 is never. An
-    Idempotency-Key is kept for `idempotency_keep`. The results of a job are kept for `keep_age`
-    after its end, and models and modules of `keep_bytes` in all. Webhooks are signed with
-    `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names, perhaps with ports,
-    separated by commas) are told anything. Modules are signed with the private key in the file
-    `signing_key`; where it is encrypted, the first line of `signing_passphrase_file` decrypts it.
+    process of a compilation, in bytes: by default three quarters of the machine's. Requests to a
+    `host` other than loopback need an API key, unless the server is `insecure`; those to loopback
+    with `require_key`. `allowed_hosts` (separated by commas) are the names for which it answers.
+    `team_cache` is the folder or the URL of a cache from which schedules are taken (service.team),
+    or empty. A worker that has had no job for `refresh_after` seconds measures stale kernels again
+    (service.idle); 0 is never. An Idempotency-Key is kept for `idempotency_keep`. The results of a
+    job are kept for `keep_age` after its end, and models and modules of `keep_bytes` in all.
+    Webhooks are signed with `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names,
+    perhaps with ports, separated by commas) are told anything. Modules are signed with the private
+    key in the file `signing_key`; where it is encrypted, the first line of
+    `signing_passphrase_file` decrypts it.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -90,6 +91,7 @@ class ServiceSettings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8642, ge=0, le=65535)
     insecure: bool = False
+    require_key: bool = False
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
     data: Path = Field(default_factory=lambda: platformdirs.user_data_path("mcfuser"))
     database: SecretStr | None = None
@@ -154,6 +156,21 @@ class ServiceSettings(BaseSettings):
     @property
     def blobs(self) -> Path:
         return self.data / "blobs"
+
+
+class ClientSettings(BaseSettings):
+    """What a client of a server is given by the environment: MCFUSER_API_KEY."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
+
+    api_key: SecretStr | None = None
+
+
+def read_api_key() -> str | None:
+    """The key that requests to a server are sent with, None where there is none."""
+    given = ClientSettings().api_key
+    words = given.get_secret_value().strip() if given is not None else ""
+    return words or None
 
 
 def _memory() -> int:

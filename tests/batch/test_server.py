@@ -153,6 +153,54 @@ def test_what_is_no_address_is_refused(words: str) -> None:
         connected(words)
 
 
+def test_a_key_is_checked_before_anything_is_posted() -> None:
+    for status in (401, 403):
+        refused = httpx.Response(status, json={"detail": "the key is not known here"})
+        there, asked = answering(ok(version="1"), refused)
+        there.greet()
+        with pytest.raises(InputError, match=r"'http://host:1' refuses requests without a key"):
+            there.check_key()
+        there.client.headers["Authorization"] = "Bearer x"
+        with pytest.raises(InputError, match=r"refuses the key in MCFUSER_API_KEY: the key is"):
+            there.check_key()
+        assert [r.url.path for r in asked] == ["/healthz"] + ["/v1/devices"] * 2
+    for answer in (ok(), REFUSED):
+        answering(answer)[0].check_key()  # it was not reached before: that is told later
+
+
+def test_requests_are_sent_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str | None] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("authorization"))
+        return ok(version="1")
+
+    real = httpx.Client
+    monkeypatch.setattr(
+        httpx, "Client", lambda **more: real(transport=httpx.MockTransport(handle), **more)
+    )
+    connected("http://host:1/", "mcfuser_1_2")
+    connected("http://host:1")
+    connected("http://me:secret@host:1")
+    assert sent == ["Bearer mcfuser_1_2"] * 2 + [None] * 2 + ["Basic bWU6c2VjcmV0"] * 2
+    with pytest.raises(InputError, match="leave the other away") as both:
+        connected("http://me:secret@host:1", "mcfuser_1_2")
+    assert "secret" not in str(both.value)
+    for odd in ("a\nb", "schlüssel"):
+        with pytest.raises(InputError, match="MCFUSER_API_KEY has characters") as refused:
+            connected("http://host:1", odd)
+        assert odd not in str(refused.value)
+
+
+def test_a_quota_that_is_spent_is_a_refusal_and_a_full_disk_is_not(tmp_path: Path) -> None:
+    spent = httpx.Response(507, json={"detail": "models of key 'ci' may have 10 bytes"})
+    with pytest.raises(ServerRefusal, match="may have 10 bytes"):
+        answering(spent)[0].job(JOB_NAME, pauses()[1])
+    full = httpx.Response(507, headers={"Retry-After": "60"})
+    waited, pause = pauses()
+    assert answering(full, ok(id=1))[0].job(JOB_NAME, pause) == {"id": 1} and waited == [60.0]
+
+
 def test_addresses_of_jobs() -> None:
     match = JOB.fullmatch(f"https://me:secret@host:8/base/v1/jobs/{JOB_NAME}")
     assert match is not None

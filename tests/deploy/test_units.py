@@ -37,10 +37,11 @@ def test_the_unit_s_locks_lie_in_its_runtime_folder() -> None:
     assert unit()["RuntimeDirectory"] == "mcfuser"
 
 
-def test_an_image_that_lets_everyone_in_is_published_on_loopback_alone() -> None:
+def test_an_image_asks_for_keys_and_is_published_on_loopback_alone() -> None:
     image = (DEPLOY / "Containerfile").read_text()
     compose = (DEPLOY / "compose.yaml").read_text()
-    assert "MCFUSER_INSECURE=1" in image and "MCFUSER_ALLOWED_HOSTS=localhost" in image
+    assert "MCFUSER_INSECURE" not in image + compose
+    assert "MCFUSER_HOST=0.0.0.0 MCFUSER_ALLOWED_HOSTS=localhost" in image
     published = re.findall(r'^ +- "(.*:8642)"$', compose, re.MULTILINE)
     assert published == ["127.0.0.1:8642:8642"]
 

@@ -175,6 +175,17 @@ def test_times_mean_what_the_command_means_by_them(server: Served) -> None:
         assert status == 202 and json.loads(body)["options"]["timeout"] == expected
 
 
+@pytest.mark.parametrize(
+    "words",
+    [b"Bearer", b"Bearer \xff", b"Bearer " + b"a" * 5000, b"bearer mcfuser_", b"Bearer \x00",
+     b"Bearer mcfuser_" + b"0" * 12 + b"_" + b"0" * 72],
+)  # fmt: skip
+def test_odd_keys(server: Served, words: bytes) -> None:
+    for target in (b"/v1/jobs", b"/v1/keys", JOB):
+        checked(server.ask(target, Authorization=words), 400, 401)
+    checked(server.ask(b"/v1/jobs", b"POST", Authorization=words), 400, 401)
+
+
 def test_huge_headers(server: Served) -> None:
     checked(server.ask(b"/", Cookie=b"a" * 200_000), 400, 431)
     many = b"".join(b"X-%d: y\r\n" % i for i in range(20_000))

@@ -13,7 +13,8 @@ from fastapi.testclient import TestClient
 
 from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
-from mcfuser_db import Blobs, Storage
+from mcfuser_db import Blobs, KeyGrant, Storage
+from mcfuser_db.api_keys import make_key
 from mcfuser_service.app import create_app
 from mcfuser_service.documents import KernelDocument, Problem, Report, finite
 from mcfuser_service.problems import KINDS
@@ -29,7 +30,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     settings = ServiceSettings(data=tmp_path_factory.mktemp("data"))
     store = Storage(settings.database_url)
     app = create_app(settings, store, Blobs(settings.blobs), lambda: 1)
-    with TestClient(app, base_url="http://localhost") as client:
+    text = make_key(store, KeyGrant("all", ("admin",)))[1]  # without one, keys are out of reach
+    headers = {"Authorization": f"Bearer {text.words}"}
+    with TestClient(app, base_url="http://localhost", headers=headers) as client:
         yield client
     store.close()
 
@@ -68,7 +71,7 @@ def test_every_reference_leads_somewhere(told: dict[str, Any]) -> None:
 def test_every_error_is_a_documented_problem(told: dict[str, Any]) -> None:
     for path, method, operation in operations(told):
         found = {int(status) for status in operation["responses"]}
-        assert {400, 403, 421, 422, 500, 503, 507} <= found, (path, method)
+        assert {400, 401, 403, 421, 422, 429, 500, 503, 507} <= found, (path, method)
         for status, response in operation["responses"].items():
             if int(status) < 400 or method == "head":
                 continue
@@ -102,12 +105,22 @@ def test_names_in_queries_are_those_that_are_taken(
             continue
         there = path.replace("{id}", "00000000-0000-4000-8000-000000000000")
         there = there.replace("{key}", "0" * 64)
+        body = b'{"name": "x"}' if path == "/v1/keys" else b"x"
         names = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query"]
-        answer = client.request(method, f"{there}?no-such-name=1", content=b"x")
+        answer = client.request(method, f"{there}?no-such-name=1", content=body)
         assert answer.status_code == 422 and "no-such-name" in answer.json()["detail"], path
         for name in names:
-            answer = client.request(method, f"{there}?{name}=%00", content=b"x")
+            answer = client.request(method, f"{there}?{name}=%00", content=body)
             assert "is not known" not in answer.json()["detail"] or name == "device", (path, name)
+
+
+def test_each_operation_says_which_scope_it_needs(told: dict[str, Any]) -> None:
+    assert told["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    needs = {(p, m): operation["security"] for p, m, operation in operations(told)}
+    assert needs["/healthz", "get"] == []
+    assert needs["/v1/jobs", "post"] == [{"key": ["submit"]}, {}]
+    assert needs["/v1/jobs/{id}", "head"] == [{"key": ["read"]}, {}]
+    assert needs["/v1/keys", "get"] == [{"key": ["admin"]}]
 
 
 def test_the_precision_of_a_job_is_documented(told: dict[str, Any], client: TestClient) -> None:

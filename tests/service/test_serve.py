@@ -198,11 +198,42 @@ def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
             serve(ServiceSettings(data=tmp_path, port=port))
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "8.8.8.8"])
-def test_an_address_that_others_reach_needs_a_word(host: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--insecure \(MCFUSER_INSECURE=1\)") as refused:
-        serve(ServiceSettings(data=tmp_path, port=0, host=host))
+def test_it_asks_either_everyone_for_a_key_or_nobody(tmp_path: Path) -> None:
+    both = {"insecure": True, "require_key": True}
+    with pytest.raises(InputError, match=r"MCFUSER_INSECURE .* MCFUSER_REQUIRE_KEY") as refused:
+        serve(ServiceSettings(data=tmp_path, port=0, **both))
     assert "\n" not in str(refused.value)
+
+
+def test_a_name_of_loopback_that_leads_elsewhere_needs_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("8.8.8.8", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [away])
+    with pytest.raises(InputError, match=r"8\.8\.8\.8 is reached from other machines"):
+        serve(ServiceSettings(data=tmp_path, port=0, host="localhost"))
+
+
+def test_on_another_address_it_asks_for_a_key_and_says_that_there_is_none(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.start(0.1, MCFUSER_HOST="0.0.0.0", errors=tmp_path / "log")
+    try:
+        refused = server.client.get("/v1/jobs")
+        assert refused.status_code == 401
+        command = [sys.executable, "-m", "mcfuser.cli", "keys", "create", "ci"]
+        made = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, check=True,
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "MCFUSER_DATA": str(tmp_path)},
+        )  # fmt: skip
+        headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        assert server.client.get("/v1/jobs", headers=headers).status_code == 200
+        assert server.stop(signal.SIGINT) == 0
+    finally:
+        server.client.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum("mcfuser keys create NAME" in line for line in lines) == 1
+    assert not any("it asks nobody" in line for line in lines)
+    assert made.stdout.strip() not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("host", ["", "no host", "a" * 300, "x..y", "256.256.256.256"])
@@ -219,7 +250,7 @@ def test_with_the_word_it_serves_and_warns(tmp_path: Path) -> None:
     finally:
         server.client.close()
     lines = (tmp_path / "log").read_text().splitlines()
-    assert sum("it asks nobody who they are" in line for line in lines) == 1
+    assert sum("it asks nobody for a key" in line for line in lines) == 1
 
 
 def test_what_is_kept_is_its_owner_s_alone(server: Server) -> None:

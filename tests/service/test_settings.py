@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcfuser.errors import InputError
-from mcfuser_service.settings import ServiceSettings, read_settings
+from mcfuser_service.settings import ClientSettings, ServiceSettings, read_api_key, read_settings
 
 
 def test_defaults_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,6 +45,15 @@ def test_a_bad_variable_is_one_sentence(
     with pytest.raises(InputError, match=f"MCFUSER_{name} is '{value}'") as caught:
         read_settings()
     assert "\n" not in str(caught.value)
+
+
+def test_a_client_s_key_is_read_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MCFUSER_API_KEY", raising=False)
+    assert read_api_key() is None
+    monkeypatch.setenv("MCFUSER_API_KEY", " ")
+    assert read_api_key() is None
+    monkeypatch.setenv("MCFUSER_API_KEY", " mcfuser_1_2\n")
+    assert read_api_key() == "mcfuser_1_2" and "mcfuser_1" not in repr(ClientSettings())
 
 
 def test_webhooks_have_a_secret_and_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ THROUGH: dict[str, str] = {
         service/posting service/queries""",
     "service/test_openapi.py": "service/documents",
     "service/test_schemas.py": "service/work",
+    "service/test_access.py": "service/owners",
     "service/test_serve.py": "service/supervisor service/room",
     "db/test_store.py": "db/again db/keyed db/models db/private",
     "db/test_migrations.py": "db/engine",
