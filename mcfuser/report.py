@@ -44,6 +44,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     _show_precision(report.get("precision"), out)
     _show_in_place(report.get("in_place", {}), out)
     _show_check(report, out)
+    _show_functions(report.get("functions"), out)
     kernels = [k for c in report["chains"] for k in c["kernels"]]
     cut_short = {k["key"]: k["search"] for k in kernels if k["ended"] != "settled"}
     for words, count in Counter(cut_short.values()).items():
@@ -77,6 +78,15 @@ _PRODUCTS = (
     TableColumn("P/W"),
     TableColumn("why it shares no kernel", "words"),
 )
+
+_FUNCTIONS = (
+    TableColumn("not tuned", "name"),
+    TableColumn("time"),
+    TableColumn("share"),
+    TableColumn("calls"),
+)
+SHOWN = 0.03
+"""The least share of a run's time for which a function that is not tuned is named."""
 
 
 def _chain(number: int, chain: Mapping[str, Any]) -> Row:
@@ -154,6 +164,25 @@ def _show_check(report: Mapping[str, Any], out: Console) -> None:
             _plain(f"  {name}: error {error:.1e} against the float32 model", out)
     elif "skipped" in check:
         _plain(f"not compared with onnxruntime: {check['skipped']}", out)
+
+
+def _show_functions(functions: Sequence[Mapping[str, Any]] | None, out: Console) -> None:
+    """Prints how much of the running module's time is in tuned kernels, and what else takes long;
+    nothing where that was not measured."""
+    whole = sum(f["seconds"] for f in functions or ())
+    if not functions or not whole:
+        return
+    tuned = sum(f["seconds"] for f in functions if f["tuned"])
+    _plain(f"{tuned / whole:.0%} of a run's {whole * 1e3:.3f} ms is in tuned kernels", out)
+    long = [f for f in functions if not f["tuned"] and f["seconds"] >= SHOWN * whole]
+    if long:
+        rows = [
+            (f["name"], _micro(f["seconds"]), f"{f['seconds'] / whole:.0%}", f"{f['calls']:.0f}")
+            for f in long
+        ]
+        out.print()
+        _table(_FUNCTIONS, rows, out)
+        out.print()
 
 
 def _how_it_ended(budget: Budget) -> str:

@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "cli": (
         COMPILED
-        | {"arguments", "batch", "bisect", "db", "derivation", "diagnosis", "doctor", "explain",
+        | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "diagnosis",
            "process", "report", "revision", "service", "signing", "table"},
         {"rich", "typer"},
     ),

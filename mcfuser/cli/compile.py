@@ -100,7 +100,9 @@ def compile_(
     report = (json.dumps(artifact.report, indent=2) + "\n").encode()
     written = write_results(output, artifact.module, report, key)
     if as_json:
-        print_document({"files": [str(path) for path in written], "report": artifact.report})
+        names = ("module", "report", "envelope")
+        files = {name: str(path) for name, path in zip(names, written, strict=False)}
+        print_document({"files": files, "report": artifact.report})
         return
     show(artifact.report, out)
     out.print(f"wrote {' and '.join(map(str, written))}", highlight=False, markup=False)

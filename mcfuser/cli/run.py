@@ -50,7 +50,7 @@ def run(
     """Run a compiled module, and compare it with onnxruntime.
 
     It runs on given or random inputs, in a process of its own. The status is 1 where the results
-    differ, or where it is not signed as asked for.
+    differ, or where the module is not signed as asked for.
     """
     with _trusted(folder, verify) as trusted:
         _run(trusted, check, inputs, outputs, shape, seed, graph, as_json)

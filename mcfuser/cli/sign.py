@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +48,7 @@ def sign(
 ) -> None:
     """Sign what compile wrote.
 
-    What is stated of module.so and report.json is in module.intoto.jsonl beside them.
+    The signature of module.so and report.json is in module.intoto.jsonl, beside them.
     """
     from mcfuser.signing.folder import ENVELOPE
     from mcfuser.signing.folder import sign as sign_folder
@@ -57,20 +56,19 @@ def sign(
     if statement == (key is not None):
         raise InputError("say with which key to sign, --key KEY, or ask for the --statement alone")
     private = signing_key(key, passphrase_file)
-    lines = [(folder / ENVELOPE, sign_folder(folder, private)) for folder in folders]
-    if private is None:
-        if as_json:
-            print_document({"statements": [json.loads(line) for _, line in lines]})
-            return
-        for _, line in lines:
-            print(line.decode(), end="")
+    lines = {folder: sign_folder(folder, private) for folder in folders}
+    if private is None and as_json:
+        print_document({"statements": [line.decode() for line in lines.values()]})
         return
-    for path, line in lines:
-        write_whole(path, line)
+    for folder, line in lines.items():
+        if private is None:
+            print(line.decode(), end="")
+            continue
+        write_whole(folder / ENVELOPE, line)
         if not as_json:
-            out.print(f"wrote {path}", highlight=False, markup=False)
+            out.print(f"wrote {folder / ENVELOPE}", highlight=False, markup=False)
     if as_json:
-        print_document({"files": [str(path) for path, _ in lines]})
+        print_document({"envelopes": [str(folder / ENVELOPE) for folder in folders]})
 
 
 def signing_key(path: Path | None, passphrase_file: Path | None) -> SigningKey | None:

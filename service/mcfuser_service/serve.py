@@ -41,8 +41,8 @@ def serve(
     """Serves until SIGINT or SIGTERM.
 
     `load` names the function that gives the compiler, as `module:function`; workers import it.
-    `opened` is called with the server's URL once it listens.
-    Raises InputError where the folder, the database, the port or the signing key cannot be used.
+    `opened` is called with the server's URL once it listens. Raises InputError where the folder,
+    the database, the port or the signing key cannot be used.
     """
     signing_key(settings)  # raises, before anything is started, where it cannot be read
     with _folder(settings), _listening(settings) as listener:

@@ -143,6 +143,9 @@ def test_bisect_compares_every_value_on_given_inputs(tmp_path: Path) -> None:
     assert document == {"compared": 1, "first": None, "without_kernels": None, "masked": []}
 
 
+RESULTS = {"module": "module.so", "report": "report.json"}
+
+
 def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
     """With the model they are compared with onnxruntime's; the report's inputs do without it."""
     model, out = str(FIXTURES / "linear_transposed.onnx"), tmp_path / "out"
@@ -151,7 +154,7 @@ def test_run_takes_arrays_and_gives_arrays(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     printed, report = json.loads(ran.stdout), json.loads((out / "report.json").read_text())
     assert printed == {
-        "files": [str(out / "module.so"), str(out / "report.json")], "report": report
+        "files": {name: str(out / file) for name, file in RESULTS.items()}, "report": report
     }  # fmt: skip
     assert any(line.startswith("measure chain 1 of 1") for line in ran.stderr.splitlines())
     (port,) = report["inputs"]

@@ -63,7 +63,6 @@ THROUGH: dict[str, str] = {
     "model/test_fitted.py": "model/groups  ",
     "tune/test_recall.py": "tune/tuned",
     "tune/test_tuner.py": "tune/tuning",
-    "test_compile.py": "report",
     # processes that others start, and what only they load
     "measure/test_worker.py": "backends/cpu/runner",
     "measure/test_child.py": "measure/runner",
