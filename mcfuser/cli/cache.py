@@ -137,12 +137,13 @@ def explain(
     from mcfuser_service.settings import read_settings
     from mcfuser_service.team import layered
 
+    settings = read_settings()
     with opened_store() as store:
         asked = asked_of(store, chain) or Asked(read_chain(chain, dtype).key)
         target = device_named(device or asked.device or HOST)
         backend = backend_of(target)
         now = here(target, backend, asked.space, asked.shifts)
-        layers = layered(store, read_settings().team_cache)
+        layers = layered(store, settings.team_cache, settings.team_key)
         found = look_up(layers, asked.chain_key, now, partial(damage, backend))
     if as_json:
         print(json.dumps(found.to_json()))

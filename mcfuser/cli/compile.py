@@ -90,7 +90,7 @@ def compile_(
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision, buckets, pairs, locked, settings.team_cache,
+        precision, buckets, pairs, locked, settings.team_cache, settings.team_key,
     )  # fmt: skip
     try:
         with progress() as tell:

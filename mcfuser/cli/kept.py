@@ -65,5 +65,6 @@ def kernel_cache(wanted: bool, device: Device) -> Iterator[tuple[Cache, Device]]
         yield MemoryCache(), device
         return
     with opened_store() as store:
-        cache = layered(store, read_settings().team_cache)
+        settings = read_settings()
+        cache = layered(store, settings.team_cache, settings.team_key)
         yield cache, device if device.kind == HOST else store.probed(device)

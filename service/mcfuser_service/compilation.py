@@ -39,7 +39,7 @@ class CompileRequest:
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
     `in_place` has the outputs that are written into the memory of inputs, by these. Where there is
     a `lock`, the module is built as that file has it (mcfuser.lock). `team` is the folder or the
-    URL of a team's cache under `store`, or empty.
+    URL of a team's cache under `store`, or empty, and `team_key` the API key for a server there.
     """
 
     model: Path
@@ -57,6 +57,7 @@ class CompileRequest:
     in_place: Mapping[str, str] = field(default_factory=dict)
     lock: Path | None = None
     team: str = ""
+    team_key: str | None = field(default=None, repr=False)
 
     @property
     def end(self) -> float:
@@ -114,7 +115,7 @@ def compiled(request: CompileRequest, process: Confined, listener: Listener) -> 
             "buckets": request.buckets,
             "in_place": dict(request.in_place),
             "store": request.store,
-            "team": request.team,
+            "team": [request.team, request.team_key],
             "limits": dict(request.limits),
             "check": request.check,
             "precision": request.precision,

@@ -67,7 +67,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
         if request["store"] is not None:
             store = Storage(request["store"])
             stack.callback(store.close)
-            device, kept = store.probed(device), layered(store, request["team"])
+            device, kept = store.probed(device), layered(store, *request["team"])
         folder = Path(request["folder"]) if request["folder"] is not None else None
         limits = ModelLimits(**request["limits"])
         shapes = from_json(request["shapes"])

@@ -43,6 +43,7 @@ class Compiler:
             buckets=options.buckets,
             in_place=in_place_pairs(options.in_place),
             team=self._settings.team_cache,
+            team_key=self._settings.team_key,
         )
         try:
             return compiled(request, ready, listener)

@@ -64,7 +64,7 @@ class Explainer:
         module: str = "mcfuser_service.here_child",
     ) -> None:
         self._settings, self._store, self._module = settings, store, module
-        self._layers = layered(store, settings.team_cache)
+        self._layers = layered(store, settings.team_cache, settings.team_key)
         self._known: dict[tuple[str, SpaceKind, bool], Here] = {}
         self._turns = anyio.CapacityLimiter(_AT_ONCE)
 

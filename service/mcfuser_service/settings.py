@@ -77,13 +77,13 @@ class ServiceSettings(BaseSettings):
     `host` other than loopback need an API key, unless the server is `insecure`; those to loopback
     with `require_key`. `allowed_hosts` (separated by commas) are the names for which it answers.
     `team_cache` is the folder or the URL of a cache from which schedules are taken (service.team),
-    or empty. A worker that has had no job for `refresh_after` seconds measures stale kernels again
-    (service.idle); 0 is never. An Idempotency-Key is kept for `idempotency_keep`. The results of a
-    job are kept for `keep_age` after its end, and models and modules of `keep_bytes` in all.
-    Webhooks are signed with `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names,
-    perhaps with ports, separated by commas) are told anything. Modules are signed with the private
-    key in the file `signing_key`; where it is encrypted, the first line of
-    `signing_passphrase_file` decrypts it.
+    or empty; a server there is sent `team_cache_key`. A worker that has had no job for
+    `refresh_after` seconds measures stale kernels again (service.idle); 0 is never. An
+    Idempotency-Key is kept for `idempotency_keep`. The results of a job are kept for `keep_age`
+    after its end, and models and modules of `keep_bytes` in all. Webhooks are signed with
+    `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names, perhaps with ports,
+    separated by commas) are told anything. Modules are signed with the private key in the file
+    `signing_key`; where it is encrypted, the first line of `signing_passphrase_file` decrypts it.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True)
@@ -127,6 +127,7 @@ class ServiceSettings(BaseSettings):
     lease: float = Field(default=60.0, ge=5)
     poll: float = Field(default=0.25, gt=0)
     team_cache: str = ""
+    team_cache_key: SecretStr | None = None
     refresh_after: float = Field(default=300.0, ge=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
@@ -152,6 +153,12 @@ class ServiceSettings(BaseSettings):
     def model_limits(self) -> ModelLimits:
         """The limits of a model's size, from the `max_` fields."""
         return ModelLimits(**{name: getattr(self, f"max_{name}") for name in LIMITS})
+
+    @property
+    def team_key(self) -> str | None:
+        """The API key for the server that is the team's cache, None without one."""
+        words = self.team_cache_key.get_secret_value().strip() if self.team_cache_key else ""
+        return words or None
 
     @property
     def blobs(self) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
-from urllib.error import URLError
 from urllib.parse import urlsplit
+
+import httpx
 
 from mcfuser.errors import InputError
 from mcfuser.tune.exchange import LONGEST_LINE, TuningRecord, lines_of, read_line
@@ -27,17 +28,17 @@ _SECONDS = 5.0
 _MOST = 2 * (LONGEST_LINE + 1)  # bytes of a server's answer: a header and a line
 
 
-def layered(own: Cache, where: str) -> Cache:
+def layered(own: Cache, where: str, key: str | None = None) -> Cache:
     """One's own cache over a team's, which is the folder or the URL `where`; the own one alone if
-    that is empty. Raises InputError where it is neither."""
-    return LayeredCache(own, team_cache(where)) if where else own
+    that is empty. A server is sent the API `key`. Raises InputError where it is neither."""
+    return LayeredCache(own, team_cache(where, key)) if where else own
 
 
-def team_cache(where: str) -> Offer:
-    """Looks up tuning records in a folder, or at a server whose URL begins with http. Raises
-    InputError where it is neither."""
+def team_cache(where: str, key: str | None = None) -> Offer:
+    """Looks up tuning records in a folder, or at a server whose URL begins with http, which is sent
+    the API `key`. Raises InputError where it is neither."""
     if urlsplit(where).scheme in ("http", "https"):
-        return TeamServer(where.rstrip("/"))
+        return TeamServer(where.rstrip("/"), partial(_fetched, key))
     folder = Path(where)
     if not folder.is_dir():
         raise InputError(
@@ -105,7 +106,7 @@ class TeamServer:
     asks it no more."""
 
     url: str
-    fetch: Callable[[str], bytes] = lambda url: _fetched(url)
+    fetch: Callable[[str], bytes]
     gone: bool = False
 
     def __call__(self, key: CacheKey) -> TuningRecord | None:
@@ -113,7 +114,7 @@ class TeamServer:
             return None
         try:
             answer = self.fetch(f"{self.url}/v1/kernels/export?key={key.digest}")
-        except (OSError, URLError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             log.warning("the team's cache at %s does not answer: %s", self.url, error)
             self.gone = True
             return None
@@ -125,7 +126,17 @@ class TeamServer:
             return None
 
 
-def _fetched(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-        data: bytes = answer.read(_MOST)
-    return data
+def _fetched(key: str | None, url: str) -> bytes:
+    """The first bytes of an answer. No redirect is followed: the key is for this server alone."""
+    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+    with httpx.stream("GET", url, headers=headers, timeout=_SECONDS) as answer:
+        if answer.status_code != 200:
+            refused = answer.status_code in (401, 403)
+            advice = "; MCFUSER_TEAM_CACHE_KEY must be a key of its" if refused else ""
+            raise httpx.HTTPError(f"its answer has the status {answer.status_code}{advice}")
+        data = b""
+        for part in answer.iter_bytes():
+            data += part
+            if len(data) > _MOST:
+                break
+    return data[:_MOST]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mcfuser.errors import InputError
@@ -14,6 +15,8 @@ from mcfuser.tune.exchange import header
 from mcfuser.tune.key import CacheKey
 from mcfuser.tune.rebuild import record_of
 from mcfuser.tune.tuned import MemoryCache
+from mcfuser_db import KeyGrant
+from mcfuser_db.api_keys import make_key
 from mcfuser_service.team import TeamServer, layered, team_cache
 from tests.support.records import line, searched, write
 from tests.support.served import Served, serving
@@ -70,6 +73,18 @@ def test_a_server_is_asked_for_one_kernel(served: Served, key: CacheKey) -> None
     assert offer(replace(key, sources="others")) is None
 
 
+def test_a_server_that_wants_a_key_is_sent_it(
+    tmp_path: Path, key: CacheKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path, None, require_key=True) as server:
+        server.store.put(searched())
+        where = f"http://127.0.0.1:{server.port}"
+        text = make_key(server.store, KeyGrant("team", ("read",)))[1]
+        assert team_cache(where, text.words)(key) == record_of(searched())
+        assert team_cache(where)(key) is None
+    assert "MCFUSER_TEAM_CACHE_KEY must be a key of its" in caplog.text
+
+
 def test_a_server_that_does_not_answer_is_asked_once(
     key: CacheKey, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,7 +92,7 @@ def test_a_server_that_does_not_answer_is_asked_once(
 
     def fetch(url: str) -> bytes:
         asked.append(url)
-        raise OSError("refused")
+        raise httpx.ConnectError("refused")
 
     offer = TeamServer("http://nowhere", fetch)
     assert offer(key) is None and offer(key) is None
