@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class Interpreted:
     kind: str = "interpreted"
     knobs: type = InterpretedKnobs
     sources: tuple[str, ...] = ("space",)
+    soft: Mapping[str, int] = MappingProxyType({})
     runner = "tests.support.interpreted"
     trusted = True
     on_host = True
@@ -81,6 +83,9 @@ class Interpreted:
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         return (("numpy", np.__version__),)
+
+    def driver(self) -> str:
+        return ""
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
         return np.ones(len(tiles), bool)
