@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import JSONResponse
 
 from mcfuser_db import Storage
-from mcfuser_service.documents import finite
+from mcfuser_service.documents import as_json, finite
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.problems import error
 from mcfuser_service.queries import Word, only
@@ -25,6 +25,7 @@ def router(store: Storage) -> APIRouter:
     @readable(
         routes,
         "",
+        response_model=KernelPage,
         responses=problems(),
         dependencies=[only("device", "chain", "limit", "after")],
     )
@@ -33,7 +34,7 @@ def router(store: Storage) -> APIRouter:
         chain: Annotated[Word | None, Query(description="a chain's name or key")] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         after: Annotated[str | None, Query(pattern=_KEY)] = None,
-    ) -> KernelPage:
+    ) -> Response:
         rows = store.kernels(device, chain, limit, after)
         asked = {
             "device": device,
@@ -43,7 +44,8 @@ def router(store: Storage) -> APIRouter:
         }
         query = urlencode({k: v for k, v in asked.items() if v is not None})
         more = f"/v1/kernels?{query}" if len(rows) == limit else None
-        return KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
+        page = KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
+        return as_json(page)
 
     @readable(
         routes,
