@@ -192,9 +192,12 @@ def test_a_cancelled_job_makes_room(server: Server) -> None:
 
 
 def test_no_answer_waits_for_an_acknowledgement(tmp_path: Path) -> None:
-    with _listening(ServiceSettings(data=tmp_path, port=0)) as listener:
-        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    with (
+        _listening(ServiceSettings(data=tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
