@@ -15,6 +15,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from mcfuser.errors import InputError
 from mcfuser_db.private import make_file
 
+_CONNECTIONS = 40
+"""The most connections to a SQLite file in one process: one for each thread that answers requests
+(anyio has 40). One beyond those that are kept would be opened and closed for a single query."""
 _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
 
 
@@ -85,7 +88,7 @@ def _sqlite(url: URL) -> Engine:
         )
     else:
         _private(url.database)
-        engine = create_engine(url)
+        engine = create_engine(url, pool_size=_CONNECTIONS, max_overflow=0)
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine

@@ -54,8 +54,8 @@ class Supervised:
     `environment` has variables besides its parent's. With `scratch` it works in an empty folder and
     keeps temporary files in the folder `scratch`; both are removed with it. With `session` it leads
     a session as well: Linux then shares the processor between the two sessions as if each were one
-    process, and niceness counts only within a session (sched(7), autogroups). The creator must call
-    `end`.
+    process (sched(7), autogroups). It, and a session that it leads, is nicer than its parent by
+    `niceness`. The creator must call `end`.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Supervised:
         environment: Mapping[str, str] = MappingProxyType({}),
         scratch: bool = False,
         session: bool = False,
+        niceness: int = 0,
         input: Stream = PIPE,
         output: Stream = PIPE,
         errors: Stream = PIPE,
@@ -79,7 +80,7 @@ class Supervised:
         command = [sys.executable, "-P", "-m", "mcfuser.process.birth"]
         try:
             self._process = subprocess.Popen(
-                [*command, Birth(reading, limits).to_json(), module, *arguments],
+                [*command, Birth(reading, limits, niceness).to_json(), module, *arguments],
                 stdin=input,
                 stdout=output,
                 stderr=errors,

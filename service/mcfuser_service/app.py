@@ -16,6 +16,7 @@ from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
 from mcfuser_service import attestation, jobs, kernels, keys
 from mcfuser_service.access import Access
+from mcfuser_service.documents import as_json
 from mcfuser_service.explaining import Explainer
 from mcfuser_service.http import Gate, add_handlers
 from mcfuser_service.inspect import Inspect, Inspector
@@ -99,18 +100,21 @@ def _rest(
     def page() -> HTMLResponse:
         return HTMLResponse(html, headers=policy)
 
-    @readable(router, "/healthz", responses=_HEALTH, dependencies=[only()])
-    def health(response: Response) -> Health:
+    @readable(router, "/healthz", response_model=Health, responses=_HEALTH, dependencies=[only()])
+    def health() -> Response:
         """503 where this server should have workers and none is alive."""
         lives = alive()
         ok = lives > 0 or settings.workers == 0
-        response.status_code = 200 if ok else 503
-        return Health(
-            status="ok" if ok else "degraded",
-            version=revision(),
-            jobs=store.counts(),
-            workers={"alive": lives, "wanted": settings.workers},
+        answer = as_json(
+            Health(
+                status="ok" if ok else "degraded",
+                version=revision(),
+                jobs=store.counts(),
+                workers={"alive": lives, "wanted": settings.workers},
+            )
         )
+        answer.status_code = 200 if ok else 503
+        return answer
 
     @readable(router, "/metrics", include_in_schema=False, dependencies=[only()])
     def prometheus() -> Response:

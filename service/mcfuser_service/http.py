@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
-from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -141,7 +141,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begun = time.perf_counter()
-        name = uuid4().hex[:12]
+        name = f"{random.getrandbits(48):012x}"
         out = _Answer(scope, receive, send, name)
         try:
             await self._pass(scope, receive, out.send)

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from mcfuser_db import Blobs, Job, JobLog, Storage
 from mcfuser_db.models import OVER
 from mcfuser_service.access import caller_of
-from mcfuser_service.documents import served
+from mcfuser_service.documents import as_json, served
 from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
 from mcfuser_service.lookup import RETRY, UNDONE, check_kept, done, found
@@ -103,20 +103,26 @@ def router(
         response.headers.update(RETRY)
         return JobOut.of(job, cached=job.state == "done")
 
-    @readable(routes, "", responses=problems(), dependencies=[only("state", "limit", "after")])
+    @readable(
+        routes,
+        "",
+        response_model=JobPage,
+        responses=problems(),
+        dependencies=[only("state", "limit", "after")],
+    )
     def listed(
         request: Request,
         state: JobState | None = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         after: UUID | None = None,
-    ) -> JobPage:
+    ) -> Response:
         rows = store.jobs(state, limit, after)
         asked = {"state": state, "limit": limit, "after": rows[-1].id if rows else None}
         query = urlencode({k: v for k, v in asked.items() if v is not None})
         more = f"/v1/jobs?{query}" if len(rows) == limit else None
         names = posters(store, caller_of(request), rows)
         items = [JobOut.of(r, whole=False, posted_by=names.get(r.api_key)) for r in rows]
-        return JobPage(items=items, next=more)
+        return as_json(JobPage(items=items, next=more))
 
     @readable(routes, "/{id}", responses=problems("no-such-job"), dependencies=[only("wait")])
     async def one(

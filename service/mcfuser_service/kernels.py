@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from mcfuser_db import Storage
-from mcfuser_service.documents import finite
+from mcfuser_service.documents import as_json, finite
 from mcfuser_service.export import exported
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.problems import error
@@ -43,6 +43,7 @@ def router(store: Storage, explain: Explain) -> APIRouter:
     @readable(
         routes,
         "",
+        response_model=KernelPage,
         responses=problems(),
         dependencies=[only("device", "chain", "limit", "after")],
     )
@@ -51,7 +52,7 @@ def router(store: Storage, explain: Explain) -> APIRouter:
         chain: Annotated[Word | None, Query(description="a chain's name or key")] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         after: Annotated[str | None, Query(pattern=_KEY)] = None,
-    ) -> KernelPage:
+    ) -> Response:
         rows = store.kernels(device, chain, limit, after)
         asked = {
             "device": device,
@@ -61,7 +62,8 @@ def router(store: Storage, explain: Explain) -> APIRouter:
         }
         query = urlencode({k: v for k, v in asked.items() if v is not None})
         more = f"/v1/kernels?{query}" if len(rows) == limit else None
-        return KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
+        page = KernelPage(items=[KernelOut.model_validate(r) for r in rows], next=more)
+        return as_json(page)
 
     @readable(routes, "/explain", responses=problems("busy"),
               dependencies=[only("chain", "device", "dtype")])  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -29,8 +29,8 @@ def only(*names: str) -> Any:
     return Depends(_refusing(names))
 
 
-def _refusing(names: tuple[str, ...]) -> Callable[[Request], None]:
-    def check(request: Request) -> None:
+def _refusing(names: tuple[str, ...]) -> Callable[[Request], Awaitable[None]]:
+    async def check(request: Request) -> None:  # a plain function is run in a thread, and waits
         unknown = [n for n in dict.fromkeys(request.query_params.keys()) if n not in names]
         if not unknown:
             return

@@ -33,6 +33,8 @@ from mcfuser_service.watch import JobWatch
 log = logging.getLogger(__name__)
 
 
+_BACKLOG = 1024
+"""Connections that wait to be accepted: one that is refused a place tries again after a second."""
 LOAD = "mcfuser_service.worker:load_compiler"
 """The name of the function that gives a worker mcfuser's own compiler."""
 
@@ -68,6 +70,7 @@ def serve(
             opened(url)
             config = uvicorn.Config(
                 app,
+                http="h11",  # whatever is installed: it refuses what is no HTTP
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
@@ -138,7 +141,10 @@ def _listening(settings: ServiceSettings) -> Iterator[socket.socket]:
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         _check_reach(str(address[0]), settings)
-        listener = socket.create_server(address[:2], family=family, backlog=128)
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        # Its connections inherit this. An answer is two writes, its head and its body: without it
+        # the second may wait 40 ms for the client to acknowledge the first.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
         raise InputError(f"cannot listen on {where}: {reason}; give another host or port") from None

@@ -72,8 +72,9 @@ class ServiceSettings(BaseSettings):
     before they are unpacked. `inspections` models are checked at once,
     each for `inspect_seconds` with `inspect_memory` bytes besides its own, after waiting at most
     `inspect_wait`. `data` is the folder for models, modules and, unless `database` is given, the
-    SQLite file; machines that share a database must share it. `job_memory` is the memory of each
-    process of a compilation, in bytes: by default three quarters of the machine's. Requests to a
+    SQLite file; machines that share a database must share it. Workers that the server starts are
+    nicer than the server by `niceness`. `job_memory` is the memory of each process of a
+    compilation, in bytes: by default three quarters of the machine's. Requests to a
     `host` other than loopback need an API key, unless the server is `insecure`; those to loopback
     with `require_key`. `allowed_hosts` (separated by commas) are the names for which it answers.
     `team_cache` is the folder or the URL of a cache from which schedules are taken (service.team),
@@ -120,6 +121,7 @@ class ServiceSettings(BaseSettings):
     signing_key: Path | None = None
     signing_passphrase_file: Path | None = None
     workers: int = Field(default=1, ge=0, le=64)
+    niceness: int = Field(default=10, ge=0, le=19)
     worker_name: str = ""
     job_memory: int = Field(default_factory=lambda: _memory() * 3 // 4, ge=1 << 28)
     job_timeout: float = Field(default=3600.0, gt=0)

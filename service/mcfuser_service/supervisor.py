@@ -90,7 +90,10 @@ class Supervisor:
             self._stop.wait(_LOOK)
 
     def _start(self, slot: _Slot, now: float) -> None:
-        slot.process = Supervised("mcfuser_service.worker_child", output=None, errors=None)
+        slot.process = Supervised(
+            "mcfuser_service.worker_child", output=None, errors=None, session=True,
+            niceness=self._settings.niceness,
+        )  # fmt: skip
         slot.born = now
         assignment = Assignment(self._settings, self._load, slot.name)
         slot.process.write(assignment.to_json().encode(), now + _READ)  # it fits in the pipe

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mcfuser.process import birth
 from mcfuser.process.death import Death
 from mcfuser.process.limits import Limits
 from mcfuser.process.supervised import Supervised
@@ -53,6 +54,53 @@ def test_it_leads_a_group_and_a_session_if_that_is_asked_for(session: bool) -> N
         assert numbers(made) == [made.pid]
         assert os.getpgid(made.pid) == made.pid
         assert os.getsid(made.pid) == (made.pid if session else os.getsid(0))
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="sessions share the processor as processes do"
+)
+def test_it_and_its_session_are_nicer_than_its_parent() -> None:
+    with child("sleep", session=True, niceness=3) as made, child("sleep", niceness=2) as beside:
+        numbers(made), numbers(beside)
+        assert os.getpriority(os.PRIO_PROCESS, made.pid) == min(19, os.nice(0) + 3)
+        assert os.getpriority(os.PRIO_PROCESS, beside.pid) == min(19, os.nice(0) + 2)
+        own = Path(f"/proc/{made.pid}/autogroup").read_text().split()
+        assert own[1:] == ["nice", str(min(19, os.nice(0) + 3))]
+        assert Path(f"/proc/{beside.pid}/autogroup").read_text() == (
+            Path("/proc/self/autogroup").read_text()
+        ), "the session of its parent is as nice as it was"
+
+
+class Refusing:
+    """In place of /proc/self/autogroup: refuses the first writes, as Linux does when others have
+    just written."""
+
+    def __init__(self, times: int, error: type[OSError]) -> None:
+        self.left, self.error, self.written = times, error, ""
+
+    def write_text(self, words: str) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error
+        self.written = words
+
+
+@pytest.mark.parametrize(
+    ("times", "error", "written"),
+    [(3, BlockingIOError, "3"), (99, BlockingIOError, ""), (1, PermissionError, "")],
+)
+def test_a_session_s_niceness_is_tried_again_and_never_insisted_on(
+    times: int, error: type[OSError], written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Refusing(times, error)
+    monkeypatch.setattr(birth, "_AUTOGROUP", group)
+    monkeypatch.setattr(birth, "_BETWEEN", 0.0)
+    monkeypatch.setattr(os, "nice", lambda more: more)
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    birth.be_nice(3)
+    assert group.written == written
+    birth.be_nice(0)
+    assert group.written == written
 
 
 def test_what_it_started_ends_with_it() -> None:

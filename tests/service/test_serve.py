@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from mcfuser.errors import InputError
-from mcfuser_service.serve import serve
+from mcfuser_service.serve import _listening, serve
 from mcfuser_service.settings import ServiceSettings
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
@@ -189,6 +189,15 @@ def test_a_cancelled_job_makes_room(server: Server) -> None:
     assert server.client.delete(first).status_code == 204
     server.wait(lambda: server.job(second)["state"] == "running")
     assert server.job(first)["state"] == "cancelled"
+
+
+def test_no_answer_waits_for_an_acknowledgement(tmp_path: Path) -> None:
+    with (
+        _listening(ServiceSettings(data=tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
