@@ -41,6 +41,20 @@ def read_model(path: Path) -> bytes:
         raise InputError(f"model '{path}' cannot be read: {error.strerror}") from None
 
 
+def read_bounded(path: Path, what: str, most: int) -> bytes:
+    """The bytes of a file, `most` of them at the most; `what` names the file in messages. Raises
+    InputError where it cannot be read or is larger."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{what} cannot be read: {reason}") from None
+    if len(data) > most:
+        raise InputError(f"{what} has more than {most} bytes, which is the limit")
+    return data
+
+
 def read_json(path: Path, what: str) -> dict[str, object]:
     """The object that a JSON file holds; `what` names the file in messages: `chain file 'x'`.
 
@@ -48,14 +62,7 @@ def read_json(path: Path, what: str) -> dict[str, object]:
     something other than an object, or is nested too deep for Python's reader.
     """
     check_readable(path, what)
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{what} cannot be read: {reason}") from None
-    if len(data) > LARGEST:
-        raise InputError(f"{what} has more than {LARGEST} bytes, which is the limit")
+    data = read_bounded(path, what, LARGEST)
     try:
         document = json.loads(data)
     except RecursionError:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from mcfuser.arguments.files import read_bounded
 from mcfuser.errors import InputError
 
 LARGEST = 64 << 10
@@ -78,7 +79,7 @@ def read_signing_key(path: Path, passphrase: Passphrase | None = None) -> Signin
     wrong, or missing.
     """
     what = f"signing key '{path}'"
-    data = _read(path, what)
+    data = read_bounded(path, what, LARGEST)
     if b"PUBLIC KEY-----" in data:
         raise InputError(f"{what} is a public key; sign with the private one")
     if b"-----BEGIN ENCRYPTED PRIVATE KEY-----" not in data:
@@ -104,7 +105,7 @@ def read_verifying_key(path: Path) -> VerifyingKey:
     """The public key in a PEM file. Raises InputError where it cannot be read, is none, or no
     Ed25519 key."""
     what = f"public key '{path}'"
-    data = _read(path, what)
+    data = read_bounded(path, what, LARGEST)
     if b"PRIVATE KEY-----" in data:
         raise InputError(
             f"{what} is a private key, which verifies nothing; openssl pkey -pubout gives the "
@@ -124,7 +125,7 @@ def read_verifying_key(path: Path) -> VerifyingKey:
 def read_passphrase(path: Path) -> bytes:
     """The first line of a file, or of a pipe, without its end. Raises InputError."""
     what = f"passphrase file '{path}'"
-    found = _read(path, what).split(b"\n", 1)[0].removesuffix(b"\r")
+    found = read_bounded(path, what, LARGEST).split(b"\n", 1)[0].removesuffix(b"\r")
     if not found:
         raise InputError(f"{what} has an empty first line; write the passphrase there")
     return found
@@ -136,15 +137,3 @@ def _kind(key: object) -> str:
     for suffix in ("PrivateKey", "PublicKey"):
         name = name.removesuffix(suffix)
     return f"a key for {'ECDSA' if name == 'EC' else name}"
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{what} cannot be read: {reason}") from None
-    if len(data) > LARGEST:
-        raise InputError(f"{what} has more than {LARGEST} bytes, which is the limit")
-    return data
