@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mcfuser.device import Device
     from mcfuser.tune.tuned import Cache
     from mcfuser_db import Storage
+    from mcfuser_service.settings import ServiceSettings
 
 
 def make_data_folder(path: Path) -> None:
@@ -32,20 +33,30 @@ def make_data_folder(path: Path) -> None:
 @contextmanager
 def opened_store() -> Iterator[Storage]:
     """The database under the user's data folder. Raises InputError where it cannot be used."""
-    from mcfuser_db import Storage, StorageError
     from mcfuser_service.settings import read_settings
 
     settings = read_settings()
+    what = f"the database of kernels in '{settings.data}'"
+    advice = "free some space, set MCFUSER_DATA to another folder, or say --no-cache"
+    with opened_database(settings, what, advice) as store:
+        yield store
+
+
+@contextmanager
+def opened_database(settings: ServiceSettings, what: str, advice: str) -> Iterator[Storage]:
+    """The database of these settings, in a data folder that is made if it is missing.
+
+    Raises InputError where it cannot be used: `what` names it there, `advice` says what to do.
+    """
+    from mcfuser_db import Storage, StorageError
+
     make_data_folder(settings.data)
     store = Storage(settings.database_url)
     try:
         yield store
     except StorageError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise InputError(
-            f"the database of kernels in '{settings.data}' cannot be used: {reason}; free some "
-            "space, set MCFUSER_DATA to another folder, or say --no-cache"
-        ) from None
+        raise InputError(f"{what} cannot be used: {reason}; {advice}") from None
     finally:
         store.close()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcfuser.cli.console import err, out
-from mcfuser.cli.kept import make_data_folder
+from mcfuser.cli.kept import opened_database
 from mcfuser.cli.options import JsonOption
 from mcfuser.errors import InputError
 
@@ -104,22 +104,12 @@ def revoke(
 @contextmanager
 def _opened(data: Path | None) -> Iterator[Storage]:
     """The database of the server with this folder. Raises InputError where it cannot be used."""
-    from mcfuser_db import Storage, StorageError
     from mcfuser_service.settings import read_settings
 
     settings = read_settings(**({"data": data.expanduser().resolve()} if data else {}))
-    make_data_folder(settings.data)
-    store = Storage(settings.database_url)
-    try:
+    advice = "look at MCFUSER_DATABASE and MCFUSER_DATA, and at the room on the disk"
+    with opened_database(settings, "the database of the server", advice) as store:
         yield store
-    except StorageError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise InputError(
-            f"the database of the server cannot be used: {reason}; look at MCFUSER_DATABASE and "
-            "MCFUSER_DATA, and at the room on the disk"
-        ) from None
-    finally:
-        store.close()
 
 
 def _cells(row: ApiKey, fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
