@@ -133,10 +133,11 @@ class Backend(Protocol):
     this package that a kernel's text and binary depend on. `soft` are the programs of the toolchain
     on which making a kernel from its record does not depend, each with the number of parts of its
     version that must be equal for the kernel to be used all the same. Where the model is `trusted`,
-    a search begins with the candidates that it ranks first, else with random ones. `limit` is the
+    a search begins with the candidates that it ranks first, else with random ones; where it
+    `has_constants`, these can be fitted to measurements (mcfuser.tune.refit). `limit` is the
     longest that one program may take in the measuring process, in seconds, besides what its flops
-    take at `slowest`, and `memory` bounds that process's address space, in bytes, if it is not
-    None. Where programs run `on_host`, nothing else may be done there while they are timed.
+    take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
+    programs run `on_host`, nothing else may be done there while they are timed.
     """
 
     kind: str
@@ -145,6 +146,7 @@ class Backend(Protocol):
     soft: Mapping[str, int]
     runner: str
     trusted: bool
+    has_constants: bool
     on_host: bool
     limit: float
     slowest: float
@@ -167,6 +169,13 @@ class Backend(Protocol):
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         """Seconds [candidates] that the model predicts, without their source."""
+        ...
+
+    def events(
+        self, plan: Plan, tiles: Ints, settings: Columns, device: Device
+    ) -> tuple[Floats, Floats]:
+        """What the model multiplies its constants by, [candidates, constants], and the seconds of
+        memory [candidates] (model.fitted). It is asked only where the model has constants."""
         ...
 
     def builder(self, device: Device, cores: int | None = None) -> Builder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 Constants = tuple[tuple[str, float], ...]
@@ -14,7 +15,7 @@ class Device:
 
     `units` counts multiprocessors or cores; `fast` is the memory that one block may use (the
     paper's Shm_max: shared memory, or a core's private cache); `bits` is the width of a CPU's
-    vector register, 0 on a GPU. `costs` are the fitted model's constants (model.fitted), and
+    vector register, 0 on a GPU. `costs` are the fitted model's constants for it (model.fitted), and
     `readings` what a probe has found, seconds (backends.cuda.probe); `cache` is the last level
     before memory.
     """
@@ -35,6 +36,14 @@ class Device:
         """Peak flops per second of products of that storage type, summed over the device."""
         rates = dict(self.peak)
         return rates.get(dtype, rates["float32"])
+
+    @property
+    def constants_key(self) -> str:
+        """What the model's choice depends on besides `key`: a digest of `costs` and `readings`,
+        empty where there are neither. No measured kernel depends on it."""
+        if not self.costs and not self.readings:
+            return ""
+        return hashlib.sha256(repr((self.costs, self.readings)).encode()).hexdigest()[:16]
 
     @property
     def key(self) -> str:

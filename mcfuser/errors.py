@@ -48,6 +48,14 @@ class SignatureError(InputError):
     """What was signed is not what is there, or nothing trustworthy was signed."""
 
 
+class RegistryError(InputError):
+    """A registry that cannot be reached, fails, or gives something else than it says."""
+
+
+class KilledError(InputError):
+    """A process was killed from outside before it had done its work, which may be tried again."""
+
+
 class SpaceError(InputError):
     """The disk has no space for what the work writes."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,10 +17,11 @@ def probe_cpu() -> Device:
     """This machine's CPU, measured once in a process: it takes about a tenth of a second."""
     from tvm.target import codegen
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = usable or 1
     return Device(
-        "cpu", "cpu", str(codegen.llvm_get_system_cpu()), cores or 1,
-        (("float32", _product_rate()),), _copy_rate(), _private_cache(), _vector_bits(),
+        "cpu", "cpu", str(codegen.llvm_get_system_cpu()), cores,
+        (("float32", _product_rate(cores)),), _copy_rate(cores), _private_cache(), _vector_bits(),
     )  # fmt: skip
 
 
@@ -36,23 +38,33 @@ def _private_cache() -> int:
     return int(words.rstrip("KM")) * unit
 
 
-def _product_rate() -> float:
-    """Flops per second of a square float32 product through NumPy, the best of 20."""
+def _product_rate(cores: int) -> float:
+    """Flops per second of square float32 products through NumPy: of one on each core, or of one
+    alone where that is faster, for NumPy may use one thread for a product or all of them."""
     import numpy as np
 
     n = 768
     a = np.ones((n, n), np.float32)
-    return 2 * n**3 / min(_seconds(lambda: a @ a) for _ in range(20))
+    results = np.empty((cores, n, n), np.float32)
+    alone = min(_seconds(lambda: np.matmul(a, a, results[0])) for _ in range(20))
+    together = _at_once(cores, lambda i: np.matmul(a, a, results[i]))
+    return 2 * n**3 / min(alone, together / cores)
 
 
-def _copy_rate() -> float:
-    """Bytes read and written per second by a copy larger than any cache, the best of three."""
+def _copy_rate(cores: int) -> float:
+    """Bytes read and written per second by a copy of 64 MiB, of which each core does a part."""
     import numpy as np
 
-    source = np.zeros(1 << 24, np.float32)
-    target = np.empty_like(source)
+    source, target = np.zeros((2, 1 << 24), np.float32)
     target.fill(0)
-    return 2 * source.nbytes / min(_seconds(lambda: np.copyto(target, source)) for _ in range(3))
+    parts = list(zip(np.array_split(target, cores), np.array_split(source, cores), strict=True))
+    return 2 * source.nbytes / _at_once(cores, lambda i: np.copyto(*parts[i]))
+
+
+def _at_once(count: int, work: Callable[[int], object]) -> float:
+    """Seconds in which that many threads do `work`, each with its number; the best of five."""
+    with ThreadPoolExecutor(count) as pool:
+        return min(_seconds(lambda: list(pool.map(work, range(count)))) for _ in range(5))
 
 
 def _seconds(work: Callable[[], object]) -> float:

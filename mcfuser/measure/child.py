@@ -1,20 +1,18 @@
 """The process that measures: reads requests from standard input, writes one answer per program.
 
-    python -m mcfuser.measure.child module device memory
+    python -m mcfuser.measure.child module device
 
-The module has a back end's `open_device` (mcfuser.measure.runner); `memory` bounds the process's
-address space, in bytes, unless it is 0. Requests and answers are lines of JSON
-(mcfuser.measure.request). The first line of output, {"failed": reason or null}, says whether the
-device could be opened. Test cases are kept between requests, and made in advance where a request
-says so. A fatal fault, after which the device cannot be used, ends the process; the parent starts
-another.
+The module has a back end's `open_device` (mcfuser.measure.runner). Requests and answers are lines
+of JSON (mcfuser.measure.request). The first line of output, {"failed": reason or null}, says
+whether the device could be opened. Test cases are kept between requests, and made in advance where
+a request says so. A fatal fault, after which the device cannot be used, ends the process; the
+parent starts another.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,9 +177,7 @@ def _timed(
 
 
 def main() -> None:
-    module, device, memory = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    if memory:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    module, device = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not stand between answers
     runner, why = None, None

@@ -21,6 +21,7 @@ from mcfuser.expr import Cast, walk
 from mcfuser.measure.request import Inputs, KernelSequence, Measured, MeasureRequest, failure
 from mcfuser.measure.rounds import Interleaved, comparison, fastest
 from mcfuser.process.child import NO_TIME, Child
+from mcfuser.process.limits import Limits
 
 T = TypeVar("T")
 
@@ -56,8 +57,12 @@ class Worker:
         self.backend, self.device = backend, device
         self.limit = backend.limit if limit is None else limit
         self.builder = backend.builder(device, cores)
-        arguments = [backend.runner, device.name, str(backend.memory or 0)]
-        self._child = Child("mcfuser.measure.child", arguments, backend.environment(device))
+        self._child = Child(
+            "mcfuser.measure.child",
+            [backend.runner, device.name],
+            backend.environment(device),
+            Limits(memory=backend.memory),
+        )
         self._refused: str | None = None
         self._greeted = False
 

@@ -1,8 +1,8 @@
 """The start of every supervised child: `python -m mcfuser.process.birth BIRTH MODULE ARGUMENTS`.
 
-The child ties its life to its parent's and sets its limits and its niceness. Then it imports the
-module and calls its function `main`, which reads `sys.argv[1:]` and returns the exit status, or
-None for success.
+The child ties its life to its parent's, sets its limits and its niceness, and leaves out torch.
+Then it imports the module and calls its function `main`, which reads `sys.argv[1:]` and returns the
+exit status, or None for success.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Self
 
 from mcfuser.process.lifeline import end_group_with
 from mcfuser.process.limits import Limits, limit_this_process
-from mcfuser.process.load import load
+from mcfuser.process.load import leave_out_torch, load
 
 _AUTOGROUP = Path("/proc/self/autogroup")
 _TRIES, _BETWEEN = 10, 0.1
@@ -65,6 +65,7 @@ def main() -> None:
     end_group_with(birth.lifeline)
     be_nice(birth.niceness)
     limit_this_process(birth.limits)
+    leave_out_torch()
     sys.argv[:3] = [module]
     sys.exit(load(module).main())
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfuser.process.death import Death
+from mcfuser.process.limits import UNLIMITED, Limits
 from mcfuser.process.supervised import Supervised
 
 NO_TIME = "no time left"
@@ -28,14 +29,18 @@ class Child:
     """A process that runs `main` of a module with `arguments`.
 
     `main` reads requests from standard input and writes answers to standard output, one JSON object
-    per line. The process has its parent's environment and the variables in `more`.
+    per line. The process has its parent's environment and the variables in `more`, and `limits`.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], more: Mapping[str, str] = MappingProxyType({})
+        self,
+        module: str,
+        arguments: Sequence[str],
+        more: Mapping[str, str] = MappingProxyType({}),
+        limits: Limits = UNLIMITED,
     ) -> None:
         self._module, self._arguments = module, arguments
-        self._environment = {**ALONE, **more}
+        self._environment, self._limits = {**ALONE, **more}, limits
         self._process: Supervised | None = None
 
     @property
@@ -45,7 +50,9 @@ class Child:
     def start(self) -> None:
         """Starts a new process, and does not wait until it is ready."""
         self.stop()
-        self._process = Supervised(self._module, self._arguments, environment=self._environment)
+        self._process = Supervised(
+            self._module, self._arguments, self._limits, environment=self._environment
+        )
 
     def stop(self) -> None:
         if self._process is not None:

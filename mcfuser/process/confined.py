@@ -30,14 +30,18 @@ class Stopped(Exception):
     """The work ended without an answer: the reason as a word (`why`) and as a sentence (the
     message), and the process's last words.
 
-    After a death, `fault` says that the process would die again (Death.fault).
+    After a death, `fault` says that the process would die again (Death.fault), and `outside` that
+    it was killed and is not to blame (Death.outside).
     """
 
-    def __init__(self, why: Why, sentence: str, words: str = "", fault: bool = False) -> None:
+    def __init__(
+        self, why: Why, sentence: str, words: str = "", fault: bool = False, outside: bool = False
+    ) -> None:
         super().__init__(sentence)
         self.why = why
         self.words = words
         self.fault = fault
+        self.outside = outside
 
 
 class Confined:
@@ -138,4 +142,4 @@ def _stopped(death: Death, limits: Limits) -> Stopped:
             sentence = f"its process died of {death.manner}{last}"
         case _:
             assert_never(death.why)
-    return Stopped(death.why, sentence, death.words, death.fault)
+    return Stopped(death.why, sentence, death.words, death.fault, death.outside)

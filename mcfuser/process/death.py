@@ -22,12 +22,14 @@ class Death:
     """Why a child gave no answer.
 
     `status` is its exit status, negative for a signal, and None where it still lives, as after
-    "time". `words` is the end of what it wrote to standard error.
+    "time". `words` is the end of what it wrote to standard error. `outside` says that it was killed
+    from elsewhere, and not because memory was short: it is not to blame.
     """
 
     why: Why
     status: int | None = None
     words: str = ""
+    outside: bool = False
 
     @property
     def signalled(self) -> bool:

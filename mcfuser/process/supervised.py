@@ -20,10 +20,10 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
@@ -32,6 +32,8 @@ import mcfuser
 from mcfuser.process.birth import Birth
 from mcfuser.process.death import Death, death_of
 from mcfuser.process.limits import UNLIMITED, Limits
+from mcfuser.process.oom import oom_kills
+from mcfuser.process.scratch import Scratch
 
 PIPE = subprocess.PIPE
 Stream = IO[bytes] | int | None
@@ -72,8 +74,8 @@ class Supervised:
         errors: Stream = PIPE,
     ) -> None:
         self.limits = limits
-        self._folder = _folder() if scratch else None
-        place = Path(self._folder.name) if self._folder is not None else None
+        self._folder = Scratch("scratch", "empty") if scratch else None
+        place = self._folder.path if self._folder is not None else None
         self.scratch = place / "scratch" if place is not None else None
         more = {"TMPDIR": str(self.scratch)} if place is not None else {}
         reading, self._lifeline = os.pipe()
@@ -96,6 +98,8 @@ class Supervised:
         finally:
             os.close(reading)
         self._left = True  # processes of its group may be left
+        self._ended_here = False
+        self._oom_kills = oom_kills()
         self._pending, self._words = b"", bytearray()
         self._reader = threading.Thread(target=self._keep_words, daemon=True)
         self._reader.start()
@@ -116,6 +120,13 @@ class Supervised:
     @property
     def alive(self) -> bool:
         return self.status is None
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether SIGKILL ended it that came from elsewhere: not from here, nor from Linux because
+        memory was short. Where that cannot be known it is False."""
+        killed = self.status == -signal.SIGKILL and not self._ended_here
+        return killed and self._oom_kills is not None and self._oom_kills == oom_kills()
 
     def write(self, data: bytes, until: float = math.inf) -> Death | None:
         """Writes to its standard input; None when done, else the reason why this failed by
@@ -176,11 +187,11 @@ class Supervised:
     def death(self) -> Death:
         """How it ended. A child that has closed its output but does not end is killed."""
         if self.wait(time.monotonic() + _LAST) is None:
-            self._kill()
-            self.wait(time.monotonic() + _KILLED)
+            self._end_now()
         self._reader.join(_LAST)
         words = self._words.decode(errors="replace")
-        return death_of(self.status, words, self.limits.memory is not None)
+        found = death_of(self.status, words, self.limits.memory is not None)
+        return replace(found, outside=self.killed_from_outside)
 
     def terminate(self) -> None:
         """Sends SIGTERM; see `end`."""
@@ -197,8 +208,7 @@ class Supervised:
             self.terminate()
             self.wait(time.monotonic() + polite)
         if self.alive:
-            self._kill()
-            self.wait(time.monotonic() + _KILLED)
+            self._end_now()
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -208,7 +218,12 @@ class Supervised:
                 with contextlib.suppress(OSError):
                     pipe.close()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
+
+    def _end_now(self) -> None:
+        self._ended_here = True
+        self._kill()
+        self.wait(time.monotonic() + _KILLED)
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -229,13 +244,6 @@ def _ready(stream: int, event: int, seconds: float) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(stream, event)
         return bool(selector.select(max(0.0, min(seconds, _POLL))))
-
-
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    made = tempfile.TemporaryDirectory(prefix="mcfuser-", ignore_cleanup_errors=True)
-    for name in ("scratch", "empty"):
-        (Path(made.name) / name).mkdir()
-    return made
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

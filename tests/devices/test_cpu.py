@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+
 from mcfuser.devices.catalogue import device_named
-from mcfuser.devices.cpu import probe_cpu
+from mcfuser.devices.cpu import _at_once, probe_cpu
 
 
 def test_the_cpu_at_hand_is_probed_once() -> None:
@@ -16,3 +21,28 @@ def test_the_cpu_at_hand_is_probed_once() -> None:
     assert 1e8 < cpu.throughput("float32") < 1e14
     assert 1e8 < cpu.bandwidth < 1e13
     assert 64 << 10 <= cpu.fast <= 1 << 30
+
+
+def test_rates_are_those_of_all_cores_together() -> None:
+    here = threading.Barrier(4)
+    assert _at_once(4, lambda i: here.wait(60)) < 60  # ends only where four wait at once
+
+
+def test_threads_of_numpy_are_no_part_of_the_rates() -> None:
+    """A process whose NumPy has one thread sees the same machine."""
+    rates = []
+    for threads in ("1", str(os.cpu_count())):
+        told = subprocess.run(
+            [sys.executable, "-c", ASKED], capture_output=True, text=True, check=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads},
+        )  # fmt: skip
+        rates.append(float(told.stdout))
+    one, every = rates
+    assert every / 3 < one < 3 * every
+
+
+ASKED = """
+import os
+from mcfuser.devices.cpu import _product_rate
+print(_product_rate(os.cpu_count()))
+"""

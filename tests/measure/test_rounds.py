@@ -190,3 +190,10 @@ def test_rounds_end_half_a_second_before_the_deadline_or_when_their_time_is_over
     assert round_limits(7, 50, 3.0, None, 1, 100.0) == RoundLimits(7, 50, 103.0, 1)
     assert round_limits(7, 50, 3.0, 110.0, None, 100.0) == RoundLimits(7, 50, 103.0, None)
     assert round_limits(7, 50, 3.0, 102.0, None, 100.0) == RoundLimits(7, 50, 101.5, None)
+
+
+def test_undecided_rounds_end_when_their_time_is_over() -> None:
+    now = iter(range(100))  # each look at the clock is a second later
+    runs = [iter([1.0, 2.0] * 50).__next__, iter([2.0, 1.0] * 50).__next__]
+    times = time_interleaved(runs, RoundLimits(2, 64, 5.0, None), lambda: next(now))
+    assert [len(t) for t in times] == [2 + 5, 2 + 5]

@@ -93,3 +93,17 @@ def test_an_axis_read_at_other_positions_is_not_thinned() -> None:
         }
     )
     assert thinned(chain) == ("h",)
+
+
+def test_a_tensor_that_nothing_reads_stays_as_it_is() -> None:
+    chain = from_json({
+        "axes": {"m": 4096, "k": 4},
+        "tensors": {"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", 3]}},
+        "operators": ["C[m, k] = A[m, k] + 1.0"],
+    })  # fmt: skip
+    inputs = data(chain)
+    part = sample_chain(chain, 1e4, seed=0)
+    assert part.positions
+    assert np.array_equal(part.inputs(inputs)["B"], inputs["B"])
+    found, whole = evaluate(part.chain, part.inputs(inputs)), evaluate(chain, inputs)
+    assert close(found["C"], part.output("C", whole["C"]))

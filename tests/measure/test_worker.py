@@ -21,6 +21,7 @@ from mcfuser.codegen.tensorir import generate, to_record
 from mcfuser.devices.catalogue import device_named
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.measure.lease import lease
+from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.plan import Plan
@@ -159,6 +160,30 @@ def test_what_wants_too_much_memory_is_told(worker: Worker) -> None:
     assert found[1].failed is None
 
 
+TORCH = """
+import mmap
+reserved = mmap.mmap(-1, 64 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+raise RuntimeError("a measuring process has no use for torch")
+"""
+
+
+def test_torch_beside_the_device_is_no_burden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TVM's ffi imports torch where it is installed, and torch with CUDA reserves more addresses
+    than a measuring process may have of data."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with Worker(CPU, device_named("cpu"), limit=600.0) as fresh:
+        assert fresh.measure(CHAIN, [[kernel()]], 0)[0].failed is None
+        process = fresh._child._process
+        assert process is not None
+        limits = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+    most = {line[:26].strip(): line[26:47].strip() for line in limits}
+    assert most["Max data size"] == str(CPU.memory)
+    assert most["Max address space"] == "unlimited"
+
+
 HOG = (
     'hog = T.alloc_buffer((34359738368,), "float32")\n'
     "            for big in range(34359738):\n"
@@ -173,6 +198,24 @@ def test_unfused_parts_pass_tensors_by_name_and_are_timed_together(worker: Worke
     first, second = worker.measure(CHAIN, [[kernel()], unfused], 0, together=True)
     assert first.failed is None and second.failed is None
     assert len(first.times) == len(second.times) > 1
+
+
+def test_after_a_fatal_answer_the_rest_is_asked_anew(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def answers(request, count: int, limit: float, deadline: float):
+        asked.append(count)
+        if len(asked) == 1:
+            yield Measured(None, None, "the device is broken", fatal=True).to_json()
+        for _ in range(count):
+            yield Measured(1e-3, 1e-7, None).to_json()
+
+    monkeypatch.setattr(worker._child, "ask", answers)
+    found = worker.measure(CHAIN, [[kernel()]] * 3, 0)
+    assert [f.failed for f in found] == ["the device is broken", None, None]
+    assert asked == [3, 2]
 
 
 def test_past_the_deadline_nothing_starts(worker: Worker) -> None:

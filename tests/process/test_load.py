@@ -6,10 +6,11 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from mcfuser.process.load import load
+from mcfuser.process.load import leave_out_torch, load
 
 COLLECTING = "import gc\nCOLLECTS = gc.isenabled()\nKEPT = [{'a': [i]} for i in range(100)]\n"
 
@@ -46,3 +47,17 @@ def test_a_collector_that_was_off_stays_off(place: Path) -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_torch_is_left_out_where_nothing_has_imported_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    leave_out_torch()
+    with pytest.raises(ImportError):
+        import torch  # noqa: F401
+
+
+def test_torch_that_is_imported_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = ModuleType("torch")
+    monkeypatch.setitem(sys.modules, "torch", theirs)
+    leave_out_torch()
+    assert sys.modules["torch"] is theirs

@@ -174,6 +174,32 @@ def test_one_that_is_done_with_its_output_is_ended() -> None:
         assert isinstance(death, Death) and death.manner == "signal SIGKILL"
 
 
+def test_one_that_is_killed_from_outside_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    with child("sleep") as made:
+        numbers(made)
+        os.kill(made.pid, signal.SIGKILL)
+        death = made.line()
+        assert isinstance(death, Death) and death.outside and made.killed_from_outside
+        # one that Linux has killed since for want of memory may be this one
+        monkeypatch.setattr("mcfuser.process.supervised.oom_kills", lambda: 10**9)
+        assert not made.killed_from_outside and not made.death().outside
+        monkeypatch.setattr("mcfuser.process.supervised.oom_kills", lambda: None)
+        assert not made.killed_from_outside
+
+
+@pytest.mark.parametrize("what", ["silent", "ended", "faulty"])
+def test_one_that_is_ended_from_here_was_not_killed_from_outside(what: str) -> None:
+    with child("silent" if what == "silent" else "sleep") as made:
+        if what == "silent":
+            assert isinstance(death := made.line(), Death) and not death.outside
+        elif what == "faulty":
+            os.kill(made.pid, signal.SIGABRT)
+            made.wait()
+        else:
+            made.end()
+        assert not made.alive and not made.killed_from_outside
+
+
 def test_a_wait_ends_at_its_instant() -> None:
     with child("sleep") as made:
         numbers(made)

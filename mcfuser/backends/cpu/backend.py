@@ -40,6 +40,7 @@ class CpuBackend:
     """TVM and LLVM compile a kept kernel's text again, so they must be the same."""
     runner = "mcfuser.backends.cpu.runner"
     trusted = False
+    has_constants = False
     on_host = True
     limit = 20.0
     slowest = 2e9
@@ -59,6 +60,11 @@ class CpuBackend:
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return roofline.sequential(plan, tiles, device)
+
+    def events(
+        self, plan: Plan, tiles: Ints, settings: Columns, device: Device
+    ) -> tuple[Floats, Floats]:
+        raise NotImplementedError("the model of the CPU has no constants")
 
     def builder(self, device: Device, cores: int | None = None) -> SourceBuilder:
         return SourceBuilder()

@@ -46,6 +46,7 @@ class CudaBackend:
     a better binary, so that is searched for."""
     runner = "mcfuser.backends.cuda.runner"
     trusted = True
+    has_constants = True
     on_host = False
     limit = 20.0
     slowest = float("inf")
@@ -69,7 +70,12 @@ class CudaBackend:
         return feasible(plan, tiles, warps(settings), settings["stages"], device)
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        return fitted.predicted(*counted(device, plan, tiles, settings), fitted.costs(device))
+        return fitted.predicted(*self.events(plan, tiles, settings, device), fitted.costs(device))
+
+    def events(
+        self, plan: Plan, tiles: Ints, settings: Columns, device: Device
+    ) -> tuple[Floats, Floats]:
+        return counted(device, plan, tiles, settings)
 
     def builder(self, device: Device, cores: int | None = None) -> CudaBuilder:
         return CudaBuilder(device, cores)

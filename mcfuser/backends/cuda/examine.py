@@ -32,6 +32,10 @@ def toolchain() -> Iterator[Diagnosis]:
     words = f"kernels for GPUs are built by Triton {versions['triton']}, ptxas {versions['ptxas']}"
     try:
         kit = found_in(places())
+    except ModuleNotFoundError:  # mcfuser was installed without its extra `gpu`
+        lacking = "NVIDIA's packages are not installed"
+        yield Diagnosis(TOOLS, "warning", f"{words}, but no modules: {lacking}", EXTRA, versions)
+        return
     except FileNotFoundError as error:
         lacking, _, _ = str(error).rpartition(";")
         yield Diagnosis(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,13 @@ def test_a_driver_that_kills_the_survey_is_a_warning(monkeypatch: pytest.MonkeyP
 def test_the_toolchain_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = examine.toolchain()
     assert found.level in ("ok", "warning") and "ptxas" in found.sentence
+
+    def none() -> list[Path]:
+        raise ModuleNotFoundError("No module named 'nvidia'", name="nvidia")
+
+    monkeypatch.setattr(examine, "places", none)
+    (found,) = examine.toolchain()
+    assert found.level == "warning" and found.remedy == examine.EXTRA
     monkeypatch.setattr(examine, "places", list)
     (found,) = examine.toolchain()
     assert found.level == "warning" and "cuda_runtime.h" in found.sentence
