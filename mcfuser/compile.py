@@ -33,6 +33,7 @@ from mcfuser.graph.intermediate import returning
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import NOTHING, Loaded, ModelPort, load
 from mcfuser.graph.narrow import summed_in_float32
+from mcfuser.graph.outline import MOST, outline
 from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch, places
@@ -41,6 +42,7 @@ from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
+from mcfuser.model.work import chain_work
 from mcfuser.tune.cover import Decision, decide, pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.locked import LockedKernels, model_pin
@@ -266,6 +268,7 @@ def compile_model(
     module = build(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = _report(device, options, matches, _products(parted), decisions, seconds)
+    report["outline"] = _outline(loaded[-1], parted[-1], list(places(matches)))
     report["precision"] = _precision(loaded[-1], backend)
     report["in_place"] = dict(in_place)
     chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
@@ -547,6 +550,13 @@ def _report(
     }
 
 
+def _outline(loaded: Loaded, parted: Partition, keys: Sequence[str]) -> dict[str, Any]:
+    """The order in which a model's chains and its other operators run; `more` steps are left out.
+    Of a model with ranges of extents it is that of its largest bucket."""
+    steps = outline(loaded.module, parted, keys)
+    return {"steps": [s.to_json() for s in steps[:MOST]], "more": max(0, len(steps) - MOST)}
+
+
 def _precision(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
     """How a model was narrowed, as the report has it; None where its own types stand."""
     if loaded.narrowing is None:
@@ -588,6 +598,7 @@ def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> 
         "extents": {a.name: chain.size(a.name) for a in chain.axes},
         "operators": [str(o) for o in chain.operators],
         "fused": _fused(chain, decision),
+        "cut": list(decision.kept.cut) if decision.kept is not None else [],
         "reason": _reason(decision),
         "saved_bytes": places[0].saved,
         "fused_seconds": decision.fused_seconds,
@@ -595,8 +606,8 @@ def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> 
         "sure": decision.sure,
         "ratio": list(decision.ratio) if decision.ratio is not None else None,
         "conditions": dict(decision.conditions),
-        "candidate": _kernel(decision.fused) if decision.fused is not None else None,
-        "kernels": [_kernel(t) for t in decision.kernels],
+        "candidate": _kernel(decision.fused, device) if decision.fused is not None else None,
+        "kernels": [_kernel(t, device) for t in decision.kernels],
     }
 
 
@@ -608,7 +619,7 @@ def _reason(decision: Decision) -> str:
     return f"{decision.reason}, predicted, not measured"
 
 
-def _kernel(tuned: Tuned) -> dict[str, Any]:
+def _kernel(tuned: Tuned, device: Device) -> dict[str, Any]:
     return {
         "key": tuned.key,
         "chain_key": tuned.chain.key,
@@ -630,6 +641,7 @@ def _kernel(tuned: Tuned) -> dict[str, Any]:
         "conditions": dict(tuned.conditions),
         "failed": dict(tuned.failed),
         "resources": dict(tuned.resources),
+        "work": chain_work(tuned.chain, device).to_json(),
     }
 
 

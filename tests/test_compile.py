@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -72,8 +73,14 @@ def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
             assert chain["reason"].endswith(("alone", "at least"))
         elif chain["fused"]:
             assert chain["fused_seconds"] <= MARGIN * chain["unfused_seconds"]
+        assert len(chain["cut"]) == len(chain["kernels"])
+        assert sum(chain["cut"]) == (len(chain["operators"]) if chain["cut"] else 0)
         for kernel in chain["kernels"]:
             assert kernel["error"] <= 1e-5 and kernel["measured_seconds"] > 0
+            assert kernel["work"]["bytes"] > 0 and kernel["work"]["bandwidth"] > 0
+    steps = artifact.report["outline"]["steps"]
+    places = {n: len(c["places"]) for n, c in enumerate(artifact.report["chains"])}
+    assert Counter(s["chain"] for s in steps if s["chain"] is not None) == places
     for product in artifact.report["products"]:
         fused = (
             product["chain"] is not None and artifact.report["chains"][product["chain"]]["fused"]

@@ -10,6 +10,9 @@ from mcfuser.graph.dataflow import Dataflow, dtype, extents
 from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.selection import Selection
 
+NOT_COMPUTED = "not computed: the regions that need it read what it is made from"
+"""The reason of a value that the module does not compute at all."""
+
 
 def left_out(chosen: Selection, obstacles: Mapping[relax.Var, str | None]) -> dict[relax.Var, str]:
     """Every value that no chain computes, in order, with the reason; `obstacles` are those of
@@ -21,7 +24,7 @@ def left_out(chosen: Selection, obstacles: Mapping[relax.Var, str | None]) -> di
 
 def _reason(chosen: Selection, v: relax.Var, obstacle: str | None) -> str:
     if v not in chosen.live:
-        return "not computed: the regions that need it read what it is made from"
+        return NOT_COMPUTED
     never = _never(chosen.flow, v)
     if never is not None:
         return never

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfuser.devices.catalogue import HOST
-from mcfuser.errors import InputError, LimitError
+from mcfuser.errors import InputError, KilledError, LimitError
 from mcfuser.graph.npz import read_unnamed, write_arrays
 from mcfuser.measure.lease import lease
 from mcfuser.process.death import Death
@@ -31,6 +31,7 @@ _REST = 0.3  # seconds after which another's spinning threads are asleep
 _WARM = 0.05  # seconds of uncounted runs in each round: threads wake, clocks rise
 _COUNTED = 0.1  # seconds of counted runs in each round, at least _FEW of them
 _FEW = 3
+_KILLED = "the process that ran the module was killed; try again"
 _LIMIT = 300.0  # seconds that a process may take in all
 
 RunMode = Literal["host", "kernels", "graph"]
@@ -103,6 +104,8 @@ class RunningModule:
             return line
         if line.why == "time":
             raise LimitError("running the module again took too long")
+        if line.outside:
+            raise KilledError(_KILLED)
         last = f": {line.last}" if line.last else "; compile it again"
         raise InputError(f"the module ran once and then ended{last}")
 
@@ -166,6 +169,8 @@ def running(
             if (death := _ready(child, until)) is not None:
                 if death.why == "time":
                     raise LimitError(f"running the module '{library}' took more than {limit:g} s")
+                if death.outside:
+                    raise KilledError(_KILLED)
                 last = death.last or "it ended without a word"
                 raise InputError(f"the module '{library}' does not run: {last}")
             yield RunningModule(child, until, read_unnamed(results), Path(name))

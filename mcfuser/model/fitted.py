@@ -9,8 +9,10 @@ Kernels whose warp groups do not wait for each other have terms of their own (mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,10 +101,12 @@ def counted(made: TritonCandidates, device: Device, groups: bool = False) -> tup
 
 
 def costs(device: Device) -> Mapping[str, float]:
-    """The device's constants by name: those of the device that they were fitted on, scaled by how
-    much slower this device is at each. The ratios come from readings of both devices' probes, or
-    else from published rates."""
+    """The device's constants by name: those that were fitted on it, or else those of the device
+    that the catalogue's were fitted on, scaled by how much slower this device is at each. The
+    ratios come from readings of both devices' probes, or else from published rates."""
     known = CATALOGUE[REFERENCE]
+    if device.costs and device.costs != known.costs:
+        return dict(device.costs)
     slower = _slower(device, known)
     return {n: c * slower.get(GROUP.get(n, ""), 1.0) for n, c in known.costs}
 
@@ -137,11 +141,15 @@ def _rate(device: Device) -> float:
     return device.throughput("float16") / device.units
 
 
-def fit(samples: Sequence[FitSample]) -> dict[str, float]:
+def fit(
+    samples: Sequence[FitSample], near: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, float]:
     """The positive constants that explain measured times best: least squares over the differences
     of logarithms, by damped Gauss-Newton steps over the logarithms of the constants.
 
-    Every chain has the same weight. A term that occurs in no sample gets no constant.
+    Every chain has the same weight. A term that occurs in no sample gets no constant. The steps
+    begin at the constants `near`, where these are given, and a constant that hardly matters stays
+    there.
     """
     events = np.vstack([s.events for s in samples])
     dram_seconds = np.concatenate([s.dram_seconds for s in samples])
@@ -153,11 +161,11 @@ def fit(samples: Sequence[FitSample]) -> dict[str, float]:
     used = np.flatnonzero(events.any(axis=0))
     table = events[:, used]
     start = np.log(np.median(seconds) / table.mean(axis=0) / len(used))
+    names = [NAMES[i] for i in used]
+    begun = [math.log(near[n]) if n in near else s for n, s in zip(names, start, strict=True)]
     squares = _LeastSquares(table, dram_seconds, np.log(seconds), weight, int((used < ALONE).sum()))
-    constants = _minimum(squares, np.append(start, 0.0))
-    return {
-        n: float(v) for n, v in zip([*(NAMES[i] for i in used), MEMORY], constants, strict=True)
-    }
+    constants = _minimum(squares, np.asarray([*begun, math.log(near.get(MEMORY, 1.0))]))
+    return {n: float(v) for n, v in zip([*names, MEMORY], constants, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ def _alone(chain: Chain, device: Device) -> float:
     traffic = (uncached + (sum(moved) - uncached) / NEARER) / device.bandwidth
     if any(o.domain is not None for o in chain.operators):
         return traffic
-    return max(traffic, flops(chain) / max(device.throughput(d) for d in _dtypes(chain)))
+    return max(traffic, flops(chain) / max(device.throughput(d) for d in dtypes(chain)))
 
 
-def _dtypes(chain: Chain) -> set[str]:
+def dtypes(chain: Chain) -> set[str]:
     """The types in which products may take their operands."""
     casts = {e.dtype for o in chain.operators for e in walk(o.body) if isinstance(e, Cast)}
     return casts | {t.dtype for t in chain.tensors}

@@ -63,6 +63,7 @@ def evolve(
     ranked: bool = False,
     diversity_key: Callable[[Candidate], object] | None = None,
     known: Mapping[Candidate, float] = MappingProxyType({}),
+    first: Sequence[Candidate] = (),
 ) -> SearchResult:
     """Searches the legal candidates `rows` [candidates, genes], whose estimated seconds are `times`
     [candidates]. Equal seeds and measurements give equal searches.
@@ -73,7 +74,8 @@ def evolve(
     by the errors found where candidates with similar genes were measured.
 
     `known` are the seconds of candidates that an earlier search measured, in that order: the search
-    goes on from them. They count as measured, and none of them is measured again.
+    goes on from them. They count as measured, and none of them is measured again. The `first`
+    candidates are begun before all others, in their order.
 
     At most `in_flight` candidates are measured at once; new ones are begun when a quarter of them
     have ended. The search ends when it has converged (a generation that was begun after the last
@@ -84,6 +86,7 @@ def evolve(
     search = _Search(rows, times, in_flight, diversity_key, np.random.default_rng(seed))
     search.populate(ranked)
     search.resume(known)
+    search.waiting = [c for c in first if c in search.number and c not in search.begun]
     most = min(len(search.number), len(rows) if trials is None else trials)
     while not (len(search.measured) >= min(MEASURED, most) and stop()):
         closed = bool(search.begun) and (stop() or close())
@@ -112,6 +115,8 @@ class _Search:
     """The best seconds when the search last gained EPSILON."""
     since: int = 0
     """The number of candidates begun when the search last gained EPSILON."""
+    waiting: list[Candidate] = field(default_factory=list)
+    """Candidates that are begun before any other."""
     bred: int = 0
     """The number of candidates begun when the population was last replaced."""
 
@@ -170,6 +175,10 @@ class _Search:
         return chosen
 
     def _next(self, count: int) -> list[Candidate]:
+        if self.waiting:
+            chosen, self.waiting = self.waiting[:count], self.waiting[count:]
+            self.begun |= dict.fromkeys(chosen)
+            return [*chosen, *(self._next(count - len(chosen)) if count > len(chosen) else ())]
         others = self._fresh(self.population, count) or self._fresh(self._drawn(), count)
         at = len(self.begun)
         if self.diversity_key is None or at < self.first:

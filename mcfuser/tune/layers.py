@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mcfuser.chain import Chain
 from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey
+from mcfuser.tune.related import Relative
 from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Cache, Tuned, Use
 
@@ -43,6 +44,9 @@ class LayeredCache:
 
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         self.own.keep_tried(made, chain, device, tried)
+
+    def related(self, chain: Chain, device: str) -> Sequence[Relative]:
+        return self.own.related(chain, device)
 
     def offered(self, key: CacheKey) -> TuningRecord | None:
         record = self.offer(key)

@@ -107,9 +107,8 @@ def _resized(chain: Chain, extents: Mapping[str, int]) -> Chain:
         for r in sources(o):
             for i, index in enumerate(r.indices):
                 last = sum(max(0, c) * (extents[a] - 1) for a, c in index.terms)
-                least = sum(min(0, c) * (extents[a] - 1) for a, c in index.terms)
                 offset = index.offset
-                if least + offset < 0 or any(c < 0 for _, c in index.terms):
+                if offset < 0 or any(c < 0 for _, c in index.terms):
                     last, offset = chain.shape(r.tensor)[i] - 1, 0
                 key = r.tensor, i
                 reach[key] = max(reach.get(key, 0), last + offset + 1)

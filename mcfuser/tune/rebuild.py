@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
+from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import ChainError
 from mcfuser.measure.worker import Worker
+from mcfuser.search.evolve import EPSILON, MEASURED
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.age import age, reasons
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey, key_here
 from mcfuser.tune.progress import unheard
+from mcfuser.tune.related import Relative
 from mcfuser.tune.tried import schedule
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name
 from mcfuser.tune.tuning import Tuning
 
+RIVALS = MEASURED
+"""Candidates that are measured before a record's claim is believed: a generation."""
+LONGEST = 60.0
+"""Seconds that measuring them may take."""
 START = Budget(None, 0.0, "time")
 """The budget of a kernel whose search was not made for what is here: every search is larger, and
 begins with this kernel."""
@@ -58,10 +67,10 @@ def changed(tuned: Tuned) -> str:
         options = TuneOptions(space=record.space, shifts=record.schedule.shifts)
         try:
             tuning = _tuning(record, device, worker, options, math.inf)
-            (row,) = tuning.candidates().rows
+            every = tuning.candidates()
+            (row,) = every.rows
         except (ChainError, ValueError):
             return "its schedule is none of those that are searched"
-        every = tuning.candidates()
         plan, tiles = every.plan(row)
         try:
             kernel = worker.builder.begin(
@@ -110,3 +119,41 @@ def rebuilt(record: TuningRecord, device: Device, worker: Worker, deadline: floa
     return replace(
         made, budget=record.budget if same else START, trials=record.trials if same else 1
     )
+
+
+def vetted(record: TuningRecord, device: Device, worker: Worker, deadline: float) -> Tuned:
+    """The kernel of a record that others wrote (`rebuilt`), measured beside RIVALS - 1 other
+    candidates: those with which a search here would begin.
+
+    How large its search was is believed only where none of them is faster. Else the faster kernel
+    is given, with the budget of a search of RIVALS candidates, which larger ones go on from. Where
+    no time is left for that, or nothing can be measured, the record's claim counts for nothing.
+    Raises NoCandidate as `rebuilt` does.
+    """
+    made = rebuilt(record, device, worker, deadline)
+    if made.measured is None or made.made is None or made.budget == START:
+        return made
+    timeout = min(LONGEST, max(0.0, deadline - time.monotonic()))
+    options = TuneOptions(
+        trials=RIVALS, timeout=timeout, space=record.space, shifts=record.schedule.shifts
+    )
+    beside = _Beside(relative=Relative(record.chain, (record.schedule,)))
+    try:
+        rival = Tuning(
+            made.made, record.chain, device, beside, options, unheard, worker, deadline
+        ).run()  # fmt: skip
+    except NoCandidate:
+        return replace(made, budget=START, trials=1)
+    if rival.measured is None or rival.budget.ended == "time":
+        return replace(made, budget=START, trials=1)
+    return rival if rival.measured < (1 - EPSILON) * made.measured else made
+
+
+@dataclass
+class _Beside(MemoryCache):
+    """An empty cache in which a record's schedule is what a search begins with."""
+
+    relative: Relative | None = None
+
+    def related(self, chain: Chain, device: str) -> Sequence[Relative]:
+        return (self.relative,) if self.relative is not None else ()

@@ -36,6 +36,9 @@ FINALISTS = 4
 differ."""
 SPARE = 8
 """For each SPARE builders one more candidate is in flight, so that no builder waits for one."""
+FIRST = MEASURED // 2
+"""Candidates that a search takes from related chains: half of the first generation, so that the
+other half finds what differs."""
 SLOWEST = 0.5
 """The time that a search waits for its last kernels to be built, as a multiple of the time that it
 has taken so far."""
@@ -88,7 +91,7 @@ class CandidateSearch:
     which candidates failed are counted in `failed`; `listener` is told how many were compiled and
     measured, and the best time so far. Inputs are drawn from `seed`, around `offsets` (by name).
     `known` are the results of earlier searches, in their order; `keep` is called with the results
-    of this one as they come in.
+    of this one as they come in. The `first` candidates are measured before all others.
     """
 
     chain: Chain
@@ -103,6 +106,7 @@ class CandidateSearch:
     listener: Listener
     known: Mapping[Candidate, Measured] = field(default_factory=dict)
     keep: Callable[[Mapping[Candidate, Measured]], None] = lambda results: None
+    first: Sequence[Candidate] = ()
     begun: float = field(default_factory=time.monotonic)
     ending: float | None = None
     """When the search began to wait for the few candidates that are its last (time.monotonic)."""
@@ -133,6 +137,7 @@ class CandidateSearch:
                 trusted or self.hurried,
                 (lambda candidate: candidate[1:-1]) if trusted else None,
                 {c: r.seconds or math.inf for c, r in self.known.items()},
+                self.first,
             )
         finally:
             builder.abandon()

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from mcfuser.chain import Chain
 from mcfuser.errors import InputError
 from mcfuser.measure.request import Measured
 from mcfuser.process.child import NO_TIME
-from mcfuser.space.candidates import Candidate, Candidates
+from mcfuser.space.candidates import Candidate, Candidates, Estimate
 from mcfuser.space.expression import parse, rename
 from mcfuser.space.knobs import KnobValue
 
@@ -35,7 +37,8 @@ class Tried:
 
     In `expression`, `tiles` and `split` the chain's axes are named a0, a1.. by their positions:
     chains of one key differ in names. `shifts` says whether its space has hoisted shifts. `seconds`
-    are those of a call and `error` is relative; both are None where it `failed`.
+    are those of a call and `error` is relative; both are None where it `failed`. `predicted` are
+    the seconds that the model expected of it then, None where they were not kept.
     """
 
     expression: str
@@ -47,6 +50,7 @@ class Tried:
     seconds: float | None
     error: float | None
     failed: str | None = None
+    predicted: float | None = None
 
     @property
     def candidate(self) -> tuple[object, ...]:
@@ -69,6 +73,7 @@ class Tried:
             "parts": self.parts,
             "shifts": self.shifts,
             "lowering": dict(self.knobs),
+            "predicted": self.predicted,
             "measured": self.seconds,
             "error": self.error,
             "failed": self.failed,
@@ -113,7 +118,7 @@ def to_json(tried: Sequence[Tried]) -> dict[str, Any]:
     knobs = list(tried[0].knobs) if tried else []
     rows = [
         [t.expression, dict(t.tiles), t.split, t.parts, t.shifts, [t.knobs[k] for k in knobs],
-         t.seconds, t.error, t.failed]
+         t.seconds, t.error, t.failed, t.predicted]
         for t in tried
     ]  # fmt: skip
     return {"knobs": knobs, "tried": rows}
@@ -124,15 +129,15 @@ def from_json(document: Mapping[str, Any]) -> list[Tried]:
     knobs = [str(k) for k in document["knobs"]]
     made = []
     for expression, tiles, split, parts, shifts, values, *result in document["tried"]:
-        seconds, error, failed = result
+        seconds, error, failed, *more = result
+        (predicted,) = more or (None,)  # kept since it is shown beside the measured time
         if not isinstance(expression, str) or not all(type(n) is int for n in tiles.values()):
             raise TypeError("its expression or tiles are of another kind")
-        if not all(type(v) in (int, float) for v in (seconds, error) if v is not None):
+        if not all(type(v) in (int, float) for v in (seconds, error, predicted) if v is not None):
             raise TypeError("its time or error is no number")
         knob_values = dict(zip(knobs, values, strict=True))
-        made.append(
-            Tried(expression, tiles, split, parts, shifts, knob_values, seconds, error, failed)
-        )
+        one = Tried(expression, tiles, split, parts, shifts, knob_values, seconds, error, failed)
+        made.append(replace(one, predicted=predicted))
     return made
 
 
@@ -144,13 +149,15 @@ def tried(
     candidates: Candidates,
     shifts: bool,
     results: Mapping[Candidate, Measured],
+    estimate: Estimate,
 ) -> list[Tried]:
-    """The candidates that were measured, without those whose results say nothing of them: no time
-    was left, or the device could not be used."""
+    """The candidates that were measured, with the seconds that are estimated of them, and without
+    those whose results say nothing of them: no time was left, or the device could not be used."""
+    telling = {c: r for c, r in results.items() if r.failed != NO_TIME and not r.unusable}
+    rows = np.asarray(list(telling), np.int64).reshape(len(telling), candidates.rows.shape[1])
+    predictions = candidates.estimates(rows, estimate).tolist()
     made = []
-    for candidate, result in results.items():
-        if result.failed == NO_TIME or result.unusable:
-            continue
+    for (candidate, result), predicted in zip(telling.items(), predictions, strict=True):
         plan, tiles = candidates.plan(candidate)
         knobs = asdict(candidates.settings(candidate))
         seconds, failed = _finite(result.seconds), result.failed
@@ -158,7 +165,8 @@ def tried(
             chain, str(plan.expression), tiles, plan.split, plan.parts, shifts, knobs, seconds
         )
         why = failed[:LONGEST] if failed is not None else None
-        made.append(replace(one, error=_finite(result.error), failed=why))
+        error, expected = _finite(result.error), _finite(predicted)
+        made.append(replace(one, error=error, failed=why, predicted=expected))
     return made
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from mcfuser.chain import Chain, from_json, to_json
+from mcfuser.device import Device
 from mcfuser.errors import InputError
 from mcfuser.space.expression import parse, rename
 from mcfuser.space.plan import Plan
@@ -17,10 +18,14 @@ from mcfuser.space.prune import SpaceKind, space
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey
+from mcfuser.tune.related import Relative, fastest, nearest
 from mcfuser.tune.tried import Tried, latest
 
 FORMAT = 7
 """The version of a kernel's JSON document; documents of other versions are not read."""
+
+CONSTANTS = "constants"
+"""Where `conditions` say with which constants the model chose a kernel (Device.constants_key)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ class Tuned:
     each pruning rule, `failed` the number of those that failed, by reason.
 
     `measured` and the relative `error` are None where the model chose and nothing was measured.
-    `conditions` describe the device while the kernel was timed (a GPU's clocks, other processes).
+    `conditions` describe the device while the kernel was timed (a GPU's clocks, other processes),
+    or name the constants with which the model chose it.
 
     `source` and `binary` are what was measured, and `launch` is how they are called, with the names
     of `chain`. `made` is the cache key and `key` its digest. `budget` has what the search was
@@ -85,6 +91,12 @@ class Tuned:
     budget: Budget = field(default_factory=Budget)
     missed: str = ""
     stale: str = ""
+
+    def chosen_by(self, device: Device) -> bool:
+        """Whether the kernel is what the model would still choose by: it was measured, or chosen
+        with the constants that the device has now."""
+        constants = self.conditions.get(CONSTANTS, "")
+        return self.measured is not None or constants == device.constants_key
 
     @property
     def seconds(self) -> float:
@@ -153,6 +165,11 @@ class Cache(Protocol):
         """Keeps candidates that were measured for a chain on a device."""
         ...
 
+    def related(self, chain: Chain, device: str) -> Sequence[Relative]:
+        """Chains of the same structure that have kernels which were measured on the device with
+        that name, the nearest in extents first, with their best candidates."""
+        ...
+
     def offered(self, key: CacheKey) -> TuningRecord | None:
         """The tuning record that others keep under a key that this cache misses; None if there is
         none."""
@@ -200,6 +217,16 @@ class MemoryCache:
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         self.candidates.setdefault(made.digest, []).extend(tried)
 
+    def related(self, chain: Chain, device: str) -> Sequence[Relative]:
+        measured = {
+            t.chain.key: t
+            for t in self.kept.values()
+            if t.device == device and t.measured is not None
+        }
+        near = nearest(chain, [t.chain for t in measured.values()])
+        found = [Relative(c, fastest(self.tried(measured[c.key].key))) for c in near]
+        return [r for r in found if r.best]
+
     def offered(self, key: CacheKey) -> TuningRecord | None:
         return None
 
@@ -232,6 +259,9 @@ class RetuneCache:
 
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         self.cache.keep_tried(made, chain, device, tried)
+
+    def related(self, chain: Chain, device: str) -> Sequence[Relative]:
+        return ()
 
     def offered(self, key: CacheKey) -> TuningRecord | None:
         return None

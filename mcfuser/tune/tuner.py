@@ -20,7 +20,7 @@ from mcfuser.measure.worker import Worker, interleaved
 from mcfuser.process.child import NO_TIME
 from mcfuser.tune.key import CacheKey, driver, key_here
 from mcfuser.tune.progress import Listener, unheard
-from mcfuser.tune.rebuild import rebuilt
+from mcfuser.tune.rebuild import vetted
 from mcfuser.tune.recall import better, recall, serves
 from mcfuser.tune.tuned import (
     Cache,
@@ -57,7 +57,8 @@ def tune(
 
     The search ends at the `deadline` (time.monotonic; `options.timeout` from now if None) with the
     best candidate measured so far. Where none was, or the device is not at hand, the model chooses:
-    the kernel's `measured` is None, and a later search on the device replaces it. After `give_up`
+    the kernel's `measured` is None, and a later search on the device replaces it, or a choice with
+    other constants of the model. After `give_up`
     (time.monotonic) there is no time for that either. `options.timeout` is this chain's nominal
     share of the time, by which its kernel's budget is compared with later ones.
 
@@ -102,7 +103,9 @@ def tune(
                 worker, chain, [[(t, chain)] for t in kernels], options.seed, deadline, 0
             )
 
-        if known is not None and known.key == tuned.key:
+        if known is not None and tuned.measured is None and not known.chosen_by(device):
+            missed = "the model chose the kept kernel with other constants"
+        elif known is not None and known.key == tuned.key:
             tuned = better(replace(known, stale=""), tuned, interleaved_times)
         elif known is not None:
             missed = f"the kept kernel's search was shorter, and it is stale: {known.stale}"
@@ -125,9 +128,10 @@ def key_of(
 
 def _predicted_again(known: Tuned, options: TuneOptions, worker: Worker, deadline: float) -> bool:
     """Whether the device is not at hand and the model would choose nothing better than the kept
-    kernel: that one was measured, or chosen under as large a budget."""
+    kernel: that one was measured, or chosen under as large a budget and with equal constants."""
     measured = known.measured is not None
     enough = measured or known.budget.covers(known.trials, options.trials, options.timeout)
+    enough = enough and known.chosen_by(worker.device)
     return enough and worker.refused(deadline) is not None
 
 
@@ -140,7 +144,7 @@ def _offered(
     if record is None:
         return None, ""
     try:
-        made = rebuilt(record, device, worker, deadline)
+        made = vetted(record, device, worker, deadline)
     except NoCandidate as error:
         return None, f"the team's kernel is refused: {error}"
     cache.put(made)

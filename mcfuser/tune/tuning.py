@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from mcfuser.tune.choice import chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.key import CacheKey
 from mcfuser.tune.progress import Listener
-from mcfuser.tune.search import Best, CandidateSearch, announce
+from mcfuser.tune.related import carried
+from mcfuser.tune.search import FIRST, Best, CandidateSearch, announce
 from mcfuser.tune.tried import Tried, TriedLog, results_of, tried
-from mcfuser.tune.tuned import Cache, NoCandidate, Tuned, TuneOptions, kernel_name
+from mcfuser.tune.tuned import CONSTANTS, Cache, NoCandidate, Tuned, TuneOptions, kernel_name
 
 
 class Tuning:
@@ -79,8 +81,9 @@ class Tuning:
     def _search(self, name: str, log: TriedLog) -> CandidateSearch:
         """The search, which goes on from the candidates that were kept under its key."""
         every = self.candidates()
-        chain, shifts = self.chain, self.options.shifts
+        chain, shifts, estimate = self.chain, self.options.shifts, self.worker.backend.estimate
         known = results_of(chain, every, shifts, self.cache.tried(self.key.digest))
+        relatives = self.cache.related(chain, self.device.name) if not known else ()
         return CandidateSearch(
             self.chain,
             every,
@@ -93,7 +96,8 @@ class Tuning:
             self.failed,
             self.listener,
             known,
-            lambda results: log.add(tried(chain, every, shifts, results)),
+            lambda results: log.add(tried(chain, every, shifts, results, estimate)),
+            first=carried(chain, every, shifts, relatives, FIRST),
         )
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
@@ -155,11 +159,17 @@ class Tuning:
             failed=dict(self.failed),
             resources=best.kernel.resources,
             versions=dict(_versions()),
-            conditions=best.result.conditions,
+            conditions=self._conditions(best),
             launch=best.kernel.launch,
             made=self.key,
             budget=Budget(self.options.trials, self.options.timeout, self._ended(best)),
         )
+
+    def _conditions(self, best: Best) -> Mapping[str, Any]:
+        """Those of the measurement; where there was none, the constants that the model had."""
+        if best.result.seconds is not None or not self.device.constants_key:
+            return best.result.conditions
+        return {**best.result.conditions, CONSTANTS: self.device.constants_key}
 
     def _ended(self, best: Best) -> StopReason:
         """Why the search ended."""

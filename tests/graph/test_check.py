@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,14 @@ from onnx import numpy_helper
 
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
-from mcfuser.errors import InputError
+from mcfuser.errors import InputError, KilledError
 from mcfuser.graph.assemble import install
 from mcfuser.graph.check import check, difference, model_tolerance
 from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import bound, load
 from mcfuser.graph.running import ran, running
+from mcfuser.process.death import Death
+from mcfuser.process.supervised import Supervised
 from mcfuser.runtime.runner import MACHINE
 from tests.support.driver import has_driver
 from tests.support.paths import FIXTURES
@@ -48,6 +52,19 @@ def test_a_module_that_does_not_load_is_reported(tmp_path: Path) -> None:
     (tmp_path / "module.so").write_bytes(b"not a library")
     with pytest.raises(InputError, match="does not run"):
         check(tmp_path, (FIXTURES / "no_product.onnx").read_bytes(), {})
+
+
+def test_a_module_whose_process_is_killed_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(child: Supervised, until: float) -> Death:
+        os.kill(child.pid, signal.SIGKILL)
+        return child.death()
+
+    monkeypatch.setattr("mcfuser.graph.running._ready", killed)
+    (tmp_path / "module.so").write_bytes(b"a library")
+    with pytest.raises(KilledError, match="try again"), running(tmp_path, {}, "host"):
+        pass
 
 
 def test_the_time_of_each_function_is_told(tmp_path: Path) -> None:

@@ -408,3 +408,22 @@ def test_a_search_goes_on_from_what_another_one_measured() -> None:
     assert few.measured == first
     strange = evolve(rows, times, Bench(cost), 0, trials=8, known={(9, 9, 9): 1e-9})
     assert strange.best != (9, 9, 9) and len(strange.measured) == 8
+
+
+def test_the_first_candidates_are_measured_before_all_others() -> None:
+    rows, cost = grid(6, 6, 6), bowl((1, 4, 2))
+    misled = estimated(rows, bowl((5, 0, 5)))
+    bench = Bench(cost)
+    seeds = [(1, 4, 3), (9, 9, 9), (2, 4, 2), (1, 4, 3)]
+    led = evolve(rows, misled, bench, 0, trials=40, first=seeds)
+    assert bench.asked[0][:2] == [(1, 4, 3), (2, 4, 2)] and len(bench.asked[0]) == MEASURED
+    alone = Bench(cost)
+    left = evolve(rows, misled, alone, 0, trials=40)
+    reached = [
+        next((i for i, c in enumerate(b.all) if cost(c) <= 2.0), len(b.all)) for b in (bench, alone)
+    ]
+    assert led.seconds <= left.seconds and reached[0] < 2 < reached[1]
+    known = {c: cost(c) for c in bench.all[:8]}
+    again = Bench(cost)
+    evolve(rows, misled, again, 0, trials=12, first=seeds, known=known)
+    assert not set(seeds) & set(again.all), "they were measured before"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 from unittest.mock import patch
 
 import numpy as np
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 
 from mcfuser.chain import LOWEST, Chain
 from mcfuser.space import interpret
+from mcfuser.space.ends import _together
 from mcfuser.space.expression import bind, loop_axes, parse, tilings
+from mcfuser.space.past import Placement
 from mcfuser.space.place import place
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -211,3 +215,17 @@ def test_random_schedules_need_no_more_masks_than_are_marked(case: Case, seed: i
     for name in case.chain.outputs:
         scale = np.abs(expected[name]).max() + 1e-30
         np.testing.assert_allclose(found[name] / scale, expected[name] / scale, rtol=0, atol=1e-9)
+
+
+def test_a_reader_outside_the_first_one_s_loops_is_not_together_with_it() -> None:
+    """Neither alone: every reader must stand where the first one does."""
+    reads = {"C": "mn", "R": "m"}
+    of = chain(EXTENTS, reads, ["P[m, n] = C[m, n] + 1.0", "Z[m] = sum[n] P[m, n]"])
+    first, last = (SimpleNamespace(buffer=o.out, operator=o) for o in of.operators)
+
+    def together(**around: tuple[str, ...]) -> bool:
+        placed = SimpleNamespace(readers=lambda name: [first, last], around=around)
+        return _together(cast(Placement, placed), "C")
+
+    assert together(C=("m", "n"), P=("m", "n"), Z=("m", "n"))
+    assert not together(C=("m", "n"), P=("m", "n"), Z=("m",))

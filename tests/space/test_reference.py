@@ -215,3 +215,19 @@ def test_what_meets_what_a_domain_leaves_out_may_be_infinite_too() -> None:
     found = evaluate(c, x)["U"]
     np.testing.assert_allclose(found[:2], (np.tril(x["P"])[:2, :2] @ x["V"][:2]))
     assert not np.isfinite(found[2:]).any()
+
+
+def quotient(divisor: str) -> np.ndarray:
+    """X / D, where X is all zeros and so is D, whatever it reads."""
+    lines = [divisor, "Y[m, n] = X[m, n] / D[m]"]
+    of = chain({"m": 2, "n": 3}, {"X": "mn", "V": "m"}, lines)
+    return evaluate(of, {"X": np.zeros((2, 3), np.float32), "V": np.zeros(2, np.float32)})["Y"]
+
+
+def test_nothing_over_a_sum_of_nothing_is_nothing() -> None:
+    assert not quotient("D[m] = sum[n] X[m, n]").any()
+
+
+@pytest.mark.parametrize("divisor", ["D[m] = V[m] * 2.0", "D[m] = max[n] X[m, n]"])
+def test_nothing_over_nothing_that_is_no_sum_is_not_a_number(divisor: str) -> None:
+    assert np.isnan(quotient(divisor)).all()

@@ -110,6 +110,14 @@ def test_a_window_takes_the_iterations_that_hold_a_position_and_no_others(
         assert set(s.iterations(loop, {"m": start})) == needed
 
 
+def test_an_index_reaches_over_all_positions_of_an_axis_without_a_loop() -> None:
+    s = scheduled(gemm(1, 48, 40, 16, 8), "mnk", {"m": 16, "n": 8, "k": 16, "h": 8})
+    index = Affine((("m", 2), ("n", -1)), 3)
+    assert s.reach(index, {}) == (3 - 39, 3 + 2 * 47)
+    assert s.reach(index, {"m": 16}) == (3 + 32 - 39, 3 + 2 * 31)
+    assert s.reach(index, {"n": 8}) == (3 - 15, 3 + 2 * 47 - 8)
+
+
 @pytest.mark.parametrize(("parts", "span"), [(1, 5), (2, 3), (3, 2), (4, 2), (5, 1), (7, 1)])
 def test_parts_of_a_split_loop_share_its_iterations(parts: int, span: int) -> None:
     """Each takes equally many, but for the last ones."""

@@ -10,7 +10,7 @@ from mcfuser.devices.catalogue import device_named
 from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey
 from mcfuser.tune.layers import LayeredCache
-from mcfuser.tune.rebuild import record_of
+from mcfuser.tune.rebuild import RIVALS, record_of
 from mcfuser.tune.tuned import MemoryCache, RetuneCache, Tuned, TuneOptions, Use
 from mcfuser.tune.tuner import tune
 from tests.support.benches import CHAIN, HashBench
@@ -41,7 +41,8 @@ def test_a_miss_is_taken_from_the_team_and_checked_here(bench: HashBench) -> Non
     own, team = MemoryCache(), Team(searched())
     layers = LayeredCache(own, team)
     one = tune(CHAIN, CPU, layers, TuneOptions(), worker=bench)
-    assert bench.alone == bench.varied == [searched().source], "no search, one check"
+    assert bench.alone[0] == bench.varied[0] == searched().source
+    assert len(set(bench.alone)) <= RIVALS, "no search, a few beside it"
     assert own.get(one.key) is one and one.measured is not None
     again = tune(CHAIN, CPU, layers, TuneOptions(), worker=bench)
     assert again is one and len(team.asked) == 1, "now it is one's own"

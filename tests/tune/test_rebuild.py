@@ -9,10 +9,20 @@ from dataclasses import replace
 import pytest
 
 from mcfuser.devices.catalogue import CATALOGUE, device_named
+from mcfuser.measure.request import Measured
 from mcfuser.tune.budget import Budget
-from mcfuser.tune.rebuild import START, changed, rebuilt, record_of, wanted_key
+from mcfuser.tune.rebuild import (
+    RIVALS,
+    START,
+    changed,
+    rebuilt,
+    record_of,
+    vetted,
+    wanted_key,
+)
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions
 from mcfuser.tune.tuner import tune
+from mcfuser.tune.tuning import Tuning
 from tests.support.benches import CHAIN, HashBench
 from tests.support.records import searched
 from tests.support.workers import Away
@@ -106,3 +116,48 @@ def test_a_source_that_is_not_what_is_generated_is_told() -> None:
 def test_a_kernel_without_a_cache_key_has_no_record() -> None:
     with pytest.raises(ValueError, match="without its cache key"):
         record_of(replace(searched(), made=None))
+
+
+class Ranked(HashBench):
+    """Every kernel takes as long as the others but for `slow`, which takes ten times as long."""
+
+    slow = ""
+
+    def measure(self, chain, programs, seed, together=False, varied=False, **more):
+        sources = [p[0].source for p in programs]
+        self.alone += sources if not (together or varied) else []
+        return [Measured(1e-5 if s == self.slow else 1e-6, 1e-7) for s in sources]
+
+
+def claimed(bench: HashBench, deadline: float = math.inf) -> Tuned:
+    """What is made of a record that claims to be the result of a long search."""
+    long = replace(record_of(searched()), budget=Budget(None, 3600.0, "settled"), trials=10**6)
+    return vetted(long, CPU, bench, deadline)
+
+
+def test_a_claim_is_believed_where_no_rival_is_faster() -> None:
+    with Ranked() as bench:
+        made = claimed(bench)
+    assert made.source == searched().source and len(set(bench.alone)) == RIVALS
+    assert (made.budget, made.trials) == (Budget(None, 3600.0, "settled"), 10**6)
+
+
+def test_a_slow_kernel_s_claim_counts_for_nothing() -> None:
+    with Ranked() as bench:
+        bench.slow = searched().source
+        made = claimed(bench)
+    assert made.source != searched().source and made.measured == 1e-6
+    assert (made.budget.trials, made.budget.ended, made.trials) == (RIVALS, "trials", RIVALS)
+    assert not made.budget.covers(made.trials, None, 60.0), "the next search goes on"
+
+
+def test_a_claim_that_there_is_no_time_to_check_counts_for_nothing(monkeypatch) -> None:
+    with Ranked() as bench:
+        monkeypatch.setattr(Tuning, "_late", lambda self: self.only is None)
+        made = claimed(bench)
+    assert made.source == searched().source and (made.budget, made.trials) == (START, 1)
+
+
+def test_a_device_that_is_not_at_hand_checks_no_claim() -> None:
+    with Away(CPU) as bench:
+        assert claimed(bench).measured is None

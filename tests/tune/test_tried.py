@@ -37,6 +37,7 @@ from tests.support.benches import CHAIN, HashBench, search_until_killed
 from tests.support.db_storages import processes
 
 CPU = device_named("cpu")
+ESTIMATE = backend_of(CPU).estimate
 
 
 def every() -> Candidates:
@@ -51,7 +52,7 @@ RIGHT, WRONG = Measured(1e-6, 1e-7), Measured(None, None, "its error is 1, more 
 def test_what_was_measured_becomes_rows_of_the_next_search_whatever_the_axes_are_called() -> None:
     rows = every()
     results = {rows.candidate(i): (RIGHT, WRONG)[i % 2] for i in range(0, len(rows), 7)}
-    kept = from_json(json.loads(json.dumps(to_json(tried(CHAIN, rows, True, results)))))
+    kept = from_json(json.loads(json.dumps(to_json(tried(CHAIN, rows, True, results, ESTIMATE)))))
     assert results_of(CHAIN, rows, True, kept) == results
     assert results_of(CHAIN, rows, False, kept) == {}, "a space without shifts is another one"
     words = json.dumps(chain_to_json(CHAIN))
@@ -63,17 +64,28 @@ def test_what_was_measured_becomes_rows_of_the_next_search_whatever_the_axes_are
     assert "p" in shown["tiles"] and "m" not in shown["tiles"]
 
 
+def test_what_the_model_predicted_is_kept_and_an_older_document_has_no_prediction() -> None:
+    rows = every()
+    results = {rows.candidate(i): RIGHT for i in (0, len(rows) // 2)}
+    document = to_json(tried(CHAIN, rows, True, results, ESTIMATE))
+    expected = rows.estimates(rows.rows[[0, len(rows) // 2]], ESTIMATE).tolist()
+    assert [t.predicted for t in from_json(document)] == expected
+    assert from_json(document)[0].named(None)["predicted"] == expected[0]
+    older = {**document, "tried": [row[:9] for row in document["tried"]]}
+    assert [t.predicted for t in from_json(older)] == [None, None]
+
+
 def test_results_that_say_nothing_of_a_candidate_are_not_kept() -> None:
     rows = every()
     some = [rows.candidate(i) for i in range(3)]
     odd = (Measured(None, None, NO_TIME), Measured(None, None, "gone", unusable=True), RIGHT)
-    (one,) = tried(CHAIN, rows, True, dict(zip(some, odd, strict=True)))
+    (one,) = tried(CHAIN, rows, True, dict(zip(some, odd, strict=True)), ESTIMATE)
     assert one.seconds == RIGHT.seconds
 
 
 def test_a_candidate_of_another_space_or_a_damaged_one_is_left_out() -> None:
     rows = every()
-    (one,) = tried(CHAIN, rows, True, {rows.candidate(0): RIGHT})
+    (one,) = tried(CHAIN, rows, True, {rows.candidate(0): RIGHT}, ESTIMATE)
     strange = [
         replace(one, expression="a9"), replace(one, expression="?"), replace(one, knobs={"x": 1}),
         replace(one, tiles=dict.fromkeys(one.tiles, 3)), replace(one, split="a7"),

@@ -14,6 +14,7 @@ from mcfuser.backend import Names
 from mcfuser.backends import backend_of
 from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.chain import attention, from_json, gemm, to_json
+from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
@@ -27,7 +28,7 @@ from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name, names_of
 from mcfuser.tune.tuner import kept_kernel, kernel_of, key_of, tune
 from tests.support.chains import other
-from tests.support.workers import StandIn
+from tests.support.workers import Away, StandIn
 
 CPU = device_named("cpu")
 BACKEND = backend_of(CPU)
@@ -413,3 +414,23 @@ def test_a_condition_that_the_compiler_knows_becomes_a_number(device: Worker) ->
     }
     tuned = tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4), worker=device)
     assert not [why for why in tuned.failed if "compile" in why]
+
+
+def test_a_kernel_that_the_model_chose_is_chosen_anew_with_other_constants() -> None:
+    chain, cache = gemm(1, 64, 64, 32, 32, "float16"), MemoryCache()
+    h200 = device_named("h200")
+    slow = replace(h200, costs=tuple((n, c * 7) for n, c in h200.costs), readings=())
+
+    def chosen(device: Device) -> Tuned:
+        with Away(device) as bench:
+            return tune(chain, device, cache, TuneOptions(), worker=bench)
+
+    first = chosen(h200)
+    assert first.measured is None and first.conditions == {"constants": h200.constants_key}
+    assert chosen(h200) is first
+    anew = chosen(slow)
+    assert anew.predicted > first.predicted and anew.key == first.key
+    assert anew.missed == "the model chose the kept kernel with other constants"
+    assert cache.get(first.key) is anew and chosen(slow) is anew
+    cache.put(replace(anew, measured=1e-6))
+    assert chosen(h200).measured == 1e-6, "what was measured does not depend on constants"

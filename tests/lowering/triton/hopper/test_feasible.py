@@ -110,3 +110,16 @@ def test_rows_are_those_of_two_to_four_groups(tile: int, fits: bool) -> None:
     rows = np.asarray([[tiles[a] for a in plan.axes]])
     assert divisible(plan, rows).tolist() == [fits]
     assert generates(plan, rows[0]) == fits
+
+
+def test_an_axis_of_one_lane_is_of_another_kind_than_one_of_two() -> None:
+    """Candidates of one kind are judged by the first of them; rows along two axes divide
+    differently from rows along one."""
+    plan, tiles = next(plans(chain_of("grouped", LARGE, "float16")))
+    heads, rows = plan.axes.index("g"), plan.axes.index("m")
+    one = tiles[:1].copy()
+    one[0, heads], one[0, rows] = 1, 2 * ROWS
+    two = one.copy()
+    two[0, heads] = 2
+    kinds = Tiled(plan, np.concatenate([one, two])).kinds()
+    assert sorted(which.tolist() for which in kinds) == [[0], [1]]

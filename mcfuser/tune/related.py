@@ -1,0 +1,113 @@
+"""Chains of the same structure at other extents: what was best for one is tried first for another.
+
+Two chains have the same structure where their canonical texts are equal but for numbers: extents,
+strides, the scale of an attention. The best schedule of one is often close to that of the other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from mcfuser.chain import Chain, canonical, largest
+from mcfuser.errors import InputError
+from mcfuser.space.candidates import Candidate, Candidates
+from mcfuser.space.expression import parse, rename
+from mcfuser.tune.tried import Tried
+
+NEAREST = 4
+"""Related chains whose best are tried, the nearest in extents first."""
+BEST = 2
+"""Candidates of each of them at most."""
+OTHER_KNOBS = 0.5
+"""What other knobs count for, where a tile that is twice as large counts 1."""
+_NUMBER = re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A chain, and the candidates that were measured to be its best, the fastest first."""
+
+    chain: Chain
+    best: tuple[Tried, ...]
+
+
+def structure(chain: Chain) -> str:
+    """A text that is equal for chains of the same structure."""
+    return _NUMBER.sub("#", canonical(chain))
+
+
+def distance(one: Chain, other: Chain) -> float:
+    """How far the extents of two chains of one structure are apart, in doublings."""
+    axes = zip(one.axes, other.axes, strict=True)
+    return sum(abs(math.log2(largest(a.extent) / largest(b.extent))) for a, b in axes)
+
+
+def nearest(chain: Chain, others: Iterable[Chain]) -> list[Chain]:
+    """The NEAREST of other chains that have the structure of a chain, the nearest first."""
+    wanted = structure(chain)
+    same = [o for o in others if o.key != chain.key and structure(o) == wanted]
+    distinct = {o.key: o for o in same}
+    return sorted(distinct.values(), key=lambda o: distance(chain, o))[:NEAREST]
+
+
+def fastest(tried: Iterable[Tried]) -> tuple[Tried, ...]:
+    """The BEST of candidates that were measured."""
+    timed = [(t.seconds, i, t) for i, t in enumerate(tried) if t.seconds is not None]
+    return tuple(t for _, _, t in sorted(timed, key=lambda each: each[:2])[:BEST])
+
+
+def carried(
+    chain: Chain, every: Candidates, shifts: bool, relatives: Sequence[Relative], most: int
+) -> list[Candidate]:
+    """At most so many of a chain's candidates that are nearest to the best of its relatives: the
+    best of each first."""
+    found: dict[Candidate, None] = {}
+    for rank in range(BEST):
+        for relative in relatives:
+            if rank < len(relative.best) and relative.best[rank].shifts == shifts:
+                near = _nearest(chain, every, relative.chain, relative.best[rank])
+                if near is not None and len(found) < most:
+                    found.setdefault(near)
+    return list(found)
+
+
+def _nearest(chain: Chain, every: Candidates, other: Chain, best: Tried) -> Candidate | None:
+    """The candidate of a chain with the expression and the split of another chain's whose tiles are
+    nearest; a tile that is a whole axis stays one. None where there is no such expression."""
+    names = {f"a{i}": a.name for i, a in enumerate(chain.axes)}
+    try:
+        expression = str(rename(parse(best.expression), names))
+        split = names[best.split] if best.split is not None else None
+        tiles = _scaled(chain, other, best)
+        wanted = np.asarray([tiles[axis] for axis in every.space.axes], np.float64)
+    except (KeyError, InputError):
+        return None
+    families = {
+        at for (at, _), plan in every.plans.items()
+        if str(plan.expression) == expression and plan.split == split
+        and (split is None or plan.parts == best.parts)
+    }  # fmt: skip
+    rows = np.flatnonzero(np.isin(every.rows[:, 0], sorted(families)))
+    if not len(rows):
+        return None
+    knobs = tuple(best.knobs.items())
+    same = np.asarray([tuple(asdict(s).items()) == knobs for s in every.table.settings])
+    apart = np.abs(np.log2(every.rows[rows, 1:-1] / wanted)).sum(axis=1)
+    apart += OTHER_KNOBS * ~same[every.rows[rows, -1]]
+    return every.candidate(rows[int(np.argmin(apart))])
+
+
+def _scaled(chain: Chain, other: Chain, best: Tried) -> dict[str, int]:
+    """The tiles of another chain's candidate by the names of this one's axes."""
+    tiles = {}
+    for at, (mine, theirs) in enumerate(zip(chain.axes, other.axes, strict=True)):
+        size = best.tiles.get(f"a{at}")
+        if size is not None:
+            whole, extent = largest(theirs.extent), largest(mine.extent)
+            tiles[mine.name] = extent if size >= whole else min(size, extent)
+    return tiles
