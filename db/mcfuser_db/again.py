@@ -8,7 +8,8 @@ FIRST, FACTOR, LONGEST = 2.0, 4.0, 600.0
 """The wait between a failed attempt and the next one: at first and at most, in seconds, and the
 factor by which it grows."""
 INTERRUPTIONS = 20
-"""A job is given up after its server died so often while it ran: the job may be the cause."""
+"""A job is given up after its server, its worker or its process was killed so often while it ran:
+the job may be the cause."""
 
 
 def delay(attempts: int) -> float:
@@ -27,8 +28,8 @@ def gave_up(attempts: int) -> dict[str, Any]:
 def interrupted(times: int) -> dict[str, Any]:
     """The problem of a job during which the server died too often."""
     return _given_up(
-        f"the server was ended {times} times while the job was running; the job may be what ends "
-        "it: look at the system's log, and post the model again"
+        f"the server, or a process of the job, was ended {times} times while the job was running; "
+        "the job may be what ends it: look at the system's log, and post the model again"
     )
 
 

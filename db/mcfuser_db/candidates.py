@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, exists, func, select
+from sqlalchemy import delete, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from mcfuser_db.models import CandidateBatch, KernelRow
@@ -33,18 +33,20 @@ class Unfinished:
 
 
 def add(
-    session: Session, key: str, chain_key: str, device: str, tried: Sequence[Tried], now: datetime
-) -> None:
-    """Adds a batch. A reason's characters that PostgreSQL does not keep are left out."""
+    session: Session, key: str, chain_key: str, device: str, tried: Sequence[Tried], now: datetime,
+    is_open: bool = True,
+) -> None:  # fmt: skip
+    """Adds a batch, of a search that is under way unless that is told. A reason's characters that
+    PostgreSQL does not keep are left out."""
     from mcfuser.tune.tried import to_json
 
     document = to_json(tried)
     for row in document["tried"]:
-        row[-1] = row[-1].replace("\0", "") if isinstance(row[-1], str) else row[-1]
+        row[:] = [cell.replace("\0", "") if isinstance(cell, str) else cell for cell in row]
     session.add(
         CandidateBatch(
             key=key, chain_key=chain_key, device=device, created=now, count=len(tried),
-            document=document,
+            open=is_open, document=document,
         )
     )  # fmt: skip
 
@@ -64,15 +66,18 @@ def read(session: Session, key: str) -> list[Tried]:
 
 
 def merge(session: Session, key: str, now: datetime) -> None:
-    """Makes one batch of a key's batches, in which each candidate is once."""
+    """Makes one batch of a key's batches, in which each candidate is once, because the search is
+    over."""
     query = select(CandidateBatch.id, CandidateBatch.chain_key, CandidateBatch.device)
     rows = session.execute(query.where(CandidateBatch.key == key).limit(_MOST_BATCHES)).all()
     if len(rows) < 2:
+        ended = update(CandidateBatch).where(CandidateBatch.key == key, CandidateBatch.open)
+        session.execute(ended.values(open=False).execution_options(synchronize_session=False))
         return
     tried = read(session, key)
     session.execute(delete(CandidateBatch).where(CandidateBatch.id.in_([r.id for r in rows])))
     if tried:
-        add(session, key, rows[0].chain_key, rows[0].device, tried, now)
+        add(session, key, rows[0].chain_key, rows[0].device, tried, now, is_open=False)
 
 
 def unfinished(session: Session, device: str | None) -> list[Unfinished]:
@@ -81,7 +86,7 @@ def unfinished(session: Session, device: str | None) -> list[Unfinished]:
     last = func.max(batch.created)
     query = (
         select(batch.key, batch.device, func.sum(batch.count), last)
-        .where(~exists().where(KernelRow.key == batch.key))
+        .where(batch.open, ~exists().where(KernelRow.key == batch.key))
         .group_by(batch.key, batch.device)
         .order_by(last)
     )

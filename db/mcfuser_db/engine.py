@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from mcfuser.errors import InputError
 from mcfuser_db.private import make_file
@@ -18,7 +18,15 @@ from mcfuser_db.private import make_file
 _CONNECTIONS = 40
 """The most connections to a SQLite file in one process: one for each thread that answers requests
 (anyio has 40). One beyond those that are kept would be opened and closed for a single query."""
+_PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
+"""What libpq is told unless the URL says otherwise: seconds for a connection, and milliseconds for
+which a server may leave unacknowledged what it was sent. Without them a machine that is gone is
+waited for a quarter of an hour."""
 _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
+
+
+class SilentDatabase(InputError):
+    """The database does not answer, and may do so later."""
 
 
 def connect(url: str) -> Engine:
@@ -29,7 +37,7 @@ def connect(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != "sqlite":
-            return create_engine(parsed, pool_pre_ping=True)
+            return create_engine(parsed, pool_pre_ping=True, connect_args=_patience(parsed))
         return _sqlite(parsed)
     except (ArgumentError, NoSuchModuleError):
         raise InputError(
@@ -50,30 +58,43 @@ def writing(engine: Engine) -> Engine:
     return engine.execution_options(begin="BEGIN IMMEDIATE")
 
 
-def upgrade(engine: Engine) -> None:
-    """Runs the migrations that are missing; processes that do so at the same time wait for each
-    other.
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Runs the migrations that are missing, up to a revision; processes that do so at the same time
+    wait for each other.
 
-    Raises InputError where the database cannot be reached or is newer than this program.
+    Raises SilentDatabase where the database does not answer, and InputError where it cannot be used
+    or is newer than this program.
     """
     where = engine.url.render_as_string(hide_password=True)
-    config = Config()
-    config.set_main_option(
-        "script_location", str(Path(__file__).parent / "migrations").replace("%", "%%")
-    )
     try:
         with writing(engine).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(migrations(connection), revision)
     except CommandError as error:
         raise InputError(
             f"database {where} was written by a newer mcfuser ({error}); upgrade this one"
         ) from None
     except DBAPIError as error:
         cause = str(error.orig).strip().splitlines()[0]
-        raise InputError(f"database {where} cannot be used: {cause}; check the URL") from None
+        waits = isinstance(error, OperationalError) and engine.dialect.name != "sqlite"
+        kind = SilentDatabase if waits else InputError
+        raise kind(f"database {where} cannot be used: {cause}; check the URL") from None
+
+
+def _patience(url: URL) -> dict[str, int]:
+    """How long a server's connections wait, as far as the URL does not say it."""
+    if url.get_driver_name() not in ("psycopg", "psycopg2"):
+        return {}
+    return {name: value for name, value in _PATIENCE.items() if name not in url.query}
+
+
+def migrations(connection: Connection) -> Config:
+    """What Alembic's commands need to run the migrations on a connection."""
+    config = Config(attributes={"connection": connection})
+    folder = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", folder.replace("%", "%%"))
+    return config
 
 
 def _sqlite(url: URL) -> Engine:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from mcfuser_db.models import IdempotencyKey, Job
+
+_MOST = 100  # keys that one post forgets
 
 
 class KeyReused(ValueError):
@@ -41,7 +43,10 @@ def job_of_key(session: Session, keyed: KeyedRequest, now: datetime) -> Job | No
 
 
 def keep_key(session: Session, keyed: KeyedRequest, job: UUID, now: datetime) -> None:
-    """Keeps a key for a job, and forgets the keys that were kept for long enough."""
+    """Keeps a key for a job, and forgets some of the keys that were kept for long enough: not so
+    many that the post would take long."""
     old = IdempotencyKey.created <= now - timedelta(seconds=keyed.keep)
-    session.execute(delete(IdempotencyKey).where(old))
+    oldest = select(IdempotencyKey.key).where(old).order_by(IdempotencyKey.created).limit(_MOST)
+    session.execute(delete(IdempotencyKey).where(IdempotencyKey.key.in_(oldest), old))
+    session.execute(delete(IdempotencyKey).where(IdempotencyKey.key == keyed.key, old))
     session.add(IdempotencyKey(key=keyed.key, request=keyed.request, job=job, created=now))

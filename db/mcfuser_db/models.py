@@ -22,6 +22,7 @@ from sqlalchemy import (
     Uuid,
     and_,
     false,
+    func,
     literal_column,
     text,
 )
@@ -31,7 +32,12 @@ from sqlalchemy.types import TypeDecorator
 STATES = ("queued", "running", "done", "failed", "cancelled")
 LIVE = ("queued", "running", "done")  # at most one job of equal work is in one of these states
 OVER = ("done", "failed", "cancelled")
+LABEL = 400  # characters of a kernel's label
+LONGEST_INDEXED = 100
+"""Characters of a chain's name that are in an index: names may be of any length."""
 _KEPT = text("finished IS NOT NULL AND removed IS NULL")
+_REMOVED = text("removed IS NOT NULL")
+_UNREMOVED = text("removed IS NULL")
 _WAITING = text("state = 'waiting'")
 _VALID = text("revoked IS NULL")
 _LIVE = text(f"state IN ({', '.join(repr(s) for s in LIVE)})")
@@ -119,14 +125,19 @@ class Job(Base):
     __table_args__ = (
         CheckConstraint(f"state IN ({', '.join(repr(s) for s in STATES)})", name="jobs_state"),
         Index("jobs_work_live", "work", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
-        Index("jobs_state_created", "state", "created"),
+        Index("jobs_state_created", "state", "created", "id"),
         Index("jobs_created", "created", "id"),
         Index("jobs_claim", "claim"),
-        Index("jobs_queue", "state", "priority", "created", "id"),
+        Index("jobs_queue", "state", "priority", "created", "id", "due"),
         Index("jobs_kept", "finished", "id", sqlite_where=_KEPT, postgresql_where=_KEPT),
-        Index("jobs_model", "model"),
+        Index("jobs_removed", "removed", "id", sqlite_where=_REMOVED, postgresql_where=_REMOVED),
+        Index("jobs_model", "model", sqlite_where=_UNREMOVED, postgresql_where=_UNREMOVED),
         Index("jobs_module", "module"),
         Index("jobs_api_key", "api_key", "state"),
+        Index("jobs_models_of_key", "api_key", "model", "model_bytes",
+              sqlite_where=_UNREMOVED, postgresql_where=_UNREMOVED),
+        Index("jobs_modules_of_key", "api_key", "module", "module_bytes",
+              sqlite_where=_UNREMOVED, postgresql_where=_UNREMOVED),
     )  # fmt: skip
 
 
@@ -217,7 +228,8 @@ class KernelRow(Base):
     """A tuned kernel: columns for what is queried, its document (mcfuser.tune.tuned) and its
     binary.
 
-    `made` is the cache key with its fields (mcfuser.tune.key), null where none was kept.
+    `made` is the cache key with its fields (mcfuser.tune.key), null where none was kept. `dtype`,
+    `seconds` and `label` are those of mcfuser_db.kernel_search, which orders and searches by them.
     """
 
     __tablename__ = "kernels"
@@ -233,18 +245,29 @@ class KernelRow(Base):
     made: Mapped[dict[str, Any] | None]
     document: Mapped[dict[str, Any]]
     binary: Mapped[bytes] = mapped_column(LargeBinary)
+    dtype: Mapped[str] = mapped_column(String(100), default="", server_default="")
+    seconds: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    label: Mapped[str] = mapped_column(String(LABEL), default="", server_default="")
 
     __table_args__ = (
-        Index("kernels_chain_key", "chain_key"),
-        Index("kernels_device_created", "device", "created"),
+        Index("kernels_chain_key", "chain_key", "created", "key"),
+        Index("kernels_chain", func.substr(chain, 1, LONGEST_INDEXED), "created", "key", "device"),
+        Index("kernels_device_created", "device", "created", "key"),
         Index("kernels_created", "created", "key"),
+        # a search walks one of these without reading the rows
+        Index("kernels_by_created", "created", "key", "label"),
+        Index("kernels_by_chain", "label", "key"),
+        Index("kernels_by_device", "device", "label", "key"),
+        Index("kernels_by_dtype", "dtype", "label", "key"),
+        Index("kernels_by_time", "seconds", "key", "label"),
     )
 
 
 class KernelUse(Base):
     """A kernel that a chain of some compiled model uses, or that was compared for it.
 
-    `place` is the SHA-256 of the chain's name in the model: names may be of any length.
+    `place` is the SHA-256 of the chain's name in the model: names may be of any length. `created`
+    is that of the kernel, null while it is not kept: lists are read in its order.
     """
 
     __tablename__ = "kernel_uses"
@@ -252,13 +275,17 @@ class KernelUse(Base):
     chain_key: Mapped[str] = mapped_column(String(64), primary_key=True)
     place: Mapped[str] = mapped_column(String(64), primary_key=True)
     kernel: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created: Mapped[datetime | None]
 
-    __table_args__ = (Index("kernel_uses_place", "place"),)
+    __table_args__ = (
+        Index("kernel_uses_place", "place", "created", "kernel"),
+        Index("kernel_uses_kernel", "kernel"),
+    )
 
 
 class Probed(Base):
     """The readings of a device's last probe (mcfuser.backends.cuda.probe), and the state of the
-    device meanwhile."""
+    device meanwhile; or the constants that were fitted for it (mcfuser_db.constants)."""
 
     __tablename__ = "probes"
 
@@ -272,7 +299,8 @@ class CandidateBatch(Base):
     """Some of the candidates that searches measured under the cache key with digest `key`.
 
     `document` is theirs as JSON (mcfuser.tune.tried), `count` their number. A candidate may be in
-    several batches; its last result holds.
+    several batches; its last result holds. A batch is `open` until its search has ended with a
+    kernel.
     """
 
     __tablename__ = "candidates"
@@ -285,12 +313,68 @@ class CandidateBatch(Base):
     device: Mapped[str] = mapped_column(String(100))
     created: Mapped[datetime]
     count: Mapped[int]
+    open: Mapped[bool] = mapped_column(default=True, server_default=false())
     document: Mapped[dict[str, Any]]
 
     __table_args__ = (
         Index("candidates_key", "key", "device", "created", "count"),
         Index("candidates_chain_key", "chain_key"),
+        Index(
+            "candidates_open",
+            "key",
+            "device",
+            "created",
+            "count",
+            sqlite_where=text("open = 1"),
+            postgresql_where=text("open"),
+        ),
     )
+
+
+class WorkerBeat(Base):
+    """A worker process, on any machine, that was alive at `seen` (mcfuser_db.beats)."""
+
+    __tablename__ = "workers"
+
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    revision: Mapped[str] = mapped_column(String(100))
+    started: Mapped[datetime]
+    seen: Mapped[datetime]
+
+    __table_args__ = (Index("workers_seen", "seen"),)
+
+
+class FigureRow(Base):
+    """How often something has happened, and the seconds that it took in all (mcfuser_db.figures).
+
+    `bound` is the upper bound of a histogram's bucket, and empty where there are none.
+    """
+
+    __tablename__ = "figures"
+
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    label: Mapped[str] = mapped_column(String(40), primary_key=True)
+    bound: Mapped[str] = mapped_column(String(16), primary_key=True)
+    count: Mapped[int] = mapped_column(BigInteger)
+    total: Mapped[float]
+
+
+class Tally(Base):
+    """What there is, counted by triggers in the transactions that change it (migration 0010): the
+    sum of the numbers with the same `what`, which is "kernels" or "jobs." and a state.
+
+    In SQLite, where one transaction writes at a time, it is one row for each. In PostgreSQL a
+    transaction adds a row with what it has added or removed, so that none waits for another; every
+    now and then one puts the rows together that are there.
+    """
+
+    __tablename__ = "tallies"
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer(), "sqlite"), primary_key=True
+    )
+    what: Mapped[str] = mapped_column(String(20))
+    number: Mapped[int] = mapped_column(BigInteger)
 
 
 # Conditions of partial indexes. SQLite uses such an index only where the query has the very words,

@@ -31,8 +31,9 @@ def check_queue(session: Session, key: str | None) -> None:
     row = _locked(session, key)
     if row is None or row.queued is None:
         return
-    waiting = select(func.count()).where(Job.api_key == row.id, Job.state == "queued")
-    if (session.scalar(waiting) or 0) >= row.queued:
+    queued = select(Job.id).where(Job.api_key == row.id, Job.state == "queued")
+    as_many = select(func.count()).select_from(queued.limit(row.queued).subquery())
+    if (session.scalar(as_many) or 0) >= row.queued:
         raise OverQuota(
             "queued",
             f"key '{row.name}' has {row.queued} queued jobs, as many as it may have at once; post "

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -19,28 +17,7 @@ from mcfuser_db.api_keys import (
     note_key_use,
     revoke_key,
 )
-from tests.support.db_storages import STORAGES, fresh
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(params=STORAGES)
-def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Storage]:
-    with fresh(request.param, tmp_path) as url:
-        store = Storage(url, clock)
-        yield store
-        store.close()
+from tests.support.clock import Clock
 
 
 def test_a_key_is_kept_without_its_text(store: Storage, clock: Clock) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from sqlalchemy import func, select, text
 
 from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Use
 from mcfuser_db import Storage
 from mcfuser_db.models import CandidateBatch
-from tests.support.db_storages import STORAGES, fresh
 from tests.support.kernels import tuned
 
 ONE = tuned()
@@ -24,12 +21,6 @@ KEY = replace(ONE, key=ONE.made.digest)
 
 def candidate(tile: int, seconds: float | None = 1e-6, failed: str | None = None) -> Tried:
     return Tried("a0a1", {"a0": tile}, None, 1, True, {"rows": 8}, seconds, 1e-7, failed)
-
-
-@pytest.fixture(params=STORAGES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    with fresh(request.param, tmp_path) as url, closing(Storage(url)) as store:
-        yield store
 
 
 def keep(store: Storage, *some: Tried) -> None:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from mcfuser_db import LogLine, Order, Storage
 from mcfuser_db import joblog as logs
-from tests.support.db_storages import STORAGES, fresh
+from tests.support.clock import Clock
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture(params=STORAGES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    with fresh(request.param, tmp_path) as url:
-        store = Storage(url, lambda: NOON)
-        yield store
-        store.close()
+START = Clock().now
 
 
 def submitted(store: Storage) -> UUID:
@@ -52,7 +41,7 @@ def test_every_change_of_a_job_leaves_a_line(store: Storage) -> None:
     store.requeue(id)
     store.cancel(id)
     log = store.log(id)
-    assert log.dropped == 0 and {line.moment for line in log.lines} == {NOON}
+    assert log.dropped == 0 and {line.moment for line in log.lines} == {START}
     begins = "attempt {} of 3 begins; worker 'w'"
     assert [line.words for line in log.lines] == [
         f"posted for cpu: model {'b' * 64}",
@@ -73,30 +62,30 @@ def test_a_log_is_bounded_and_says_how_much_is_missing(
     monkeypatch.setattr(logs, "MOST_LINES", 5)
     id = submitted(store)
     for number in range(4):
-        store.note_lines(id, [LogLine(NOON, f"{number} {part}") for part in "ab"])
+        store.note_lines(id, [LogLine(START, f"{number} {part}") for part in "ab"])
     log = store.log(id)
     assert log.dropped == 4
     assert [line.words for line in log.lines] == ["1 b", "2 a", "2 b", "3 a", "3 b"]
-    store.note_lines(id, [LogLine(NOON, str(n)) for n in range(9)])
+    store.note_lines(id, [LogLine(START, str(n)) for n in range(9)])
     assert words(store, id) == ["4", "5", "6", "7", "8"]
 
 
 def test_a_line_is_one_line_of_characters_that_can_be_printed(store: Storage) -> None:
     id = submitted(store)
     for odd in ("a\nb", "nul \0 in it", "half \ud800", "x" * 9000, "\x1b[31mred"):
-        store.note_lines(id, [LogLine(NOON, odd)])
+        store.note_lines(id, [LogLine(START, odd)])
     found = words(store, id)[1:]
     assert found[:3] == ["a b", "nul   in it", "half  "] and found[4] == " [31mred"
     assert len(found[3]) == logs.LONGEST_LINE and found[3].endswith("…")
 
 
 def test_a_job_that_is_unknown_has_no_log(store: Storage) -> None:
-    store.note_lines(UUID(int=0), [LogLine(NOON, "lost")])
+    store.note_lines(UUID(int=0), [LogLine(START, "lost")])
     assert store.log(UUID(int=0)).lines == []
 
 
 def test_lines_of_several_writers_are_numbered_one_after_another(store: Storage) -> None:
     id = submitted(store)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: store.note_lines(id, [LogLine(NOON, str(n))]), range(40)))
+        list(pool.map(lambda n: store.note_lines(id, [LogLine(START, str(n))]), range(40)))
     assert sorted(words(store, id)[1:], key=int) == [str(n) for n in range(40)]

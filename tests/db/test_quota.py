@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,15 +11,7 @@ from mcfuser_db import Job, KeyGrant, Order, OverQuota, Storage
 from mcfuser_db.api_keys import make_key
 from mcfuser_db.blobs import Blobs
 from mcfuser_db.retention import Keep, sweep
-from tests.support.db_storages import STORAGES, fresh
-
-
-@pytest.fixture(params=STORAGES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    with fresh(request.param, tmp_path) as url:
-        store = Storage(url)
-        yield store
-        store.close()
+from tests.support.clock import Clock
 
 
 def key(store: Storage, queued: int | None = None, disk: int | None = None) -> str:
@@ -39,10 +30,11 @@ def done(store: Storage, module: str, size: int) -> Job:
     return job
 
 
-def test_a_job_more_than_may_wait_is_refused(store: Storage) -> None:
+def test_a_job_more_than_may_wait_is_refused(store: Storage, clock: Clock) -> None:
     mine = key(store, queued=2)
     for work in (1, 2):
         store.submit(order(work, mine))
+    clock.wait(1)  # these are claimed first
     with pytest.raises(OverQuota, match="has 2 queued jobs, as many as it may have") as full:
         store.submit(order(3, mine))
     assert full.value.what == "queued"

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mcfuser_db import Blobs, Job, Order, Storage, retention
+from mcfuser_db import Blobs, Job, KeyedRequest, Order, Storage, retention
+from mcfuser_db.models import STATES
 from mcfuser_db.retention import Keep, Swept, sweep, sweep_orphans
+from mcfuser_db.webhooks import settle, take_due
 from tests.support.db_storages import STORAGES, fresh
 
 HOUR = 3600.0
@@ -157,6 +159,34 @@ def test_a_failed_job_whose_results_are_gone_is_not_put_back(kept: Kept) -> None
     kept.wait(HOUR)
     sweep(kept.store, kept.blobs, Keep(age=1.0))
     assert kept.store.put_back(job.id) is None and kept.job(job).state == "cancelled"
+
+
+def test_a_job_goes_some_time_after_its_results(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its keys and webhooks, unless one of these is still to be told; others stay."""
+    monkeypatch.setattr(retention, "_BATCH", 2)
+    keep, jobs = Keep(age=HOUR, rows=10 * HOUR), []
+    key = KeyedRequest("1" * 64, "2" * 64, 1000 * HOUR)
+    for number in range(5):
+        order = Order(f"{number:064x}", kept.blobs.put(b"%d" % number), 1, "cpu", {},
+                      webhook="https://ci.example/" if number == 0 else None)  # fmt: skip
+        jobs.append(kept.store.submit(order, key if number == 1 else None)[0])
+        kept.work(b"module %d" % number)
+    kept.wait(2 * HOUR)
+    young = kept.done(b"young", b"its module")
+    assert sweep(kept.store, kept.blobs, keep).jobs == 5
+    again = kept.store.requeue(jobs[4].id)
+    kept.wait(9 * HOUR)
+    assert again and sweep(kept.store, kept.blobs, keep) == Swept(1, 5 + 10), "the young one's"
+    kept.wait(2 * HOUR)
+    assert sweep(kept.store, kept.blobs, keep) == Swept(rows=3)
+    assert {j.id for j in kept.store.jobs()} == {jobs[0].id, jobs[4].id, young.id}
+    assert kept.store.keyed(key) is None and kept.store.job(jobs[1].id) is None
+    assert kept.store.counts() == dict.fromkeys(STATES, 0) | {"done": 2, "queued": 1}
+    ((webhook, _),) = take_due(kept.store, 9, 60)
+    settle(kept.store, webhook, "delivered", "told")
+    assert sweep(kept.store, kept.blobs, keep) == Swept(rows=1)
 
 
 def test_files_that_no_job_refers_to_go_after_a_day(kept: Kept) -> None:

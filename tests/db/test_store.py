@@ -3,65 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
 
-from mcfuser.chain import from_text
-from mcfuser.codegen import triton
-from mcfuser.devices.catalogue import device_named
-from mcfuser.tune.budget import Budget
 from mcfuser.tune.progress import Progress
-from mcfuser.tune.tuned import TuneOptions, Use
-from mcfuser.tune.tuner import key_of, tune
 from mcfuser_db import Job, KeyedRequest, KeyReused, Order, Storage
 from mcfuser_db.again import INTERRUPTIONS
-from mcfuser_db.models import KernelRow
-from tests.support.db_storages import STORAGES, claim_all, fresh, open_store, processes
-from tests.support.kernels import tuned
-from tests.support.speed import slowness
-from tests.support.triton_cases import scheduled
-
-
-class Clock:
-    """Time that passes only when told to."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(params=STORAGES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh(request.param, tmp_path) as url:
-        yield url
-
-
-@pytest.fixture
-def store(url: str, clock: Clock) -> Iterator[Storage]:
-    store = Storage(url, clock)
-    yield store
-    store.close()
+from tests.support.clock import Clock
+from tests.support.db_storages import claim_all, fresh, open_store, processes
 
 
 def order(work: str = "a") -> Order:
@@ -314,6 +268,23 @@ class TestJobs:
         assert f"{INTERRUPTIONS} times" in found.problem["detail"]
         assert claim(store).id == other.id
 
+    @pytest.mark.parametrize("what", ["worker", "process"])
+    def test_a_kill_costs_no_attempt(self, store: Storage, what: str) -> None:
+        job = submit(store, "a")
+        for number in range(INTERRUPTIONS):
+            assert (held := claim(store, "w:0")).attempts == 1
+            if what == "worker":
+                assert store.killed("w:1") == 0 and store.killed("w:0") == 1
+            else:
+                assert not store.spare(uuid4(), "killed") and store.spare(held.claim, "killed")
+            assert not store.renew(held.claim, 60)
+            assert (found := store.job(job.id)) and found.interrupted == number + 1
+        held = claim(store, "w:0")
+        assert store.killed("w:0") == 1 if what == "worker" else store.spare(held.claim, "killed")
+        found = store.job(job.id)
+        assert found and found.state == "failed" and found.problem
+        assert "a process of the job" in found.problem["detail"]
+
     def test_a_done_job_says_what_was_made(self, store: Storage, clock: Clock) -> None:
         submit(store)
         clock.wait(5)
@@ -395,153 +366,3 @@ def test_processes_may_open_a_new_database_at_once(kind: str, tmp_path: Path) ->
         for worker in workers:
             worker.join()
         assert [w.exitcode for w in workers] == [0, 0, 0, 0]
-
-
-class TestKernels:
-    def test_a_kernel_comes_back_as_it_was_put(self, store: Storage) -> None:
-        one = tuned()
-        assert store.get(one.key) is None
-        store.put(one)
-        assert store.get(one.key) == one
-        document = store.kernel(one.key)
-        assert document is not None and document == one.to_json()
-
-    def test_of_two_with_one_key_the_later_stays(self, store: Storage) -> None:
-        store.put(tuned())
-        later = replace(tuned(), measured=1e-6, binary=b"")
-        store.put(later)
-        assert store.get(later.key) == later and store.kernel_count() == 1
-
-    def test_a_kernel_without_a_measurement(self, store: Storage) -> None:
-        predicted = replace(tuned(device="nvidia/h200"), measured=None, error=None)
-        store.put(predicted)
-        assert store.get(predicted.key) == predicted
-
-    def test_they_are_found_by_device_and_chain(self, store: Storage, clock: Clock) -> None:
-        attention = "attention:2,64,64,32,32"
-        for key, chain, device in (
-            ("1", attention, "cpu"), ("2", "gemm:1,64,64,32,32", "cpu"),
-            ("3", attention, "nvidia/l4"),
-        ):  # fmt: skip
-            store.put(tuned(key, chain, device))
-            clock.wait(1)
-        keys = lambda **query: [k.key[-1] for k in store.kernels(**query)]  # noqa: E731
-        assert keys() == ["3", "2", "1"]
-        assert keys(device="cpu") == ["2", "1"]
-        assert keys(chain=attention) == keys(chain=from_text(attention).key) == ["3", "1"]
-        assert keys(chain=attention, device="cpu") == ["1"]
-        assert keys(limit=2) == ["3", "2"]
-        assert keys(limit=2, after="2".rjust(64, "0")) == ["1"]
-        assert keys(after="unknown") == []
-        row = store.kernels(limit=1)[0]
-        assert (row.expression, row.measured, row.predicted) == ("mn(k,h)", 2e-5, 1e-5)
-
-    def test_the_kernels_of_a_compiled_model_are_found_by_its_chain(self, store: Storage) -> None:
-        """Those of its pieces, and those that were tuned under other names, too."""
-        whole, piece, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32"), tuned("3")
-        for one in (whole, piece, other):
-            store.put(one)
-        long = "model/" + "layer/" * 2000
-        uses = [Use("c" * 64, long, whole.key), Use("c" * 64, long, piece.key)]
-        store.note([])
-        store.note(uses)
-        store.note([*uses, Use("d" * 64, "elsewhere", piece.key)])
-        for asked in ("c" * 64, long):
-            assert {k.key for k in store.kernels(chain=asked)} == {whole.key, piece.key}
-        assert [k.key for k in store.kernels(chain="elsewhere")] == [piece.key]
-        assert list(store.kernels(chain="c" * 64, device="nvidia/l4")) == []
-        assert list(store.kernels(chain="unknown")) == []
-
-    def test_the_keys_kept_for_a_chain_are_told(self, store: Storage) -> None:
-        one, other = tuned("1"), tuned("2", "gemm:1,32,32,32,32")
-        store.put(one)
-        store.put(other)
-        store.put(replace(tuned("3"), made=None))
-        assert store.keys_of(one.chain.key) == [one.made]
-        with store._engine.begin() as connection:
-            connection.execute(text("UPDATE kernels SET made = '{}'"))
-        assert store.keys_of(one.chain.key) == []
-
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            "UPDATE kernels SET document = '{}'",
-            "UPDATE kernels SET document = '[1]'",
-            'UPDATE kernels SET document = \'{"key": "k", "from_the_future": 1}\'',
-            "UPDATE kernels SET document = 'null'",
-        ],
-    )
-    def test_a_damaged_row_is_a_miss_and_is_replaced(
-        self, store: Storage, damage: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        one = tuned()
-        store.put(one)
-        with store._engine.begin() as connection:
-            connection.execute(text(damage))
-        assert store.get(one.key) is None
-        assert one.key in caplog.text
-        store.put(one)
-        assert store.get(one.key) == one
-
-
-@pytest.mark.parametrize("damage", [{"binary": b"half"}, {"document": {"source": "other"}}])
-def test_a_record_that_was_changed_is_a_miss(tmp_path: Path, damage: dict[str, Any]) -> None:
-    store, one = Storage(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
-    store.put(one)
-    with store._write.begin() as session:
-        row = session.get_one(KernelRow, one.key)
-        row.binary = damage.get("binary", row.binary)
-        row.document = row.document | damage.get("document", {})
-    assert store.get(one.key) is None
-    store.close()
-
-
-def test_a_document_that_is_no_json_is_a_miss(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store, one = Storage(f"sqlite:///{tmp_path / 'x.db'}"), tuned()
-    store.put(one)
-    with store._engine.begin() as connection:
-        connection.execute(text("UPDATE kernels SET document = '{half'"))
-    assert store.get(one.key) is None and one.key in caplog.text
-    store.put(one)
-    assert store.get(one.key) == one
-    store.close()
-
-
-def test_a_known_chain_comes_from_a_file_within_five_milliseconds(tmp_path: Path) -> None:
-    """Time on a processor of 2024: what other tests do meanwhile does not count. They do push the
-    caches empty, so it is asked as often as that takes to happen once in between."""
-    url, device, options = (
-        f"sqlite:///{tmp_path / 'kernels.db'}",
-        device_named("h200"),
-        TuneOptions(),
-    )
-    chain = from_text("attention:12,512,512,64,64")
-    key = key_of(chain, device, options)
-    source = triton.generate(scheduled(chain, "mh.nk", {"m": 64, "n": 64, "k": 64, "h": 64}), "k")
-    with closing(Storage(url)) as store:
-        store.put(replace(
-            tuned(key.digest), chain=chain, binary=bytes(60_000), measured=1e-6, made=key,
-            source=source.text, launch=triton.to_record(source),
-            resources={"shared": 1, "registers": 2, "spills": 0}, budget=Budget(),
-        ))  # fmt: skip
-    spent, limit = [math.inf], 5e-3 * slowness()
-    while min(spent) >= limit and len(spent) < 400:
-        with closing(Storage(url)) as store:
-            start = time.process_time()
-            found = tune(from_text("attention:12,512,512,64,64"), device, store, options)
-            spent.append(time.process_time() - start)
-            assert found.key == key.digest
-    assert min(spent) < limit
-
-
-class TestProbes:
-    def test_a_device_has_the_readings_of_its_last_probe(self, store: Storage) -> None:
-        l4, h200 = device_named("l4"), device_named("h200")
-        assert store.probed(l4) == l4
-        store.keep_probe(l4.name, {"turn": 1e-6, "launch": 3e-6}, {"sm_mhz": 900})
-        store.keep_probe(l4.name, {"turn": 2e-6, "launch": 3e-6}, {"sm_mhz": 1000})
-        assert store.probed(l4) == replace(l4, readings=(("launch", 3e-6), ("turn", 2e-6)))
-        assert store.probed(l4).key == l4.key
-        assert store.probed(h200) == h200

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -13,33 +10,9 @@ import pytest
 from mcfuser_db import Order, Storage
 from mcfuser_db.models import Webhook
 from mcfuser_db.webhooks import settle, take_due
-from tests.support.db_storages import STORAGES, fresh
+from tests.support.clock import Clock
 
 URL = "https://ci.example/hook"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(params=STORAGES)
-def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Storage]:
-    with fresh(request.param, tmp_path) as url:
-        store = Storage(url, clock)
-        yield store
-        store.close()
 
 
 def submitted(store: Storage, work: str = "a", url: str | None = URL) -> UUID:

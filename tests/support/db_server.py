@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -43,32 +43,79 @@ def server() -> str:
         raise Missing("psycopg is not installed; install mcfuser with its postgres extra")
     folder = Path(tempfile.mkdtemp(prefix="mcfuser-pg-"))
     try:
-        return _started(folder)
+        return started(folder, _UNTOUCHED)
     except (OSError, LookupError, subprocess.CalledProcessError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         last = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
         raise Missing(f"no PostgreSQL server starts here: {last}") from None
 
 
-def _started(folder: Path) -> str:
-    data = folder / "data"
-    data.mkdir(mode=0o700)
-    programs, user = _programs(folder), None
-    if os.geteuid() == 0:
-        user = _OTHER
-        for path in (folder, data):
-            shutil.chown(path, user)
-    _do([programs / "initdb", "--no-sync", "--auth=trust", "--username=postgres", "--locale=C",
-         "--encoding=UTF8", "-D", data], user, folder)  # fmt: skip
-    log = (folder / "log").open("wb")
-    process = subprocess.Popen(
-        ["sh", "-c", _UNTIL_LEFT, "sh", programs / "postgres", "-D", data, "-k", folder,
-         *_UNTOUCHED],
-        stdin=subprocess.PIPE, stdout=log, stderr=log, user=user, cwd=folder,
-    )  # fmt: skip
-    atexit.register(_stop, process, folder)
-    _wait(process, folder)
-    return f"postgresql+psycopg://postgres@/postgres?host={folder}"
+def started(folder: Path, settings: Sequence[str] = ("-c", "listen_addresses=")) -> str:
+    """The URL of a server of its own in an empty folder, with settings as words of its command
+    line; it ends with this process, and the folder with it."""
+    own = OwnServer(folder, settings)
+    atexit.register(own.remove)
+    own.start()
+    return own.url
+
+
+class OwnServer:
+    """A server in an empty folder, which can be stopped and started again.
+
+    Raises OSError, LookupError or CalledProcessError where none can be made.
+    """
+
+    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
+        self.url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
+        self._folder, self._data, self._settings = folder, folder / "data", settings
+        self._data.mkdir(mode=0o700)
+        self._programs, self._user = _programs(folder), None
+        self._process: subprocess.Popen[bytes] | None = None
+        if os.geteuid() == 0:
+            self._user = _OTHER
+            for path in (folder, self._data):
+                shutil.chown(path, self._user)
+        _do([self._programs / "initdb", "--no-sync", "--auth=trust", "--username=postgres",
+             "--locale=C", "--encoding=UTF8", "-D", self._data], self._user, folder)  # fmt: skip
+
+    def start(self) -> None:
+        log = (self._folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            ["sh", "-c", _UNTIL_LEFT, "sh", self._programs / "postgres", "-D", self._data, "-k",
+             self._folder, *self._settings],
+            stdin=subprocess.PIPE, stdout=log, stderr=log, user=self._user, cwd=self._folder,
+        )  # fmt: skip
+        _wait(self._process, self._folder)
+
+    def stop(self) -> None:
+        """Ends its connections, too."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """A server of one's own, which runs. Raises Missing."""
+    if importlib.util.find_spec("psycopg") is None:
+        raise Missing("psycopg is not installed; install mcfuser with its postgres extra")
+    folder = Path(tempfile.mkdtemp(prefix="mcfuser-pg-"))
+    try:
+        own = OwnServer(folder, _UNTOUCHED)
+        own.start()
+    except (OSError, LookupError, subprocess.CalledProcessError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Missing(f"no PostgreSQL server starts here: {error}") from None
+    try:
+        yield own
+    finally:
+        own.remove()
 
 
 def _programs(folder: Path) -> Path:
@@ -113,10 +160,3 @@ def _wait(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 def _says_fatal(folder: Path) -> bool:
     return "FATAL" in (folder / "log").read_text(errors="replace")
-
-
-def _stop(process: subprocess.Popen[bytes], folder: Path) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    process.wait()
-    shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfuser.process.child import Child
+from mcfuser.process.limits import UNLIMITED, Limits
 from mcfuser.process.supervised import Supervised
 
 _idle: dict[object, tuple[Supervised, dict[str, Any]]] = {}
@@ -18,12 +19,16 @@ started with."""
 
 class KeptChild(Child):
     """A Child whose process, once stopped, serves the next one that is started with the same
-    module, arguments and environment; unless an answer of it was awaited."""
+    module, arguments, environment and limits; unless an answer of it was awaited."""
 
     def __init__(
-        self, module: str, arguments: Sequence[str], more: Mapping[str, str] = MappingProxyType({})
+        self,
+        module: str,
+        arguments: Sequence[str],
+        more: Mapping[str, str] = MappingProxyType({}),
+        limits: Limits = UNLIMITED,
     ) -> None:
-        super().__init__(module, arguments, more)
+        super().__init__(module, arguments, more, limits)
         self._greeting: dict[str, Any] | None = None
         self._greeted = self._asked = False
 
@@ -31,7 +36,7 @@ class KeptChild(Child):
     def _born_with(self) -> object:
         environment = {**os.environ, **self._environment}
         environment.pop("PYTEST_CURRENT_TEST", None)
-        return self._module, *self._arguments, *sorted(environment.items())
+        return self._module, *self._arguments, self._limits, *sorted(environment.items())
 
     def start(self) -> None:
         self.stop()

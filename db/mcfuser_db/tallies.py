@@ -1,0 +1,14 @@
+"""How much there is, without counting it."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from mcfuser_db.models import Tally
+
+
+def tallies(session: Session) -> dict[str, int]:
+    """The number of kernels, and of jobs in each state, by what is counted (Tally)."""
+    rows = session.execute(select(Tally.what, func.sum(Tally.number)).group_by(Tally.what))
+    return {what: int(number) for what, number in rows}

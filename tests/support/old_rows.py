@@ -1,0 +1,142 @@
+"""Rows as earlier revisions of the database have them, with the columns of each revision."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from mcfuser.tune.tried import Tried, to_json
+from tests.support.kernels import tuned
+
+REVISIONS = tuple(f"{n:04}" for n in range(1, 13))
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STATES = ("queued", "running", "done", "failed", "cancelled")
+JOBS = {state: UUID(int=i) for i, state in enumerate(STATES, 1)}
+REPORT = {"b": [0.1 + 0.2, None], "a": {"µ": True}}
+PROBLEM = {"status": 422, "title": "bad-model", "detail": "no"}
+LONG = "model/" + "layer/" * 500
+"""The name of a chain in a compiled model."""
+KEPT = tuned("1")
+PLACE = hashlib.sha256(LONG.encode()).hexdigest()
+INTERRUPTED = "2" * 64
+"""The key of a search that has kept a candidate and no kernel."""
+TRIED = Tried("a0a1", {"a0": 16}, None, 1, True, {"rows": 8}, 1e-6, 1e-7)
+
+_MOMENT, _JSON, _UUID = sa.DateTime(timezone=True), sa.JSON(), sa.Uuid()
+# table: the revision that added columns, and their names
+COLUMNS: dict[str, dict[str, str]] = {
+    "jobs": {
+        "0001": """id work model model_bytes device options state stage done total attempts worker
+            claim lease created started finished module module_bytes report problem""",
+        "0003": "due interrupted",
+        "0005": "name priority version progress expected removed",
+        "0007": "attestation",
+        "0008": "api_key shared",
+    },
+    "kernels": {
+        "0001": """key chain chain_key device expression measured predicted created document
+            binary""",
+        "0004": "made",
+    },
+    "probes": {"0002": "device readings conditions created"},
+    "kernel_uses": {"0004": "chain_key place kernel", "0009": "created"},
+    "job_lines": {"0005": "job number moment words"},
+    "idempotency_keys": {"0005": "key request job created"},
+    "webhooks": {"0005": "id job url state attempts due created"},
+    "candidates": {"0006": "key chain_key device created count document", "0009": "open"},
+    "api_keys": {
+        "0008": "id name hash scopes requests period queued disk created expires revoked used",
+    },
+}
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("id", "claim", "job"), _UUID),
+    **dict.fromkeys(
+        ("options", "report", "problem", "progress", "document", "made", "readings", "conditions",
+         "scopes"), _JSON,
+    ),
+    **dict.fromkeys(
+        ("lease", "created", "started", "finished", "due", "expected", "removed", "moment",
+         "expires", "revoked", "used"), _MOMENT,
+    ),
+}  # fmt: skip
+
+
+def insert(connection: Connection, revision: str) -> None:
+    """Fills the tables of a database that is at a revision."""
+    for table, added in COLUMNS.items():
+        names = [n for r, words in added.items() if r <= revision for n in words.split()]
+        if not names:
+            continue
+        kinds = _TYPES | ({"id": sa.String()} if table == "api_keys" else {})
+        into = sa.table(table, *(sa.column(n, kinds.get(n)) for n in names))
+        for row in ROWS[table]:
+            values = {n: row.get(n, _unset(kinds.get(n))) for n in names}
+            connection.execute(into.insert().values(values))
+
+
+def _unset(kind: Any) -> Any:
+    return sa.null() if kind is _JSON else None
+
+
+def _job(state: str) -> dict[str, Any]:
+    number = STATES.index(state)
+    created = START + timedelta(hours=number)
+    row: dict[str, Any] = {
+        "id": JOBS[state], "work": str(number) * 64, "model": "b" * 64, "model_bytes": 7,
+        "device": "cpu", "options": {"seed": 0, "shape": ["x=1x2"]}, "state": state, "stage": "",
+        "done": 3, "total": 4, "attempts": int(state != "queued"), "created": created,
+        "interrupted": 0, "priority": number, "version": 5, "shared": False,
+        "name": f"the {state} one", "api_key": "0" * 12,
+    }  # fmt: skip
+    if state in ("done", "failed", "cancelled"):
+        row |= {"started": created, "finished": created + timedelta(minutes=1)}
+    if state == "running":
+        row |= {"worker": "w", "claim": UUID(int=99), "lease": START + timedelta(days=9000)}
+    if state == "done":
+        row |= {"module": "c" * 64, "module_bytes": 3, "report": REPORT, "attestation": "{}\n"}
+    if state == "failed":
+        row |= {"problem": PROBLEM}
+    return row
+
+
+def _kernel() -> dict[str, Any]:
+    document = KEPT.to_json()
+    return {
+        "key": KEPT.key, "chain": KEPT.chain.name, "chain_key": KEPT.chain.key,
+        "device": KEPT.device, "expression": KEPT.expression, "measured": KEPT.measured,
+        "predicted": KEPT.predicted, "created": START, "made": document["made"],
+        "binary": base64.b64decode(document.pop("binary")), "document": document,
+    }  # fmt: skip
+
+
+def _batch(key: str) -> dict[str, Any]:
+    return {
+        "key": key, "chain_key": KEPT.chain.key, "device": "cpu", "created": START, "count": 1,
+        "document": to_json([TRIED]), "open": key != KEPT.key,
+    }  # fmt: skip
+
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "jobs": [_job(state) for state in STATES],
+    "kernels": [_kernel()],
+    "probes": [{"device": "nvidia/l4", "readings": {"turn": 2e-6}, "conditions": {},
+                "created": START}],
+    "kernel_uses": [{"chain_key": "d" * 64, "place": PLACE, "kernel": KEPT.key, "created": START}],
+    "job_lines": [{"job": JOBS["done"], "number": n, "moment": START, "words": f"line {n}"}
+                  for n in (1, 2)],
+    "idempotency_keys": [{"key": "e" * 64, "request": "f" * 64, "job": JOBS["done"],
+                          "created": START}],
+    "webhooks": [{"id": UUID(int=7), "job": JOBS["done"], "url": "https://ci.example/hook",
+                  "state": "waiting", "attempts": 1, "due": START, "created": START}],
+    "candidates": [_batch(KEPT.key), _batch(INTERRUPTED)],
+    "api_keys": [{"id": "0" * 12, "name": "ci", "hash": "a" * 64, "scopes": ["read"],
+                  "created": START, "queued": 20}],
+    "workers": [{"name": "w", "revision": "1", "started": START, "seen": START}],
+    "figures": [{"name": "stages", "label": "import", "bound": "2", "count": 3, "total": 4.5}],
+}  # fmt: skip
