@@ -31,4 +31,5 @@ const open = () => {
   }
 };
 addEventListener("hashchange", open);
-open();
+/* by then the browser has moved to the entry, which takes the focus away */
+addEventListener("load", open);

@@ -150,14 +150,14 @@ def _details(done: Done, number: int, folder: Path) -> str:
         for name in ("log.txt", "report.json", "module.so")
         if (there / name).is_file()
     )
-    reason = f"<p>{_text(o.reason)}</p>" if o.reason else ""
+    reason = f"<p>{_text(o.reason)}</p>\n" if o.reason else ""
+    listed = f'<p class="links">{links}</p>\n' if links else ""
     compilation = read_compilation(there)
     shown = "".join(_compilation(compilation)) if compilation is not None else ""
     opened = " open" if o.bad else ""
     return (
         f'<details id="e{number}"{opened}>\n<summary><span class="state {_class(o.state)}">'
-        f"{o.state}</span> {_text(done.entry.title)}</summary>\n{reason}\n"
-        f'<p class="links">{links}</p>\n{shown}</details>'
+        f"{o.state}</span> {_text(done.entry.title)}</summary>\n{reason}{listed}{shown}</details>"
     )
 
 

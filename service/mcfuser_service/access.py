@@ -30,7 +30,9 @@ directly; everything."""
 FRESH = 5.0
 """Seconds for which a key is taken for what it was: another process may have revoked it since."""
 _USED = 60.0  # seconds between two notes that a key was used
-_OPEN = frozenset({"/", "/healthz", "/openapi.json"})
+PROBES = frozenset({"/livez", "/readyz"})
+"""What orchestrators ask, which call a server by whatever address they know."""
+_OPEN = frozenset({"/", "/healthz", "/openapi.json"}) | PROBES
 _LONGEST = 200  # characters of a header that are looked at
 
 
@@ -72,7 +74,7 @@ def needed(method: str, path: str) -> KeyScope | None:
 
     It is read from the path: an address that is added later is closed until this says otherwise.
     """
-    if path in _OPEN:
+    if path in _OPEN or path.startswith("/page/"):
         return None
     if _within(path, "/v1/keys"):
         return "admin"

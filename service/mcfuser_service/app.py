@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Callable
-from importlib.resources import files
 
 from fastapi import APIRouter, FastAPI, Response
-from fastapi.responses import HTMLResponse
 
 from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
-from mcfuser_service import attestation, jobs, kernels, keys
+from mcfuser_service import attestation, jobs, kernels, keys, page, probes
 from mcfuser_service.access import Access
-from mcfuser_service.documents import as_json
 from mcfuser_service.explaining import Explainer
 from mcfuser_service.http import Gate, add_handlers
 from mcfuser_service.inspect import Inspect, Inspector
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import describe, problems, readable
 from mcfuser_service.queries import only
-from mcfuser_service.schemas import DeviceOut, Health
+from mcfuser_service.schemas import DeviceOut
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.watch import JobWatch
 
@@ -31,10 +25,6 @@ DESCRIPTION = (
     "An ONNX model goes in; a compiled TVM module comes out, in which chains of operators that "
     "wait for memory are single tuned kernels."
 )
-
-_HEALTH = problems()
-_HEALTH[503]["content"]["application/json"] = {"schema": {"$ref": "#/components/schemas/Health"}}
-_HEALTH[503]["description"] += "; or no worker is alive"
 
 
 def create_app(
@@ -54,7 +44,8 @@ def create_app(
     wait; closing it ends their requests. `explain` says which kept kernel a chain uses
     (service.explaining).
     """
-    metrics, access = Metrics(store, alive), Access(settings, store)
+    metrics, access = Metrics(store, alive, settings.data), Access(settings, store)
+    explainer = Explainer(settings, store)
     app = FastAPI(
         title="mcfuser",
         version=revision(),
@@ -73,9 +64,11 @@ def create_app(
             watch or JobWatch(store),
         ),
         attestation.router(settings, store),
-        kernels.router(store, explain or Explainer(settings, store)),
+        kernels.router(store, explain or explainer, explainer),
         keys.router(store, access),
-        _rest(settings, store, metrics, alive),
+        page.router(),
+        probes.router(settings, store, alive),
+        _rest(metrics),
     )
     for router in routers:
         app.include_router(router)
@@ -87,34 +80,8 @@ def create_app(
     return app
 
 
-def _rest(
-    settings: ServiceSettings, store: Storage, metrics: Metrics, alive: Callable[[], int]
-) -> APIRouter:
+def _rest(metrics: Metrics) -> APIRouter:
     router = APIRouter()
-    html = files("mcfuser_service").joinpath("page.html").read_text(encoding="utf-8")
-    policy = {"Content-Security-Policy": _policy(html)}
-
-    @readable(
-        router, "/", response_class=HTMLResponse, include_in_schema=False, dependencies=[only()]
-    )
-    def page() -> HTMLResponse:
-        return HTMLResponse(html, headers=policy)
-
-    @readable(router, "/healthz", response_model=Health, responses=_HEALTH, dependencies=[only()])
-    def health() -> Response:
-        """503 where this server should have workers and none is alive."""
-        lives = alive()
-        ok = lives > 0 or settings.workers == 0
-        answer = as_json(
-            Health(
-                status="ok" if ok else "degraded",
-                version=revision(),
-                jobs=store.counts(),
-                workers={"alive": lives, "wanted": settings.workers},
-            )
-        )
-        answer.status_code = 200 if ok else 503
-        return answer
 
     @readable(router, "/metrics", include_in_schema=False, dependencies=[only()])
     def prometheus() -> Response:
@@ -137,17 +104,3 @@ def _rest(
         return [DeviceOut(name=HOST, kind=HOST), *known]
 
     return router
-
-
-def _policy(html: str) -> str:
-    """The Content-Security-Policy of the page: its own script and style, and nothing else."""
-
-    def own(tag: str) -> str:
-        inside = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-        hashes = (hashlib.sha256(words.encode()).digest() for words in inside)
-        return " ".join(f"'sha256-{base64.b64encode(h).decode()}'" for h in hashes)
-
-    return (
-        f"default-src 'none'; connect-src 'self'; script-src {own('script')}; "
-        f"style-src {own('style')}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )

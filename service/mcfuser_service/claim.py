@@ -12,6 +12,8 @@ from typing import Self, assert_never
 
 from mcfuser.tune.progress import Note, Progress
 from mcfuser_db import Job, LogLine, Storage, StorageError
+from mcfuser_service.figures import JobFigures
+from mcfuser_service.outage import Outage
 from mcfuser_service.problems import problem
 from mcfuser_service.settings import ServiceSettings
 
@@ -45,6 +47,7 @@ class Claim:
     ) -> None:
         assert job.claim is not None
         self.token = job.claim
+        self.figures = JobFigures()
         self._store = store
         self._job = job
         self._settings = settings
@@ -53,6 +56,7 @@ class Claim:
         self._latest = Progress("starting")
         self._lines: list[LogLine] = []
         self._writing = threading.Lock()
+        self._outage = Outage(log, f"job {job.id}")
         self._over = threading.Event()
         self._interrupted = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"claim {job.id}", daemon=True)
@@ -80,6 +84,7 @@ class Claim:
         match told:
             case Progress():
                 before, self._latest = self._latest, told
+                self.figures.enter(told.stage)
                 if str(told) != str(before):
                     self._note(f"{told}: {told.chain.name}" if told.chain else str(told))
             case Note():
@@ -129,15 +134,17 @@ class Claim:
                     del self._lines[: len(lines)]
                 else:
                     self._interrupted.set()
+                self._outage.over()
             except StorageError as error:  # the lease outlasts a short outage
-                log.warning("lease not renewed: %s", error, extra={"job": self._job.id})
+                self._outage.failed(error)
 
     def _look(self) -> None:
         try:
             if not self._store.held(self.token):
                 self._interrupted.set()
+            self._outage.over()
         except StorageError as error:
-            log.warning("claim not read: %s", error, extra={"job": self._job.id})
+            self._outage.failed(error)
 
     def _time_out(self) -> None:
         limit = self._settings.job_timeout

@@ -14,6 +14,7 @@ from mcfuser.errors import LimitError
 from mcfuser.extents import BUCKETS, InputShapes, to_json
 from mcfuser.process.confined import Confined, Limits, Stopped
 from mcfuser.tune.progress import Listener, Note, Progress
+from mcfuser_service.settings import Team
 
 _MODULE = "mcfuser_service.compile_child"
 
@@ -38,8 +39,8 @@ class CompileRequest:
     None. The module is compared with onnxruntime unless `check` is False. `precision` is a name of
     mcfuser.arguments.precision, or None. Ranges of extents become `buckets` at most.
     `in_place` has the outputs that are written into the memory of inputs, by these. Where there is
-    a `lock`, the module is built as that file has it (mcfuser.lock). `team` is the folder or the
-    URL of a team's cache under `store`, or empty, and `team_key` the API key for a server there.
+    a `lock`, the module is built as that file has it (mcfuser.lock). `team` is the team's
+    cache under `store`.
     """
 
     model: Path
@@ -56,8 +57,7 @@ class CompileRequest:
     buckets: int = BUCKETS
     in_place: Mapping[str, str] = field(default_factory=dict)
     lock: Path | None = None
-    team: str = ""
-    team_key: str | None = field(default=None, repr=False)
+    team: Team = field(default_factory=Team)
 
     @property
     def end(self) -> float:
@@ -115,7 +115,7 @@ def compiled(request: CompileRequest, process: Confined, listener: Listener) -> 
             "buckets": request.buckets,
             "in_place": dict(request.in_place),
             "store": request.store,
-            "team": [request.team, request.team_key],
+            "team": request.team.to_json(),
             "limits": dict(request.limits),
             "check": request.check,
             "precision": request.precision,

@@ -28,6 +28,8 @@ from mcfuser.revision import revision
 from mcfuser.tune.progress import Note, Progress
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
 from mcfuser_db import Storage
+from mcfuser_service.counted import CountedCache
+from mcfuser_service.settings import Team
 from mcfuser_service.team import layered
 
 
@@ -41,8 +43,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
     `buckets` (the most that ranges of extents become), `in_place` (the outputs that are written
     into the memory of inputs, by these), `options` (the fields of
     `TuneOptions`), `store` (the URL of the database that keeps kernels, or None), `team` (the
-    folder or the URL of a team's cache under it, or ""), `end` (when the
-    module must be done, on time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
+    team's cache under it, as Team.to_json has it), `end` (when the module must be done, on
+    time.monotonic(), or None), `limits` (the fields of `ModelLimits`),
     `check` (whether the module is compared with onnxruntime), `precision` (a name of
     mcfuser.arguments.precision, or None) and `lock` (the path of a mcfuser.lock that the module is
     built from, or None). `tell` is called with the
@@ -67,7 +69,8 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
         if request["store"] is not None:
             store = Storage(request["store"])
             stack.callback(store.close)
-            device, kept = store.probed(device), layered(store, *request["team"])
+            device, kept = store.probed(device), layered(store, Team.from_json(request["team"]))
+        kept = counted = CountedCache(kept)
         folder = Path(request["folder"]) if request["folder"] is not None else None
         limits = ModelLimits(**request["limits"])
         shapes = from_json(request["shapes"])
@@ -105,6 +108,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             "model": _source(request, model, data),
             "module": _described(artifact.module),
             "revision": revision(),
+            "cache": counted.answers(),
             "built": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     return {"report": {**artifact.report, **provenance}}

@@ -42,8 +42,7 @@ class Compiler:
             precision=options.precision,
             buckets=options.buckets,
             in_place=in_place_pairs(options.in_place),
-            team=self._settings.team_cache,
-            team_key=self._settings.team_key,
+            team=self._settings.team,
         )
         try:
             return compiled(request, ready, listener)

@@ -11,15 +11,17 @@ import asyncio
 import logging
 import ssl
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Self
 
 import httpx
 
 from mcfuser_db import Job, Storage, StorageError
 from mcfuser_db.models import Webhook
 from mcfuser_db.webhooks import WebhookState, settle, take_due
+from mcfuser_service.background import in_background
+from mcfuser_service.outage import Outage
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.webhooks import headers, message, unusable
 
@@ -34,42 +36,35 @@ _LOOK = 0.5  # seconds between two looks for what is due
 _TOGETHER = 8  # attempts at once
 
 
+@contextmanager
+def delivering(settings: ServiceSettings, store: Storage) -> Iterator[None]:
+    """Tells webhooks while the block runs; does nothing where the settings have no secret or no
+    hosts."""
+    if settings.webhook_key is None or not settings.webhook_hosts:
+        yield
+        return
+    deliverer = Deliverer(settings.webhook_hosts, settings.webhook_key, store)
+    with in_background("webhooks", lambda over: asyncio.run(deliverer.deliver(over))):
+        yield
+
+
 class Deliverer:
-    """Tells webhooks while the `with` block runs; does nothing where the settings have no secret or
-    no hosts."""
+    """Tells webhooks on some `hosts` of the jobs that are over, signed with a `secret`."""
 
-    def __init__(self, settings: ServiceSettings, store: Storage) -> None:
-        self._hosts = settings.webhook_hosts
-        self._secret = settings.webhook_key
+    def __init__(self, hosts: Sequence[str], secret: bytes, store: Storage) -> None:
+        self._hosts = hosts
+        self._secret = secret
         self._store = store
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+        self._outage = Outage(log, "webhooks")
 
-    def __enter__(self) -> Self:
-        if self._secret is not None and self._hosts:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.run(self._deliver())
-
-    async def _deliver(self) -> None:
+    async def deliver(self, over: threading.Event) -> None:
+        """Makes every attempt that is due, until the event is set."""
         under_way: set[asyncio.Task[None]] = set()
         verify = ssl.create_default_context()
         async with httpx.AsyncClient(
             verify=verify, trust_env=False, follow_redirects=False, timeout=TIMEOUT
         ) as client:
-            while not self._stop.is_set():
+            while not over.is_set():
                 for webhook, job in await self._due(_TOGETHER - len(under_way)):
                     task = asyncio.create_task(self._attempt(client, webhook, job))
                     under_way.add(task)
@@ -83,10 +78,12 @@ class Deliverer:
         if free <= 0:
             return []
         try:
-            return list(await asyncio.to_thread(take_due, self._store, free, _LEASE))
+            due = list(await asyncio.to_thread(take_due, self._store, free, _LEASE))
         except StorageError as error:
-            log.warning("webhooks cannot be read: %s", error)
+            self._outage.failed(error)
             return []
+        self._outage.over()
+        return due
 
     async def _attempt(self, client: httpx.AsyncClient, webhook: Webhook, job: Job) -> None:
         """One attempt, and a note of how it ended."""
@@ -114,7 +111,6 @@ class Deliverer:
         self, client: httpx.AsyncClient, webhook: Webhook, job: Job
     ) -> tuple[str | None, bool]:
         """Why an attempt failed, None where it did not; and whether another one is of no use."""
-        assert self._secret is not None
         why = unusable(webhook.url, self._hosts)
         if why is not None:  # the settings have changed since it was posted
             return why, True

@@ -6,21 +6,12 @@ Documents are served as they were kept, so these models only describe them.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-
-def finite(value: Any) -> Any:
-    """A JSON value with null in place of infinity and NaN, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+from mcfuser.finite import finite
 
 
 def served(value: Any) -> bytes:
@@ -96,6 +87,17 @@ class KernelDocument(Document):
     conditions: dict[str, Any]
 
 
+class ReportWork(Document):
+    """The arithmetic operations of a kernel, and the bytes of its inputs and outputs, each moved
+    once; and the most operations and bytes that the device does in a second: its place under the
+    roofline."""
+
+    operations: int
+    bytes: int
+    peak: float
+    bandwidth: float
+
+
 class ReportKernel(Document):
     """A kernel that the module runs, or would run were it faster. Times are in seconds. `stale`
     says what has changed since a kept kernel was made; it is empty where nothing has."""
@@ -115,10 +117,12 @@ class ReportKernel(Document):
     failed: dict[str, int]
     resources: dict[str, float]
     stale: str = ""
+    work: ReportWork | None = None
 
 
 class ReportChain(Document):
-    """A chain of the model and what was made of it; `places` are where the model has it."""
+    """A chain of the model and what was made of it; `places` are where the model has it, and `cut`
+    has the number of operators of each kernel."""
 
     name: str
     key: str
@@ -126,6 +130,7 @@ class ReportChain(Document):
     extents: dict[str, int]
     operators: list[str]
     fused: bool
+    cut: list[int] = []
     reason: str
     saved_bytes: float
     fused_seconds: float | None
@@ -226,6 +231,34 @@ class ReportLock(Document):
     buckets: list[dict[str, dict[str, int]]] | None = None
 
 
+class ReportStep(Document):
+    """A chain at one of its places, or operators in no chain that follow each other for one
+    `reason`. `chain` counts from 0; `operators` are numbers by name."""
+
+    chain: int | None
+    name: str
+    operators: dict[str, int]
+    reason: str | None
+
+
+class ReportOutline(Document):
+    """The model in the order in which it runs; `more` steps are left out. Of a model with ranges of
+    extents it is that of its largest bucket."""
+
+    steps: list[ReportStep]
+    more: int
+
+
+class ReportFunction(Document):
+    """A function of the running module: its seconds in a run, in all calls together, and how often
+    a run calls it. A `tuned` one is a chain's kernel."""
+
+    name: str
+    seconds: float
+    calls: float
+    tuned: bool
+
+
 class ReportModel(Document):
     """The posted model: its SHA-256 and bytes, the SHA-256 of each file with its weights, and that
     of the archive which all were in, if there was one."""
@@ -247,7 +280,8 @@ class Report(Document):
     """How a model was compiled. Times are in seconds; where one is not known it is null. `external`
     are the files beside the model that its weights were read from, and `in_place` has the outputs
     that are written into the memory of inputs, by these. `shapes` are those that were asked for,
-    `revision` is mcfuser's version and `built` the time of the compilation, in UTC."""
+    `revision` is mcfuser's version and `built` the time of the compilation, in UTC. `cache` has the
+    number of kernels that were kept ("hit"), a team's ("team"), and searched for ("miss")."""
 
     device: str
     arch: str
@@ -267,9 +301,12 @@ class Report(Document):
     buckets: list[ReportBucket] | None = None
     padding: ReportPadding | None = None
     lock: ReportLock | None = None
+    outline: ReportOutline | None = None
+    functions: list[ReportFunction] | None = None
     check: ReportCheck | None = None
     shapes: dict[str, list[int | str]] = {}
     model: ReportModel | None = None
     module: ReportModule | None = None
     revision: str | None = None
     built: str | None = None
+    cache: dict[str, int] | None = None

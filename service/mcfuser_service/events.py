@@ -25,13 +25,26 @@ AGAIN = 2000
 """Milliseconds after which a client whose stream broke off connects again."""
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "event": {"enum": ["state", "progress"]},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/JobOut"},
+        },
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "retry": {"type": "integer"},
+    },
+}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     **problems("no-such-job"),
     200: {
         "description": "Events `state` and `progress`, whose data is the job as JSON (`JobOut`, "
         "without the report) and whose id is the job's version. The stream ends after the job's "
         "last event.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"itemSchema": _EVENT}},
     },
     204: {"description": "The job is over, and Last-Event-ID is that of its last event"},
 }
@@ -80,6 +93,7 @@ def add_events(routes: APIRouter, store: Storage, watch: JobWatch) -> None:
         seen = _version(last_event_id)
         if job.state in OVER and job.version == seen:
             return Response(status_code=204, headers=_HEADERS)  # clients then connect no more
+        request.scope["waits"] = True  # its seconds are the job's
         if request.method == "HEAD":
             return Response(media_type=EventStream.media_type, headers=_HEADERS)
         return EventStream(_stream(watch, job, seen), headers=_HEADERS)

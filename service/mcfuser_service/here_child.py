@@ -11,7 +11,9 @@ from mcfuser.tune.lookup import here
 
 
 def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """The answer is a mcfuser.tune.lookup.Here as JSON. `request` has the `device` by name, the
-    `space` and `shifts` of the cache key."""
+    """The answer is a mcfuser.tune.lookup.Here as JSON, with the device's rates: its `peak` by type
+    and its `bandwidth`. `request` has the `device` by name, the `space` and `shifts` of the cache
+    key."""
     device = device_named(request["device"])
-    return here(device, backend_of(device), request["space"], request["shifts"]).to_json()
+    now = here(device, backend_of(device), request["space"], request["shifts"])
+    return now.to_json() | {"peak": dict(device.peak), "bandwidth": device.bandwidth}

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcfuser_db import OverQuota, StorageError, is_full
-from mcfuser_service.access import Access, Caller
+from mcfuser_service.access import PROBES, Access, Caller
 from mcfuser_service.hosts import host_of, is_allowed
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.problems import ProblemError, problem
@@ -180,7 +180,8 @@ class Gate:
         host = host_of(header)
         if host is None:
             return problem("malformed", f"Host '{header[:100]}' is not a name or an address")
-        if not is_allowed(host, self._host, self._allowed):
+        probed = request.scope["path"] in PROBES
+        if not (probed or is_allowed(host, self._host, self._allowed)):
             return problem(
                 "wrong-host",
                 f"this server does not answer as '{host[:100]}'; ask it under "
@@ -196,7 +197,8 @@ class Gate:
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
-        self._metrics.seconds.labels(method, route).observe(seconds)
+        if not scope.get("waits"):
+            self._metrics.seconds.labels(method, route).observe(seconds)
         caller = scope.get("user")
         log.info(
             "request",

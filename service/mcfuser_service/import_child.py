@@ -16,7 +16,7 @@ from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.exchange import TuningRecord, lines_of, read_line
-from mcfuser.tune.rebuild import rebuilt, wanted_key
+from mcfuser.tune.rebuild import vetted, wanted_key
 from mcfuser.tune.tuned import NoCandidate
 from mcfuser_db import Storage
 
@@ -67,7 +67,7 @@ def _imported(line: bytes, store: Storage, bench: Bench, seconds: float) -> tupl
         kept = store.get(here.digest)
         if kept is not None and kept.measured is not None:
             return "known", "a measured kernel is kept under its key already"
-        tuned = rebuilt(record, device, worker, time.monotonic() + seconds)
+        tuned = vetted(record, device, worker, time.monotonic() + seconds)
     except (InputError, NoCandidate) as error:
         return "refused", str(error)
     if kept is None or tuned.measured is not None:

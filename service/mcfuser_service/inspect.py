@@ -29,10 +29,11 @@ Inspect = Callable[[Path, InputShapes], Awaitable[None]]
 _COPIES = 6  # of a model's bytes in memory at the same time while it is parsed
 _UNPACKED = 32 << 20  # bytes of an archive that a second more is allowed for
 _FILES = 64
+_BESIDE = 1.0  # seconds on the clock beyond those of processor time: on a machine that is free, a
+# model that never ends reaches the limit of processor time first
 _NAMED = {
     "memory": "MCFUSER_INSPECT_MEMORY",
     "processor": "MCFUSER_INSPECT_SECONDS",
-    "time": "MCFUSER_INSPECT_SECONDS",
 }
 
 
@@ -48,8 +49,8 @@ class Inspector:
         self._threads = anyio.CapacityLimiter(settings.inspections)
 
     async def __call__(self, model: Path, shapes: InputShapes) -> None:
-        """Raises ModelError where the model is wrong or exceeds a limit, ProblemError where too
-        many others wait."""
+        """Raises ModelError where the model is wrong or exceeds a limit, ProblemError where it
+        could not be looked at in time, or too many others wait."""
         await self._turn()
         try:
             await anyio.to_thread.run_sync(
@@ -62,15 +63,14 @@ class Inspector:
         with anyio.move_on_after(self._settings.inspect_wait):
             await self._turns.acquire()
             return
-        crowd = problem("busy", "other models are being looked at; post this one again in a while")
-        raise ProblemError(crowd, {"Retry-After": "5"})
+        raise _busy("other models are being looked at; post this one again in a while")
 
     def _inspect(self, model: Path, shapes: InputShapes) -> None:
         settings = self._settings
         size = model.stat().st_size
         memory = settings.inspect_memory + _COPIES * min(size, settings.max_model_bytes)
         seconds = settings.inspect_seconds + size / _UNPACKED
-        limits = Limits(memory, seconds, seconds, _FILES, network=False)
+        limits = Limits(memory, seconds, seconds + _BESIDE, _FILES, network=False)
         request = {
             "model": str(model.absolute()),
             "shapes": to_json(shapes),
@@ -81,7 +81,17 @@ class Inspector:
         except Stopped as stopped:
             log.warning("inspection stopped: %s", stopped, extra={"why": stopped.why})
             log.debug("the last words: %s", stopped.words)
+            if stopped.why == "time" or stopped.outside:  # it had no processor, or was killed
+                raise _late() from None
             raise ModelError(_sentence(stopped, memory)) from None
+
+
+def _busy(detail: str) -> ProblemError:
+    return ProblemError(problem("busy", detail), {"Retry-After": "5"})
+
+
+def _late() -> ProblemError:
+    return _busy("the model could not be looked at in time on a busy machine; post it again")
 
 
 def _sentence(stopped: Stopped, memory: int) -> str:

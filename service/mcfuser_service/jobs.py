@@ -15,6 +15,7 @@ from mcfuser_db import Blobs, Job, JobLog, Storage
 from mcfuser_db.models import OVER
 from mcfuser_service.access import caller_of
 from mcfuser_service.documents import as_json, served
+from mcfuser_service.etag import is_known
 from mcfuser_service.events import add_events, waited
 from mcfuser_service.inspect import Inspect
 from mcfuser_service.lookup import RETRY, UNDONE, check_kept, done, found
@@ -99,9 +100,7 @@ def router(
             await receive(request, incoming, settings)
             job, how = await posting.job(incoming, query, key, caller)
         metrics.submissions.labels(how).inc()
-        response.headers["Location"] = f"/v1/jobs/{job.id}"
-        response.headers.update(RETRY)
-        return JobOut.of(job, cached=job.state == "done")
+        return _accepted(job, response)
 
     @readable(
         routes,
@@ -141,6 +140,7 @@ def router(
     ) -> JobOut:
         """The job as it is."""
         if wait > 0:
+            request.scope["waits"] = True  # its seconds are the job's
             job = await waited(store, watch, id, wait)
         else:
             job = await run_in_threadpool(found, store, id)
@@ -190,9 +190,7 @@ def router(
         back = store.put_back(id, None if caller.is_admin else caller.key)
         if back is None:  # someone else was faster
             raise _untried(found(store, id))
-        response.headers["Location"] = f"/v1/jobs/{back.id}"
-        response.headers.update(RETRY)
-        return JobOut.of(back, cached=back.state == "done")
+        return _accepted(back, response)
 
     @readable(
         routes,
@@ -237,7 +235,7 @@ def router(
             "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:",
             "Cache-Control": "private, max-age=31536000, immutable",
         }
-        if if_none_match is not None and _matches(if_none_match, digest):
+        if is_known(if_none_match, digest):
             return Response(status_code=304, headers=headers)
         return FileResponse(
             blobs.path(digest),
@@ -247,6 +245,13 @@ def router(
         )
 
     return routes
+
+
+def _accepted(job: Job, response: Response) -> JobOut:
+    """The answer of 202 to a request for work: where its job is, and when to ask for it."""
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    response.headers.update(RETRY)
+    return JobOut.of(job, cached=job.state == "done")
 
 
 def _text(log: JobLog) -> str:
@@ -261,9 +266,3 @@ def _untried(job: Job) -> ProblemError:
         again = "post the model with retune=true to search its kernels again"
         return error("over", f"job {job.id} is done; {again}")
     return error("not-over", f"job {job.id} is {job.state}; cancel it, or wait until it is over")
-
-
-def _matches(header: str, digest: str) -> bool:
-    """Compares an entity tag as If-None-Match does (RFC 9110's weak comparison)."""
-    tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
-    return any(tag in ("*", f'"{digest}"') for tag in tags)

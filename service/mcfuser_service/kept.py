@@ -18,10 +18,13 @@ from mcfuser_db import Storage
 from mcfuser_db.models import KernelRow
 
 
-def every_kernel(store: Storage, device: str | None = None) -> Iterator[KernelRow]:
-    """All kernels, newest first, without documents and binaries."""
+def every_kernel(
+    store: Storage, device: str | None = None, chain: str | None = None, key: str | None = None
+) -> Iterator[KernelRow]:
+    """All kernels, newest first, without documents and binaries: of a device, of a chain (its name
+    or key) and with a key, where these are given."""
     after = None
-    while rows := store.kernels(device, None, 500, after):
+    while rows := store.kernels(device, chain, 500, after, key):
         yield from rows
         after = rows[-1].key
 

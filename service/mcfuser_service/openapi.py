@@ -92,6 +92,10 @@ def _completed(found: dict[str, Any]) -> dict[str, Any]:
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
             operation |= secured(method, path)
+            for answer in operation["responses"].values():
+                for kind in answer.get("content", {}).values():
+                    if "itemSchema" in kind:  # of each event: there is none of them all
+                        kind.pop("schema", None)
         if "get" in operations:
             operations["head"] = _head(operations["get"])
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -21,7 +22,18 @@ def printable(words: str) -> str:
     return words
 
 
-Word = Annotated[str, Field(max_length=LONGEST), AfterValidator(printable)]
+def _controlled(words: str) -> str:
+    if _CONTROLS.search(words):
+        raise ValueError("it has control characters")
+    return words
+
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+Word = Annotated[
+    str,
+    Field(max_length=LONGEST, json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}),
+    AfterValidator(_controlled),
+]
 
 
 def only(*names: str) -> Any:

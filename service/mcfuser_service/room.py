@@ -8,6 +8,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from mcfuser_db import Job, Storage, StorageError, is_full
+from mcfuser_service.outage import Outage, reason
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +19,18 @@ WAIT = 30.0
 _PAUSE = 1.0  # seconds between two attempts to write that a job waits
 
 
-def claimed(store: Storage, name: str, lease: float) -> Job | None:
-    """Claims the next job; None where there is none, or the database does not answer."""
+def claimed(
+    store: Storage, name: str, lease: float, outage: Outage, stop: threading.Event
+) -> Job | None:
+    """Claims the next job; None where there is none, or the database does not answer. Then it has
+    waited for a while, or until `stop` is set."""
     try:
-        return store.claim(name, lease)
+        job = store.claim(name, lease)
     except StorageError as error:
-        log.warning("no job can be claimed: %s", _reason(error), extra={"worker": name})
+        stop.wait(outage.failed(error))
         return None
+    outage.over()
+    return job
 
 
 def guarded(attempt: Callable[[], str], store: Storage, claim: UUID, stop: threading.Event) -> str:
@@ -39,16 +45,15 @@ def guarded(attempt: Callable[[], str], store: Storage, claim: UUID, stop: threa
         if not isinstance(error, StorageError) and not is_full(error):
             raise
         stage = FULL if is_full(error) else SILENT
-        log.error("%s: %s", stage, _reason(error))
+        log.error("%s: %s", stage, reason(error))
+    outage = Outage(log, "a job is to be put back")
     while True:
         try:
-            return "postponed" if store.postpone(claim, WAIT, stage) else "lost"
+            ended = "postponed" if store.postpone(claim, WAIT, stage) else "lost"
         except StorageError as error:
-            log.warning("job cannot be put back yet: %s", _reason(error))
+            outage.failed(error)
+        else:
+            outage.over()
+            return ended
         if stop.wait(_PAUSE):
             return "left"
-
-
-def _reason(error: BaseException) -> str:
-    cause = getattr(error, "orig", None) or error
-    return (str(cause).strip().splitlines() or [type(error).__name__])[0]

@@ -244,7 +244,8 @@ class JobPage(BaseModel):
 
 
 class KernelOut(BaseModel):
-    """A tuned kernel; times in seconds."""
+    """A tuned kernel; times in seconds. `dtype` is the type of its first tensor, empty where that
+    was not kept."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -252,6 +253,7 @@ class KernelOut(BaseModel):
     chain: str
     chain_key: str
     device: str
+    dtype: str
     expression: str
     measured: float | None
     predicted: float
@@ -259,14 +261,55 @@ class KernelOut(BaseModel):
 
 
 class KernelPage(BaseModel):
-    """Some of the kernels, as a page of jobs."""
+    """Some of the kernels, as a page of jobs. A page of a search may have few or none, although
+    others follow: a search looks at some thousand kernels at a time."""
 
     items: list[KernelOut]
     next: str | None
 
 
+class KernelAgeOut(BaseModel):
+    """How old a kept kernel is on this server, and why, in words: one that is outdated is not used,
+    one that is stale is used and measured again."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    key: str
+    age: Literal["current", "stale", "outdated"]
+    reasons: list[str]
+
+
+class KernelAges(BaseModel):
+    """The ages of the kernels that were asked for and are kept."""
+
+    items: list[KernelAgeOut]
+
+
+class RooflineKernel(BaseModel):
+    """A kernel under the roofline: its chain's arithmetic operations, the bytes of its inputs and
+    outputs, each moved once, and its seconds, which are predicted where it was not `measured`."""
+
+    key: str
+    chain: str
+    operations: int
+    bytes: int
+    seconds: float
+    measured: bool
+
+
+class RooflineOut(BaseModel):
+    """Kernels of one device, the one that was asked for first. `peak` are the most operations in a
+    second on that kernel's types, `bandwidth` the most bytes; null where they are not known."""
+
+    device: str
+    peak: float | None
+    bandwidth: float | None
+    kernels: list[RooflineKernel]
+
+
 class CandidateOut(BaseModel):
-    """A candidate that a search measured: seconds and relative error, or why it failed."""
+    """A candidate that a search measured: seconds and relative error, or why it failed; and the
+    seconds that the model predicted."""
 
     expression: str
     tiles: dict[str, int]
@@ -274,6 +317,7 @@ class CandidateOut(BaseModel):
     parts: int
     shifts: bool
     lowering: dict[str, Any]
+    predicted: float | None
     measured: float | None
     error: float | None
     failed: str | None
@@ -323,7 +367,19 @@ class DeviceOut(BaseModel):
 
 
 class Health(BaseModel):
+    """How the service is. `workers` are those of this server that are alive, those that it should
+    have, and those that are alive on any machine. Where the database is silent, only this server's
+    are known, and no jobs."""
+
     status: Literal["ok", "degraded"]
     version: str
-    workers: dict[Literal["alive", "wanted"], int]
+    database: Literal["ok", "silent"]
+    workers: dict[Literal["alive", "wanted", "everywhere"], int]
     jobs: dict[str, int]
+    oldest_queued_seconds: float | None
+
+
+class Alive(BaseModel):
+    """The answer of a probe that has succeeded."""
+
+    status: Literal["ok"] = "ok"

@@ -5,29 +5,26 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
-import math
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-
-import uvicorn
 
 from mcfuser.errors import InputError
 from mcfuser_db import Blobs, Storage
 from mcfuser_db.api_keys import api_keys
+from mcfuser_db.engine import SilentDatabase
 from mcfuser_db.private import make_file, make_folder, warn_if_open
 from mcfuser_service import logs
 from mcfuser_service.access import wants_keys
 from mcfuser_service.app import create_app
 from mcfuser_service.attestation import signing_key
-from mcfuser_service.delivery import Deliverer
+from mcfuser_service.delivery import delivering
 from mcfuser_service.hosts import is_loopback
+from mcfuser_service.running import awaited, run, server_of
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.supervisor import Supervisor
-from mcfuser_service.sweeping import Sweeper
+from mcfuser_service.sweeping import sweeping
 from mcfuser_service.watch import JobWatch
 
 log = logging.getLogger(__name__)
@@ -42,7 +39,7 @@ LOAD = "mcfuser_service.worker:load_compiler"
 def serve(
     settings: ServiceSettings, load: str = LOAD, opened: Callable[[str], object] = lambda url: None
 ) -> None:
-    """Serves until SIGINT or SIGTERM.
+    """Serves until SIGINT or SIGTERM; waits for a database server that does not answer.
 
     `load` names the function that gives the compiler, as `module:function`; workers import it.
     `opened` is called with the server's URL once it listens. Raises InputError where the folder,
@@ -53,59 +50,43 @@ def serve(
         logs.configure(settings.log_level)
         os.umask(0o077)
         warn_if_open(settings.data)
-        store = Storage(settings.database_url)
-        _warn_of_keys(settings, store, is_loopback(listener.getsockname()[0]))
+        near = is_loopback(listener.getsockname()[0])
+        store = _opened(settings, listener, lambda store: _warn_of_keys(settings, store, near))
+        if store is None:
+            log.info("stopped")
+            return
         blobs = Blobs(settings.blobs)
         blobs.sweep()
         with (
             Supervisor(settings, load, store, _name(settings)) as workers,
-            Sweeper(settings, store, blobs),
-            Deliverer(settings, store),
+            sweeping(settings, store, blobs),
+            delivering(settings, store),
         ):
             watch = JobWatch(store)
             app = create_app(settings, store, blobs, workers.alive, watch=watch)
-            host, port = listener.getsockname()[:2]
-            url = f"http://{_bracketed(host)}:{port}"
+            url = _url(listener)
             log.info("serving on %s", url, extra={"data": settings.data})
             opened(url)
-            config = uvicorn.Config(
-                app,
-                http="h11",  # whatever is installed: it refuses what is no HTTP
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=math.ceil(settings.grace),  # for senders that never end
-            )
-            _run(config, listener, watch)
+            run(server_of(app, settings.grace, watch.close), listener)
         store.close()
     log.info("stopped")
 
 
-class _Server(uvicorn.Server):
-    """Ends the requests that wait for jobs as soon as it is told to stop: it waits for all that are
-    being answered."""
-
-    def __init__(self, config: uvicorn.Config, watch: JobWatch) -> None:
-        super().__init__(config)
-        self._watch = watch
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._watch.close()
-        super().handle_exit(sig, frame)
-
-
-def _run(config: uvicorn.Config, listener: socket.socket, watch: JobWatch) -> None:
-    """Ignores the signal that Uvicorn raises again, at its end, after it was stopped by it."""
-
-    def done(number: int, frame: FrameType | None) -> None:
-        server.should_exit = True
-
-    server = _Server(config, watch)
-    before = {n: signal.signal(n, done) for n in (signal.SIGINT, signal.SIGTERM)}
+def _opened(
+    settings: ServiceSettings, listener: socket.socket, prepare: Callable[[Storage], object]
+) -> Storage | None:
+    """The database; None where the server is stopped while it waits for that."""
     try:
-        server.run(sockets=[listener])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        store = Storage(settings.database_url)
+    except SilentDatabase:
+        return awaited(settings, listener, prepare)
+    prepare(store)
+    return store
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{_bracketed(host)}:{port}"
 
 
 @contextmanager

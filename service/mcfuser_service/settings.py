@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -65,6 +67,23 @@ def _key(secret: SecretStr) -> bytes:
     return key
 
 
+@dataclass(frozen=True)
+class Team:
+    """Where a team's cache is (`where`: a folder, a URL, oci://, or nothing at all), the API `key`
+    for a server, and the `folder` in which what was pulled from a registry is kept."""
+
+    where: str = ""
+    key: str | None = field(default=None, repr=False)
+    folder: Path = Path("team")
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"where": self.where, "key": self.key, "folder": str(self.folder)}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Team:
+        return Team(document["where"], document["key"], Path(document["folder"]))
+
+
 class ServiceSettings(BaseSettings):
     """The settings. Each field is read from MCFUSER_<FIELD>; times are in seconds.
 
@@ -77,11 +96,12 @@ class ServiceSettings(BaseSettings):
     compilation, in bytes: by default three quarters of the machine's. Requests to a
     `host` other than loopback need an API key, unless the server is `insecure`; those to loopback
     with `require_key`. `allowed_hosts` (separated by commas) are the names for which it answers.
-    `team_cache` is the folder or the URL of a cache from which schedules are taken (service.team),
-    or empty; a server there is sent `team_cache_key`. A worker that has had no job for
-    `refresh_after` seconds measures stale kernels again (service.idle); 0 is never. An
+    `team_cache` is the folder, the URL or the OCI reference of a cache from which schedules are
+    taken (service.team), or empty; a server there is sent `team_cache_key`. A worker that has had
+    no job for `refresh_after` seconds measures stale kernels again (service.idle); 0 is never. An
     Idempotency-Key is kept for `idempotency_keep`. The results of a job are kept for `keep_age`
-    after its end, and models and modules of `keep_bytes` in all. Webhooks are signed with
+    after its end, and models and modules of `keep_bytes` in all; a job whose results were removed
+    for `keep_rows` after that. Webhooks are signed with
     `webhook_secret` (whsec_ and base64), and only `webhook_hosts` (names, perhaps with ports,
     separated by commas) are told anything. Modules are signed with the private key in the file
     `signing_key`; where it is encrypted, the first line of `signing_passphrase_file` decrypts it.
@@ -116,6 +136,7 @@ class ServiceSettings(BaseSettings):
     idempotency_keep: float = Field(default=86400.0, ge=60)
     keep_age: float | None = Field(default=None, gt=0)
     keep_bytes: int | None = Field(default=None, ge=0)
+    keep_rows: float = Field(default=2592000.0, gt=0)
     webhook_secret: Annotated[SecretStr | None, AfterValidator(_signing)] = None
     webhook_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_targets)] = ()
     signing_key: Path | None = None
@@ -157,10 +178,10 @@ class ServiceSettings(BaseSettings):
         return ModelLimits(**{name: getattr(self, f"max_{name}") for name in LIMITS})
 
     @property
-    def team_key(self) -> str | None:
-        """The API key for the server that is the team's cache, None without one."""
+    def team(self) -> Team:
+        """The team's cache; what is pulled for it is kept under `data`."""
         words = self.team_cache_key.get_secret_value().strip() if self.team_cache_key else ""
-        return words or None
+        return Team(self.team_cache, words or None, self.data / "team")
 
     @property
     def blobs(self) -> Path:
@@ -180,6 +201,13 @@ def read_api_key() -> str | None:
     given = ClientSettings().api_key
     words = given.get_secret_value().strip() if given is not None else ""
     return words or None
+
+
+def docker_config() -> Path:
+    """The file in which Docker, and what logs in as it does, keeps the credentials for
+    registries."""
+    folder = os.environ.get("DOCKER_CONFIG")
+    return Path(folder or Path.home() / ".docker") / "config.json"
 
 
 def _memory() -> int:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from mcfuser.process.scratch import remove_abandoned
 from mcfuser.process.supervised import Supervised
 from mcfuser_db import Storage, StorageError
+from mcfuser_service.outage import reason
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.worker import Assignment
 
@@ -55,8 +57,14 @@ class Supervisor:
 
     def __enter__(self) -> Self:
         for slot in self._slots:  # jobs held under these names were held when a server died
-            if (back := self._store.interrupted(slot.name)) > 0:
+            try:
+                back = self._store.interrupted(slot.name)
+            except StorageError as error:  # the worker of that name takes them back
+                log.warning("jobs not taken back: %s", reason(error), extra={"worker": slot.name})
+                continue
+            if back > 0:
                 log.warning("took back jobs", extra={"worker": slot.name, "jobs": back})
+        remove_abandoned()  # what processes of a server that was killed have left
         self._thread.start()
         return self
 
@@ -105,13 +113,21 @@ class Supervisor:
         if now - slot.born > _YOUNG:
             slot.delay = _SOON
         log.error("worker died", extra={"worker": slot.name, "code": code, "next_in": slot.delay})
+        killed = slot.process.killed_from_outside
         slot.process.end()
-        self._release(slot, blame=True)
+        if (left := remove_abandoned()) > 0:
+            log.info(
+                "removed the temporary files of processes that were killed", extra={"folders": left}
+            )
+        self._release(slot, blame=True, killed=killed)
         slot.process, slot.due = None, now + slot.delay
         slot.delay = min(slot.delay * 2, _LATE)
 
-    def _release(self, slot: _Slot, blame: bool) -> None:
+    def _release(self, slot: _Slot, blame: bool, killed: bool = False) -> None:
         try:
-            self._store.release(slot.name, blame)
+            if killed:
+                self._store.killed(slot.name)
+            else:
+                self._store.release(slot.name, blame)
         except StorageError as error:  # the next worker of that name does it
-            log.warning("jobs not taken back: %s", error, extra={"worker": slot.name})
+            log.warning("jobs not taken back: %s", reason(error), extra={"worker": slot.name})

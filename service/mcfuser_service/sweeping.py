@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from mcfuser_db import Blobs, Storage, StorageError
 from mcfuser_db.retention import Keep, Swept, sweep, sweep_orphans
+from mcfuser_service.background import in_background
 from mcfuser_service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -18,40 +20,28 @@ _EVERY = 60.0  # seconds between two sweeps
 _DAY = 86400.0  # seconds between two searches for files that no job refers to
 
 
-class Sweeper:
-    """Removes old results while the `with` block runs; does nothing where no limit is set."""
+@contextmanager
+def sweeping(settings: ServiceSettings, store: Storage, blobs: Blobs) -> Iterator[None]:
+    """Removes old results while the block runs; does nothing where no limit is set."""
+    keep = Keep(settings.keep_age, settings.keep_bytes, settings.keep_rows)
+    if keep.age is None and keep.size is None:
+        yield
+        return
+    with in_background("sweeper", partial(_sweep, store, blobs, keep)):
+        yield
 
-    def __init__(self, settings: ServiceSettings, store: Storage, blobs: Blobs) -> None:
-        self._keep = Keep(settings.keep_age, settings.keep_bytes)
-        self._store, self._blobs = store, blobs
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
-    def __enter__(self) -> Self:
-        if self._keep.age is not None or self._keep.size is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        searched = -_DAY
-        while not self._stop.is_set():
-            try:
-                swept = sweep(self._store, self._blobs, self._keep)
-                if time.monotonic() - searched >= _DAY:
-                    swept += sweep_orphans(self._store, self._blobs)
-                    searched = time.monotonic()
-                if swept != Swept():
-                    log.info("removed", extra={"jobs": swept.jobs, "bytes": swept.freed})
-            except (StorageError, OSError) as error:  # the next sweep may succeed
-                log.warning("old results not removed: %s", error)
-            self._stop.wait(_EVERY)
+def _sweep(store: Storage, blobs: Blobs, keep: Keep, over: threading.Event) -> None:
+    searched = -_DAY
+    while not over.is_set():
+        try:
+            swept = sweep(store, blobs, keep)
+            if time.monotonic() - searched >= _DAY:
+                swept += sweep_orphans(store, blobs)
+                searched = time.monotonic()
+            if swept != Swept():
+                told = {"jobs": swept.jobs, "bytes": swept.freed, "rows": swept.rows}
+                log.info("removed", extra=told)
+        except (StorageError, OSError) as error:  # the next sweep may succeed
+            log.warning("old results not removed: %s", error)
+        over.wait(_EVERY)

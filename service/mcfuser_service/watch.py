@@ -13,6 +13,7 @@ from uuid import UUID
 import anyio.to_thread
 
 from mcfuser_db import Job, Storage, StorageError
+from mcfuser_service.outage import Outage
 from mcfuser_service.schemas import JobOut
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class JobWatch:
         self._followers: dict[UUID, set[Follower]] = {}
         self._latest: dict[UUID, JobSnapshot] = {}
         self._thread = anyio.CapacityLimiter(1)
+        self._outage = Outage(log, "those who wait for jobs")
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -108,8 +110,9 @@ class JobWatch:
                     partial(self._changed, known), limiter=self._thread
                 )
             except StorageError as error:  # the next look may be answered
-                log.warning("jobs that are waited for cannot be read: %s", error)
+                self._outage.failed(error)
             else:
+                self._outage.over()
                 self._publish(changed, gone)
             await asyncio.sleep(_LOOK)
         if self._closed:

@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
-from mcfuser.errors import InputError, LimitError, SpaceError
+from mcfuser.errors import InputError, KilledError, LimitError, SpaceError
+from mcfuser.finite import finite
 from mcfuser.process.confined import Stopped
 from mcfuser.signing.key import SigningKey
 from mcfuser.signing.statement import Subject
@@ -29,9 +31,11 @@ from mcfuser.tune.progress import Listener
 from mcfuser_db import Blobs, Job, LostBlob, Storage, StorageError, is_full
 from mcfuser_service import logs
 from mcfuser_service.attestation import attested, signing_key
+from mcfuser_service.beating import beating
 from mcfuser_service.claim import Claim, Interrupted
-from mcfuser_service.documents import finite
 from mcfuser_service.idle import IdleTime
+from mcfuser_service.opening import opened
+from mcfuser_service.outage import Outage
 from mcfuser_service.problems import problem
 from mcfuser_service.room import claimed, guarded
 from mcfuser_service.schemas import JobOptions
@@ -99,9 +103,9 @@ def work(
 ) -> None:
     """Does jobs until `stop` is set; `abort` ends a compile that cannot be interrupted. Modules are
     signed where there is a `key`."""
-    idle = IdleTime(settings, store, stop)
+    idle, outage = IdleTime(settings, store, stop), Outage(log, f"worker '{name}'")
     while not stop.is_set():
-        job = claimed(store, name, settings.lease)
+        job = claimed(store, name, settings.lease, outage, stop)
         if job is None:
             idle.use()
             stop.wait(settings.poll)
@@ -126,6 +130,7 @@ def perform(
         ended = guarded(
             lambda: _attempt(store, blobs, compiler, job, claim, key), store, claim.token, stop
         )
+        claim.figures.keep(store, job, ended)
     log.info(
         "job %s",
         ended,
@@ -157,6 +162,7 @@ def _attempt(
     module = blobs.put(made.module)
     report, subject = finite(made.report), Subject(module, len(made.module))
     signed = attested(key, report, subject)
+    claim.figures.cache = made.report.get("cache") or {}
     kept = store.finish(claim.token, module, subject.size, report, signed)
     return "done" if kept else "lost"
 
@@ -172,6 +178,8 @@ def _ended(error: Interrupted | Exception, store: Storage, job: Job, claim: Clai
             return _refused(store, claim, problem(kind, str(error)))
         case SpaceError():
             raise OSError(errno.ENOSPC, str(error)) from None
+        case KilledError():
+            return _spared(store, claim, str(error))
         case InputError():
             return _refused(store, claim, problem("bad-model", str(error)))
         case LostBlob():
@@ -184,6 +192,8 @@ def _ended(error: Interrupted | Exception, store: Storage, job: Job, claim: Clai
             log.error("the compile's process: %s\n%s", error, error.words, extra={"job": job.id})
             if error.fault:
                 return _refused(store, claim, _crash(error))
+            if error.outside:
+                return _spared(store, claim, "the compile's process was killed")
             why = f"the compile's process was stopped: {error}"
         case _:
             log.error("job raised", exc_info=error, extra={"job": job.id, "attempt": job.attempts})
@@ -195,6 +205,11 @@ def _refused(store: Storage, claim: Claim, found: Mapping[str, Any]) -> str:
     return "refused" if store.fail(claim.token, found) else "lost"
 
 
+def _spared(store: Storage, claim: Claim, why: str) -> str:
+    """Queues a job again whose process was killed from outside; gives how its attempt ended."""
+    return "interrupted" if store.spare(claim.token, why) else "lost"
+
+
 def _crash(error: Stopped) -> dict[str, Any]:
     return problem(
         "crashed", f"the compiler does not survive this model: {error}; export it another way"
@@ -202,7 +217,7 @@ def _crash(error: Stopped) -> dict[str, Any]:
 
 
 def run(settings: ServiceSettings, load: CompilerFactory, name: str) -> None:
-    """Runs a worker process until SIGTERM or SIGINT.
+    """Runs a worker process until SIGTERM or SIGINT; waits for a database that does not answer.
 
     Two processes must not have the same name: the jobs held under it are taken back at the start.
     """
@@ -211,15 +226,22 @@ def run(settings: ServiceSettings, load: CompilerFactory, name: str) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    store = Storage(settings.database_url)
+    key = signing_key(settings)
+    store = opened(settings.database_url, f"worker '{name}'", stop, partial(_take_back, name))
+    if store is None:
+        return
     blobs = Blobs(settings.blobs)
+    compiler = load(settings)
+    with beating(store, name):
+        log.info("worker ready", extra={"worker": name, "pid": os.getpid()})
+        work(settings, store, blobs, compiler, name, stop, _end_group, key)
+    store.close()
+
+
+def _take_back(name: str, store: Storage) -> None:
+    """Takes back the jobs that a worker of the same name held when it died."""
     if (back := store.release(name)) > 0:
         log.warning("took back jobs", extra={"worker": name, "jobs": back})
-    key = signing_key(settings)
-    compiler = load(settings)
-    log.info("worker ready", extra={"worker": name, "pid": os.getpid()})
-    work(settings, store, blobs, compiler, name, stop, _end_group, key)
-    store.close()
 
 
 def _end_group() -> NoReturn:

@@ -117,10 +117,11 @@ class TestWhere:
                     assert answer.status_code == 401
 
     def test_what_everyone_may_see(self, service: Guarded) -> None:
-        for path in ("/", "/healthz", "/openapi.json"):
+        for path in ("/", "/page/main.js", "/healthz", "/openapi.json"):
             for key in (None, "wrong", service.key(name=path)):
                 assert service.ask(path, key).status_code == 200
-        for path in ("/metrics", "/v1/devices", "/v1/jobs", "/v1/kernels", "/nowhere", "/healthz/"):
+        for path in ("/metrics", "/v1/devices", "/v1/jobs", "/v1/kernels", "/nowhere", "/healthz/",
+                     "/page"):  # fmt: skip
             check(service.ask(path), 401, "no-key")
 
 
@@ -217,7 +218,7 @@ class TestScopes:
         paths = service.client.get("/openapi.json").json()["paths"]
         needs = {(m, p): needed(m.upper(), p) for p, found in paths.items() for m in found}
         for (method, path), scope in needs.items():
-            if path == "/healthz":
+            if path in ("/healthz", "/livez", "/readyz"):
                 assert scope is None
             elif path.startswith("/v1/keys"):
                 assert scope == "admin", (method, path)

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +21,7 @@ from fastapi.testclient import TestClient
 from mcfuser_db import Blobs, Storage
 from mcfuser_service import delivery
 from mcfuser_service.app import create_app
-from mcfuser_service.delivery import Deliverer
+from mcfuser_service.delivery import delivering
 from mcfuser_service.settings import ServiceSettings
 
 KEY = bytes(range(32))
@@ -91,8 +92,8 @@ class Service:
     def log(self, id: str) -> str:
         return self.client.get(f"/v1/jobs/{id}/log").text
 
-    def delivering(self) -> Deliverer:
-        return Deliverer(self.settings, self.store)
+    def delivering(self) -> AbstractContextManager[None]:
+        return delivering(self.settings, self.store)
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_nobody_listens(service: Service, receiver: Receiver) -> None:
     with TestClient(app, base_url="http://localhost") as client:
         answer = client.post("/v1/jobs?webhook=http://127.0.0.1:9/", content=b"model")
     service.finish()
-    with Deliverer(settings, service.store):
+    with delivering(settings, service.store):
         until(lambda: "given up" in service.log(answer.json()["id"]))
 
 
@@ -204,7 +205,7 @@ def test_a_host_that_the_settings_no_longer_name_is_told_nothing(
     id = service.post()
     service.finish()
     settings = service.settings.model_copy(update={"webhook_hosts": ("other.example",)})
-    with Deliverer(settings, service.store):
+    with delivering(settings, service.store):
         until(lambda: "given up" in service.log(id))
     assert receiver.got == [] and "MCFUSER_WEBHOOK_HOSTS does not name" in service.log(id)
 
@@ -218,5 +219,5 @@ def test_other_addresses_are_refused_when_they_are_posted(service: Service, url:
 
 
 def test_without_a_secret_nothing_runs(service: Service) -> None:
-    with Deliverer(ServiceSettings(data=service.settings.data), service.store) as deliverer:
-        assert not deliverer._thread.is_alive()
+    with delivering(ServiceSettings(data=service.settings.data), service.store):
+        assert "webhooks" not in {t.name for t in threading.enumerate()}

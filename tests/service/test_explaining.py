@@ -91,6 +91,32 @@ def test_the_space_of_a_kernel_is_asked_for(store: Storage) -> None:
     assert asked_of(store, WORDS) is None
 
 
+def test_ages_are_those_of_the_kernels_that_are_kept(store: Storage, explainer: Explainer) -> None:
+    good = searched()
+    assert good.made is not None
+    newer = replace(good.made, sources="other")
+    store.put(good)
+    store.put(replace(good, key=newer.digest, made=newer))
+    store.put(replace(tuned("1"), device="nvidia/gone"))
+    store.put(replace(tuned("2"), made=None))
+    keys = [newer.digest, "f" * 64, good.key, tuned("1").key, tuned("2").key]
+    ages = anyio.run(explainer.ages, keys)
+    assert [(a.key, a.age) for a in ages] == [
+        (newer.digest, "outdated"), (good.key, "current"), (tuned("1").key, "outdated"),
+        (tuned("2").key, "outdated"),
+    ]  # fmt: skip
+    assert ages[0].reasons == ("the code generator's sources have changed",)
+    assert ages[1].reasons == ()
+    assert "'nvidia/gone' is not known" in ages[2].reasons[0]
+
+
+def test_devices_have_rates_and_the_processor_is_probed_by_a_process(explainer: Explainer) -> None:
+    gpu, here = anyio.run(explainer.device, "nvidia/h200"), anyio.run(explainer.device, "cpu")
+    assert gpu is not None and gpu.bandwidth > 1e12
+    assert here is not None and 0 < here.bandwidth < 1e13 and here.throughput("float32") > 0
+    assert anyio.run(explainer.device, "nvidia/gone") is None
+
+
 def test_the_process_answers(tmp_path: Path, store: Storage) -> None:
     store.put(searched())
     document = anyio.run(Explainer(ServiceSettings(data=tmp_path), store), WORDS, "cpu", "float32")

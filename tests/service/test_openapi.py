@@ -12,11 +12,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mcfuser.devices.catalogue import device_named
+from mcfuser.finite import finite
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from mcfuser_db import Blobs, KeyGrant, Storage
 from mcfuser_db.api_keys import make_key
 from mcfuser_service.app import create_app
-from mcfuser_service.documents import KernelDocument, Problem, Report, finite
+from mcfuser_service.documents import KernelDocument, Problem, Report
 from mcfuser_service.problems import KINDS
 from mcfuser_service.settings import ServiceSettings
 from tests.support.kernels import tuned
@@ -160,7 +161,10 @@ def test_a_real_report_is_as_documented(
     report, kernels = compiled
     Report.model_validate(report, strict=True)
     ranged = {"extents", "buckets", "padding"}  # of models with run-time extents alone
-    whole = {"check", "shapes", "model", "module", "revision", "built"}  # of a job's compilation
+    # of a job's compilation
+    whole = {
+        "check", "functions", "shapes", "model", "module", "revision", "built", "cache",
+    }  # fmt: skip
     assert set(Report.model_fields) - ranged - whole <= set(report)
     assert report["chains"] and report["products"] and kernels
     for kernel in kernels:

@@ -168,7 +168,27 @@ def test_the_log_says_that_a_worker_died(server: Server) -> None:
     os.kill(server.started()[0], signal.SIGKILL)
     server.wait(lambda: len(server.started()) == 4)
     log = server.client.get(f"{path}/log").text
-    assert "died; queued again" in log and "attempt 2 of 3 begins" in log
+    assert "was killed" in log and log.count("attempt 1 of 3 begins") == 2
+
+
+def test_workers_that_are_killed_cost_their_job_no_attempt(server: Server) -> None:
+    """More often than it has attempts."""
+    server.start(seconds=3600)
+    path = server.post("first")
+    for times in range(1, 5):
+        begun = 2 * times
+        server.wait(lambda begun=begun: len(server.started()) == begun)
+        os.kill(server.started()[-2], signal.SIGKILL)
+    server.wait(lambda: len(server.started()) == 10)
+    assert (server.job(path)["state"], server.job(path)["attempts"]) == ("running", 1)
+
+
+def test_what_killed_processes_have_left_is_removed(server: Server, tmp_path: Path) -> None:
+    place = tmp_path / "temporary"
+    (place / "mcfuser-left").mkdir(parents=True)
+    (place / "mcfuser-left" / "owner").touch()
+    server.start(seconds=0.2, TMPDIR=str(place))
+    server.wait(lambda: not (place / "mcfuser-left").exists())
 
 
 def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 
 from mcfuser_db import Blobs, Storage, retention
-from mcfuser_service import sweeping
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
-from mcfuser_service.sweeping import Sweeper
+from mcfuser_service.sweeping import sweeping
 
 
 async def inspect(*_: object) -> None: ...
@@ -22,7 +22,7 @@ async def inspect(*_: object) -> None: ...
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "_EVERY", 0.01)
+    monkeypatch.setattr("mcfuser_service.sweeping._EVERY", 0.01)
     monkeypatch.setattr(retention, "NEW", -1.0)
 
 
@@ -50,7 +50,7 @@ def test_a_removed_result_is_410_and_is_made_again_by_a_post(
     id = client.post("/v1/jobs", content=b"model").json()["id"]
     worked(store, blobs)
     settings = ServiceSettings(data=blobs.root, **limit)
-    with Sweeper(settings, store, blobs):
+    with sweeping(settings, store, blobs):
         while client.get(f"/v1/jobs/{id}").json()["removed"] is None:
             time.sleep(0.01)
     job = client.get(f"/v1/jobs/{id}").json()
@@ -79,8 +79,8 @@ def test_a_failed_job_without_its_model_cannot_be_retried(
 
 def test_without_a_limit_nothing_runs(folder: tuple[Storage, Blobs, TestClient]) -> None:
     store, blobs, _ = folder
-    with Sweeper(ServiceSettings(data=blobs.root), store, blobs) as sweeper:
-        assert not sweeper._thread.is_alive()
+    with sweeping(ServiceSettings(data=blobs.root), store, blobs):
+        assert "sweeper" not in {t.name for t in threading.enumerate()}
 
 
 def test_a_silent_database_is_tried_again(
@@ -95,8 +95,8 @@ def test_a_silent_database_is_tried_again(
             raise OSError(5, "Input/output error")
         raise OperationalError("SELECT", {}, RuntimeError("no answer"))
 
-    monkeypatch.setattr(sweeping, "sweep", silent)
-    with Sweeper(ServiceSettings(data=blobs.root, keep_age=1), store, blobs):
+    monkeypatch.setattr("mcfuser_service.sweeping.sweep", silent)
+    with sweeping(ServiceSettings(data=blobs.root, keep_age=1), store, blobs):
         deadline = time.monotonic() + 60
         while len(calls) < 4 and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from mcfuser.errors import ModelError, SpaceError
+from mcfuser.errors import KilledError, ModelError, SpaceError
 from mcfuser.process.confined import Stopped
 from mcfuser.tune.progress import ChainPlace, Note, Progress
 from mcfuser_db import Blobs, Job, Order, Storage
@@ -138,7 +138,28 @@ def test_a_compile_that_was_killed_is_tried_again(bench: Bench) -> None:
     def compiler(*_: object) -> Made:
         raise Stopped("death", "its process died of signal SIGKILL")
 
-    assert bench.run(compiler).state == "queued"
+    job = bench.run(compiler)
+    assert (job.state, job.attempts, job.interrupted) == ("queued", 1, 0)
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        Stopped("death", "the compile's process was killed", outside=True),
+        KilledError("the process that ran the module was killed; try again"),
+    ],
+)
+def test_a_compile_that_was_killed_from_outside_costs_no_attempt(
+    bench: Bench, killed: Exception
+) -> None:
+    def compiler(*_: object) -> Made:
+        raise killed
+
+    for times in range(1, 6):
+        job = bench.run(compiler)
+        assert (job.state, job.attempts, job.interrupted) == ("queued", 0, times)
+    assert "was killed" in bench.store.log(job.id).lines[-1].words
+    assert bench.run(lambda *_: Made()).state == "done"
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])

@@ -15,6 +15,7 @@ import uvicorn
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.watch import JobWatch
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def serving(folder: Path, inspect: Any, **settings: Any) -> Iterator[Served]:
     """The application over a store with no worker, until the block ends."""
     given = ServiceSettings(data=folder, **{"max_model_bytes": 1 << 20} | settings)
     store, blobs = Storage(given.database_url), Blobs(given.blobs)
-    app = create_app(given, store, blobs, lambda: 1, inspect)
+    watch = JobWatch(store)
+    app = create_app(given, store, blobs, lambda: 1, inspect, watch)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -64,6 +66,7 @@ def serving(folder: Path, inspect: Any, **settings: Any) -> Iterator[Served]:
         try:
             yield Served(listener.getsockname()[1], given, store, blobs)
         finally:
+            watch.close()  # ends streams of events, which the server waits for
             server.should_exit = True
             thread.join()
             store.close()

@@ -1,0 +1,1 @@
+"""Kept kernels as an artefact in an OCI registry."""
