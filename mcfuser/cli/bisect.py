@@ -10,7 +10,7 @@ import typer
 from mcfuser.arguments.files import check_readable, read_model
 from mcfuser.arguments.precision import narrow_type
 from mcfuser.arguments.shapes import shapes as parse_shapes
-from mcfuser.cli.console import out, progress
+from mcfuser.cli.console import progress, say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import kernel_cache
 from mcfuser.cli.options import (
@@ -75,4 +75,4 @@ def bisect(
         print_document(result.to_json())
         return
     for sentence in result.sentences():
-        out.print(sentence, highlight=False, markup=False)
+        say(sentence)

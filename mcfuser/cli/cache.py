@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcfuser.cli.cache_exchange import export, import_, refresh, verify
-from mcfuser.cli.console import out
+from mcfuser.cli.cache_registry import pull, push
+from mcfuser.cli.console import out, say
+from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import opened_store
 from mcfuser.cli.kernels import device_name, full_key
 from mcfuser.cli.options import DtypeOption, JsonOption, read_chain
@@ -36,6 +37,8 @@ app.command("export")(export)
 app.command("import")(import_)
 app.command("verify")(verify)
 app.command("refresh")(refresh)
+app.command("push")(push)
+app.command("pull")(pull)
 
 
 @app.command("list")
@@ -59,12 +62,12 @@ def list_(
         for u in unfinished
     ]
     if as_json:
-        print(json.dumps({"kernels": documents, "unfinished": waiting}))
+        print_document({"kernels": documents, "unfinished": waiting})
         return
     for d in documents:
-        out.print(_line(d), highlight=False, markup=False)
+        say(_line(d))
         for why in d["reasons"]:
-            out.print(f"    {why}", highlight=False, markup=False)
+            say(f"    {why}")
     shown = f"{len(documents)} kernels"
     if waiting:
         shown += f"; {len(waiting)} searches were interrupted and are gone on with when asked for"
@@ -98,17 +101,16 @@ def show(
         axes = [a.name for a in tuned.chain.axes]
         tried = [t.named(axes) for t in store.tried(whole)]
     if as_json:
-        print(json.dumps(
-            {**tuned.to_json(), "age": age, "reasons": list(reasons), "tried": tried}
-        ))  # fmt: skip
+        document = {**tuned.to_json(), "age": age, "reasons": list(reasons), "tried": tried}
+        print_document(document)
         return
-    out.print(f"kernel {whole} is {'; '.join((age, *reasons))}", highlight=False, markup=False)
+    say(f"kernel {whole} is {'; '.join((age, *reasons))}")
     show_kernel(tuned, out)
     right = sorted((t for t in tried if t["measured"]), key=lambda t: float(t["measured"]))
     failed = len(tried) - len(right)
     out.print(f"{len(tried)} candidates are kept, {failed} of them failed", highlight=False)
     for t in right[:candidates]:
-        out.print(_candidate(t), highlight=False, markup=False)
+        say(_candidate(t))
     if source:
         print(tuned.source)
 
@@ -143,13 +145,13 @@ def explain(
         target = device_named(device or asked.device or HOST)
         backend = backend_of(target)
         now = here(target, backend, asked.space, asked.shifts)
-        layers = layered(store, settings.team_cache, settings.team_key)
+        layers = layered(store, settings.team)
         found = look_up(layers, asked.chain_key, now, partial(damage, backend))
     if as_json:
-        print(json.dumps(found.to_json()))
+        print_document(found.to_json())
         return
     for sentence in found.sentences:
-        out.print(sentence, highlight=False, markup=False)
+        say(sentence)
 
 
 @app.command()
@@ -188,7 +190,7 @@ def prune(
         if not dry_run:
             store.prune([*keys, *waiting])
     if as_json:
-        print(json.dumps({"kernels": keys, "unfinished": waiting, "removed": not dry_run}))
+        print_document({"kernels": keys, "unfinished": waiting, "removed": not dry_run})
         return
     for key in (*keys, *waiting):
         out.print(key, highlight=False)

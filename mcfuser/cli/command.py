@@ -17,6 +17,7 @@ from mcfuser.cli.devices import device, devices
 from mcfuser.cli.doctor import doctor
 from mcfuser.cli.explain import explain
 from mcfuser.cli.keys import app as keys
+from mcfuser.cli.model import app as model
 from mcfuser.cli.run import run
 from mcfuser.cli.serve import serve
 from mcfuser.cli.sign import sign
@@ -25,6 +26,7 @@ from mcfuser.cli.terminal import ended
 from mcfuser.cli.tune import tune
 from mcfuser.cli.verify import verify
 from mcfuser.cli.version import print_version
+from mcfuser.process.load import leave_out_torch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +46,7 @@ app.command("serve")(serve)
 app.command("batch")(batch)
 app.add_typer(cache, name="cache")
 app.add_typer(keys, name="keys")
+app.add_typer(model, name="model")
 app.command("devices")(devices)
 app.command("device")(device)
 app.command("doctor")(doctor)
@@ -70,6 +73,7 @@ def main() -> None:
     the same sentence is also a document on standard output (mcfuser.cli.documents).
     """
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    leave_out_torch()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends children first
     sys.exit(ended(app))
 

@@ -13,7 +13,7 @@ from mcfuser.arguments.files import check_readable
 from mcfuser.arguments.in_place import in_place_pairs
 from mcfuser.arguments.precision import check_precision
 from mcfuser.arguments.shapes import ranged_shapes
-from mcfuser.cli.console import out, progress
+from mcfuser.cli.console import out, progress, say
 from mcfuser.cli.deadline import process_start
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import make_data_folder
@@ -90,7 +90,7 @@ def compile_(
     limits = asdict(settings.model_limits)
     request = CompileRequest(
         model, device, options, shapes, store, limit, begun, limits, model.parent, check,
-        precision, buckets, pairs, locked, settings.team_cache, settings.team_key,
+        precision, buckets, pairs, locked, settings.team,
     )  # fmt: skip
     try:
         with progress() as tell:
@@ -105,4 +105,4 @@ def compile_(
         print_document({"files": files, "report": artifact.report})
         return
     show(artifact.report, out)
-    out.print(f"wrote {' and '.join(map(str, written))}", highlight=False, markup=False)
+    say(f"wrote {' and '.join(map(str, written))}")

@@ -15,6 +15,12 @@ from mcfuser.tune.progress import Listener, Note, Progress
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
+
+def say(words: str) -> None:
+    """Prints a line on standard output as it is."""
+    out.print(words, highlight=False, markup=False)
+
+
 _SEARCHED = ("measure", "compile")
 """The stages that count candidates."""
 

@@ -10,7 +10,7 @@ from importlib import import_module
 import typer
 from rich.text import Text
 
-from mcfuser.cli.console import err, out
+from mcfuser.cli.console import err, out, say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import JsonOption
 from mcfuser.devices.catalogue import CATALOGUE, HOST
@@ -100,4 +100,4 @@ def _show(
 
 
 def _say(words: str) -> None:
-    out.print(words, highlight=False, markup=False)
+    say(words)

@@ -6,12 +6,12 @@ A command that fails prints the document {"problem": {"kind", "detail", "status"
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcfuser.errors import InputError
+from mcfuser.finite import finite
 
 
 def print_document(document: Mapping[str, Any]) -> None:
@@ -36,14 +36,3 @@ def asked_for_json(words: Sequence[str]) -> bool:
     """Whether a command line has the option --json."""
     options = words[: words.index("--")] if "--" in words else words
     return "--json" in options
-
-
-def finite(value: Any) -> Any:
-    """A JSON value whose numbers are finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: finite(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
-    return value

@@ -77,5 +77,5 @@ def kernel_cache(wanted: bool, device: Device) -> Iterator[tuple[Cache, Device]]
         return
     with opened_store() as store:
         settings = read_settings()
-        cache = layered(store, settings.team_cache, settings.team_key)
+        cache = layered(store, settings.team)
         yield cache, device if device.kind == HOST else store.probed(device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcfuser.cli.console import err, out
+from mcfuser.cli.console import err, say
 from mcfuser.cli.kept import opened_database
 from mcfuser.cli.options import JsonOption
 from mcfuser.errors import InputError
@@ -98,7 +98,7 @@ def revoke(
                 f"no key that is not revoked is called '{key}' or has this id; list them with "
                 "mcfuser keys list"
             )
-    out.print(f"key '{named[0].name}' ({named[0].id}) is revoked", highlight=False, markup=False)
+    say(f"key '{named[0].name}' ({named[0].id}) is revoked")
 
 
 @contextmanager
@@ -131,4 +131,4 @@ def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        out.print("  ".join(cells).rstrip(), highlight=False, markup=False)
+        say("  ".join(cells).rstrip())

@@ -12,7 +12,7 @@ import typer
 
 from mcfuser.arguments.files import check_readable, read_model
 from mcfuser.arguments.shapes import shapes as parse_shapes
-from mcfuser.cli.console import out
+from mcfuser.cli.console import say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import InputsOption, JsonOption, SeedOption, ShapeOption
 from mcfuser.cli.results import check_writable, read_ports, read_report, write_whole
@@ -98,9 +98,9 @@ def _run(
         print_document(_document(done, compared))
     else:
         for line in told(done, compared):
-            out.print(line, highlight=False, markup=False)
+            say(line)
         if outputs is not None:
-            out.print(f"wrote {outputs}", highlight=False, markup=False)
+            say(f"wrote {outputs}")
     if compared is not None and not compared.agrees:
         raise typer.Exit(1)
 

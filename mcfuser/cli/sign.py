@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcfuser.cli.console import out
+from mcfuser.cli.console import say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import JsonOption
 from mcfuser.cli.results import write_whole
@@ -66,7 +66,7 @@ def sign(
             continue
         write_whole(folder / ENVELOPE, line)
         if not as_json:
-            out.print(f"wrote {folder / ENVELOPE}", highlight=False, markup=False)
+            say(f"wrote {folder / ENVELOPE}")
     if as_json:
         print_document({"envelopes": [str(folder / ENVELOPE) for folder in folders]})
 

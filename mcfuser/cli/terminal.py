@@ -13,7 +13,13 @@ from typer import Abort, Typer, TyperException
 
 from mcfuser.cli.documents import asked_for_json, print_document, problem_document
 from mcfuser.cli.mistakes import NAME, is_help, usage_sentence
-from mcfuser.errors import DisagreementError, InputError, LimitError, SignatureError
+from mcfuser.errors import (
+    DisagreementError,
+    InputError,
+    LimitError,
+    RegistryError,
+    SignatureError,
+)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 MISTAKE, FAILURE = 2, 1
@@ -25,10 +31,10 @@ def ended(app: Typer, words: Sequence[str] | None = None) -> int:
 
     The status is 2 for a user's mistake (InputError, and words that typer cannot parse); 1 where a
     limit was reached (LimitError), a module disagrees with onnxruntime (DisagreementError), files
-    are not those that were signed (SignatureError), a question was not answered, a disk is full or
-    a file cannot be opened. Each gives one sentence on standard error, and with --json also a
-    problem on standard output. Where the reader of standard output has gone, the status is 1
-    without a sentence.
+    are not those that were signed (SignatureError), a registry fails (RegistryError), a question
+    was not answered, a disk is full or a file cannot be opened. Each gives one sentence on standard
+    error, and with --json also a problem on standard output. Where the reader of standard output
+    has gone, the status is 1 without a sentence.
     """
     words = sys.argv[1:] if words is None else words
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -46,7 +52,7 @@ def ended(app: Typer, words: Sequence[str] | None = None) -> int:
         return _failed(error, str(InputError(usage_sentence(error, app, words))), MISTAKE, words)
     except Abort as error:
         return _failed(error, "nothing was done: the question was not answered", FAILURE, words)
-    except (LimitError, DisagreementError, SignatureError) as error:
+    except (LimitError, DisagreementError, RegistryError, SignatureError) as error:
         return _failed(error, str(error), FAILURE, words)
     except InputError as error:
         return _failed(error, str(error), MISTAKE, words)

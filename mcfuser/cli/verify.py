@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mcfuser.cli.console import out
+from mcfuser.cli.console import out, say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import JsonOption
 from mcfuser.errors import InputError
@@ -44,7 +44,7 @@ def verify(
         print_document(document)
     else:
         for sentence in found.wrong:
-            out.print(sentence, highlight=False, markup=False)
+            say(sentence)
     if found.wrong:
         raise typer.Exit(1)
     if not as_json and found.statement is not None:

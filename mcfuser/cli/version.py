@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import typer
 
-from mcfuser.cli.console import out
+from mcfuser.cli.console import say
 
 COMPILERS = (("TVM", "apache-tvm"), ("TVM FFI", "apache-tvm-ffi"), ("Triton", "triton"))
 """The packages that kernels are made with: what they are called, and their names."""
@@ -18,7 +18,7 @@ def print_version(wanted: bool) -> None:
     if not wanted:
         return
     for line in versions():
-        out.print(line, highlight=False, markup=False)
+        say(line)
     raise typer.Exit
 
 

@@ -15,6 +15,7 @@ from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.errors import InputError
 from mcfuser.tune.exchange import lines_of, read_line
 from mcfuser.tune.rebuild import record_of
+from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned
 from mcfuser_db import Storage
 from mcfuser_db.models import KernelRow
@@ -22,6 +23,11 @@ from mcfuser_service import importing
 from tests.support.cache_command import cache
 from tests.support.kernels import tuned
 from tests.support.records import searched
+
+T4_TRIED = [
+    Tried("a0a1a2a3a4", {"a0": 8}, None, 1, True, {}, 2.5e-6, 1e-7),
+    Tried("a0a1a2a3a4", {"a0": 4}, None, 1, True, {}, None, None, "3 elements too far off"),
+]
 
 
 @pytest.fixture
@@ -41,8 +47,31 @@ def test_what_is_exported_is_read_again_and_has_no_binary(store: Storage, tmp_pa
     ((_, text),) = lines_of(io.BytesIO(file.read_bytes()))
     assert read_line(text) == record_of(searched()) and b"binary" not in text
     assert "wrote 0 kernels" in cache("export", str(file), "--chain", "none").stdout
+    told = json.loads(cache("export", str(file), "--device", "cpu", "--json").stdout)
+    assert told["file"] == str(file) and told["kernels"] == 1 and told["devices"] == ["cpu"]
+    assert told["bytes"] == file.stat().st_size
+    assert any(words.startswith("llvm ") for words in told["toolchain"])
+    with pytest.raises(InputError, match="standard output, and so would --json"):
+        cache("export", "-", "--json")
     with pytest.raises(InputError, match="cannot be written"):
         cache("export", str(tmp_path / "nowhere" / "x"))
+
+
+def test_candidates_are_exported_for_researchers(store: Storage, tmp_path: Path) -> None:
+    one = searched()
+    assert one.made is not None
+    store.put(one)
+    store.keep_tried(one.made, one.chain, "cpu", T4_TRIED)
+    folder = tmp_path / "t4"
+    words = ("export", str(folder), "--format", "t4")
+    assert "wrote 2 candidates of 1 kernels to" in cache(*words).stdout
+    document = json.loads((folder / f"{one.key}.json").read_text())
+    assert [r["invalidity"] for r in document["results"]] == ["correct", "correctness"]
+    told = json.loads(cache(*words, "--json").stdout)
+    assert told == {"files": [str(folder / f"{one.key}.json")], "candidates": 2}
+    assert "0 candidates of 0 kernels" in cache(*words, "--device", "h200").stdout
+    with pytest.raises(InputError, match="name a folder"):
+        cache("export", "-", "--format", "t4")
 
 
 def test_an_import_says_what_became_of_every_line(

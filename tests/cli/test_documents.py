@@ -8,9 +8,10 @@ import math
 import pytest
 
 from mcfuser.cli.command import app
-from mcfuser.cli.documents import asked_for_json, finite, print_document, problem_document
+from mcfuser.cli.documents import asked_for_json, print_document, problem_document
 from mcfuser.cli.terminal import ended
 from mcfuser.errors import DisagreementError, LimitError
+from mcfuser.finite import finite
 
 
 def test_a_document_is_json_whatever_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
