@@ -17,14 +17,10 @@ from mcfuser.chain import Chain
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.model import analytical, fitted, roofline
 from mcfuser.model.feasible import spills_too_much
+from mcfuser.model.ranking import pearson, spearman, top
 from mcfuser.space.knobs import Columns, declared
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import space
-
-TOP = 8
-"""Candidates that the search measures first."""
-FACTOR = 3.0
-"""Ranks are compared among candidates within this factor of the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +105,7 @@ def predicted(k: Known, costs: Mapping[str, float]) -> Floats:
 
 def verdict(k: Known, model: str, times: Floats) -> Verdict:
     seconds = k.sample.seconds
-    best = seconds.min()
-    near = seconds <= FACTOR * best
-    order = np.argsort(times, kind="stable")
     return Verdict(
-        k.landscape.name, model, len(times), pearson(times, seconds),
-        pearson(ranks(times[near]), ranks(seconds[near])),
-        float(seconds[order[:TOP]].min() / best), float(seconds[order[0]] / best),
+        k.landscape.name, model, len(times), pearson(times, seconds), spearman(times, seconds),
+        top(times, seconds), top(times, seconds, 1),
     )  # fmt: skip
-
-
-def pearson(a: Floats, b: Floats) -> float:
-    """The correlation coefficient, 0 where one of them does not vary."""
-    if len(a) < 2 or a.std() == 0 or b.std() == 0:
-        return 0.0
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def ranks(values: Floats) -> Floats:
-    """Ranks from 0; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    result: Floats = (last - (counts + 1) / 2)[inverse]
-    return result

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mcfuser.chain import Chain
 from mcfuser.tune.key import CacheKey
+from mcfuser.tune.related import Relative
 from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned, Use
 
@@ -52,6 +53,9 @@ class FolderCache:
 
     def keep_tried(self, made: CacheKey, chain: Chain, device: str, tried: Sequence[Tried]) -> None:
         """They are not kept, therefore."""
+
+    def related(self, chain: Chain, device: str) -> Sequence[Relative]:
+        return ()
 
     def offered(self, key: CacheKey) -> None:
         """A benchmark uses what it has tuned itself."""
