@@ -68,6 +68,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         COMPILED | {"bisect", "diagnosis", "process"}, {"numpy", "onnx", "packaging", "tvm"},
     ),
     "table": (set(), {"rich"}),
+    "finite": (set(), set()),
     "report": (COMPILED | {"bisect", "derivation", "explain", "table"}, {"rich"}),
     "batch": (
         VALUES | {"process", "arguments", "revision", "backends", "devices", "measure",
@@ -77,14 +78,14 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "cli": (
         COMPILED
         | {"arguments", "batch", "bisect", "db", "derivation", "doctor", "explain", "diagnosis",
-           "process", "report", "revision", "service", "signing", "table"},
+           "finite", "process", "report", "revision", "service", "signing", "table"},
         {"rich", "typer"},
     ),
     "db": (VALUES | {"tune"}, {"sqlalchemy", "alembic"}),
     "service": (
-        COMPILED | {"arguments", "bisect", "db", "process", "revision", "signing"},
+        COMPILED | {"arguments", "bisect", "db", "finite", "process", "revision", "signing"},
         {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "prometheus_client",
-         "platformdirs", "anyio", "httpx"},
+         "platformdirs", "anyio", "httpx", "oras", "requests"},
     ),
 }  # fmt: skip
 

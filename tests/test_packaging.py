@@ -40,5 +40,8 @@ def test_a_wheel_holds_every_source_and_no_other_package(built: Path) -> None:
 def test_a_wheel_holds_what_is_read_beside_the_sources(built: Path) -> None:
     for name in CATALOGUE:
         assert (built / "mcfuser" / "devices" / f"{name}.toml").is_file()
-    assert (built / "mcfuser_service" / "page.html").is_file()
+    page = Path("service", "mcfuser_service", "page")
+    here = {p.name for p in (ROOT / page).iterdir()}
+    assert "index.html" in here
+    assert {p.name for p in (built / "mcfuser_service" / "page").iterdir()} == here
     assert (built / "mcfuser_db" / "migrations" / "script.py.mako").is_file()

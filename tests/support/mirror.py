@@ -62,6 +62,7 @@ THROUGH: dict[str, str] = {
     "backends/cuda/test_candidates.py": "tune/expected lowering/triton/knobs",
     "model/test_fitted.py": "model/groups  ",
     "tune/test_recall.py": "tune/tuned",
+    "tune/test_related.py": "db/relatives",
     "tune/test_tuner.py": "tune/tuning",
     # processes that others start, and what only they load
     "measure/test_worker.py": "backends/cpu/runner",
@@ -84,6 +85,7 @@ THROUGH: dict[str, str] = {
     "service/test_inspect.py": "service/inspect_child service/problems",
     "service/test_importing.py": "service/import_child",
     "service/test_explaining.py": "service/here_child",
+    "service/oci/test_transfer.py": "service/oci/registry service/oci/transfer_child",
     "service/test_kept.py": "service/refresh_child",
     "cli/test_cache_exchange.py": "service/export",
     # commands and the service, asked as a user asks them
@@ -93,15 +95,19 @@ THROUGH: dict[str, str] = {
     "batch/test_zoo.py": "batch/entry",
     "batch/test_server.py": "batch/address",
     "service/test_app.py": """
-        service/hosts service/http service/jobs service/kernels service/lookup service/metrics
+        service/etag service/hosts service/http service/jobs service/kernels service/lookup
         service/posting service/queries""",
     "service/test_openapi.py": "service/documents",
     "service/test_schemas.py": "service/work",
     "service/test_access.py": "service/owners",
-    "service/test_serve.py": "service/supervisor service/room",
-    "db/test_store.py": "db/again db/keyed db/models db/private",
+    "service/test_serve.py": "service/supervisor service/room service/running",
+    "service/test_outage.py": "service/opening service/waiting service/beating service/background",
+    "db/test_store.py": """
+        db/again db/claims db/database db/jobs db/keyed db/models db/orders db/paging db/private
+        db/tallies db/transitions""",
     "db/test_migrations.py": "db/engine",
     "test_expr.py": "errors",
+    "cli/test_documents.py": "finite",
 }
 ELSEWHERE = {module: test for test, modules in THROUGH.items() for module in modules.split()}
 
