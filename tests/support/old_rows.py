@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from mcfuser.tune.tried import Tried, to_json
 from tests.support.kernels import tuned
 
-REVISIONS = tuple(f"{n:04}" for n in range(1, 13))
+REVISIONS = tuple(f"{n:04}" for n in range(1, 14))
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STATES = ("queued", "running", "done", "failed", "cancelled")
 JOBS = {state: UUID(int=i) for i, state in enumerate(STATES, 1)}
@@ -45,7 +45,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "0004": "made",
     },
     "probes": {"0002": "device readings conditions created"},
-    "kernel_uses": {"0004": "chain_key place kernel", "0009": "created"},
+    "kernel_uses": {"0004": "chain_key place kernel", "0009": "created", "0013": "device"},
     "job_lines": {"0005": "job number moment words"},
     "idempotency_keys": {"0005": "key request job created"},
     "webhooks": {"0005": "id job url state attempts due created"},
@@ -127,7 +127,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "kernels": [_kernel()],
     "probes": [{"device": "nvidia/l4", "readings": {"turn": 2e-6}, "conditions": {},
                 "created": START}],
-    "kernel_uses": [{"chain_key": "d" * 64, "place": PLACE, "kernel": KEPT.key, "created": START}],
+    "kernel_uses": [{"chain_key": "d" * 64, "place": PLACE, "kernel": KEPT.key, "created": START,
+                     "device": KEPT.device}],
     "job_lines": [{"job": JOBS["done"], "number": n, "moment": START, "words": f"line {n}"}
                   for n in (1, 2)],
     "idempotency_keys": [{"key": "e" * 64, "request": "f" * 64, "job": JOBS["done"],
