@@ -7,9 +7,9 @@ Fills a SQLite file and a PostgreSQL server of its own (in --folder, about 20 GB
 they were at revision 0008: kernels with documents and binaries of real sizes (of --whole tens one;
 the others are short), the candidates of their searches, as many jobs that are over as there are
 --jobs, and as many that wait. Upgrades it as a server does, has PostgreSQL vacuum it, and times
-each query through the store and through the application, and each write: all of them one after another,
---calls of each, for as many --runs. The figures of a query are those of its run with the lowest
-median, since others may use the machine. Prints a table and keeps it as JSON.
+each query through the store and through the application, and each write: all of them one after
+another, --calls of each, for as many --runs. The figures of a query are those of its run with the
+lowest median, since others may use the machine. Prints a table and keeps it as JSON.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "0001": """key chain chain_key device expression measured predicted created document
             binary""",
         "0004": "made",
+        "0011": "dtype seconds label",
     },
     "probes": {"0002": "device readings conditions created"},
     "kernel_uses": {"0004": "chain_key place kernel", "0009": "created", "0013": "device"},
@@ -60,14 +61,16 @@ COLUMNS: dict[str, dict[str, str]] = {
     "workers": {"0012": "name revision started seen"},
     "figures": {"0012": "name label bound count total"},
 }
+SEARCHED: dict[str, Any] = {
+    "dtype": "float32", "seconds": KEPT.seconds,
+    "label": f"{KEPT.chain.name}\x1f{KEPT.device}\x1ffloat32".lower(),
+}  # fmt: skip
+"""What revision 0011 has added to the kernel."""
 ADDED: dict[str, dict[str, Any]] = {
     "jobs": {"interrupted": 0, "priority": 0, "version": 1, "shared": False},
-    "kernels": {
-        "dtype": "float32", "seconds": KEPT.seconds,
-        "label": f"{KEPT.chain.name}\x1f{KEPT.device}\x1ffloat32".lower(),
-    },
+    "kernels": SEARCHED,
     "kernel_uses": {"created": START, "device": KEPT.device},
-}  # fmt: skip
+}
 """What columns that a later revision has added hold of earlier rows; the others hold null, and
 `candidates.open` depends on the row."""
 _TYPES: dict[str, Any] = {
@@ -164,6 +167,7 @@ def _kernel() -> dict[str, Any]:
         "device": KEPT.device, "expression": KEPT.expression, "measured": KEPT.measured,
         "predicted": KEPT.predicted, "created": START, "made": document["made"],
         "binary": base64.b64decode(document.pop("binary")), "document": document,
+        **SEARCHED,
     }  # fmt: skip
 
 
