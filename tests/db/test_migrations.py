@@ -151,6 +151,21 @@ def test_what_an_earlier_revision_has_kept_is_read_as_before(
             check_that_tallies_follow(store)
 
 
+def test_an_upgraded_postgresql_is_vacuumed(tmp_path: Path) -> None:
+    """Its indexes answer alone as soon as it is upgraded."""
+    seen = "SELECT relallvisible FROM pg_class WHERE relname = 'jobs'"
+    with fresh("postgresql", tmp_path) as url:
+        engine = connect(url)
+        upgrade(engine, "0010")
+        with engine.begin() as connection:
+            rows.insert(connection, "0010")
+            assert connection.scalar(text(seen)) == 0
+        upgrade(engine)
+        with engine.begin() as connection:
+            assert connection.scalar(text(seen)) > 0
+        engine.dispose()
+
+
 def check_rows(connection: Connection, revision: str, before: dict[str, Any]) -> None:
     """No row is lost, no value is another one, and columns that were added have their values."""
     for row in before["jobs"]:
