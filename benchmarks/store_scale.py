@@ -6,10 +6,10 @@
 Fills a SQLite file and a PostgreSQL server of its own (in --folder, about 20 GB each) with rows as
 they were at revision 0008: kernels with documents and binaries of real sizes (of --whole tens one;
 the others are short), the candidates of their searches, as many jobs that are over as there are
---jobs, and as many that wait. Upgrades it as a server does, and times each query through the store
-and through the application, and each write: all of them one after another, --calls of each, for as
-many --runs. The figures of a query are those of its run with the lowest median, since others may
-use the machine. Prints a table and keeps it as JSON.
+--jobs, and as many that wait. Upgrades it as a server does, has PostgreSQL vacuum it, and times
+each query through the store and through the application, and each write: all of them one after
+another, --calls of each, for as many --runs. The figures of a query are those of its run with the
+lowest median, since others may use the machine. Prints a table and keeps it as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from mcfuser.chain import from_text
 from mcfuser.devices.catalogue import HOST, device_named
@@ -36,6 +36,7 @@ from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import tune
 from mcfuser_db import Blobs, Storage
 from mcfuser_db.engine import connect, upgrade
+from mcfuser_db.migrations import versions
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from store_queries import Queries, of_http, of_store, of_writers
@@ -126,10 +127,9 @@ def bench(kind: str, url: str, folder: Path, amounts: Amounts, options: Any) -> 
     filled = time.perf_counter() - start
     size = _bytes(engine, folder)
     print(f"{kind}: filled in {filled:.0f} s, {size / 1e9:.1f} GB", flush=True)
-    start = time.perf_counter()
-    upgrade(engine)
-    upgraded = time.perf_counter() - start
-    print(f"{kind}: upgraded in {upgraded:.1f} s", flush=True)
+    upgraded = {revision: _upgraded(engine, revision) for revision in revisions()}
+    print(f"{kind}: upgraded in {upgraded} s", flush=True)
+    vacuumed = _vacuumed(engine)
     engine.dispose()
     settings = ServiceSettings(data=folder, workers=0, database=SecretStr(url))
     with closing(Storage(url)) as store:
@@ -141,9 +141,31 @@ def bench(kind: str, url: str, folder: Path, amounts: Amounts, options: Any) -> 
         some = [kernel_key(i) for i in range(5, amounts.kernels, 10)][:10_000]
         prune = beside_prune(store, some)
     return {
-        "fill_s": round(filled, 1), "bytes": size, "upgrade_s": round(upgraded, 1),
-        "store": reads, "http": http, "writes": writes, "beside_prune": prune,
+        "fill_s": round(filled, 1), "bytes": size, "upgrade_s": upgraded,
+        "vacuum_s": vacuumed, "store": reads, "http": http, "writes": writes, "beside_prune": prune,
     }  # fmt: skip
+
+
+def revisions() -> list[str]:
+    """Those after BEFORE, in their order."""
+    folder = Path(versions.__file__).parent
+    return sorted(p.name[:4] for p in folder.glob("0*.py") if p.name[:4] > BEFORE)
+
+
+def _upgraded(engine: Engine, revision: str) -> float:
+    """The seconds of an upgrade to the next revision."""
+    start = time.perf_counter()
+    upgrade(engine, revision)
+    return round(time.perf_counter() - start, 1)
+
+
+def _vacuumed(engine: Engine) -> float:
+    """The seconds of what a PostgreSQL server's autovacuum does in the minutes after an upgrade."""
+    start = time.perf_counter()
+    if engine.dialect.name == "postgresql":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM (ANALYZE)"))
+    return round(time.perf_counter() - start, 1)
 
 
 def _bytes(engine: Any, folder: Path) -> int:
@@ -165,7 +187,8 @@ def show(result: dict[str, Any]) -> None:
     for kind in kinds:
         found = result["databases"][kind]
         print(f"{kind}: {found['bytes'] / 1e9:.1f} GB, upgraded from {BEFORE} in "
-              f"{found['upgrade_s']} s; beside a prune: {found['beside_prune']}")  # fmt: skip
+              f"{found['upgrade_s']} s, vacuumed in {found['vacuum_s']} s; "
+              f"beside a prune: {found['beside_prune']}")  # fmt: skip
 
 
 def main() -> None:

@@ -37,6 +37,6 @@ def _given_up(detail: str) -> dict[str, Any]:
     return {
         "type": "urn:mcfuser:problem:gave-up",
         "title": "The job was given up",
-        "status": 500,
+        "status": 422,
         "detail": detail,
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from mcfuser_db.models import CandidateBatch, KernelRow
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_BATCHES = 10_000  # of one key that are read; they are merged whenever a search ends
+_MOST_KEYS = 1000  # in one statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,25 @@ def unfinished(session: Session, device: str | None) -> list[Unfinished]:
     """The searches whose candidates are kept and whose kernel is not, the oldest first."""
     batch = CandidateBatch
     last = func.max(batch.created)
-    query = (
-        select(batch.key, batch.device, func.sum(batch.count), last)
-        .where(batch.open, ~exists().where(KernelRow.key == batch.key))
-        .group_by(batch.key, batch.device)
-        .order_by(last)
-    )
+    query = select(batch.key, batch.device, func.sum(batch.count), last).where(batch.open)
     if device is not None:
         query = query.where(batch.device == device)
-    return [Unfinished(key, on, int(n), at) for key, on, n, at in session.execute(query)]
+    rows = session.execute(query.group_by(batch.key, batch.device).order_by(last)).all()
+    kept = _kept(session, sorted({row.key for row in rows}))
+    return [Unfinished(key, on, int(n), at) for key, on, n, at in rows if key not in kept]
+
+
+def _kept(session: Session, keys: Sequence[str]) -> set[str]:
+    """Those of the keys that kernels have.
+
+    It is a question of its own: a database that takes open batches for many would read all kernels
+    to join them.
+    """
+    kept: set[str] = set()
+    for first in range(0, len(keys), _MOST_KEYS):
+        some = keys[first : first + _MOST_KEYS]
+        kept.update(session.scalars(select(KernelRow.key).where(KernelRow.key.in_(some))))
+    return kept
 
 
 def _tried(batch: CandidateBatch) -> Iterator[Tried]:

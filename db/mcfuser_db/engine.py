@@ -8,11 +8,13 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from mcfuser.errors import InputError
+from mcfuser_db.models import Base
 from mcfuser_db.private import make_file
 
 _CONNECTIONS = 40
@@ -60,7 +62,8 @@ def writing(engine: Engine) -> Engine:
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Runs the migrations that are missing, up to a revision; processes that do so at the same time
-    wait for each other.
+    wait for each other. A PostgreSQL that was at an earlier revision is vacuumed once it is at
+    the newest one: until that is done, an index alone does not answer a query.
 
     Raises SilentDatabase where the database does not answer, and InputError where it cannot be used
     or is newer than this program.
@@ -70,7 +73,11 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
         with writing(engine).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
+            before = _revision(connection)
             command.upgrade(migrations(connection), revision)
+            is_changed = before not in (None, _revision(connection))
+        if is_changed and revision == "head" and engine.dialect.name == "postgresql":
+            _vacuum(engine)
     except CommandError as error:
         raise InputError(
             f"database {where} was written by a newer mcfuser ({error}); upgrade this one"
@@ -80,6 +87,17 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
         waits = isinstance(error, OperationalError) and engine.dialect.name != "sqlite"
         kind = SilentDatabase if waits else InputError
         raise kind(f"database {where} cannot be used: {cause}; check the URL") from None
+
+
+def _revision(connection: Connection) -> str | None:
+    """The revision of a database, None of an empty one."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _vacuum(engine: Engine) -> None:
+    """Does at once what autovacuum would do some minutes later, to the tables of this project."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"VACUUM (ANALYZE) {', '.join(Base.metadata.tables)}"))
 
 
 def _patience(url: URL) -> dict[str, int]:

@@ -71,22 +71,38 @@ def find(session: Session, asked: KernelQuery, limit: int, after: str | None) ->
         if place is None:
             return FoundKernels((), None)
         ahead = [_beyond(columns, tuple(place), asked.descending)]
-    conditions = _conditions(asked)
-    end = None
-    if conditions:
-        far = _ordered(select(*columns).where(*ahead), columns, asked.descending)
-        end = session.execute(far.offset(WINDOW - 1).limit(1)).one_or_none()
-        if end is not None:
-            ahead = [*ahead, _until(columns, tuple(end), asked.descending)]
-    keys = _ordered(select(KernelRow.key).where(*ahead, *conditions), columns, asked.descending)
-    found = session.scalars(keys.limit(limit + 1)).all()
+    every = _ordered(select(*columns).where(*ahead), columns, asked.descending)
+    query, is_filtered = _filtered(asked, columns, ahead)
+    found = session.scalars(query.limit(limit + 1)).all()
     rows = rows_of(session, found[:limit])
     if len(found) > limit:
         return FoundKernels(rows, found[limit - 1])
+    end = None
+    if is_filtered:
+        end = session.execute(every.offset(WINDOW - 1).limit(1)).one_or_none()
     return FoundKernels(rows, str(end[-1]) if end is not None else None)
 
 
-def _ordered(query: Select[Any], columns: _Columns, descending: bool) -> Select[Any]:
+def _filtered(
+    asked: KernelQuery, columns: _Columns, ahead: Sequence[ColumnElement[bool]]
+) -> tuple[Select[str], bool]:
+    """The keys that are asked for of the next WINDOW kernels, and whether these are not all.
+
+    The window is a query in the query: it ends there, whatever a database takes for likely.
+    """
+    if not asked.words.split() and asked.device is None:
+        keys = select(KernelRow.key).where(*ahead)
+        return _ordered(keys, columns, asked.descending), False
+    searched = dict.fromkeys((*columns, KernelRow.label))
+    window = _ordered(select(*searched).where(*ahead), columns, asked.descending)
+    part = window.limit(WINDOW).subquery()
+    keys = select(part.c.key).where(*_conditions(asked, part.c.label, part.c.key))
+    return _ordered(keys, [part.c[c.key] for c in columns], asked.descending), True
+
+
+def _ordered(
+    query: Select[Any], columns: Sequence[ColumnElement[Any]] | _Columns, descending: bool
+) -> Select[Any]:
     return query.order_by(*(c.desc() if descending else c.asc() for c in columns))
 
 
@@ -95,22 +111,16 @@ def _beyond(columns: _Columns, place: tuple[Any, ...], descending: bool) -> Colu
     return tuple_(*columns) < values if descending else tuple_(*columns) > values
 
 
-def _until(columns: _Columns, place: tuple[Any, ...], descending: bool) -> ColumnElement[bool]:
-    values = tuple_(*place, types=[c.type for c in columns])
-    return tuple_(*columns) >= values if descending else tuple_(*columns) <= values
-
-
-def _conditions(asked: KernelQuery) -> list[ColumnElement[bool]]:
+def _conditions(
+    asked: KernelQuery, label: ColumnElement[str], key: ColumnElement[str]
+) -> list[ColumnElement[bool]]:
     found = [
-        or_(
-            KernelRow.label.contains(word, autoescape=True),
-            KernelRow.key.startswith(word, autoescape=True),
-        )
+        or_(label.contains(word, autoescape=True), key.startswith(word, autoescape=True))
         for word in asked.words.lower().split()[:_MOST_WORDS]
     ]
     if asked.device is not None:  # in the label, so that no row is read
         whole = f"{_BETWEEN}{asked.device.lower()}{_BETWEEN}"
-        found.append(KernelRow.label.contains(whole, autoescape=True))
+        found.append(label.contains(whole, autoescape=True))
     return found
 
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _MOST_KEYS = 100  # kernels of one chain that are compared with a key
 _MOST_REMOVED = 100  # kernels in one transaction
+_HELD = 0.03  # seconds that such a transaction is to take at most
 _MOST_USES = 500  # in one statement
 
 _Query = TypeVar("_Query", bound=Select[*tuple[Any, ...]])
@@ -79,7 +80,7 @@ class KernelStore(Database):
                     session.add(kernel)
                     moved = update(KernelUse).where(KernelUse.kernel == tuned.key)
                     session.execute(
-                        moved.values(created=kernel.created),
+                        moved.values(created=kernel.created, device=kernel.device),
                         execution_options={"synchronize_session": False},
                     )
                     candidates.merge(session, tuned.key, self._now())
@@ -164,7 +165,7 @@ class KernelStore(Database):
             page = _Page(device, key, last, limit)
             query = select(KernelRow).options(*unread)
             if chain is None:
-                query = page.of(query, KernelRow.created, KernelRow.key)
+                query = page.of(query)
             else:
                 query = query.where(KernelRow.key.in_(_keys_of(session, chain, page)))
             newest = query.order_by(KernelRow.created.desc(), KernelRow.key.desc())
@@ -215,21 +216,37 @@ class KernelStore(Database):
     def prune(self, keys: Iterable[str]) -> int:
         """Removes kernels, where compiled models use them, and the candidates of their searches;
         gives the number of kernels. Others may write in between."""
-        removed, every = 0, list(keys)
-        for first in range(0, len(every), _MOST_REMOVED):
-            if first:
-                time.sleep(PAUSE)
-            some = every[first : first + _MOST_REMOVED]
+        removed, left, some = 0, list(keys), 1
+        while left:
+            begun = time.monotonic()
             with self._write.begin() as session:
-                session.execute(delete(CandidateBatch).where(CandidateBatch.key.in_(some)))
-                session.execute(delete(KernelUse).where(KernelUse.kernel.in_(some)))
-                rows = delete(KernelRow).where(KernelRow.key.in_(some)).returning(KernelRow.key)
-                removed += len(session.scalars(rows).all())
+                removed += _remove(session, left[:some])
+            taken = time.monotonic() - begun
+            left = left[some:]
+            some = _next_portion(some, taken)
+            if left:
+                time.sleep(max(PAUSE, taken))  # as long for others
         return removed
 
     def kernel_count(self) -> int:
         with self._read() as session:
             return tallies(session).get("kernels", 0)
+
+
+def _remove(session: Session, keys: Sequence[str]) -> int:
+    """Removes kernels, with their uses and candidates; gives the number of kernels."""
+    session.execute(delete(CandidateBatch).where(CandidateBatch.key.in_(keys)))
+    session.execute(delete(KernelUse).where(KernelUse.kernel.in_(keys)))
+    rows = delete(KernelRow).where(KernelRow.key.in_(keys)).returning(KernelRow.key)
+    return len(session.scalars(rows).all())
+
+
+def _next_portion(removed: int, seconds: float) -> int:
+    """How many kernels the next transaction removes, where the last one took so long for so many:
+    on SQLite, nobody else writes meanwhile."""
+    if seconds > _HELD:
+        return max(1, removed // 2)
+    return min(_MOST_REMOVED, 2 * removed) if seconds < _HELD / 2 else removed
 
 
 def _place(chain: str) -> str:
@@ -240,11 +257,16 @@ def _place(chain: str) -> str:
 def _add_uses(session: Session, rows: Sequence[tuple[str, str, str]]) -> None:
     """Adds those uses (chain key, place, kernel) that are not there yet."""
     kernels = {kernel for _, _, kernel in rows}
-    kept = select(KernelRow.key, KernelRow.created).where(KernelRow.key.in_(kernels))
-    created = {row.key: row.created for row in session.execute(kept)}
+    kept = select(KernelRow.key, KernelRow.created, KernelRow.device)
+    found = {row.key: row for row in session.execute(kept.where(KernelRow.key.in_(kernels)))}
     values = [
-        {"chain_key": c, "place": p, "kernel": k, "created": created.get(k)} for c, p, k in rows
-    ]
+        {
+            "chain_key": chain_key, "place": place, "kernel": kernel,
+            "created": found[kernel].created if kernel in found else None,
+            "device": found[kernel].device if kernel in found else None,
+        }
+        for chain_key, place, kernel in rows
+    ]  # fmt: skip
     if values:
         session.execute(insert(session, KernelUse).on_conflict_do_nothing(), values)
 
@@ -259,10 +281,12 @@ class _Page:
     last: KernelRow | None
     limit: int
 
-    def of(self, query: _Query, created: _Created, key: InstrumentedAttribute[str]) -> _Query:
-        """The page of a query whose rows have these columns, the newest first."""
+    def of(self, query: _Query, table: type[KernelRow] | type[KernelUse] = KernelRow) -> _Query:
+        """The page of a query of a table, the newest kernels first."""
+        created: _Created = table.created
+        key = table.key if issubclass(table, KernelRow) else table.kernel
         if self.device is not None:
-            query = query.where(KernelRow.device == self.device)
+            query = query.where(table.device == self.device)
         if self.key is not None:
             query = query.where(key == self.key)
         if self.last is not None:
@@ -283,15 +307,12 @@ def _keys_of(session: Session, chain: str, page: _Page) -> Sequence[str]:
         # SQLite would put the value of a bare column in its place in the expression
         named = named.where(KernelRow.chain + "" == chain)
     ways: list[Select[*tuple[Any, ...]]] = [
-        page.of(named, KernelRow.created, KernelRow.key),
-        page.of(kernels.where(KernelRow.chain_key == chain), KernelRow.created, KernelRow.key),
+        page.of(named),
+        page.of(kernels.where(KernelRow.chain_key == chain)),
     ]
     uses = select(KernelUse.created, KernelUse.kernel).where(KernelUse.created.is_not(None))
-    if page.device is not None:
-        uses = uses.join(KernelRow, KernelRow.key == KernelUse.kernel)
     for used in (KernelUse.place == _place(chain), KernelUse.chain_key == chain):
-        way = uses.where(used).distinct()
-        ways.append(page.of(way, KernelUse.created, KernelUse.kernel))
+        ways.append(page.of(uses.where(used).distinct(), KernelUse))
     found: set[tuple[datetime, str]] = {
         (created, key) for way in ways for created, key in session.execute(way)
     }

@@ -134,11 +134,7 @@ class Job(Base):
         Index("jobs_model", "model", sqlite_where=_UNREMOVED, postgresql_where=_UNREMOVED),
         Index("jobs_module", "module"),
         Index("jobs_api_key", "api_key", "state"),
-        Index("jobs_models_of_key", "api_key", "model", "model_bytes",
-              sqlite_where=_UNREMOVED, postgresql_where=_UNREMOVED),
-        Index("jobs_modules_of_key", "api_key", "module", "module_bytes",
-              sqlite_where=_UNREMOVED, postgresql_where=_UNREMOVED),
-    )  # fmt: skip
+    )
 
 
 class JobLine(Base):
@@ -224,6 +220,23 @@ class ApiKey(Base):
     )  # fmt: skip
 
 
+class KeyFile(Base):
+    """A model or module of the jobs of an API key: its bytes, and how many of these jobs have it.
+
+    Triggers keep it, and the sum of the bytes in the tally "disk." and the key's id (migration
+    0013).
+    """
+
+    __tablename__ = "key_files"
+
+    api_key: Mapped[str] = mapped_column(String(12), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    jobs: Mapped[int]
+
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+
 class KernelRow(Base):
     """A tuned kernel: columns for what is queried, its document (mcfuser.tune.tuned) and its
     binary.
@@ -267,7 +280,8 @@ class KernelUse(Base):
     """A kernel that a chain of some compiled model uses, or that was compared for it.
 
     `place` is the SHA-256 of the chain's name in the model: names may be of any length. `created`
-    is that of the kernel, null while it is not kept: lists are read in its order.
+    and `device` are those of the kernel, null while it is not kept: lists are read in the order of
+    the first, and filtered by the second.
     """
 
     __tablename__ = "kernel_uses"
@@ -276,9 +290,10 @@ class KernelUse(Base):
     place: Mapped[str] = mapped_column(String(64), primary_key=True)
     kernel: Mapped[str] = mapped_column(String(64), primary_key=True)
     created: Mapped[datetime | None]
+    device: Mapped[str | None] = mapped_column(String(100))
 
     __table_args__ = (
-        Index("kernel_uses_place", "place", "created", "kernel"),
+        Index("kernel_uses_place", "place", "created", "kernel", "device"),
         Index("kernel_uses_kernel", "kernel"),
     )
 
@@ -361,7 +376,8 @@ class FigureRow(Base):
 
 class Tally(Base):
     """What there is, counted by triggers in the transactions that change it (migration 0010): the
-    sum of the numbers with the same `what`, which is "kernels" or "jobs." and a state.
+    sum of the numbers with the same `what`, which is "kernels", "jobs." and a state, or "disk." and
+    the id of an API key (migration 0013).
 
     In SQLite, where one transaction writes at a time, it is one row for each. In PostgreSQL a
     transaction adds a row with what it has added or removed, so that none waits for another; every

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
-from mcfuser_db.models import ApiKey, Job
+from mcfuser_db.models import ApiKey, Job, KeyFile
+from mcfuser_db.tallies import tally
 
 
 class OverQuota(ValueError):
@@ -47,11 +48,9 @@ def check_disk(session: Session, key: str | None, model: str, size: int) -> None
     row = _locked(session, key)
     if row is None or row.disk is None:
         return
-    used = _bytes(session, row.id, Job.model, Job.model_bytes)
-    kept = select(Job.id).where(Job.api_key == row.id, Job.model == model, Job.removed.is_(None))
-    if session.scalar(kept.limit(1)) is None:
+    used = tally(session, f"disk.{row.id}")
+    if session.get(KeyFile, (row.id, model)) is None:
         used += size
-    used += _bytes(session, row.id, Job.module, Job.module_bytes)
     if used > row.disk:
         raise OverQuota(
             "disk",
@@ -63,19 +62,3 @@ def check_disk(session: Session, key: str | None, model: str, size: int) -> None
 
 def _locked(session: Session, key: str | None) -> ApiKey | None:
     return session.get(ApiKey, key, with_for_update=True) if key is not None else None
-
-
-def _bytes(
-    session: Session,
-    key: str,
-    digest: InstrumentedAttribute[str] | InstrumentedAttribute[str | None],
-    size: InstrumentedAttribute[int] | InstrumentedAttribute[int | None],
-) -> int:
-    """The bytes of the distinct files in a column of the key's kept jobs."""
-    files = (
-        select(func.max(size).label("bytes"))
-        .where(Job.api_key == key, Job.removed.is_(None), digest.is_not(None))
-        .group_by(digest)
-        .subquery()
-    )
-    return int(session.scalar(select(func.coalesce(func.sum(files.c.bytes), 0))) or 0)

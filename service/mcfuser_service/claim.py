@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Self, assert_never
 
 from mcfuser.tune.progress import Note, Progress
-from mcfuser_db import Job, LogLine, Storage, StorageError
+from mcfuser_db import Job, LogLine, Storage, StorageError, is_full
 from mcfuser_service.figures import JobFigures
 from mcfuser_service.outage import Outage
 from mcfuser_service.problems import problem
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 _BEAT = 0.25  # seconds between two checks, in which a cancelled job is noticed
 _WRITE = 0.5  # seconds between two writes of progress
 _RENEW = 2.0  # seconds between two renewals without progress
+_AGAIN = 0.5  # seconds between two attempts to write a result
 
 
 class Interrupted(BaseException):
@@ -99,8 +101,32 @@ class Claim:
 
     def check(self) -> None:
         """Raises Interrupted if the compile must stop."""
-        if self._interrupted.is_set() or self._stop.is_set():
+        if self._must_stop():
             raise Interrupted
+
+    def written(self, write: Callable[[], bool]) -> bool:
+        """Has `write` keep how the attempt ended; gives whether the claim was valid then.
+
+        Where the database does not answer, it is asked again for as long as a lease lasts, so that
+        a short outage costs a job no second compile. Raises StorageError where that was not enough,
+        at once where the disk is full, and where the claim is lost or `stop` is set meanwhile.
+        """
+        outage, end = Outage(log, f"the result of job {self._job.id}"), math.inf
+        while True:
+            try:
+                kept = write()
+            except StorageError as error:
+                outage.failed(error)
+                end = min(end, time.monotonic() + self._settings.lease)
+                if is_full(error) or self._must_stop() or time.monotonic() + _AGAIN > end:
+                    raise
+                self._stop.wait(_AGAIN)
+            else:
+                outage.over()
+                return kept
+
+    def _must_stop(self) -> bool:
+        return self._interrupted.is_set() or self._stop.is_set()
 
     def _beat(self) -> None:
         begun = renewed = time.monotonic()
@@ -116,7 +142,7 @@ class Claim:
                 self._renew(changed)
             elif ending is None:
                 self._look()
-            if ending is None and (self._interrupted.is_set() or self._stop.is_set()):
+            if ending is None and self._must_stop():
                 ending = now
             if ending is not None and now - ending > self._settings.grace:
                 log.error("job hangs; ending its worker", extra={"job": self._job.id})

@@ -38,7 +38,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "timed-out": (422, "The job took too long"),
     "out-of-memory": (413, "The job needs too much memory"),
     "crashed": (422, "The model ends the compiler"),
-    "gave-up": (500, "The job was given up"),
+    "gave-up": (422, "The job was given up"),
     "bug": (500, "The server failed"),
     "storage": (503, "The database does not answer"),
 }

@@ -163,8 +163,16 @@ def _attempt(
     report, subject = finite(made.report), Subject(module, len(made.module))
     signed = attested(key, report, subject)
     claim.figures.cache = made.report.get("cache") or {}
-    kept = store.finish(claim.token, module, subject.size, report, signed)
-    return "done" if kept else "lost"
+    kept = claim.written(
+        lambda: store.finish(claim.token, module, subject.size, report, signed)
+    )  # fmt: skip
+    return "done" if kept or _is_done(store, job, module) else "lost"
+
+
+def _is_done(store: Storage, job: Job, module: str) -> bool:
+    """Whether the job has this module: a write that was never answered may have been done."""
+    found = store.job(job.id)
+    return found is not None and (found.state, found.module) == ("done", module)
 
 
 def _ended(error: Interrupted | Exception, store: Storage, job: Job, claim: Claim) -> str:
@@ -185,7 +193,8 @@ def _ended(error: Interrupted | Exception, store: Storage, job: Job, claim: Clai
         case LostBlob():
             lost = problem("lost", f"the model of job {job.id} is no longer kept; post it again")
             log.error("%s", error, extra={"job": job.id})
-            return "failed" if store.fail(claim.token, lost) else "lost"
+            kept = claim.written(lambda: store.fail(claim.token, lost))
+            return "failed" if kept else "lost"
         case _ if isinstance(error, StorageError) or is_full(error):
             raise error
         case Stopped():
@@ -202,7 +211,7 @@ def _ended(error: Interrupted | Exception, store: Storage, job: Job, claim: Clai
 
 
 def _refused(store: Storage, claim: Claim, found: Mapping[str, Any]) -> str:
-    return "refused" if store.fail(claim.token, found) else "lost"
+    return "refused" if claim.written(lambda: store.fail(claim.token, found)) else "lost"
 
 
 def _spared(store: Storage, claim: Claim, why: str) -> str:

@@ -19,11 +19,22 @@ from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import TuneOptions, Use
 from mcfuser.tune.tuner import key_of, tune
 from mcfuser_db import Storage
+from mcfuser_db.kernels import _next_portion
 from mcfuser_db.models import KernelRow
 from tests.support.clock import Clock
 from tests.support.kernels import tuned
 from tests.support.speed import slowness
 from tests.support.triton_cases import scheduled
+
+
+def test_a_removal_holds_the_database_for_a_short_time() -> None:
+    """It begins with one kernel, and removes as many at once as fit into that time."""
+    sizes, size = [], 1
+    for seconds_of_one in (0.001,) * 7 + (0.01,) * 6:
+        size = _next_portion(size, size * seconds_of_one)
+        sizes.append(size)
+    assert sizes == [2, 4, 8, 16, 16, 16, 16, 8, 4, 2, 2, 2, 2]
+    assert _next_portion(1, 9.0) == 1 and _next_portion(100, 0.0) == 100
 
 
 class TestKernels:

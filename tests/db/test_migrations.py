@@ -5,21 +5,23 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, delete, func, inspect, select, text, update
 
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
-from mcfuser_db import KeyedRequest, Storage, migrations
+from mcfuser_db import KeyedRequest, Order, Storage, migrations
 from mcfuser_db.api_keys import api_keys
 from mcfuser_db.engine import connect, upgrade, writing
 from mcfuser_db.engine import migrations as config_of
-from mcfuser_db.models import Base
+from mcfuser_db.models import Base, Job, KernelRow, KeyFile
+from mcfuser_db.tallies import tallies, tally
 from mcfuser_db.webhooks import take_due
 from tests.support import old_rows as rows
 from tests.support.clock import Clock
@@ -33,9 +35,41 @@ def test_models_and_migrations_agree(url: str) -> None:
     with engine.begin() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
-        found = {i["name"] for i in inspect(connection).get_indexes("jobs")}
-        assert found == {i.name for i in Base.metadata.tables["jobs"].indexes}
     engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["file", "postgresql"])
+def test_migrations_make_what_the_models_make(kind: str, tmp_path: Path) -> None:
+    """Defaults, and the columns and conditions of indexes, which Alembic does not compare."""
+    with fresh(kind, tmp_path) as url:
+        engine = connect(url)
+        upgrade(engine)
+        with engine.begin() as connection:
+            migrated = indexes(connection), defaults(connection)
+        with engine.begin() as connection:
+            Base.metadata.drop_all(connection)
+            Base.metadata.create_all(connection)
+            assert (indexes(connection), defaults(connection)) == migrated
+        engine.dispose()
+
+
+def defaults(connection: Connection) -> dict[tuple[str, str], str | None]:
+    """The default of each column that the database itself fills, as the database tells it."""
+    told = inspect(connection)
+    return {
+        (table, column["name"]): column["default"]
+        for table in Base.metadata.tables
+        for column in told.get_columns(table)
+    }
+
+
+def indexes(connection: Connection) -> dict[str, str]:
+    """The definition of each index, by its name, as the database tells it."""
+    query = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+    if connection.dialect.name == "sqlite":
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    told = connection.execute(text(query)).all()
+    return {name: " ".join(sql.split()) for name, sql in told if not name.startswith("alembic")}
 
 
 def test_upgrading_twice_changes_nothing(tmp_path: Path) -> None:
@@ -97,9 +131,14 @@ def test_what_an_earlier_revision_has_kept_is_read_as_before(
         upgrade(engine, revision)
         with engine.begin() as connection:
             rows.insert(connection, revision)
+            before = rows.read(connection, revision)
+        upgrade(engine)
+        with engine.begin() as connection:
+            check_rows(connection, revision, before)
         engine.dispose()
         clock = Clock()
         with closing(Storage(url, clock)) as store:
+            check_tallies(store)
             check_jobs(store, revision)
             check_kernels(store, revision)
             if revision >= "0005":
@@ -108,6 +147,74 @@ def test_what_an_earlier_revision_has_kept_is_read_as_before(
                 (key,) = api_keys(store)
                 assert (key.id, key.name, key.scopes, key.queued) == ("0" * 12, "ci", ["read"], 20)
             check_that_work_goes_on(store)
+            check_tallies(store)
+            check_that_tallies_follow(store)
+
+
+def test_an_upgraded_postgresql_is_vacuumed(tmp_path: Path) -> None:
+    """Its indexes answer alone as soon as it is upgraded."""
+    seen = "SELECT relallvisible FROM pg_class WHERE relname = 'jobs'"
+    with fresh("postgresql", tmp_path) as url:
+        engine = connect(url)
+        upgrade(engine, "0010")
+        with engine.begin() as connection:
+            rows.insert(connection, "0010")
+            assert connection.scalar(text(seen)) == 0
+        upgrade(engine)
+        with engine.begin() as connection:
+            assert connection.scalar(text(seen)) > 0
+        engine.dispose()
+
+
+def check_rows(connection: Connection, revision: str, before: dict[str, Any]) -> None:
+    """No row is lost, no value is another one, and columns that were added have their values."""
+    for row in before["jobs"]:
+        if row["problem"] is not None:
+            row["problem"] = rows.PROBLEM
+    assert rows.read(connection, revision) == before
+    newest = rows.read(connection, rows.REVISIONS[-1])
+    for table, names in rows.columns(revision).items():
+        for row in newest[table]:
+            found = {n: v for n, v in row.items() if n not in names}
+            is_open = row.get("key") == rows.INTERRUPTED
+            added = {"open": is_open} | rows.ADDED.get(table, {})
+            assert found == {n: added.get(n) for n in found}, table
+
+
+def check_tallies(store: Storage) -> None:
+    """What triggers have counted is what there is."""
+    with store.reading() as session:
+        jobs = session.execute(select(Job.state, func.count()).group_by(Job.state)).all()
+        kernels = session.scalar(select(func.count()).select_from(KernelRow))
+        files: dict[tuple[str, str], int] = {}
+        for job in session.scalars(select(Job).where(Job.removed.is_(None))):
+            if job.api_key is not None:
+                files[job.api_key, job.model] = job.model_bytes
+                if job.module is not None:
+                    files[job.api_key, job.module] = job.module_bytes or 0
+        counted = {what: n for what, n in tallies(session).items() if n}
+        assert counted == {"kernels": kernels} | {f"jobs.{state}": n for state, n in jobs}
+        assert tally(session, "disk." + "0" * 12) == sum(files.values())
+        kept = session.execute(select(KeyFile.api_key, KeyFile.file, KeyFile.bytes)).all()
+        assert {(key, file): size for key, file, size in kept} == files
+
+
+def check_that_tallies_follow(store: Storage) -> None:
+    """Whatever changes the jobs of a key: a post, the removal of results and of jobs."""
+    key = "0" * 12
+    for work in "89":
+        store.submit(Order(work * 64, work * 64, 100, "cpu", {}, api_key=key))
+        store.submit(Order(f"{work}a" * 32, work * 64, 100, "cpu", {}, api_key=key))
+    check_tallies(store)
+    queued = [job for job in store.jobs("queued") if job.api_key == key]
+    with store.writing() as session:
+        results = {"removed": store.now(), "module": None}
+        for job in (*store.jobs("done"), *queued[:3]):
+            session.execute(update(Job).where(Job.id == job.id).values(results))
+    check_tallies(store)
+    with store.writing() as session:
+        session.execute(delete(Job).where(Job.id == queued[3].id))
+    check_tallies(store)
 
 
 def check_jobs(store: Storage, revision: str) -> None:

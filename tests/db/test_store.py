@@ -209,7 +209,7 @@ class TestJobs:
         assert store.claim("w", 10) is None
         found = store.job(job.id)
         assert found and found.state == "failed" and found.finished == clock.now
-        assert found.problem and found.problem["status"] == 500
+        assert found.problem and found.problem["status"] == 422
         assert "3 times" in found.problem["detail"]
 
     def test_a_job_given_back_has_lost_no_attempt(self, store: Storage) -> None:

@@ -27,6 +27,7 @@ from mcfuser_db.blobs import Incoming
 from mcfuser_service import explaining
 from mcfuser_service.app import create_app
 from mcfuser_service.here_child import answer
+from mcfuser_service.problems import KINDS
 from mcfuser_service.settings import ServiceSettings
 from tests.support.full import sqlite_full
 from tests.support.kernels import tuned
@@ -206,6 +207,22 @@ class TestPost:
 
         monkeypatch.setattr(Incoming, "keep", broken)
         check_problem(service.post(), 503, "storage")
+
+    def test_the_results_of_a_job_that_was_given_up_blame_no_server(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mcfuser_db.again.FIRST", 0.0)
+        id = service.post().json()["id"]
+        while service.client.get(f"/v1/jobs/{id}").json()["state"] != "failed":
+            assert service.store.retry(service.claim().claim)
+        paths = service.client.get("/openapi.json").json()["paths"]
+        for what in ("module", "report", "attestation"):
+            answer = service.client.get(f"/v1/jobs/{id}/{what}")
+            check_problem(answer, 422, "gave-up")
+            told = paths[f"/v1/jobs/{{id}}/{what}"]["get"]["responses"]
+            assert "`gave-up`" in told["422"]["description"]
+            assert "`gave-up`" not in told["500"]["description"]
+            assert answer.json()["title"] == KINDS["gave-up"][1]
 
     def test_a_failed_job_is_tried_anew(self, service: Service) -> None:
         first = service.post().json()["id"]

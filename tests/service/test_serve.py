@@ -196,7 +196,7 @@ def test_a_job_that_kills_its_worker_is_given_up_and_the_next_is_done(server: Se
     bad, good = server.post("crash"), server.post("good")
     server.wait(lambda: server.job(bad)["state"] == "failed")
     problem = server.job(bad)["problem"]
-    assert problem["status"] == 500 and "3 times" in problem["detail"]
+    assert problem["status"] == 422 and "3 times" in problem["detail"]
     server.wait(lambda: server.job(good)["state"] == "done")
     assert len(server.started()) == 8
     server.wait(lambda: all(map(gone, server.started()[:6])))

@@ -121,7 +121,7 @@ def test_any_other_error_is_tried_three_times(
     with caplog.at_level(logging.ERROR):
         assert [bench.run(compiler).state for _ in range(3)] == ["queued", "queued", "failed"]
     problem = bench.found().problem
-    assert problem is not None and problem["status"] == 500
+    assert problem is not None and problem["status"] == 422
     assert "/secret/path" not in str(problem) and "/secret/path" in caplog.text
 
 
@@ -216,7 +216,68 @@ def make_due(bench: Bench) -> None:
         connection.exec_driver_sql("UPDATE jobs SET due = NULL")
 
 
+@pytest.mark.parametrize(
+    ("write", "times", "unanswered"),
+    [("finish", 3, False), ("finish", 1, True), ("fail", 3, False)],
+)
+def test_a_short_outage_at_the_end_costs_no_second_compile(
+    bench: Bench, write: str, times: int, unanswered: bool, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Whether the model compiles or is refused, and also where the write was done that was not
+    answered."""
+    compiled, failed, whole = [], [], getattr(Storage, write)
+
+    def stumbling(*words: Any) -> Any:
+        if len(failed) == times:
+            return whole(*words)
+        failed.append(1)
+        if unanswered:
+            whole(*words)
+        raise OperationalError("UPDATE", {}, RuntimeError("server closed the connection"))
+
+    def compiler(*_: object) -> Made:
+        compiled.append(1)
+        if write == "fail":
+            raise ModelError("no")
+        return Made()
+
+    monkeypatch.setattr(claim, "_AGAIN", 0.01)
+    monkeypatch.setattr(Storage, write, stumbling)
+    with caplog.at_level(logging.INFO, "mcfuser_service.worker"):
+        job = bench.run(compiler)
+    assert (len(compiled), len(failed), job.attempts) == (1, times, 1)
+    assert job.state == ("failed" if write == "fail" else "done")
+    assert caplog.messages[-1] == ("job refused" if write == "fail" else "job done")
+    if write == "finish":
+        assert job.module is not None and bench.blobs.read(job.module) == b"module"
+
+
+@pytest.mark.parametrize("event", ["cancelled", "stopped"])
+def test_a_result_that_cannot_be_written_is_given_up_where_nobody_waits_for_it(
+    bench: Bench, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def silent(*_: object) -> bool:
+        calls.append(1)
+        if len(calls) == 3 and event == "stopped":
+            bench.stop.set()
+        elif len(calls) == 3:
+            bench.store.cancel(bench.job.id)
+        raise OperationalError("UPDATE", {}, RuntimeError("server closed the connection"))
+
+    monkeypatch.setattr(claim, "_AGAIN", 0.01)
+    monkeypatch.setattr(Storage, "finish", silent)
+    job = bench.run(lambda *_: Made())
+    assert (job.state, job.claim) == ("cancelled" if event == "cancelled" else "queued", None)
+    assert len(calls) >= 3 and not bench.aborted.is_set()
+
+
 def test_a_silent_database_costs_no_attempt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is silent for longer than a lease."""
+    bench.settings = bench.settings.model_copy(update={"lease": 0.2})
+    monkeypatch.setattr(claim, "_AGAIN", 0.05)
     calls = []
 
     def silent(*_: object) -> bool:

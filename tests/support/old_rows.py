@@ -14,12 +14,16 @@ from sqlalchemy import Connection
 from mcfuser.tune.tried import Tried, to_json
 from tests.support.kernels import tuned
 
-REVISIONS = tuple(f"{n:04}" for n in range(1, 13))
+REVISIONS = tuple(f"{n:04}" for n in range(1, 14))
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STATES = ("queued", "running", "done", "failed", "cancelled")
 JOBS = {state: UUID(int=i) for i, state in enumerate(STATES, 1)}
 REPORT = {"b": [0.1 + 0.2, None], "a": {"µ": True}}
-PROBLEM = {"status": 422, "title": "bad-model", "detail": "no"}
+PROBLEM = {
+    "type": "urn:mcfuser:problem:gave-up", "title": "The job was given up", "status": 422,
+    "detail": "no",
+}  # fmt: skip
+"""Its status was 500 before revision 0013."""
 LONG = "model/" + "layer/" * 500
 """The name of a chain in a compiled model."""
 KEPT = tuned("1")
@@ -43,9 +47,10 @@ COLUMNS: dict[str, dict[str, str]] = {
         "0001": """key chain chain_key device expression measured predicted created document
             binary""",
         "0004": "made",
+        "0011": "dtype seconds label",
     },
     "probes": {"0002": "device readings conditions created"},
-    "kernel_uses": {"0004": "chain_key place kernel", "0009": "created"},
+    "kernel_uses": {"0004": "chain_key place kernel", "0009": "created", "0013": "device"},
     "job_lines": {"0005": "job number moment words"},
     "idempotency_keys": {"0005": "key request job created"},
     "webhooks": {"0005": "id job url state attempts due created"},
@@ -53,7 +58,21 @@ COLUMNS: dict[str, dict[str, str]] = {
     "api_keys": {
         "0008": "id name hash scopes requests period queued disk created expires revoked used",
     },
+    "workers": {"0012": "name revision started seen"},
+    "figures": {"0012": "name label bound count total"},
 }
+SEARCHED: dict[str, Any] = {
+    "dtype": "float32", "seconds": KEPT.seconds,
+    "label": f"{KEPT.chain.name}\x1f{KEPT.device}\x1ffloat32".lower(),
+}  # fmt: skip
+"""What revision 0011 has added to the kernel."""
+ADDED: dict[str, dict[str, Any]] = {
+    "jobs": {"interrupted": 0, "priority": 0, "version": 1, "shared": False},
+    "kernels": SEARCHED,
+    "kernel_uses": {"created": START, "device": KEPT.device},
+}
+"""What columns that a later revision has added hold of earlier rows; the others hold null, and
+`candidates.open` depends on the row."""
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("id", "claim", "job"), _UUID),
     **dict.fromkeys(
@@ -62,22 +81,58 @@ _TYPES: dict[str, Any] = {
     ),
     **dict.fromkeys(
         ("lease", "created", "started", "finished", "due", "expected", "removed", "moment",
-         "expires", "revoked", "used"), _MOMENT,
+         "expires", "revoked", "used", "seen"), _MOMENT,
     ),
 }  # fmt: skip
 
 
 def insert(connection: Connection, revision: str) -> None:
     """Fills the tables of a database that is at a revision."""
-    for table, added in COLUMNS.items():
-        names = [n for r, words in added.items() if r <= revision for n in words.split()]
-        if not names:
-            continue
-        kinds = _TYPES | ({"id": sa.String()} if table == "api_keys" else {})
-        into = sa.table(table, *(sa.column(n, kinds.get(n)) for n in names))
+    for table, names in columns(revision).items():
+        into = _typed(table, names)
         for row in ROWS[table]:
-            values = {n: row.get(n, _unset(kinds.get(n))) for n in names}
+            values = {n: row.get(n, _unset(_kinds(table).get(n))) for n in names}
+            if row.get("problem") is not None and revision < "0013":
+                values["problem"] = PROBLEM | {"status": 500}
             connection.execute(into.insert().values(values))
+
+
+def columns(revision: str) -> dict[str, list[str]]:
+    """The columns of each table at a revision."""
+    found = {
+        table: [n for r, words in added.items() if r <= revision for n in words.split()]
+        for table, added in COLUMNS.items()
+    }
+    return {table: names for table, names in found.items() if names}
+
+
+def read(connection: Connection, revision: str) -> dict[str, list[dict[str, Any]]]:
+    """All rows of the tables that there are at a revision, with the columns of that revision, in
+    the order of ROWS."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for table, names in columns(revision).items():
+        query = sa.select(_typed(table, names))
+        order = [sa.column(n) for n in ("id", "key", "number", "name") if n in names]
+        rows = connection.execute(query.order_by(*order)).mappings()
+        found[table] = [{n: _in_utc(v) for n, v in row.items()} for row in rows]
+    return found
+
+
+def _in_utc(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def _typed(table: str, names: list[str]) -> sa.TableClause:
+    kinds = _kinds(table)
+    return sa.table(table, *(sa.column(n, kinds.get(n)) for n in names))
+
+
+def _kinds(table: str) -> dict[str, Any]:
+    return (
+        _TYPES
+        | ({"id": sa.String()} if table == "api_keys" else {})
+        | ({"started": _MOMENT} if table in ("jobs", "workers") else {})
+    )
 
 
 def _unset(kind: Any) -> Any:
@@ -112,6 +167,7 @@ def _kernel() -> dict[str, Any]:
         "device": KEPT.device, "expression": KEPT.expression, "measured": KEPT.measured,
         "predicted": KEPT.predicted, "created": START, "made": document["made"],
         "binary": base64.b64decode(document.pop("binary")), "document": document,
+        **SEARCHED,
     }  # fmt: skip
 
 
@@ -127,7 +183,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "kernels": [_kernel()],
     "probes": [{"device": "nvidia/l4", "readings": {"turn": 2e-6}, "conditions": {},
                 "created": START}],
-    "kernel_uses": [{"chain_key": "d" * 64, "place": PLACE, "kernel": KEPT.key, "created": START}],
+    "kernel_uses": [{"chain_key": "d" * 64, "place": PLACE, "kernel": KEPT.key, "created": START,
+                     "device": KEPT.device}],
     "job_lines": [{"job": JOBS["done"], "number": n, "moment": START, "words": f"line {n}"}
                   for n in (1, 2)],
     "idempotency_keys": [{"key": "e" * 64, "request": "f" * 64, "job": JOBS["done"],

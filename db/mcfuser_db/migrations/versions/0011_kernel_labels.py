@@ -33,13 +33,13 @@ def upgrade() -> None:
     op.add_column("kernels", sa.Column("dtype", sa.String(100), nullable=False, server_default=""))
     op.add_column("kernels", sa.Column("seconds", sa.Double(), nullable=False, server_default="0"))
     op.add_column("kernels", sa.Column("label", sa.String(400), nullable=False, server_default=""))
-    dtype = _DTYPE[op.get_bind().dialect.name]
-    op.execute(f"UPDATE kernels SET dtype = coalesce({dtype}, ''),"
-               " seconds = coalesce(measured, predicted)")  # fmt: skip
+    dtype = f"coalesce({_DTYPE[op.get_bind().dialect.name]}, '')"
     # as mcfuser_db.kernel_search.label writes it, but for letters that are not ASCII
+    label = f"lower(substr(chain, 1, 190) || {_char(31)} || device || {_char(31)} || {dtype})"
+    # one statement: each writes every row, and its place in every index, anew
     op.execute(
-        f"UPDATE kernels SET label = lower(substr(chain, 1, 190) || {_char(31)} || device"
-        f" || {_char(31)} || dtype)"
+        f"UPDATE kernels SET dtype = {dtype}, seconds = coalesce(measured, predicted), "
+        f"label = {label}"
     )
     for name, columns in _INDEXES.items():
         op.create_index(name, "kernels", columns)
