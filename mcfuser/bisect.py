@@ -29,6 +29,7 @@ from mcfuser.graph.check import (
     output_errors,
     reference_run,
     reference_session,
+    settled_errors,
 )
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.draw import Feeds, inputs
@@ -135,8 +136,10 @@ def verify(
             outputs, functions = child.outputs, child.functions()
     except LimitError:
         return {"skipped": "no time was left"}
+    passes = model_tolerance(model.proto, decided.narrow)
     errors = output_errors([o.name for o in model.proto.graph.output], outputs, expected)
-    error, passes = max(errors.values()), model_tolerance(model.proto, decided.narrow)
+    errors = settled_errors(errors, passes, model, feeds, outputs, pairs)
+    error = max(errors.values())
     if error <= passes:
         spent = None if functions is None else [f.to_json() for f in functions]
         found = {"error": error, "outputs": errors, "tolerance": passes, "seed": seed}

@@ -64,7 +64,15 @@ STARTING = 1e-6
 """Seconds that starting a kernel takes, for the choice of buckets."""
 _REASONS = 3  # for which candidates failed that are told of each kernel, the commonest first
 CHOOSING = 2.0
-"""Seconds after tuning's end in which the model may still choose kernels for untuned chains."""
+"""Seconds after tuning's end in which the model may still choose kernels for untuned chains, where
+the module must be there by some time."""
+USEFUL = 4.0
+"""Seconds without which a search measures nothing, or next to nothing, on two busy cores."""
+SAVES = 0.1
+"""The share of a chain's time that its fused kernel must be able to save to be tried where the time
+for searches is short."""
+CHOICE = 0.5
+"""Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,8 @@ class _Run:
     place: ChainPlace | None = None
     planned: int = 1
     searches: int = 1
+    give_up: float = math.inf
+    """When the model chooses no more kernels (time.monotonic)."""
     share: float = 60.0
     """Seconds of one search, if all searches took the same time: what a kept kernel is judged
     by."""
@@ -141,10 +151,11 @@ class _Run:
         return self.worker.refused(self.deadline) is None
 
     def tune(self, chain: Chain) -> Tuned:
-        """Tunes within a fair share of the time that is left for the searches still to come."""
+        """Tunes within a share of the time that is left for the searches still to come: an equal
+        one, unless that is too short (`short`)."""
         now = time.monotonic()
         left = max(0.0, self.deadline - now)
-        share = left / max(1, self.searches)
+        share = left / max(1, self.searches) if not self.short else _share(left, self.searches)
         self.searches -= 1
 
         def tell(told: Progress | Note) -> None:
@@ -161,8 +172,15 @@ class _Run:
             tell,
             self.worker,
             now + share,
-            self.deadline + CHOOSING,
+            self.give_up,
         )
+
+    @property
+    def short(self) -> bool:
+        """Whether the searches still to come have too little time for each to measure something,
+        on the host: for a GPU even the model's choice must be compiled, which takes as long."""
+        left = self.deadline - time.monotonic()
+        return self.worker.backend.on_host and left < USEFUL * self.searches
 
     def left(self, since: float) -> float:
         """The estimated seconds until the module is built, while a search is under way that began
@@ -182,7 +200,7 @@ class _Run:
     def predict(self, chain: Chain) -> float:
         """The seconds that the model predicts for a chain's best candidate; infinity where no time
         is left to choose by it."""
-        if time.monotonic() >= self.deadline + CHOOSING:
+        if time.monotonic() >= self.give_up:
             return math.inf
         backend = self.worker.backend
         return expected(chain, self.device, self.options, backend, self.measured)
@@ -252,6 +270,7 @@ def compile_model(
         wanted = begun + options.timeout if locked is None else math.inf
         deadline = _tuned_by(wanted, end, building)
         run = _Run(device, cache, options, listener, worker, deadline, building)
+        run.give_up = deadline + CHOOSING if end is not None else math.inf
         listener(Note(_found(matches, distinct, _products(parted))))
         decisions = (
             _decide_all(run, matches) if locked is None else _as_locked(run, locked, matches)
@@ -372,6 +391,13 @@ def _tuned_by(wanted: float, end: float | None, building: float) -> float:
     return wanted if end is None else min(wanted, end - building)
 
 
+def _share(left: float, searches: int) -> float:
+    """The seconds of the next of so many searches, of all that are `left`, where these are too few
+    for each to measure something: USEFUL ones for the first searches, as long as time remains in
+    which the model chooses the other kernels."""
+    return USEFUL if left - CHOICE * (searches - 1) >= USEFUL else 0.0
+
+
 def _port(p: ModelPort) -> dict[str, Any]:
     return {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
 
@@ -388,14 +414,18 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
+    saves = {same[-1].chain.key: same[-1].saved / run.device.bandwidth for same in found}
     run.share = run.options.timeout / max(1, sum(searches))
     run.begun, run.planned = time.monotonic(), sum(searches)
     decisions = {}
     for at, (key, chain) in enumerate(distinct.items()):
         run.place = ChainPlace(at + 1, len(distinct), chain.name)
         run.searches = sum(searches[at:])
+        together = not run.short or saves[key] >= SAVES * weight(chain, run.device)
+        if not together:
+            run.searches = sum(alone[at:])
         decisions[key] = decide(
-            chain, run.device, run.tune, run.predict, partial(run.compare, chain)
+            chain, run.device, run.tune, run.predict, partial(run.compare, chain), together
         )
         for words in _decided(run.place, decisions[key]):
             run.listener(Note(words))
@@ -406,9 +436,7 @@ def _as_locked(
     run: _Run, locked: LockedBuild, matches: Sequence[ChainMatch]
 ) -> dict[str, Decision]:
     """The decision that a lock has for each distinct chain."""
-    kernels = LockedKernels(
-        locked.lock, locked.file, run.worker, run.options.seed, run.deadline + CHOOSING
-    )
+    kernels = LockedKernels(locked.lock, locked.file, run.worker, run.options.seed, run.give_up)
     found = [same[0].chain for same in places(matches).values()]
     decisions = {}
     for number, chain in enumerate(found, 1):

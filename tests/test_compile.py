@@ -18,8 +18,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
+from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
+from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
@@ -163,10 +165,7 @@ def test_a_model_without_a_chain_compiles_all_the_same(tmp_path: Path) -> None:
     assert artifact.module[:4] == b"\x7fELF"
 
 
-def test_without_time_the_model_chooses_every_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiling, "CHOOSING", 1e6)
+def test_without_time_the_model_chooses_every_kernel(tmp_path: Path) -> None:
     model = (FIXTURES / "attention_where.onnx").read_bytes()
     artifact = compile_model(model, CPU, MemoryCache(), TuneOptions(timeout=1e-9), {})
     kernels = [k for c in artifact.report["chains"] for k in c["kernels"]]
@@ -210,6 +209,29 @@ def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> N
     assert run.left(now - 10) == pytest.approx(0 + 20 + 5, abs=1)
     run.deadline = now + 3
     assert run.left(now - 10) == pytest.approx(8, abs=1)
+
+
+def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest() -> None:
+    """Seven searches in turn, of which each takes all it may have, or 0.3 s for a choice."""
+    shares, left = [], 10.0
+    for searches in range(7, 0, -1):
+        shares.append(compiling._share(left, searches))
+        left -= shares[-1] or 0.3
+    useful = compiling.USEFUL
+    assert shares == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
+    assert left > 0 and compiling._share(8.0, 9) == compiling.USEFUL
+    assert compiling._share(compiling.USEFUL, 1) == compiling.USEFUL
+
+
+def test_time_is_short_on_the_host_where_the_searches_to_come_would_measure_nothing() -> None:
+    def short(device: Device, seconds: float) -> bool:
+        worker = Worker(backend_of(device), device)
+        end = time.monotonic() + seconds
+        run = compiling._Run(device, MemoryCache(), QUICK, unheard, worker, end, 5.0, searches=5)
+        return run.short
+
+    assert short(CPU, 4 * compiling.USEFUL) and not short(CPU, 6 * compiling.USEFUL)
+    assert not short(device_named("h200"), 1.0)
 
 
 def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from mcfuser.errors import InputError
+from mcfuser.graph.careful import careful
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
@@ -97,12 +98,14 @@ def check(
         reference = reference_run(reference_session(fixed), feeds, in_place)
         expected = answered(reference)
         outputs = named(child.outputs, names, module)
-        errors = output_errors(names, tuple(outputs.values()), expected)
+        passes = model_tolerance(fixed.proto, narrow)
+        found = tuple(outputs.values())
+        errors = output_errors(names, found, expected)
+        errors = settled_errors(errors, passes, fixed, feeds, found, in_place)
         runs = [child.again]
         if mode == "host":
             runs.append(lambda: _seconds(reference))
         seconds, *others = timed(runs)
-    passes = model_tolerance(fixed.proto, narrow)
     return Checked(errors, passes, Ran(outputs, seconds), others[0] if others else None)
 
 
@@ -113,6 +116,28 @@ def output_errors(
 ) -> dict[str, float]:
     """The norm-wise relative error of every output, by name."""
     return dict(zip(names, map(difference, found, expected), strict=True))
+
+
+def settled_errors(
+    errors: Mapping[str, float],
+    passes: float,
+    model: OnnxModel,
+    feeds: Feeds,
+    found: Sequence[NDArray[np.generic]],
+    in_place: Mapping[str, str] = NOTHING,
+) -> dict[str, float]:
+    """The errors of the outputs that were `found` in order, by name. Where one of them is more than
+    `passes`, each such output is compared with precise sigmoids, too, and the smaller error is
+    its."""
+    careful_model = careful(model)
+    if careful_model is model or all(e <= passes for e in errors.values()):
+        return dict(errors)
+    try:
+        expected = answered(reference_run(reference_session(careful_model), feeds, in_place))
+    except InputError:
+        return dict(errors)
+    again = output_errors(list(errors), found, expected)
+    return {n: e if e <= passes else min(e, again[n]) for n, e in errors.items()}
 
 
 def model_tolerance(proto: onnx.ModelProto, narrow: str | None = None) -> float:

@@ -20,6 +20,7 @@ from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
 from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, Candidates
+from mcfuser.space.plan import Floats
 from mcfuser.space.statement import Illegal
 from mcfuser.tune.progress import Listener, Progress
 from mcfuser.tune.proof import disproof
@@ -31,11 +32,14 @@ ATTEMPTS = 32
 """Candidates that are built before the chain is given up."""
 CHOICES = 4
 """The same where no time is left."""
+TRUSTED = 2.0
+"""By how much the model's times may err against what was measured for a related chain."""
 
 
 def chosen(
     chain: Chain,
     candidates: Candidates,
+    carried: Sequence[Candidate],
     worker: Worker,
     name: str,
     shifts: bool,
@@ -47,6 +51,8 @@ def chosen(
     """The first candidate by predicted time that can be built, fits the device, and whose schedule
     is right on a small chain; None where this holds for none of the first ATTEMPTS.
 
+    Those that are `carried` over from related chains, whose measured best they are, come before
+    the others where the model expects them to take at most TRUSTED times as long as its own first.
     Reasons for which candidates failed are counted in `failed`. Those that failed when they were
     measured (`results`) are left out, and so are those that are not built at the `deadline`
     (time.monotonic).
@@ -55,7 +61,7 @@ def chosen(
         return None
     times = candidates.estimates(candidates.rows, worker.backend.estimate)
     attempts = ATTEMPTS if time.monotonic() < deadline else CHOICES
-    order = np.argsort(times, kind="stable")[:attempts]
+    order = _ordered(candidates, times, carried)[:attempts]
     together = worker.builder.workers
     for first in range(0, len(order), together):
         if first and time.monotonic() >= deadline and attempts == ATTEMPTS:
@@ -78,6 +84,14 @@ def chosen(
                 len(candidates),
             )
     return None
+
+
+def _ordered(candidates: Candidates, times: Floats, carried: Sequence[Candidate]) -> Sequence[int]:
+    """The rows of the candidates in the order in which they are tried."""
+    ranked = np.argsort(times, kind="stable").tolist()
+    rows = [int(np.flatnonzero((candidates.rows == c).all(axis=1))[0]) for c in carried]
+    first = [row for row in rows if times[row] <= TRUSTED * times[ranked[0]]]
+    return list(dict.fromkeys((*first, *ranked)))
 
 
 def _made(

@@ -125,12 +125,20 @@ def decide(
     search: TunePiece,
     predict: PredictSeconds,
     compare: CompareCovers,
+    together: bool = True,
 ) -> Decision:
-    """Tunes the covers of a chain that may win, compares them, and chooses one."""
+    """Tunes the covers of a chain that may win, compares them, and chooses one.
+
+    Where pieces are not to be tried `together`, the unfused cut alone is tuned, unless one of its
+    pieces has no kernel.
+    """
     unfused_at, reasons = unfused_cut(chain), list[str]()
     whole, predict = (len(chain.operators),), _once_each(predict)
     fused, unfused = None, None
-    far = _far(chain, unfused_at, predict)
+    if len(unfused_at) > 1 and not together:
+        far: str | None = "no time was left to try fewer kernels"
+    else:
+        far = _far(chain, unfused_at, predict)
     if far is not None:
         reasons.append(far)
         unfused = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
@@ -149,7 +157,7 @@ def decide(
         limit = fused.seconds * SURE if fused is not None else math.inf
         unfused = _tuned_cover(chain, unfused_at, search, limit, reasons)
     covers = [c for c in (fused, unfused) if c is not None]
-    if covers and (predicted := _predicted_best(chain, covers, predict)) is not None:
+    if covers and together and (predicted := _predicted_best(chain, covers, predict)) is not None:
         limit = min(c.seconds for c in covers) * SURE
         between = _tuned_cover(chain, predicted, search, limit, reasons)
         covers += [between] if between is not None else []

@@ -102,9 +102,11 @@ class Tuning:
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
         every = self.candidates(measured=False)
+        relatives = self.cache.related(self.chain, self.device.name)
         return chosen(
             self.chain,
             every,
+            carried(self.chain, every, self.options.shifts, relatives, FIRST),
             self.worker,
             name,
             self.options.shifts,

@@ -15,7 +15,7 @@ from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import choice
-from mcfuser.tune.choice import CHOICES, chosen
+from mcfuser.tune.choice import CHOICES, TRUSTED, chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.progress import unheard
 from mcfuser.tune.tuned import TuneOptions
@@ -54,9 +54,10 @@ def found() -> Candidates:
     return candidates(space, KnobTable(INTERPRETED.knobs, DEVICE), INTERPRETED.feasible)
 
 
-def choose(found, bench, failed=None, results=None, deadline=math.inf):
-    return chosen(CHAIN, found, bench, "kernel", True, failed if failed is not None else Counter(),
-                  results or {}, deadline, unheard)  # fmt: skip
+def choose(found, bench, failed=None, results=None, deadline=math.inf, carried=()):
+    counted = failed if failed is not None else Counter()
+    return chosen(CHAIN, found, carried, bench, "kernel", True, counted, results or {}, deadline,
+                  unheard)  # fmt: skip
 
 
 def ranked(found: Candidates) -> list[Candidate]:
@@ -69,6 +70,22 @@ def test_the_model_s_best_is_chosen_and_not_measured(found) -> None:
     times = found.estimates(found.rows, INTERPRETED.estimate)
     assert best is not None and best.predicted == times.min()
     assert best.result == Measured(None, None) and best.trials == 1
+
+
+def test_what_was_best_for_a_related_chain_comes_first_unless_the_model_expects_far_less_of_it(
+    found,
+) -> None:
+    def taken(candidate: Candidate) -> bool:
+        best = choose(found, Bench(), carried=[candidate])
+        assert best is not None
+        plan, tiles = found.plan(candidate)
+        return (best.plan, best.tiles, best.settings) == (plan, tiles, found.settings(candidate))
+
+    order = ranked(found)
+    times = sorted(found.estimates(found.rows, INTERPRETED.estimate))
+    near = max(i for i, t in enumerate(times) if t <= TRUSTED * times[0])
+    assert 0 < near < len(order) - 1
+    assert taken(order[near]) and not taken(order[near + 1])
 
 
 def test_what_is_refused_or_does_not_fit_is_counted_and_left(found) -> None:

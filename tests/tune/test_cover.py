@@ -60,8 +60,8 @@ class Bench:
             return timed if isinstance(timed, Interleaved) else Interleaved(tuple(timed))
         return Interleaved(tuple(sum(t.predicted for t, _ in p) for p in programs))
 
-    def decide(self, chain: Chain, device=H200) -> Decision:
-        return decide(chain, device, self.search, self.predict, self.compare)
+    def decide(self, chain: Chain, device=H200, together: bool = True) -> Decision:
+        return decide(chain, device, self.search, self.predict, self.compare, together)
 
 
 def where(chain: Chain) -> tuple[int, str]:
@@ -89,6 +89,18 @@ def test_a_gain_within_noise_keeps_the_pieces(gain: float) -> None:
     made = Bench(PARTS | WHOLE, together=[7e-6 * gain, 7e-6]).decide(SMALL)
     assert gain > MARGIN and made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason.startswith("3 kernels are kept: fused takes")
+
+
+def test_pieces_alone_are_tuned_where_there_is_no_time_to_try_them_together() -> None:
+    """Nor is any space priced."""
+    bench = Bench(PARTS | WHOLE)
+    made = bench.decide(SMALL, together=False)
+    assert [len(p) for p in bench.asked] == [2, 4, 2] and not bench.predicted
+    assert made.kept is not None and made.kept.cut == unfused_cut(SMALL)
+    assert made.reason == "no time was left to try fewer kernels"
+    without = {k: v for k, v in (PARTS | WHOLE).items() if k != (4, "P")}
+    made = Bench(without).decide(SMALL, together=False)
+    assert made.kept is not None and made.kept.cut == (7,), "a piece has no kernel"
 
 
 def test_pieces_that_no_schedule_could_make_fast_enough_are_not_tuned() -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from mcfuser.errors import DisagreementError, InputError, LimitError
-from mcfuser.graph.check import answer, model_tolerance, output_errors, reference_session
+from mcfuser.graph.check import (
+    answer,
+    model_tolerance,
+    output_errors,
+    reference_session,
+    settled_errors,
+)
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.dynamic.axes import Point
 from mcfuser.graph.dynamic.bucket import told
@@ -52,6 +58,7 @@ def verify_buckets(
                 expected = answer(reference, feeds)
                 made = child.outputs if point is points[0] else child.on(feeds)
                 errors = output_errors(names, made, expected)
+                errors = settled_errors(errors, passes, loaded.model.checked, feeds, made)
                 if not max(errors.values()) <= passes:
                     worst = max(errors.values())
                     raise DisagreementError(_differs(loaded, point, worst, passes))

@@ -158,11 +158,15 @@ def floating_product(body: NodeBody) -> list[str | None]:
 
 def dynamic_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's DynamicQuantizeMatMul: the first operand is quantized as it comes."""
-    q, scale, zero = body.ops("DynamicQuantizeLinear", [body.read(0)], 3)
-    a = body.op("Mul", _shifted(body, q, zero, axis=-1), scale)
-    y = body.op("MatMul", a, real(body, 1, 2, 3, axis=-1))
+    y = body.op("MatMul", requantized(body, body.read(0)), real(body, 1, 2, 3, axis=-1))
     bias = body.input(4)
     return [y if bias is None else body.op("Add", y, bias)]
+
+
+def requantized(body: NodeBody, x: str) -> str:
+    """What is left of real numbers that are quantized to uint8 as they come."""
+    q, scale, zero = body.ops("DynamicQuantizeLinear", [x], 3)
+    return body.op("Mul", _shifted(body, q, zero, axis=-1), scale)
 
 
 def renamed(body: NodeBody) -> list[str | None]:

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.rewrite.quantized import requantized
 
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -30,13 +31,16 @@ _DEFAULT_FACTORS: Mapping[str, Mapping[str, float]] = {
 """Activations with factors, and the values that these have where the node gives none."""
 
 Activation = Callable[[str], str]
+Operand = Callable[[NodeBody, str], str]
+"""What a product has of a value: the value itself, or what is left of it once it is quantized."""
 State = tuple[str, ...]
 """The hidden state, and the cell state of an LSTM: [batch, hidden] each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """One direction of a walk over the sequence, and its weights.
+    """One direction of a walk over the sequence, and its weights; `operand` is what a product has
+    of the hidden state.
 
     `recurrent` are those that the hidden state is multiplied with: [hidden, gates x hidden] each.
     `hidden_bias` [hidden] is the bias that a GRU's reset gate multiplies, where there is one.
@@ -49,6 +53,7 @@ class _Direction:
     recurrent: Sequence[str]
     hidden_bias: str | None
     peepholes: Sequence[str]
+    operand: Operand
 
 
 Cell = Callable[[NodeBody, _Direction, str, State], State]
@@ -61,6 +66,30 @@ def lstm(body: NodeBody) -> list[str | None]:
     return _unrolled(body, _lstm_cell, 2)
 
 
+def dynamic_lstm(body: NodeBody) -> list[str | None]:
+    """com.microsoft's DynamicQuantizeLSTM: an LSTM with quantized weights [directions, depth,
+    gates x hidden], whose products quantize their other operand as it comes."""
+    weights = [_real_weights(body, *at) for at in ((1, 8, 9), (2, 10, 11))]
+    return _unrolled(body, _lstm_cell, 2, weights, requantized)
+
+
+def _real_weights(body: NodeBody, weights: int, scale: int, zero: int) -> str:
+    """Quantized weights as an LSTM takes them, [directions, gates x hidden, depth]; their scales
+    are [directions], or [directions, gates x hidden]."""
+    name = body.read(weights)
+    wide = body.cast(name, TensorProto.FLOAT)
+    if body.has(zero):
+        wide = body.op("Sub", wide, body.cast(_by_direction(body, zero), TensorProto.FLOAT))
+    return body.transpose(body.op("Mul", wide, _by_direction(body, scale)), 0, 2, 1)
+
+
+def _by_direction(body: NodeBody, position: int) -> str:
+    """An input as [directions, 1, 1 or gates x hidden]."""
+    name = body.read(position)
+    directions, *columns = body.shape(name)
+    return body.reshape(name, directions, 1, *(columns or [1]))
+
+
 def gru(body: NodeBody) -> list[str | None]:
     """ONNX's GRU: the hidden states of all steps, and the last one."""
     return _unrolled(body, _gru_cell, 1)
@@ -71,26 +100,43 @@ def rnn(body: NodeBody) -> list[str | None]:
     return _unrolled(body, _rnn_cell, 1)
 
 
-def _unrolled(body: NodeBody, cell: Cell, states: int) -> list[str | None]:
-    kind = body.node.op_type
+def _same(body: NodeBody, x: str) -> str:
+    return x
+
+
+def _kind(body: NodeBody) -> str:
+    return body.node.op_type.removeprefix("DynamicQuantize")
+
+
+def _unrolled(
+    body: NodeBody,
+    cell: Cell,
+    states: int,
+    weights: Sequence[str] | None = None,
+    operand: Operand = _same,
+) -> list[str | None]:
+    """The node's results; `weights` are those of the input and of the hidden state, the node's
+    own if None."""
+    kind, (given, recurrent) = _kind(body), weights or (body.read(1), body.read(2))
     x, batch_first = body.read(0), body.attribute("layout", 0) == 1
     if batch_first:
         x = body.transpose(x, 1, 0, 2)
     steps, batch, width = body.shape(x, 3)
-    directions, _, hidden = body.shape(body.read(2), 3)
+    directions, _, hidden = body.shape(recurrent, 3)
     per_step = directions * (_STEP_NODES[kind] + 3 * states * body.has(4))
     body.reserve(steps * per_step, f"unrolled over {steps} steps")
     gates = _GATES[kind] * hidden
-    weights = body.reshape(body.read(1), directions * gates, width)
-    flat = body.reshape(x, steps * batch, width)
-    products = body.op("MatMul", flat, body.op("Transpose", weights, perm=[1, 0]))
+    matrix = body.reshape(given, directions * gates, width)
+    flat = operand(body, body.reshape(x, steps * batch, width))
+    products = body.op("MatMul", flat, body.op("Transpose", matrix, perm=[1, 0]))
     bias = _input_bias(body, directions, gates)
     if bias is not None:
         products = body.op("Add", products, bias)
     valid = _valid(body, steps, batch)
     zero = body.const(0.0, body.dtype(x))
     sequences, finals = [], []
-    for d, own in zip(_directions(body, hidden), body.split(products, 1, directions), strict=True):
+    ways = _directions(body, recurrent, operand)
+    for d, own in zip(ways, body.split(products, 1, directions), strict=True):
         rows = body.split(own, 0, steps)
         if kind == "RNN" or (kind == "GRU" and not _resets_product(body)):
             rows = _copies(body, rows)  # a sum with them follows a product at once
@@ -140,15 +186,16 @@ def _input_bias(body: NodeBody, directions: int, gates: int) -> str | None:
     return body.reshape(body.op("Add", bias, recurrent), directions * gates)
 
 
-def _directions(body: NodeBody, hidden: int) -> list[_Direction]:
-    """The directions in which the node walks over its sequence."""
-    kind, way = body.node.op_type, body.attribute("direction", "forward")
-    count = body.shape(body.read(2))[0]
+def _directions(body: NodeBody, weights: str, operand: Operand) -> list[_Direction]:
+    """The directions in which the node walks over its sequence, with their parts of the `weights`
+    of the hidden state."""
+    kind, way = _kind(body), body.attribute("direction", "forward")
+    count, _, hidden = body.shape(weights, 3)
     activations = _activations(body, count)
     found = []
     for d in range(count):
-        weights = body.reshape(body.slice(body.read(2), 0, d, d + 1), _GATES[kind] * hidden, hidden)
-        recurrent = [body.op("Transpose", weights, perm=[1, 0])]
+        own = body.reshape(body.slice(weights, 0, d, d + 1), _GATES[kind] * hidden, hidden)
+        recurrent = [body.op("Transpose", own, perm=[1, 0])]
         if kind == "GRU" and not _resets_product(body):
             ends = ((0, 2 * hidden), (2 * hidden, 3 * hidden))
             recurrent = [body.slice(recurrent[0], 1, *e) for e in ends]
@@ -160,7 +207,7 @@ def _directions(body: NodeBody, hidden: int) -> list[_Direction]:
             row = body.reshape(body.slice(body.read(7), 0, d, d + 1), 3 * hidden)
             peepholes = body.split(row, 0, 3)
         backward = d == 1 or way == "reverse"
-        found.append(_Direction(d, backward, activations[d], recurrent, bias, peepholes))
+        found.append(_Direction(d, backward, activations[d], recurrent, bias, peepholes, operand))
     return found
 
 
@@ -173,7 +220,7 @@ def _resets_product(body: NodeBody) -> bool:
 def _activations(body: NodeBody, directions: int) -> list[list[Activation]]:
     """For each direction, the functions of its gates. Raises ModelError for one that is not
     known."""
-    defaults = _DEFAULTS[body.node.op_type]
+    defaults = _DEFAULTS[_kind(body)]
     names = body.attribute("activations", None) or [*defaults] * directions
     given = {k: list(body.attribute(f"activation_{k}", [])) for k in ("alpha", "beta")}
     clip = body.attribute("clip", 0.0)
@@ -228,7 +275,8 @@ def _valid(body: NodeBody, steps: int, batch: int) -> list[str] | None:
 def _lstm_cell(body: NodeBody, d: _Direction, given: str, state: State) -> State:
     before, memory = state
     gate, inner, outer = d.activations
-    parts = (body.split(x, 1, 4) for x in (given, body.op("MatMul", before, d.recurrent[0])))
+    product = body.op("MatMul", d.operand(body, before), d.recurrent[0])
+    parts = (body.split(x, 1, 4) for x in (given, product))
     i, o, f, c = (body.op("Add", *both) for both in zip(*parts, strict=True))
     if d.peepholes:
         i, f = (

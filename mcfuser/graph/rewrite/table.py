@@ -74,6 +74,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     (_MICROSOFT, "BiasGelu"): activation.bias_gelu,
     (_MICROSOFT, "DequantizeLinear"): quantized.renamed,
     (_MICROSOFT, "DynamicQuantizeMatMul"): quantized.dynamic_product,
+    (_MICROSOFT, "DynamicQuantizeLSTM"): recurrent.dynamic_lstm,
     (_MICROSOFT, "EmbedLayerNormalization"): normalization.embedding,
     (_MICROSOFT, "FastGelu"): activation.fast_gelu,
     (_MICROSOFT, "FusedConv"): activation.fused_convolution,

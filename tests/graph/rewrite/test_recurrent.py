@@ -175,3 +175,34 @@ def test_a_long_sequence_is_refused_before_it_is_written_out() -> None:
     said = r"has 21\d{6} nodes .*'LSTM'.*'the_node'.*1000000 steps; the limit is 50000.*MAX_NODES"
     with pytest.raises(ModelError, match=said):
         rewrite(model, DEFAULTS)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize(("batch", "tolerance"), [(1, 1e-5), (2, 2e-2)])
+def test_quantized_weights_and_operands_that_are_quantized_as_they_come(
+    dtype: type, by_column: bool, batch: int, tolerance: float
+) -> None:
+    """onnxruntime quantizes each thread's part of a batch by itself."""
+    given, plain = arrays("LSTM", 2, batch)
+    random = np.random.default_rng(3)
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    constants: dict[str, np.ndarray] = {"B": plain["B"], "P": plain["P"]}
+    for name in "WR":
+        directions, columns, depth = plain[name].shape
+        form = (directions, columns) if by_column else (directions,)
+        quantized = random.integers(low, high, (directions, depth, columns), dtype, True)
+        constants |= {
+            name: quantized,
+            f"{name}_scale": random.uniform(0.005, 0.02, form).astype(np.float32),
+            f"{name}_zero": random.integers(low // 4, high // 4, form, dtype, True),
+        }
+    if by_column:  # onnxruntime takes no zero points by column
+        constants |= {f"{n}_zero": np.zeros_like(constants[f"{n}_zero"]) for n in "WR"}
+    names = ["X", "W", "R", "B", "", "h", "c", "P", "W_scale", "W_zero", "R_scale", "R_zero"]
+    model = one_node(
+        "DynamicQuantizeLSTM", names, 3, given, constants, "com.microsoft",
+        hidden_size=plain["R"].shape[2], direction="bidirectional",
+    )  # fmt: skip
+    kinds = [n.op_type for n in agree(model, given, tolerance).graph.node]
+    assert kinds.count("DynamicQuantizeLinear") == 1 + 2 * 5

@@ -1,0 +1,47 @@
+"""Sigmoids of numbers far below zero, of which onnxruntime's own has few right digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mcfuser.graph.careful import careful
+from mcfuser.graph.check import answer, output_errors, reference_session, settled_errors
+from mcfuser.graph.weights import OnnxModel
+from tests.support.nets import Net
+
+FAR = -np.linspace(5.0, 40.0, 64, dtype=np.float32)
+EXACT = (1 / (1 + np.exp(-FAR.astype(np.float64)))).astype(np.float32)
+
+
+def scores() -> OnnxModel:
+    net = Net()
+    return OnnxModel(net.model(net.op("Sigmoid", net.input("x", 64))))
+
+
+def test_a_written_sigmoid_has_the_type_s_precision() -> None:
+    model = scores()
+    (plain,) = answer(reference_session(model), {"x": FAR})
+    (precise,) = answer(reference_session(careful(model)), {"x": FAR})
+    assert np.abs(plain / EXACT - 1).max() > 0.1, "onnxruntime's own is precise by now"
+    assert np.abs(precise / EXACT - 1).max() < 1e-5
+
+
+def test_a_model_without_a_sigmoid_is_itself() -> None:
+    net = Net()
+    model = OnnxModel(net.model(net.op("Tanh", net.input("x", 64))))
+    assert careful(model) is model
+
+
+@pytest.mark.parametrize(("factor", "settled"), [(1.0, True), (1.001, False)])
+def test_what_agrees_with_precise_sigmoids_agrees_and_nothing_else(
+    factor: float, settled: bool
+) -> None:
+    model, low = scores(), {"x": np.full(64, -15.5, np.float32)}
+    found = [(factor / (1 + np.exp(-low["x"].astype(np.float64)))).astype(np.float32)]
+    names = [o.name for o in model.proto.graph.output]
+    errors = output_errors(names, found, answer(reference_session(model), low))
+    assert min(errors.values()) > 1e-2
+    after = settled_errors(errors, 1e-4, model, low, found)
+    assert (max(after.values()) <= 1e-4) == settled and max(after.values()) < 2e-3
+    assert settled_errors(errors, 1.0, model, low, found) == errors, "these passed"
