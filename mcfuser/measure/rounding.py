@@ -33,6 +33,8 @@ NARROWEST = {"float16": 2.0**-24, "bfloat16": 0.0}
 """The smallest magnitudes of narrow types: smaller values become zero."""
 WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38, "float32": 3.402824e38, "float64": 3.402824e38}
 """The largest magnitudes: larger values may become infinite. Kernels compute in float32 at most."""
+HUGE = 2.0**127.5
+"""An exponential above it may be infinite: as 2^n times a number around 1, n is 128 there."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ def _rounded(op: str, value: Array, args: Sequence[Pair]) -> Any:
         case "add" | "sub":
             return a + np.abs(np.asarray(args[1][0], np.float64))
         case "exp" | "exp2":
-            return np.asarray(np.where(size == 0, 0.0, size * (1 + a)))
+            rounded = np.where(size == 0, 0.0, size * (1 + a))
+            return np.where(size > HUGE, np.inf, rounded)
         case "pow":
             b = np.abs(np.asarray(args[1][0], np.float64))
             relative = np.where(size == 0, 0.0, b * np.abs(np.log(a)))

@@ -205,6 +205,16 @@ def test_what_a_type_may_not_hold_may_be_anything() -> None:
     assert errors("T[m] * U[m]", 2e19, 2e19) == np.inf
 
 
+def test_an_exponential_may_overflow_early_and_what_it_divides_may_vanish_with_it() -> None:
+    """-88.5 times its sigmoid is -3e-37 in the reference."""
+    c = chain({"m": 4}, {"A": "m"}, ["Y[m] = A[m] / (1.0 + exp(-A[m]))"])
+    x = {"A": np.asarray([-88.5, -88.0, -40.0, 2.0])}
+    exact = evaluate(c, x)
+    limits = allowed(c, x, exact, UNIT)["Y"]
+    assert np.isinf(limits[0]) and abs(exact["Y"][0]) > 1e-37
+    assert (limits[1:] * UNIT < 1e-4 * np.abs(exact["Y"][1:])).all()
+
+
 def test_errors_of_a_product_s_sides_are_multiplied_by_the_other_side() -> None:
     """The left side was rounded twice, as a product and when it was stored."""
     lines = ["T[m, k] = A[m, k] * 2.0", "C[m, n] = sum[k] T[m, k] * B[k, n]"]
