@@ -45,13 +45,21 @@ def clip(
     return x
 
 
-def _chosen(choose: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:
+def _folded(of_two: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:
     def convert(
         builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
     ) -> relax.Expr | None:
-        return functools.reduce(lambda a, b: builder.normalize(choose(a, b)), inputs)
+        return functools.reduce(lambda a, b: builder.normalize(of_two(a, b)), inputs)
 
     return convert
+
+
+def mean(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """The sum of the inputs, divided by their number."""
+    total = functools.reduce(lambda a, b: builder.normalize(relax.op.add(a, b)), inputs)
+    return relax.op.divide(total, relax.const(len(inputs), total.ty.dtype))
 
 
 def concatenation(
@@ -110,8 +118,10 @@ CONVERTERS: Mapping[str, Converter] = {
     "Clip": clip,
     "Concat": concatenation,
     "InstanceNormalization": instance_normalization,
-    "Max": _chosen(relax.op.maximum),
-    "Min": _chosen(relax.op.minimum),
+    "Max": _folded(relax.op.maximum),
+    "Mean": mean,
+    "Min": _folded(relax.op.minimum),
     "PRelu": prelu,
+    "Sum": _folded(relax.op.add),
 }
 """By the operator's name."""
