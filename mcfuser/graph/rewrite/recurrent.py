@@ -31,17 +31,17 @@ _DEFAULT_FACTORS: Mapping[str, Mapping[str, float]] = {
 """Activations with factors, and the values that these have where the node gives none."""
 
 Activation = Callable[[str], str]
-Operand = Callable[[NodeBody, str], str]
-"""What a product has of a value: the value itself, or what is left of it once it is quantized."""
+Multiplicand = Callable[[NodeBody, str], str]
+"""What a product has of a value: the value, or what is left of it once it is quantized."""
 State = tuple[str, ...]
 """The hidden state, and the cell state of an LSTM: [batch, hidden] each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """One direction of a walk over the sequence, and its weights; `operand` is what a product has
-    of the hidden state.
+    """One direction of a walk over the sequence, and its weights.
 
+    `multiplicand` is what a product has of the hidden state.
     `recurrent` are those that the hidden state is multiplied with: [hidden, gates x hidden] each.
     `hidden_bias` [hidden] is the bias that a GRU's reset gate multiplies, where there is one.
     `peepholes` are those of the gates i, o and f, [hidden] each, or none.
@@ -53,7 +53,7 @@ class _Direction:
     recurrent: Sequence[str]
     hidden_bias: str | None
     peepholes: Sequence[str]
-    operand: Operand
+    multiplicand: Multiplicand
 
 
 Cell = Callable[[NodeBody, _Direction, str, State], State]
@@ -113,7 +113,7 @@ def _unrolled(
     cell: Cell,
     states: int,
     weights: Sequence[str] | None = None,
-    operand: Operand = _same,
+    multiplicand: Multiplicand = _same,
 ) -> list[str | None]:
     """The node's results; `weights` are those of the input and of the hidden state, the node's
     own if None."""
@@ -127,7 +127,7 @@ def _unrolled(
     body.reserve(steps * per_step, f"unrolled over {steps} steps")
     gates = _GATES[kind] * hidden
     matrix = body.reshape(given, directions * gates, width)
-    flat = operand(body, body.reshape(x, steps * batch, width))
+    flat = multiplicand(body, body.reshape(x, steps * batch, width))
     products = body.op("MatMul", flat, body.op("Transpose", matrix, perm=[1, 0]))
     bias = _input_bias(body, directions, gates)
     if bias is not None:
@@ -135,7 +135,7 @@ def _unrolled(
     valid = _valid(body, steps, batch)
     zero = body.const(0.0, body.dtype(x))
     sequences, finals = [], []
-    ways = _directions(body, recurrent, operand)
+    ways = _directions(body, recurrent, multiplicand)
     for d, own in zip(ways, body.split(products, 1, directions), strict=True):
         rows = body.split(own, 0, steps)
         if kind == "RNN" or (kind == "GRU" and not _resets_product(body)):
@@ -186,7 +186,7 @@ def _input_bias(body: NodeBody, directions: int, gates: int) -> str | None:
     return body.reshape(body.op("Add", bias, recurrent), directions * gates)
 
 
-def _directions(body: NodeBody, weights: str, operand: Operand) -> list[_Direction]:
+def _directions(body: NodeBody, weights: str, multiplicand: Multiplicand) -> list[_Direction]:
     """The directions in which the node walks over its sequence, with their parts of the `weights`
     of the hidden state."""
     kind, way = _kind(body), body.attribute("direction", "forward")
@@ -207,7 +207,9 @@ def _directions(body: NodeBody, weights: str, operand: Operand) -> list[_Directi
             row = body.reshape(body.slice(body.read(7), 0, d, d + 1), 3 * hidden)
             peepholes = body.split(row, 0, 3)
         backward = d == 1 or way == "reverse"
-        found.append(_Direction(d, backward, activations[d], recurrent, bias, peepholes, operand))
+        found.append(
+            _Direction(d, backward, activations[d], recurrent, bias, peepholes, multiplicand)
+        )
     return found
 
 
@@ -275,7 +277,7 @@ def _valid(body: NodeBody, steps: int, batch: int) -> list[str] | None:
 def _lstm_cell(body: NodeBody, d: _Direction, given: str, state: State) -> State:
     before, memory = state
     gate, inner, outer = d.activations
-    product = body.op("MatMul", d.operand(body, before), d.recurrent[0])
+    product = body.op("MatMul", d.multiplicand(body, before), d.recurrent[0])
     parts = (body.split(x, 1, 4) for x in (given, product))
     i, o, f, c = (body.op("Add", *both) for both in zip(*parts, strict=True))
     if d.peepholes:
