@@ -148,10 +148,22 @@ def _written_out(proto: onnx.ModelProto, foreign: list[tuple[str, str]]) -> onnx
         typed.graph.value_info.add(name=weight.name).type.CopyFrom(
             onnx.helper.make_tensor_type_proto(weight.data_type, weight.dims)
         )
+    _write_defaults(typed, foreign)
     with refused("the functions of ONNX that the model uses cannot be written out"):
         made = onnx.inliner.inline_selected_functions(typed, foreign, inline_schema_functions=True)
     del made.graph.value_info[:]
     return made
+
+
+def _write_defaults(proto: onnx.ModelProto, foreign: list[tuple[str, str]]) -> None:
+    """Gives the nodes of these operators the attributes that they leave out: onnx's inliner takes
+    none from the operator's definition, to which a function's body refers."""
+    for node in inside(proto.graph, onnx.NodeProto):
+        if (node.domain, node.op_type) in foreign:
+            present = {a.name for a in node.attribute}
+            declared = onnx.defs.get_schema(node.op_type, opset(proto)).attributes
+            defaults = {n: d.default_value for n, d in declared.items() if n not in present}
+            node.attribute.extend(d for d in defaults.values() if d.type)
 
 
 def check_operators(proto: onnx.ModelProto, known: Collection[str]) -> None:

@@ -91,6 +91,20 @@ def test_an_operator_with_a_body_is_written_out() -> None:
     assert script.count("softmax") == 1
 
 
+def test_a_body_takes_the_defaults_of_its_operator() -> None:
+    """onnx's inliner leaves a reference to an attribute that the node does not have."""
+    graph = helper.make_graph(
+        [helper.make_node("Swish", ["x"], ["y"])],
+        "gate",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
+    script = load(proto.SerializeToString(), {}).module.script()
+    assert "R.sigmoid" in script
+    assert "R.multiply" in script
+
+
 def test_half_precision_stays_half() -> None:
     script = load(fixture("attention_half"), {}).module.script()
     assert "float32" not in script

@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from mcfuser.graph.rewrite import (
     activation,
+    fourier,
     grouped,
     microsoft,
     movement,
@@ -43,6 +44,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "ConvInteger"): quantized.integer_convolution,
     ("", "ConvTranspose"): sampling.transposed_convolution,
     ("", "Cosh"): activation.widened(*NARROW),
+    ("", "DFT"): fourier.transform,
     ("", "DequantizeLinear"): quantized.block_dequantized,
     ("", "Dropout"): activation.dropout,
     ("", "Elu"): activation.widened(*NARROW),
@@ -68,6 +70,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "Selu"): activation.widened(*NARROW),
     ("", "SimplifiedLayerNormalization"): normalization.simplified,
     ("", "Sinh"): activation.widened(*NARROW),
+    ("", "STFT"): fourier.short_time,
     ("", "TensorScatter"): movement.tensor_scatter,
     ("", "ThresholdedRelu"): activation.widened(*NARROW),
     (_MICROSOFT, "Attention"): microsoft.packed_attention,
