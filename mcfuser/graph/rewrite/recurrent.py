@@ -105,7 +105,8 @@ def _same(body: NodeBody, x: str) -> str:
 
 
 def _kind(body: NodeBody) -> str:
-    return body.node.op_type.removeprefix("DynamicQuantize")
+    kind: str = body.node.op_type
+    return kind.removeprefix("DynamicQuantize")
 
 
 def _unrolled(
