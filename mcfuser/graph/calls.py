@@ -30,7 +30,7 @@ def check_calls(proto: onnx.ModelProto, limits: ModelLimits) -> None:
     """
     functions: dict[_Key, onnx.FunctionProto] = {}
     for f in proto.functions:
-        key = (_domain(f.domain), f.name, f.overload)
+        key = (f.domain, f.name, f.overload)
         if key in functions:
             raise ModelError(f"function '{f.name}' of domain '{f.domain}' is defined twice")
         functions[key] = f
@@ -53,7 +53,7 @@ class _Counted:
         they are in."""
         count, size, depth = 0, own, 0
         for node in nodes:
-            key = (_domain(node.domain), node.op_type, node.overload)
+            key = (node.domain, node.op_type, node.overload)
             if key not in self.functions:
                 count += 1
                 continue
@@ -75,7 +75,3 @@ class _Counted:
             self.sizes[key] = self.size(nodes, body.ByteSize(), (*callers, key))
         self.limits.check("nesting", len(callers) + 1 + self.sizes[key].depth, what)
         return self.sizes[key]
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name

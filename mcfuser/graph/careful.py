@@ -29,7 +29,7 @@ def careful(model: OnnxModel) -> OnnxModel:
 
 
 def _is_sigmoid(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Sigmoid" and node.domain in ("", "ai.onnx")
+    return node.op_type == "Sigmoid" and not node.domain
 
 
 def _written(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

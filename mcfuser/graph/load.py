@@ -32,7 +32,7 @@ from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.narrow import narrowed
 from mcfuser.graph.precision import Narrowing
 from mcfuser.graph.precompute import precomputed
-from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, read
+from mcfuser.graph.read import check_operators, expand, name_nodes, operator_name, opset, read
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.rewrite.apply import rewrite
 from mcfuser.graph.rewrite.grouped import mark_shared
@@ -213,13 +213,12 @@ def _identifier(name: str, kind: str) -> str:
 
 def _import(folded: OnnxModel) -> tuple[tvm.IRModule, dict[str, str]]:
     """The module, and the names of its values by those of the model's."""
-    opset = next((o.version for o in folded.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(shape_dict={}, dtype_dict="float32")
     importer.weights = folded.weights
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            module = importer.from_onnx(folded.proto.graph, opset)
+            module = importer.from_onnx(folded.proto.graph, opset(folded.proto))
         except Exception as error:  # a converter may raise anything
             at = importer.node
             if at is not None:

@@ -17,7 +17,6 @@ from mcfuser.graph.weights import OnnxArray, is_declared
 
 OLDEST = 11
 """The first version of ONNX's operators that the importer and the rewrites know in all forms."""
-_STANDARD = ("", "ai.onnx")
 
 
 def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -26,7 +25,7 @@ def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises ModelError where an operator cannot be written in its newer form.
     """
-    version = next((o.version for o in proto.opset_import if o.domain in _STANDARD), OLDEST)
+    version = next((o.version for o in proto.opset_import if not o.domain), OLDEST)
     if version >= OLDEST:
         return proto
     what = f"the model's operators of opset {version} cannot be written as those of opset {OLDEST}"

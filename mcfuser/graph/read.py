@@ -21,7 +21,7 @@ from mcfuser.graph.sizes import inferred_shapes, outline
 from mcfuser.graph.weights import OnnxModel, gathered
 from mcfuser.graph.wire import scan
 
-DOMAINS = ("", "ai.onnx", "com.microsoft")
+DOMAINS = ("", "com.microsoft")
 _UNCHECKED = "com.microsoft"
 ONNXRUNTIMES = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Operators that onnxruntime has in ONNX's domain, in versions in which ONNX lacks them."""
@@ -70,6 +70,7 @@ def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -
     if not proto.opset_import or not proto.graph.output:
         lacks = "operator set" if not proto.opset_import else "output"
         raise ModelError(f"the ONNX model names no {lacks}: it is truncated; export it again")
+    _name_domains(proto)
     check_constants(proto, limits)
     proto.DiscardUnknownFields()  # a reader of newer models might find data in them
     if folder is not None:
@@ -77,6 +78,14 @@ def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -
     found = gathered(proto, folder, limits)
     proto.ClearField("training_info")
     return found
+
+
+def _name_domains(proto: onnx.ModelProto) -> None:
+    """Writes ONNX's own domain as "" everywhere; a file may also call it "ai.onnx"."""
+    for kind in (onnx.NodeProto, onnx.FunctionProto, onnx.OperatorSetIdProto):
+        for part in inside(proto, kind):
+            if part.domain == "ai.onnx":
+                part.domain = ""
 
 
 def normalized(model: OnnxModel, known: Collection[str], limits: ModelLimits) -> OnnxModel:
@@ -116,7 +125,7 @@ def expand(
         foreign = {
             ("", node.op_type): None
             for node in inside(expanded.graph, onnx.NodeProto)
-            if node.op_type not in known and _standard(node.domain)
+            if node.op_type not in known and not node.domain
         }
         if not foreign:
             break
@@ -176,25 +185,25 @@ def check_operators(proto: onnx.ModelProto, known: Collection[str]) -> None:
 
 def operator_name(domain: str, operator: str) -> str:
     """An operator's name, after its domain and a colon where that is not ONNX's own."""
-    return operator if _standard(domain) else f"{domain}:{operator}"
+    return f"{domain}:{operator}" if domain else operator
 
 
 def described(node: onnx.NodeProto, version: int) -> str:
     """A node for messages: its operator, domain, version of ONNX's operators, and name."""
-    domain = "ai.onnx" if _standard(node.domain) else node.domain
+    domain = node.domain or "ai.onnx"
     return f"operator '{node.op_type}' of domain '{domain}', opset {version} (node '{node.name}')"
 
 
 def opset(proto: onnx.ModelProto) -> int:
     """The version of ONNX's operator set that the model uses."""
-    return next((o.version for o in proto.opset_import if _standard(o.domain)), 1)
+    return next((o.version for o in proto.opset_import if not o.domain), 1)
 
 
 def _check_opsets(proto: onnx.ModelProto) -> None:
     """Raises ModelError where an operator set's version is not known to the installed onnx."""
     newest = onnx.defs.onnx_opset_version()
     for used in (*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)):
-        if not (1 <= used.version <= newest if _standard(used.domain) else 0 <= used.version < 999):
+        if not (1 <= used.version <= newest if not used.domain else 0 <= used.version < 999):
             raise ModelError(
                 f"the model uses version {used.version} of the operators of domain "
                 f"'{used.domain or 'ai.onnx'}'; export it with opset {newest} or lower"
@@ -228,10 +237,6 @@ def _drop_overridable(proto: onnx.ModelProto) -> None:
     graph.input.extend(kept)
 
 
-def _standard(domain: str) -> bool:
-    return domain in ("", "ai.onnx")
-
-
 def _check_operator(node: onnx.NodeProto, version: int, known: Collection[str]) -> None:
     if node.domain not in DOMAINS:
         raise ModelError(
@@ -240,7 +245,7 @@ def _check_operator(node: onnx.NodeProto, version: int, known: Collection[str]) 
         )
     if operator_name(node.domain, node.op_type) in known:
         return
-    if not _standard(node.domain) or not onnx.defs.has(node.op_type, version):
+    if node.domain or not onnx.defs.has(node.op_type, version):
         raise _unknown(node, version)
     schema = onnx.defs.get_schema(node.op_type, version)
     if not (schema.has_function or schema.has_context_dependent_function):

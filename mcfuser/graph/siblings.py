@@ -46,7 +46,7 @@ def combine_siblings(model: OnnxModel) -> OnnxModel:
     if not groups:
         return model
     arrays = dict(model.weights)
-    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    opset = next((o.version for o in proto.opset_import if not o.domain), 1)
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     first = {min(s.nodes[0] for s in group): group for group in groups}
@@ -88,7 +88,7 @@ def _groups(
     kept = {o.name for o in graph.output}
     by_operand: dict[tuple[str, int, int], list[Sibling]] = {}
     for i, node in enumerate(graph.node):
-        if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "MatMul" or node.domain:
             continue
         weight = weights.get(node.input[1])
         if weight is None or len(weight.dims) != 2 or node.input[0] in weights:

@@ -105,6 +105,21 @@ def test_a_body_takes_the_defaults_of_its_operator() -> None:
     assert "R.multiply" in script
 
 
+@pytest.mark.parametrize(("node", "imported"), [("ai.onnx", "ai.onnx"), ("", "ai.onnx")])
+@pytest.mark.parametrize(("operator", "version"), [("Relu", 17), ("Swish", 24), ("Gelu", 20)])
+def test_the_domain_of_onnx_has_two_names(
+    operator: str, version: int, node: str, imported: str
+) -> None:
+    made = model([helper.make_node(operator, ["x"], ["y"], domain=node)])
+    plain = model([helper.make_node(operator, ["x"], ["y"])])
+    for proto, domain in ((made, imported), (plain, "")):
+        del proto.opset_import[:]
+        proto.opset_import.append(helper.make_opsetid(domain, version))
+        proto.ir_version = 10
+    scripts = [load(p.SerializeToString(), {}).module.script() for p in (made, plain)]
+    assert scripts[0] == scripts[1]
+
+
 def test_half_precision_stays_half() -> None:
     script = load(fixture("attention_half"), {}).module.script()
     assert "float32" not in script

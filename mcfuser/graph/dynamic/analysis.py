@@ -107,7 +107,7 @@ class _Walk:
     def write(self, node: onnx.NodeProto, computed_late: bool = False) -> None:
         """Writes a node by its rule, and notes its results."""
         seen = PaddedNode(self.graph, node, self.operand, computed_late)
-        standard = node.domain in ("", "ai.onnx")
+        standard = not node.domain
         rule = RULES.get(node.op_type) if standard else None
         if rule is None and standard and node.op_type in ROWS:
             rule = rows

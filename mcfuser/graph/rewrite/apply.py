@@ -145,4 +145,4 @@ class _Walk:
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, str]:
-    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+    return (node.domain, node.op_type)

@@ -18,7 +18,7 @@ _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorP
 
 def taken(node: onnx.NodeProto, known: KnownValues) -> onnx.GraphProto | None:
     """The branch of an If that is taken; None where that is not known before the model runs."""
-    if node.op_type != "If" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "If" or node.domain:
         return None
     condition = known.array(node.input[0])
     if condition is None or condition.size != 1:

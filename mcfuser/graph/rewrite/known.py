@@ -80,7 +80,7 @@ class KnownValues:
 
     def add_node(self, node: onnx.NodeProto) -> None:
         """Adds what can be told of a node's results, where it is not known yet."""
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Constant" and not node.domain:
             self._add_literal(node)
             return
         if any(self.shape(name) is None for name in node.output if name):
@@ -105,7 +105,7 @@ class KnownValues:
     def _compute(self, node: onnx.NodeProto) -> None:
         """Adds a node's results where they are few integers that depend on no input's values."""
         names = [name for name in node.output if name]
-        if len(names) != 1 or self.dtype(names[0]) not in _INTEGERS or _domain(node):
+        if len(names) != 1 or self.dtype(names[0]) not in _INTEGERS or node.domain:
             return
         shape, read = self.shape(names[0]), list(dict.fromkeys(filter(None, node.input)))
         if shape is None or math.prod(shape) > _SMALL or names[0] in self.constants:
@@ -159,13 +159,13 @@ def inferred_types(
     """The types that onnx infers for a node's results from those of its operands, of which some are
     small `constants`; none where it cannot."""
     read = [name for name in node.input if name]
-    version = next((o.version for o in opsets if _domain(o) == _domain(node)), None)
+    version = next((o.version for o in opsets if o.domain == node.domain), None)
     if version is None or any(name not in types for name in read):
         return {}
     if any(a.HasField("g") or a.graphs for a in node.attribute):
         return {}  # branches read values of the graph around them
     with contextlib.suppress(onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
-        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         known = {n: types[n] for n in read}
         return dict(
             onnx.shape_inference.infer_node_outputs(
@@ -178,7 +178,3 @@ def inferred_types(
 def missing_shapes(known: KnownValues, names: Iterable[str]) -> list[str]:
     """Those of the values whose types or shapes are not known."""
     return [n for n in names if n and (known.shape(n) is None or known.dtype(n) is None)]
-
-
-def _domain(part: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
-    return "" if part.domain == "ai.onnx" else part.domain
