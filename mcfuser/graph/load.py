@@ -36,6 +36,7 @@ from mcfuser.graph.read import check_operators, expand, name_nodes, operator_nam
 from mcfuser.graph.refusal import refused, sentence
 from mcfuser.graph.rewrite.apply import rewrite
 from mcfuser.graph.rewrite.grouped import mark_shared
+from mcfuser.graph.rewrite.loop import LOOPS
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
@@ -44,7 +45,7 @@ from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
 
 # Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
-_REPLACED = frozenset(operator_name(*key) for key in REWRITES)
+_REPLACED = frozenset(operator_name(*key) for key in REWRITES) | LOOPS.keys()
 NOTHING: Mapping[str, str] = MappingProxyType({})
 """No output is written into the memory of an input."""
 

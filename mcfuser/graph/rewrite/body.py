@@ -102,6 +102,14 @@ class NodeBody:
         """The elements of a constant; None where the value is not known before the model runs."""
         return self.known.array(name) if name is not None else None
 
+    def items(self, position: int) -> Sequence[str]:
+        """The tensors of an input that is a sequence. Raises ModelError where that is not
+        known."""
+        name = self.read(position)
+        if name not in self.known.sequences:
+            raise self.refusal(f"the tensors of the sequence '{name}' are known only at run time")
+        return self.known.sequences[name]
+
     def refusal(self, why: str) -> ModelError:
         """The error that says why the node cannot be replaced."""
         return ModelError(f"{described(self.node, self.opset)} cannot be used: {why}")
@@ -157,6 +165,12 @@ class NodeBody:
     def ints(self, values: Sequence[int]) -> str:
         """Writes a row of int64; its name."""
         return self.const(np.asarray(values, np.int64), TensorProto.INT64)
+
+    def sequence(self, items: Sequence[str]) -> str:
+        """Writes a sequence of tensors, which is no value at run time; its name."""
+        name = self.known.fresh(f"{self.node.name}/sequence")
+        self.known.sequences[name] = tuple(items)
+        return name
 
     def like(self, value: float, other: str) -> str:
         """Writes a number of another value's type; its name."""

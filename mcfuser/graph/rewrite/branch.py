@@ -3,16 +3,16 @@ computed), or of both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from mcfuser.graph.rewrite.inner import WrittenNodes, copied, opened
 from mcfuser.graph.rewrite.known import KnownValues, fixed_shape
+from mcfuser.graph.weights import OnnxArray
 
-WrittenNodes = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
-"""Nodes and constants in place of a node."""
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
@@ -28,28 +28,9 @@ def taken(node: onnx.NodeProto, known: KnownValues) -> onnx.GraphProto | None:
 
 
 def written_out(node: onnx.NodeProto, branch: onnx.GraphProto, known: KnownValues) -> WrittenNodes:
-    """The nodes and constants that replace an If by its branch.
-
-    What the branch computes gets new names: another branch may use the same ones.
-    """
-    names = {name: known.fresh(f"{node.name}/{name}") for name in sorted(_defined(branch))}
-    nodes = []
-    for old in branch.node:
-        made = onnx.NodeProto()
-        made.CopyFrom(old)
-        made.name = f"{node.name}/{old.name}"
-        _rename(made, names)
-        nodes.append(made)
-    constants = []
-    for weight in branch.initializer:
-        kept = onnx.TensorProto()
-        kept.CopyFrom(weight)
-        kept.name = names[weight.name]
-        constants.append(kept)
-    for result, name in zip(branch.output, node.output, strict=True):
-        source = names.get(result.name, result.name)
-        nodes.append(helper.make_node("Identity", [source], [name], f"{node.name}/{name}"))
-    return nodes, constants
+    """The nodes and constants that replace an If by its branch."""
+    graph, constants = opened(node, branch, known)
+    return copied(graph, node.output, node.name, known), constants
 
 
 def guarded(
@@ -94,6 +75,19 @@ def agreed(
     return found
 
 
+def settled(
+    node: onnx.NodeProto, branches: Sequence[Sequence[OnnxArray | None]]
+) -> dict[str, TensorProto]:
+    """The results of an If, by name, that are one constant whichever branch is taken; `branches`
+    has those results of each that are known."""
+    found = {}
+    for name, values in zip(node.output, zip(*branches, strict=True), strict=True):
+        first = values[0]
+        if first is not None and all(v is not None and _equal(first, v) for v in values):
+            found[name] = numpy_helper.from_array(first, name)
+    return found
+
+
 def selected(node: onnx.NodeProto, known: KnownValues) -> WrittenNodes | None:
     """The nodes and constants that replace an If of several results, of which TVM has none: both
     branches are computed, and the condition selects results. None for any other node, and where
@@ -119,23 +113,5 @@ def selected(node: onnx.NodeProto, known: KnownValues) -> WrittenNodes | None:
     return nodes, constants
 
 
-def _defined(graph: onnx.GraphProto) -> set[str]:
-    """The values that a graph itself holds or computes."""
-    return {w.name for w in graph.initializer} | {x for n in graph.node for x in n.output if x}
-
-
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Writes the new names of values into a node, and into the graphs inside it, which may define
-    others of the same name."""
-    for values in (node.input, node.output):
-        for i, name in enumerate(values):
-            values[i] = names.get(name, name)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            graph = attribute.g
-            own = _defined(graph) | {value.name for value in graph.input}
-            outer = {old: new for old, new in names.items() if old not in own}
-            for inner in graph.node:
-                _rename(inner, outer)
-            for value in graph.output:
-                value.name = outer.get(value.name, value.name)
+def _equal(a: OnnxArray, b: OnnxArray) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b)

@@ -18,10 +18,13 @@ from mcfuser.graph.weights import OnnxArray, is_declared
 
 Opsets = Sequence[onnx.OperatorSetIdProto]
 _SMALL = 4096  # elements of a constant that is computed here
-_INTEGERS = frozenset({
+INTEGERS = frozenset({
     TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
 })  # fmt: skip
+"""Element types that no rounding touches."""
+_DECISIVE = {"And": False, "Or": True}
+"""The truth of one operand that is that of the result, whatever the other one is."""
 
 
 @dataclass
@@ -31,6 +34,7 @@ class KnownValues:
     `types` has every value whose element type is known; `constants` has the initializers, and the
     small integers that nodes compute from constants and shapes. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
+    `sequences` has the names of the tensors of which each sequence consists.
     """
 
     opsets: Opsets
@@ -38,6 +42,7 @@ class KnownValues:
     constants: MutableMapping[str, TensorProto] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     floats: dict[str, str] = field(default_factory=dict)
+    sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where some extent of it is not known."""
@@ -105,13 +110,15 @@ class KnownValues:
     def _compute(self, node: onnx.NodeProto) -> None:
         """Adds a node's results where they are few integers that depend on no input's values."""
         names = [name for name in node.output if name]
-        if len(names) != 1 or self.dtype(names[0]) not in _INTEGERS or node.domain:
+        if len(names) != 1 or self.dtype(names[0]) not in INTEGERS or node.domain:
             return
         shape, read = self.shape(names[0]), list(dict.fromkeys(filter(None, node.input)))
         if shape is None or math.prod(shape) > _SMALL or names[0] in self.constants:
             return
         array: OnnxArray | None = None
-        if node.op_type == "Shape":
+        if node.op_type in _DECISIVE and any(self._is(name, node.op_type) for name in read):
+            array = np.full(shape, _DECISIVE[node.op_type])
+        elif node.op_type == "Shape":
             given = {a.name: a.i for a in node.attribute}
             extents = self.shape(node.input[0])
             if extents is not None:
@@ -122,6 +129,11 @@ class KnownValues:
                 array = evaluate(node, arrays, self.opsets, _SMALL * 8)[names[0]]
         if array is not None:
             self.add_constant(numpy_helper.from_array(array, names[0]))
+
+    def _is(self, name: str, kind: str) -> bool:
+        """Whether a truth is known that decides a conjunction or disjunction alone."""
+        array = self.array(name) if self._is_small(name) else None
+        return array is not None and bool(np.all(array == _DECISIVE[kind]))
 
     def _is_small(self, name: str) -> bool:
         return name in self.constants and math.prod(self.constants[name].dims) <= _SMALL

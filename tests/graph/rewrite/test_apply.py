@@ -15,6 +15,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
+from mcfuser.graph.rewrite.loop import LOOPS
 from mcfuser.graph.rewrite.table import REWRITES
 from tests.support.nets import Net
 from tests.support.one_node import agree, one_node, run
@@ -184,13 +185,13 @@ def test_what_is_made_is_counted_before_it_is_made() -> None:
         rewrite(proto, replace(DEFAULTS, constant_bytes=8000))
 
 
-@pytest.mark.parametrize(("domain", "operator"), REWRITES)
+@pytest.mark.parametrize(("domain", "operator"), [*REWRITES, *(("", name) for name in LOOPS)])
 def test_every_rewrite_has_a_test(domain: str, operator: str) -> None:
     texts = [p.read_text() for p in Path(__file__).parent.glob("test_*.py") if p != Path(__file__)]
     assert any(f'"{operator}"' in text for text in texts)
 
 
-@pytest.mark.parametrize(("domain", "operator"), REWRITES)
+@pytest.mark.parametrize(("domain", "operator"), [*REWRITES, *(("", name) for name in LOOPS)])
 def test_every_rewrite_is_documented(domain: str, operator: str) -> None:
     rows = (ROOT / "docs" / "operators.md").read_text().splitlines()
     words = [(row.split("|")[1], row.split("|")[2]) for row in rows if row.startswith("| ")]

@@ -76,6 +76,31 @@ def test_branches_with_equal_names_and_branches_in_branches() -> None:
     np.testing.assert_allclose(before[0], (2 + 77) * X["x"], rtol=1e-6)
 
 
+def test_a_truth_that_both_branches_give_is_known() -> None:
+    """So ends a loop that TorchScript wrote: `while total < limit and steps < 5`."""
+    small = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["late"], to=TensorProto.BOOL),
+    ]
+    other = helper.make_graph(
+        [helper.make_node("And", ["no", "late"], ["out"])], "other", [],
+        [helper.make_tensor_value_info("out", TensorProto.BOOL, None)],
+    )  # fmt: skip
+    same = helper.make_graph(
+        [helper.make_node("Identity", ["no"], ["out"])], "same", [],
+        [helper.make_tensor_value_info("out", TensorProto.BOOL, None)],
+    )  # fmt: skip
+    nodes = [
+        *small,
+        chosen("late", "again", same, other),
+        chosen("again", "y", branch(2.0), branch(3.0)),
+    ]
+    proto = model(nodes)
+    assert rewrite(proto)
+    assert [n.output[0] for n in proto.graph.node if n.op_type == "If"] == ["again"]
+    np.testing.assert_array_equal(run(proto, X)[0], 3 * X["x"])
+
+
 def test_what_is_known_only_at_run_time_stays() -> None:
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
