@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.body import NARROW, NodeBody
+from mcfuser.graph.rewrite.known import INTEGERS
 
 
 def erf_gelu(body: NodeBody, x: str) -> str:
@@ -130,6 +131,19 @@ def widened(*dtypes: int) -> Callable[[NodeBody], list[str | None] | None]:
         return [y if body.dtype(y) == TensorProto.BOOL else body.cast(y, dtype)]
 
     return written
+
+
+def power(body: NodeBody) -> list[str | None] | None:
+    """ONNX's Pow of bfloat16, or of two types: the result has that of the base."""
+    base, exponent = body.reads(2)
+    dtype = body.dtype(base)
+    if dtype == TensorProto.BFLOAT16:
+        wide = TensorProto.FLOAT
+    elif dtype == body.dtype(exponent):
+        return None
+    else:
+        wide = TensorProto.DOUBLE if dtype in INTEGERS else dtype
+    return [body.cast(body.op("Pow", body.cast(base, wide), body.cast(exponent, wide)), dtype)]
 
 
 def celu(body: NodeBody) -> list[str | None] | None:

@@ -88,3 +88,12 @@ def one_hot(body: NodeBody) -> list[str | None]:
     classes = body.const(np.arange(width).reshape(along), TensorProto.INT64)
     off, on = (body.reshape(v) for v in body.split(values, 0, 2))
     return [body.op("Where", body.op("Equal", index, classes), on, off)]
+
+
+def unit_matrix(body: NodeBody) -> list[str | None]:
+    """EyeLike: ones on a diagonal of a matrix, a constant."""
+    x = body.read(0)
+    rows, columns = body.shape(x, 2)
+    body.room(rows, columns)
+    dtype = body.attribute("dtype", None) or body.dtype(x)
+    return [body.const(np.eye(rows, columns, k=body.attribute("k", 0)), dtype)]

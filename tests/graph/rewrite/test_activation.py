@@ -159,3 +159,15 @@ def test_a_dropout_with_its_mask() -> None:
     model = one_node("Dropout", ["x", "", "training"], 2, given, dtypes=[np.float32, np.bool_])
     with pytest.raises(ModelError, match=r"'Dropout'.*'the_node'.*'training_mode'"):
         rewrite(model)
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"),
+    [("float32", "int64"), ("float32", "int32"), ("float16", "float32"), ("int32", "float32"),
+     ("int64", "float64"), ("int64", "int32"), ("float64", "float32")],
+)  # fmt: skip
+def test_a_power_has_the_type_of_its_base(base: str, exponent: str) -> None:
+    given = {"x": np.array([1, 2, 3, 7], base), "n": np.array([3, 0, 2, 4], exponent)}
+    model = one_node("Pow", ["x", "n"], 1, given)
+    agree(model, given, 1e-3 if base == "float16" else 1e-6)
+    load(model.SerializeToString(), {})

@@ -64,3 +64,12 @@ def test_an_unknown_depth_is_refused() -> None:
     model = one_node("OneHot", [*given, *constants], 1, given, constants)
     with pytest.raises(ModelError, match=r"'OneHot'.*'the_node'.*'depth' is not known"):
         rewrite(model)
+
+
+@pytest.mark.parametrize("more", [{}, {"dtype": 7}, {"k": 2, "dtype": 11}, {"k": -1}])
+def test_a_unit_matrix_is_a_constant(more: dict[str, int]) -> None:
+    given = {"x": drawn(3, 5)}
+    dtypes = [{7: np.int64, 11: np.float64}.get(more.get("dtype", 1), np.float32)]
+    model = one_node("EyeLike", ["x"], 1, given, dtypes=dtypes, **more)
+    assert not [n.op_type for n in agree(model, given).graph.node if n.op_type != "Identity"]
+    load(model.SerializeToString(), {})
