@@ -18,6 +18,7 @@ from mcfuser.graph.weights import OnnxArray, is_declared
 
 Opsets = Sequence[onnx.OperatorSetIdProto]
 _SMALL = 4096  # elements of a constant that is computed here
+_COUNTERS = 16  # elements of one that is of floats, in which some exporters count and compare
 INTEGERS = frozenset({
     TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
@@ -31,8 +32,8 @@ _DECISIVE = {"And": False, "Or": True}
 class KnownValues:
     """The types of the values of a model, and its constants, by name.
 
-    `types` has every value whose element type is known; `constants` has the initializers, and the
-    small integers that nodes compute from constants and shapes. `names` has all names in use.
+    `types` has every value whose element type is known; `constants` has the initializers, and few
+    small numbers that nodes compute from constants and shapes. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
     `sequences` has the names of the tensors of which each sequence consists.
     """
@@ -108,12 +109,13 @@ class KnownValues:
         self.types.update(inferred_types(node, self.types, small, self.opsets))
 
     def _compute(self, node: onnx.NodeProto) -> None:
-        """Adds a node's results where they are few integers that depend on no input's values."""
+        """Adds a node's results where they are few numbers that depend on no input's values."""
         names = [name for name in node.output if name]
-        if len(names) != 1 or self.dtype(names[0]) not in INTEGERS or node.domain:
+        if len(names) != 1 or node.domain:
             return
+        most = _SMALL if self.dtype(names[0]) in INTEGERS else _COUNTERS
         shape, read = self.shape(names[0]), list(dict.fromkeys(filter(None, node.input)))
-        if shape is None or math.prod(shape) > _SMALL or names[0] in self.constants:
+        if shape is None or math.prod(shape) > most or names[0] in self.constants:
             return
         array: OnnxArray | None = None
         if node.op_type in _DECISIVE and any(self._is(name, node.op_type) for name in read):
@@ -125,6 +127,8 @@ class KnownValues:
                 array = np.asarray(extents[given.get("start") : given.get("end")], np.int64)
         elif read and all(self._is_small(name) for name in read):
             arrays = {n: numpy_helper.to_array(self.constants[n]) for n in read}
+            if any(a.dtype.kind not in "biuf" for a in arrays.values()):
+                return  # numbers of less than a byte, which no kernel of onnxruntime's takes
             with contextlib.suppress(Unfolded):
                 array = evaluate(node, arrays, self.opsets, _SMALL * 8)[names[0]]
         if array is not None:

@@ -184,11 +184,18 @@ def _divides(body: NodeBody, node: onnx.NodeProto) -> bool:
 
 
 def _reaches(body: NodeBody, node: onnx.NodeProto) -> bool:
-    """Whether an operator's positions are constants that every axis of its tensor has."""
+    """Whether an operator's positions are constants that its tensor has."""
     shape, places = body.known.shape(node.input[0]), body.array(node.input[1])
-    if not shape or places is None or not places.size:
+    given = {a.name: a.i for a in node.attribute}
+    if not shape or places is None or given.get("batch_dims"):
         return False
-    return int(np.min(places)) >= 0 and int(np.max(places)) < min(shape)
+    if node.op_type.endswith("ND"):
+        extents: tuple[int, ...] = shape[: places.shape[-1]]
+    else:
+        extents = (shape[given.get("axis", 0)],)
+    ends = np.asarray(extents, np.int64)
+    wide = places.astype(np.int64)
+    return bool(np.all((wide >= -ends) & (wide < ends)))
 
 
 def _chosen(body: NodeBody, going: str, before: str, after: str) -> str:

@@ -107,6 +107,30 @@ def test_a_condition_that_counts_ends_the_loop() -> None:
     assert sum(n.op_type == "Add" and "x" in n.input for n in made.graph.node) == 4
 
 
+def test_steps_may_be_counted_in_floats() -> None:
+    """As tf2onnx and Paddle's exporter compare whole numbers."""
+    made = agree(
+        model("""g (float[4, 3] x) => (float[M, N] y, float[S, P, Q] rows) {
+        zero = Constant<value = float[1] {0.0}>()
+        shape = Shape(x)
+        first = Constant<value = int64 {0}>()
+        rows_there = Gather(shape, first)
+        limit = Cast<to = 1>(rows_there)
+        start = Less(zero, limit)
+        last, y, rows = Loop("", start, zero, x) <body = b
+            (int64 i, bool[1] c, float[1] at, float[M, N] v)
+            => (bool[1] goes, float[1] after, float[M, N] next, float[P, Q] row) {
+            one = Constant<value = float[1] {1.0}>()
+            after = Add(at, one)
+            goes = Less(after, limit)
+            next = Add(v, x)
+            row = Identity(next)
+        }>
+    }""")
+    )
+    assert sum(n.op_type == "Add" and "x" in n.input for n in made.graph.node) == 4
+
+
 LATE = """g (float[4, 3] x, float limit) => (float[M, N] y, float total) {{
     steps = Constant<value = int64 {{6}}>()
     sum = ReduceSum<keepdims = 0>(x)
@@ -170,6 +194,26 @@ def test_a_step_after_the_end_cannot_end_the_program(number: int, line: str) -> 
         next = Cast<to = 1>(part)"""
     words = refusal(model(LATE.format(most="steps", line=written)))
     assert re.search(r"\((Div|GatherElements)\) of a step after the last one could end", words)
+
+
+@pytest.mark.parametrize(("first", "allowed"), [(0, True), (-1, True), (1, False), (-5, False)])
+def test_a_step_after_the_end_may_write_where_its_tensor_has_rows(
+    first: int, allowed: bool
+) -> None:
+    """There are four rows; the position is the number of the step, counted from `first`."""
+    line = f"""first = Constant<value = int64[1, 1] {{{first}}}>()
+        row = Add(first, i)
+        wide = Constant<value = int64[2] {{1, 3}}>()
+        rows = Expand(row, wide)
+        zero = Constant<value = int64[1] {{0}}>()
+        one_row = Gather<axis = 0>(v, zero)
+        next = ScatterElements<axis = 0>(v, rows, one_row)"""
+    proto = model(LATE.format(most="steps", line=line).replace("int64 {6}", "int64 {4}"))
+    given = {"x": np.abs(X["x"]), "limit": np.array(1e9, np.float32)}
+    if allowed:
+        agree(proto, given)
+    else:
+        assert "(ScatterElements) of a step after the last one" in refusal(proto)
 
 
 def test_a_step_after_the_end_may_divide_by_what_is_not_zero() -> None:
