@@ -20,7 +20,7 @@ from contextlib import redirect_stdout
 
 from mcfuser.errors import ModelError
 
-from .kinds import KINDS
+from .kinds import KINDS, UNROLLED
 from .mutate import mutant
 
 _SECONDS = 15  # of processor time that one may take
@@ -34,10 +34,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    look = {"load": _load, "build": _build}.get(what, _inspect)()
-    kinds = [build for build, _ in KINDS.values()]
+    look = {"load": _load, "unrolled": _load, "build": _build}.get(what, _inspect)()
+    kinds = [build for build, _ in (UNROLLED if what == "unrolled" else KINDS).values()]
     for number in map(int, numbers):
-        model = kinds[number]() if what == "kinds" else mutant(number)
+        model = kinds[number]() if what in ("kinds", "unrolled") else mutant(number)
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)
         begun = time.process_time()
         with redirect_stdout(sys.stderr):

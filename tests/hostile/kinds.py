@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 from .seeds import finished, tensor, weight
@@ -221,6 +222,31 @@ def element_type(number: int) -> bytes:
 
 
 Build = Callable[[], bytes]
+
+
+def looping(line: str, steps: str = '""', before: str = "") -> bytes:
+    """x changed by a line in a loop that nothing ends but its largest number of steps."""
+    return _text(f"""g (float[2, 4] x) => (float[M, N] y) {{
+        {before}
+        y = Loop({steps}, "", x) <body = b (int64 i, bool c, float[M, N] v)
+            => (bool c, float[P, Q] next) {{ {line} }}>
+    }}""")
+
+
+def nested_loops(depth: int) -> bytes:
+    """Loops of 10^6 steps in each other."""
+    line = "next = Add(v, v)"
+    for _ in range(depth):
+        line = f"""next = Loop(many, "", v) <body = b (int64 i, bool c, float[M, N] v)
+            => (bool c, float[P, Q] next) {{ {line} }}>"""
+    return looping(line, "many", "many = Constant<value = int64 {1000000}>()")
+
+
+def _text(graph: str) -> bytes:
+    parsed = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+    return bytes(parsed.SerializeToString())
+
+
 KINDS: dict[str, tuple[Build, str]] = {
     "functions that double": (lambda: doubling(28), "MCFUSER_MAX_NODES"),
     "functions that double for ever": (lambda: doubling(30_000), "MCFUSER_MAX_"),
@@ -266,3 +292,31 @@ KINDS: dict[str, tuple[Build, str]] = {
     "unknown element type": (lambda: element_type(99), "element type number 99"),
     "negative element type": (lambda: element_type(-(1 << 31)), "element type number"),
 }  # fmt: skip
+"""Models that are refused before they are compiled, each with a part of what is said."""
+UNROLLED: dict[str, tuple[Build, str]] = {
+    "an endless loop": (lambda: looping("next = Add(v, x)"), "MCFUSER_MAX_NODES"),
+    "a loop of 2^62 steps": (
+        lambda: looping("next = Neg(v)", "most", f"most = Constant<value = int64 {{{1 << 62}}}>()"),
+        "MCFUSER_MAX_NODES",
+    ),
+    "a loop that doubles": (
+        lambda: looping("next = Concat<axis = 0>(v, v)", "n", "n = Constant<value = int64 {60}>()"),
+        "MCFUSER_MAX_ELEMENTS",
+    ),
+    "a constant computed in each step": (
+        lambda: looping("big = ConstantOfShape(whole) next = Add(v, big)", "n", """
+            n = Constant<value = int64 {20000}>() whole = Constant<value = int64[1] {4}>()"""),
+        "MCFUSER_MAX_NODES",
+    ),
+    "loops in loops": (lambda: nested_loops(5), "MCFUSER_MAX_NODES"),
+    "a list that grows for ever": (
+        lambda: _text("""g (float[2, 4] x) => (float[M, N] y) {
+            none = SequenceEmpty<dtype = 1>()
+            all = Loop("", "", none) <body = b (int64 i, bool c, seq(float) s)
+                => (bool c, seq(float) more) { more = SequenceInsert(s, x) }>
+            y = ConcatFromSequence<axis = 0>(all)
+        }"""),
+        "MCFUSER_MAX_FIELDS",
+    ),
+}  # fmt: skip
+"""Models with loops that are refused once their steps are written out."""

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.paths import FIXTURES
@@ -123,9 +124,37 @@ def with_convolution() -> onnx.ModelProto:
     return finished(graph)
 
 
+def with_loops() -> onnx.ModelProto:
+    """A loop that fills a list, a scan over what it makes, and a loop that stops on its own."""
+    return onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[3, 4] x) => (float[M, N] y, float[P] last, float[Q, R] late) {
+        three = Constant<value = int64 {3}>()
+        none = SequenceEmpty<dtype = 1>()
+        all = Loop(three, "", none) <body = b (int64 i, bool c, seq(float) s)
+            => (bool c, seq(float) more) {
+            row = Gather<axis = 0>(x, i)
+            twice = Add(row, row)
+            more = SequenceInsert(s, twice)
+        }>
+        rows = ConcatFromSequence<axis = 0, new_axis = 1>(all)
+        first = Constant<value = float[4] {0., 1., 2., 3.}>()
+        last, y = Scan<num_scan_inputs = 1, body = d (float[K] state, float[K] a)
+            => (float[K] next, float[K] out) { next = Add(state, a) out = Exp(next) }>(first, rows)
+        sum = ReduceSum<keepdims = 0>(x)
+        hundred = Constant<value = float {100.}>()
+        small = Less(sum, hundred)
+        late = Loop(three, small, x) <body = e (int64 i, bool c, float[Q, R] v)
+            => (bool goes, float[Q, R] next) {
+            next = Add(v, v)
+            total = ReduceSum<keepdims = 0>(next)
+            goes = Less(total, hundred)
+        }>
+    }""")
+
+
 @cache
 def seeds() -> tuple[bytes, ...]:
     """The models' bytes."""
-    made = [with_function, with_branches, with_shapes, with_sparse, with_convolution]
+    made = [with_function, with_branches, with_shapes, with_sparse, with_convolution, with_loops]
     files = [(FIXTURES / f"{name}.onnx").read_bytes() for name in _FIXTURES]
     return (*(m().SerializeToString(deterministic=True) for m in made), *files)

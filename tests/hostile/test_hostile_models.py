@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.inspection import inspect
 from mcfuser.graph.read import read
 
-from .kinds import KINDS, SECRET, hidden
-from .trial import Trial, tried
+from .kinds import KINDS, SECRET, UNROLLED, hidden
+from .trial import Trial, What, tried
 
 MUTANTS = 2000
 IMPORTED = 160  # of those that pass the inspection
@@ -43,11 +45,12 @@ def test_data_in_other_files_is_refused_wherever_it_hides(place: str) -> None:
             look(HIDDEN[place])
 
 
-def test_each_kind_is_refused_for_what_it_is() -> None:
-    trials = tried("kinds", range(len(KINDS)), processes=1)
+@pytest.mark.parametrize(("what", "kinds"), [("kinds", KINDS), ("unrolled", UNROLLED)])
+def test_each_kind_is_refused_for_what_it_is(what: What, kinds: dict[str, Any]) -> None:
+    trials = tried(what, range(len(kinds)), processes=1)
     assert complaints(trials) == []
-    said = {name: t.said for name, t in zip(KINDS, trials, strict=True)}
-    assert {n: s for n, s in said.items() if KINDS[n][1] not in s} == {}
+    said = {name: t.said for name, t in zip(kinds, trials, strict=True)}
+    assert {n: s for n, s in said.items() if kinds[n][1] not in s} == {}
 
 
 def test_mutants_are_good_or_refused_and_what_passes_is_imported_or_refused() -> None:

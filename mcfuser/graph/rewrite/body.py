@@ -168,6 +168,9 @@ class NodeBody:
 
     def sequence(self, items: Sequence[str]) -> str:
         """Writes a sequence of tensors, which is no value at run time; its name."""
+        self.known.listed += len(items)
+        what = f"the sequences of the model, {described(self.node, self.opset)} included, list"
+        self.limits.check("fields", self.known.listed, f"{what} {{}} tensors")
         name = self.known.fresh(f"{self.node.name}/sequence")
         self.known.sequences[name] = tuple(items)
         return name

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+import onnx.checker
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
@@ -18,6 +19,9 @@ from mcfuser.graph.weights import OnnxArray, is_declared
 
 Opsets = Sequence[onnx.OperatorSetIdProto]
 _SMALL = 4096  # elements of a constant that is computed here
+_ERRORS = (
+    onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError,
+)  # fmt: skip
 _COUNTERS = 16  # elements of one that is of floats, in which some exporters count and compare
 INTEGERS = frozenset({
     TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
@@ -35,7 +39,8 @@ class KnownValues:
     `types` has every value whose element type is known; `constants` has the initializers, and few
     small numbers that nodes compute from constants and shapes. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
-    `sequences` has the names of the tensors of which each sequence consists.
+    `sequences` has the names of the tensors of which each sequence consists, `listed` is the
+    number of these in all, and `counts` has how many names were made from a name.
     """
 
     opsets: Opsets
@@ -44,6 +49,8 @@ class KnownValues:
     names: set[str] = field(default_factory=set)
     floats: dict[str, str] = field(default_factory=dict)
     sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    listed: int = 0
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where some extent of it is not known."""
@@ -77,10 +84,10 @@ class KnownValues:
 
     def fresh(self, name: str) -> str:
         """A name that nothing has yet, made from `name`; it is in use from now on."""
-        made, count = name, 0
+        made = name
         while made in self.names:
-            count += 1
-            made = f"{name}_{count}"
+            self.counts[name] = self.counts.get(name, 0) + 1
+            made = f"{name}_{self.counts[name]}"
         self.names.add(made)
         return made
 
@@ -120,6 +127,8 @@ class KnownValues:
         array: OnnxArray | None = None
         if node.op_type in _DECISIVE and any(self._is(name, node.op_type) for name in read):
             array = np.full(shape, _DECISIVE[node.op_type])
+        elif node.op_type == "Identity":
+            array = self.array(read[0])
         elif node.op_type == "Shape":
             given = {a.name: a.i for a in node.attribute}
             extents = self.shape(node.input[0])
@@ -180,7 +189,7 @@ def inferred_types(
         return {}
     if any(a.HasField("g") or a.graphs for a in node.attribute):
         return {}  # branches read values of the graph around them
-    with contextlib.suppress(onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
+    with contextlib.suppress(*_ERRORS):
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         known = {n: types[n] for n in read}
         return dict(

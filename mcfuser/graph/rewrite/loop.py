@@ -57,7 +57,8 @@ def loop(body: NodeBody) -> LoopSteps:
     carried = list(body.node.input[2:])
     results = carried
     columns: list[list[str]] = [[] for _ in repeated.graph.results[1 + len(carried) :]]
-    going = body.input(1) or _truth(body)
+    true = body.const(True, TensorProto.BOOL)
+    going = body.input(1) or true
     while most is None or repeated.made < most:
         truth = body.array(going)
         if truth is not None and not truth.all():
@@ -68,7 +69,7 @@ def loop(body: NodeBody) -> LoopSteps:
                 "has a row for each step"
             )
         number = body.const(repeated.made, TensorProto.INT64)
-        nodes, _ = repeated.step([number, _truth(body), *carried])
+        nodes, _ = repeated.step([number, true, *carried])
         yield nodes, []
         after, *carried = repeated.results[: 1 + len(carried)]
         for column, value in zip(columns, repeated.results[1 + len(carried) :], strict=True):
@@ -155,10 +156,6 @@ def _most_steps(body: NodeBody) -> int | None:
     if given is None or given.size != 1:
         raise body.refusal("the largest number of its steps is known only at run time")
     return int(given.reshape(()))
-
-
-def _truth(body: NodeBody) -> str:
-    return body.const(True, TensorProto.BOOL)
 
 
 def _check_safe(body: NodeBody, nodes: Sequence[onnx.NodeProto]) -> None:
