@@ -13,9 +13,7 @@ import pytest
 
 from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned
-from mcfuser_service import explaining
-from mcfuser_service.here_child import answer
-from tests.support.browser import PHONE, browsing, complaints, eventually, resize, run_script
+from tests.support.browser import PHONE, complaints, eventually, resize, run_script
 from tests.support.kernels import tuned
 from tests.support.records import searched
 from tests.support.served import Served, serving
@@ -26,17 +24,12 @@ async def inspect(model: Path, shapes: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with browsing(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def served(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patched:  # no process of its own loads the compilers
-        patched.setattr(explaining, "run", lambda module, request, limits: answer(request, print))
-        with serving(tmp_path_factory.mktemp("data"), inspect) as served:
-            yield served
+def served(
+    browser: Any, asked_here: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("data"), inspect) as served:
+        yield served
+        browser.get("about:blank")  # nothing is asked of a server that is gone
 
 
 @pytest.fixture

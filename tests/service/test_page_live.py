@@ -25,7 +25,7 @@ from mcfuser_db.api_keys import KeyGrant, make_key
 from mcfuser_service import compilation, worker
 from mcfuser_service.compiler import Compiler
 from mcfuser_service.documents import Report
-from tests.support.browser import PHONE, browsing, complaints, eventually, resize, run_script
+from tests.support.browser import PHONE, complaints, eventually, resize, run_script
 from tests.support.kernels import tuned
 from tests.support.paths import FIXTURES
 from tests.support.reports import KEYS, report
@@ -43,13 +43,9 @@ async def inspect(model: Path, shapes: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with browsing(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def served(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    browser: Any, asked_here: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     with serving(tmp_path_factory.mktemp("data"), inspect, max_model_bytes=1 << 24) as served:
         keep_kernels(served)
         yield served
