@@ -229,7 +229,10 @@ def kept(served: Served) -> list[Tuned]:
     """Kernels in the server's store: one with candidates and hostile names, and sixty others."""
     good = searched()
     for n in range(60):
-        other = replace(tuned(f"{n:x}"), device="nvidia/h200", measured=(n + 1) * 1e-6)
+        other = replace(
+            tuned(f"{n:x}"), device="nvidia/h200", measured=(n + 1) * 1e-6,
+            resources={"registers": 168, "shared": 16_384, "spills": 0}, launch={"threads": 128},
+        )  # fmt: skip
         served.store.put(replace(other, chain=replace(other.chain, name=f"block{n}/mlp")))
     assert good.made is not None
     served.store.keep_tried(good.made, good.chain, good.device, tries(good))
@@ -364,6 +367,22 @@ class TestKernel:
         eventually(lambda: shown.texts(".age") == ["current"], 60)
         measured = [words.split(" ")[0] for words in shown.texts("table tr td:nth-child(2)")]
         assert {"1.00", "2.00", "3.00", "5.00"} <= set(measured)
+
+    def test_a_kernel_for_a_gpu_shows_its_occupancy_and_one_for_a_cpu_none(
+        self, shown: Shown, kept: list[Tuned]
+    ) -> None:
+        shown.open(f"#/kernels/{'1'.rjust(64, '0')}")
+        eventually(lambda: shown.texts("[aria-label=Resources] th"))
+        rows = dict(zip(shown.texts("[aria-label=Resources] th"),
+                        shown.texts("[aria-label=Resources] td"), strict=True))  # fmt: skip
+        assert rows == {
+            "registers": "168", "shared": "16.0 KiB", "spills": "0 bytes",
+            "threads of a block": "128", "blocks of a multiprocessor at a time": "3",
+            "bounded by": "registers", "occupancy": "19 %",
+        }  # fmt: skip
+        shown.open(f"#/kernels/{kept[0].key}")
+        eventually(lambda: len(shown.texts("figure svg")) == 4, 60)
+        assert "occupancy" not in shown.texts("th")
 
     def test_a_kernel_that_is_not_kept_is_a_sentence(self, shown: Shown) -> None:
         for key, words in (
