@@ -222,6 +222,16 @@ def test_after_kill_9_it_goes_on_where_it_was(zoo: Zoo) -> None:
     assert zoo.begun() == ["a", "b", "b", "c"]
 
 
+def test_an_answer_that_a_killed_batch_has_left_is_not_read(zoo: Zoo) -> None:
+    zoo.holds(a="good")
+    (one,) = read_zoo(zoo.folder / "zoo.toml")
+    left = zoo.output / "entries" / one.folder / "check.json"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"error": 0.5}\n')
+    assert zoo.batch()[0] == 0
+    assert zoo.states() == {"a": "passed"} and not left.exists()
+
+
 def test_deaths_at_any_time_lose_nothing_that_was_done(zoo: Zoo) -> None:
     """A batch is killed again and again, a little later each time, until one is not."""
     zoo.holds(a="good", b="fine", c="fair", d="kind")
