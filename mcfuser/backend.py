@@ -63,6 +63,20 @@ class Kernel:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many blocks of a kernel run on one multiprocessor at a time.
+
+    A block has `threads` threads. `blocks` of them fit, which the scarcest resource bounds (`bound`
+    names it), and their threads are `fraction` of all that the multiprocessor holds.
+    """
+
+    threads: int
+    blocks: int
+    bound: str
+    fraction: float
+
+
 class Building(Protocol):
     """A kernel that is being made; `done` ends with it."""
 
@@ -187,6 +201,12 @@ class Backend(Protocol):
         """Why a kernel cannot be launched, or spills too much to be measured; where it will not be
         `measured`, also why it should not be chosen unmeasured. None where nothing speaks against
         it."""
+        ...
+
+    def occupancy(self, kernel: Kernel, device: Device) -> Occupancy | None:
+        """How many blocks of a kernel run at a time on each multiprocessor of a device; None where
+        there is no such number, or it is not known. Raises KeyError, TypeError or ValueError where
+        the kernel's record is none of this back end's."""
         ...
 
     def missing(self) -> str | None:

@@ -17,7 +17,8 @@ class Device:
     paper's Shm_max: shared memory, or a core's private cache); `bits` is the width of a CPU's
     vector register, 0 on a GPU. `costs` are the fitted model's constants for it (model.fitted), and
     `readings` what a probe has found, seconds (backends.cuda.probe); `cache` is the last level
-    before memory.
+    before memory. A multiprocessor holds `threads` threads and `blocks` blocks at most; both are 0
+    on a CPU, and where they are not known.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Device:
     costs: Constants = ()
     cache: int = 0
     readings: Constants = ()
+    threads: int = 0
+    blocks: int = 0
 
     def throughput(self, dtype: str) -> float:
         """Peak flops per second of products of that storage type, summed over the device."""

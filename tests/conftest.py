@@ -38,10 +38,12 @@ settings.load_profile("suite")
 
 LONGEST = (
     "cli/test_command.py", "graph/dynamic/test_buckets.py", "test_bisect.py",
-    "service/test_compilation.py", "test_compile.py", "space/test_prune.py",
+    "service/test_compilation.py", "test_compile.py", "service/test_page_live.py",
+    "space/test_prune.py",
     "codegen/tensorir/test_function.py", "graph/test_inplace.py", "tune/test_search.py",
     "codegen/cuda/test_module.py", "graph/test_narrow.py", "hostile/test_hostile_live.py",
-    "codegen/cuda/test_cubin.py", "service/test_serve.py", "space/test_wide_oracle.py",
+    "codegen/cuda/test_cubin.py", "service/test_serve.py", "service/test_page_cache_live.py",
+    "space/test_wide_oracle.py",
     "space/test_place.py", "lowering/triton/hopper/test_feasible.py",
     "codegen/triton/hopper/test_groups.py", "batch/test_batch.py", "graph/test_exported.py",
     "tune/test_tuner.py", "space/test_oracle.py", "deploy/test_github.py", "db/test_store.py",

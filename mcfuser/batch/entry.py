@@ -101,6 +101,7 @@ def _comparison(
     """
     answer = folder / "check.json"
     words = ["run", str(folder), "--check", str(entry.model), "--json"]
+    answer.unlink(missing_ok=True)  # a batch that was killed leaves its own, and output is appended
     try:
         failed = _ran(words, answer, log, entry.options.limit, wanted)
         comparison = _object(answer.read_bytes())

@@ -48,6 +48,11 @@ class Outcome:
         return self.state in ("passed", "unchecked")
 
     @property
+    def compiled(self) -> bool:
+        """Whether there is a module, whatever was found of it."""
+        return self.state in ("passed", "unchecked", "disagreed", "slower")
+
+    @property
     def bad(self) -> bool:
         return self.state in ("failed", "disagreed", "slower")
 

@@ -103,10 +103,15 @@ def _target(name: str) -> Target:
 
 
 def run(
-    given: Sequence[Work], folder: Path, jobs: int, spent: Callable[[], bool]
+    given: Sequence[Work],
+    folder: Path,
+    jobs: int,
+    spent: Callable[[], bool],
+    begin: Callable[[Work], None] = lambda work: None,
 ) -> Generator[Done]:
     """Yields each entry when it is done: first those whose outcome is kept, then the others, begun
-    in their order, `jobs` at a time.
+    in their order, `jobs` at a time. `begin` is called with each of these as it is begun, in a
+    thread of its own.
 
     An outcome is kept below `folder` before it is yielded. Once `spent` returns True, the entries
     being done are ended, and they and the rest are not run. They are also ended where the caller
@@ -123,7 +128,8 @@ def run(
     with ThreadPoolExecutor(jobs) as pool:
         try:
             futures = [
-                pool.submit(_done, w, folder, lambda: not (ended.is_set() or spent())) for w in left
+                pool.submit(_done, w, folder, lambda: not (ended.is_set() or spent()), begin)
+                for w in left
             ]
             for future in as_completed(futures):
                 yield future.result()
@@ -131,10 +137,13 @@ def run(
             ended.set()
 
 
-def _done(work: Work, folder: Path, wanted: Callable[[], bool]) -> Done:
+def _done(
+    work: Work, folder: Path, wanted: Callable[[], bool], begin: Callable[[Work], None]
+) -> Done:
     where = folder / work.entry.folder
     if not wanted():
         return left_out(work)
+    begin(work)
     try:
         kept = state.known(where, work.key, work.entry.model.parent)
         if kept is None:

@@ -76,19 +76,32 @@ def known(folder: Path, key: str, beside: Path) -> Outcome | None:
 
     An entry that failed before is done again: the cause may have been the machine.
     """
-    try:
-        document = json.loads((folder / OUTCOME).read_bytes())
-        if document["key"] != key:
-            return None
-        outcome = Outcome.from_json(document["outcome"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    kept = _kept(folder)
+    if kept is None or kept[0] != key:
         return None
+    outcome = kept[1]
     if not all(has(beside / name, digest) for name, digest in outcome.external.items()):
         return None
     module = folder / "module.so"
     if not outcome.good or not module.is_file() or file_hash(module) != outcome.module:
         return None
     return outcome
+
+
+def last(folder: Path) -> Outcome | None:
+    """The kept outcome of whatever was done last in an entry's folder, if there is one."""
+    kept = _kept(folder)
+    return kept[1] if kept is not None else None
+
+
+def _kept(folder: Path) -> tuple[str, Outcome] | None:
+    """The key and the outcome that are kept in an entry's folder; None where they cannot be
+    read."""
+    try:
+        document = json.loads((folder / OUTCOME).read_bytes())
+        return document["key"], Outcome.from_json(document["outcome"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def has(path: Path, digest: str) -> bool:

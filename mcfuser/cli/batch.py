@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mcfuser.arguments.duration import seconds
+from mcfuser.cli.batch_progress import shown
 from mcfuser.cli.console import err, out
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.options import JsonOption
@@ -77,11 +79,13 @@ def batch(
     time was spent before all were done, and 4 where a server or a required device is not there.
     """
     from mcfuser.batch import state, summary
+    from mcfuser.batch.remaining import course_of
     from mcfuser.batch.results import Batch, as_document
     from mcfuser.batch.run import left_out, run, works
     from mcfuser.batch.zoo import read_zoo
 
-    begun, start, say = datetime.now(UTC), time.monotonic(), _sayer(err if as_json else out)
+    console = err if as_json else out
+    begun, start, say = datetime.now(UTC), time.monotonic(), _sayer(console)
     end = None if timeout is None else start + seconds(timeout)
     entries = read_zoo(zoo)
     locking = _locking(lock, locked, update_lock, margin)
@@ -91,14 +95,18 @@ def batch(
         given = works(entries, locking, _servers(server))
         done: dict[str, Done] = {}
         number = None
-        going = run(
-            given, output / "entries", jobs, lambda: end is not None and time.monotonic() > end
-        )
+        folder = output / "entries"
+        course = course_of(given, folder, jobs)
+        spent = partial(_spent, end)
         try:
-            with closing(going):
+            with (
+                closing(run(given, folder, jobs, spent, course.begin)) as going,
+                shown(console, course, end) as tell,
+            ):
                 for one in going:
                     done[one.entry.folder] = one
-                    say(f"[{len(done)}/{len(given)}] {summary.line(one)}")
+                    course.end(one)
+                    tell(f"[{len(done)}/{len(given)}] {summary.line(one)}")
         except SignalReceived as interrupt:
             number = interrupt.number
         all_done = tuple(done.get(w.entry.folder) or left_out(w) for w in given)
@@ -106,13 +114,18 @@ def batch(
         result = Batch(str(zoo), begun, took, all_done, number is not None, require_devices)
         _write(result, output)
         if locking is not None and update_lock:
-            _relock(locking, all_done, output / "entries", say)
+            _relock(locking, all_done, folder, say)
     say(f"{summary.totals(result)}; {took:.1f} s; see {output / 'summary.md'}")
     if as_json:
         print_document(as_document(result))
     if number is not None:
         raise typer.Exit(128 + number)
     raise typer.Exit(result.status)
+
+
+def _spent(end: float | None) -> bool:
+    """Whether the batch's time is over, which ends at `end` (time.monotonic), if at any time."""
+    return end is not None and time.monotonic() > end
 
 
 def _servers(address: str | None) -> Callable[[Entry], ServerClient | None]:

@@ -14,8 +14,8 @@ from mcfuser.cli.cache_registry import pull, push
 from mcfuser.cli.console import out, say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import opened_store
-from mcfuser.cli.kernels import device_name, full_key
-from mcfuser.cli.options import DtypeOption, JsonOption, read_chain
+from mcfuser.cli.kernels import KernelChainOption, KernelDeviceOption, device_name, full_key
+from mcfuser.cli.options import DtypeOption, JsonOption, devices_begun, read_chain
 from mcfuser.devices.catalogue import HOST, device_named, names
 from mcfuser.errors import InputError
 
@@ -27,9 +27,6 @@ _SHOWN = 16  # digits of a key in a list
 
 KeyArgument = Annotated[
     str, typer.Argument(metavar="KEY", help="a kernel's key, or the first digits of it")
-]
-OnDeviceOption = Annotated[
-    str | None, typer.Option("--device", help=f"of this device alone: one of {', '.join(names())}")
 ]
 
 app = typer.Typer(no_args_is_help=True, help="What is kept of tuned kernels.")
@@ -43,8 +40,8 @@ app.command("pull")(pull)
 
 @app.command("list")
 def list_(
-    device: OnDeviceOption = None,
-    chain: Annotated[str | None, typer.Option(help="of this chain: its name or its key")] = None,
+    device: KernelDeviceOption = None,
+    chain: KernelChainOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="at most so many")] = 50,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,7 +124,10 @@ def explain(
     ],
     device: Annotated[
         str | None,
-        typer.Option(help=f"one of {', '.join(names())}; else a kernel's own, or {HOST}"),
+        typer.Option(
+            help=f"one of {', '.join(names())}; else a kernel's own, or {HOST}",
+            autocompletion=devices_begun,
+        ),
     ] = None,
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
@@ -159,7 +159,7 @@ def prune(
     days: Annotated[
         float | None, typer.Option("--days", min=0.0, help="those kept longer ago than this")
     ] = None,
-    device: OnDeviceOption = None,
+    device: KernelDeviceOption = None,
     stale: Annotated[
         bool, typer.Option("--stale", help="those made with other programs or sources")
     ] = False,

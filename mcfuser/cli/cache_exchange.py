@@ -18,7 +18,7 @@ from mcfuser.arguments.files import check_readable
 from mcfuser.cli.console import out, progress, say
 from mcfuser.cli.documents import print_document
 from mcfuser.cli.kept import make_data_folder, opened_store
-from mcfuser.cli.kernels import device_name
+from mcfuser.cli.kernels import KernelChainOption, KernelDeviceOption, device_name
 from mcfuser.cli.options import JsonOption
 from mcfuser.cli.results import check_writable, make_results, write_whole
 from mcfuser.errors import InputError, LimitError
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from mcfuser.tune.tuned import Tuned
     from mcfuser_service.export import Export
     from mcfuser_service.importing import Imported
-
-ExportDeviceOption = Annotated[
-    str | None, typer.Option("--device", help="kernels of this device alone")
-]
-ExportChainOption = Annotated[
-    str | None, typer.Option("--chain", help="of this chain: its name or its key")
-]
 
 
 class ExportFormat(StrEnum):
@@ -54,8 +47,8 @@ def export(
     file: Annotated[
         Path, typer.Argument(help="the file to write, - for standard output; with t4 a folder")
     ],
-    device: ExportDeviceOption = None,
-    chain: ExportChainOption = None,
+    device: KernelDeviceOption = None,
+    chain: KernelChainOption = None,
     form: Annotated[
         ExportFormat,
         typer.Option("--format", help="lines, for import; or t4: all candidates of each kernel"),
@@ -151,7 +144,7 @@ def finish_import(done: Imported, more: Mapping[str, Any], as_json: bool) -> Non
 
 
 def verify(
-    device: Annotated[str | None, typer.Option(help="kernels of this device alone")] = None,
+    device: KernelDeviceOption = None,
     generate: Annotated[
         bool,
         typer.Option("--generate/--no-generate", help="generate each source anew, and compare"),
@@ -201,7 +194,7 @@ def _state(tuned: Tuned | None, age: str, generate: bool) -> tuple[str, str]:
 
 
 def refresh(
-    device: Annotated[str | None, typer.Option(help="kernels of this device alone")] = None,
+    device: KernelDeviceOption = None,
     timeout: KernelTimeout = "60s",
     as_json: JsonOption = False,
 ) -> None:

@@ -14,8 +14,6 @@ import typer
 from mcfuser.arguments.duration import LONGEST, seconds
 from mcfuser.arguments.files import check_readable, read_bounded
 from mcfuser.cli.cache_exchange import (
-    ExportChainOption,
-    ExportDeviceOption,
     KernelTimeout,
     finish_import,
     gathered,
@@ -23,6 +21,7 @@ from mcfuser.cli.cache_exchange import (
 )
 from mcfuser.cli.console import say
 from mcfuser.cli.documents import print_document
+from mcfuser.cli.kernels import KernelChainOption, KernelDeviceOption
 from mcfuser.cli.options import JsonOption
 from mcfuser.errors import InputError
 
@@ -58,8 +57,8 @@ TransferTimeout = Annotated[str, typer.Option(help="for the transfer, as 60s or 
 
 def push(
     reference: ReferenceArgument,
-    device: ExportDeviceOption = None,
-    chain: ExportChainOption = None,
+    device: KernelDeviceOption = None,
+    chain: KernelChainOption = None,
     username: UsernameOption = None,
     password_file: PasswordFileOption = None,
     password_stdin: PasswordStdinOption = False,

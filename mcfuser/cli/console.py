@@ -77,7 +77,7 @@ class _Stage:
         told, left = self.progress, self._left(now)
         parts = [self._words()]
         if left is not None and left >= 1:
-            parts.append(f"about {_duration(left)} left")
+            parts.append(f"about {about(left)} left")
         if told.best is not None:
             parts.append(f"best {told.best * 1e6:.1f} us")
         if told.failed:
@@ -90,7 +90,7 @@ class _Stage:
         """What is said of it in a pipe, when it is done."""
         told = self.progress
         best = f", best {told.best * 1e6:.1f} us" if told.best is not None else ""
-        left = f", about {_duration(told.left)} left" if told.left and told.left >= 1 else ""
+        left = f", about {about(told.left)} left" if told.left and told.left >= 1 else ""
         return f"{self._words()}{best}, {now - self.since:.1f} s{left}"
 
     def _words(self) -> str:
@@ -116,7 +116,7 @@ def _fitting(parts: list[str], width: int) -> str:
     return line
 
 
-def _duration(seconds: float) -> str:
+def about(seconds: float) -> str:
     """A time of seconds, rounded as estimates are."""
     if seconds < 90:
         return f"{seconds:.0f} s"

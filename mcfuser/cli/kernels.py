@@ -1,10 +1,13 @@
-"""How the commands of `mcfuser cache` name devices and kernels."""
+"""How the commands of `mcfuser cache` name devices, chains and kernels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from mcfuser.devices.catalogue import HOST, device_named
+import typer
+
+from mcfuser.cli.options import devices_begun
+from mcfuser.devices.catalogue import HOST, device_named, names
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,6 +17,18 @@ KEY_DIGITS = 64
 """Hexadecimal digits of a key."""
 LEAST_DIGITS = 6
 """Digits of a key that is not given whole."""
+
+KernelDeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help=f"kernels of this device alone: one of {', '.join(names())}",
+        autocompletion=devices_begun,
+    ),
+]
+KernelChainOption = Annotated[
+    str | None, typer.Option("--chain", help="of this chain: its name or its key")
+]
 
 
 def device_name(name: str | None) -> str | None:

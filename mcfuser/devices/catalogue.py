@@ -31,6 +31,7 @@ def _constants(table: Mapping[str, float]) -> Constants:
 
 FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "kind": str, "arch": str, "units": int, "bandwidth": float, "fast": int, "cache": int,
+    "threads": int, "blocks": int,
     "peak": _constants, "readings": _constants, "costs": _constants,
 }  # fmt: skip
 """What a file may hold, and how each of it is read."""

@@ -22,6 +22,7 @@ from mcfuser.lowering.triton.dot import Dot
 from mcfuser.lowering.triton.instructions import LEAST
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.locality import contiguous_bytes, distinct_tiles
+from mcfuser.model.occupancy import QUARTERS, blocks_held
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
 from mcfuser.space.statement import (
@@ -47,14 +48,6 @@ VECTOR = 16
 """Bytes that a thread loads at most at once."""
 NARROW = 32.0
 """Columns below which a group instruction takes no less time."""
-QUARTERS = 4
-"""Schedulers of a multiprocessor, each with a tensor core of its own."""
-THREADS, BLOCKS = 2048, 32
-"""Threads and blocks of a multiprocessor at most."""
-FILE = 65536
-"""Registers of a multiprocessor."""
-RESERVED = 1024
-"""Bytes of shared memory that every block takes besides its own."""
 SIDE_BY_SIDE = 16
 """The most parts that are loaded at once where they are combined; more are walked in a loop."""
 LIMIT = 235.0
@@ -142,16 +135,10 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
 
 
 def resident(made: TritonCandidates, device: Device) -> Floats:
-    """Blocks that share a multiprocessor, limited by their registers, shared memory and threads."""
-    registers = np.minimum(255.0, np.ceil(made.registers / 8) * 8)
-    by = (
-        np.floor((device.fast + RESERVED) / (made.shared + RESERVED)),
-        np.floor(FILE / (registers * 32 * made.warps)),
-        np.floor(THREADS / (32.0 * made.warps)),
-        np.full(len(made.tiles), float(BLOCKS)),
-    )
-    blocks_held: Floats = np.maximum(1.0, np.minimum.reduce(by))
-    return blocks_held
+    """Blocks that share a multiprocessor, by the estimate of their registers; at least one."""
+    by = blocks_held(made.registers, made.shared, made.warps.astype(np.float64), device)
+    fewest: Floats = np.maximum(1.0, np.minimum.reduce(list(by.values())))
+    return fewest
 
 
 def _dram_bytes(made: TritonCandidates, device: Device) -> tuple[float, bool]:

@@ -6,7 +6,7 @@ Documents are served as they were kept, so these models only describe them.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -61,8 +61,21 @@ class ChainDocument(Document):
     outputs: list[str]
 
 
+class KernelOccupancy(Document):
+    """How many blocks of a kernel run on one multiprocessor at a time: `blocks` of `threads`
+    threads, bounded by its registers, its shared memory, the most threads or the most blocks that
+    the multiprocessor holds; their threads are `fraction` of the most."""
+
+    threads: int
+    blocks: int
+    bound: Literal["registers", "shared memory", "threads", "blocks"]
+    fraction: float
+
+
 class KernelDocument(Document):
-    """A tuned kernel, whole. Times are in seconds; `binary` is in base64."""
+    """A tuned kernel, whole. Times are in seconds; `binary` is in base64. `occupancy` is null for a
+    CPU, and where the record does not tell what the kernel needs; it is not kept, and no part of
+    the `checksum`."""
 
     model_config = ConfigDict(title="Kernel")
 
@@ -85,6 +98,7 @@ class KernelDocument(Document):
     resources: dict[str, float]
     versions: dict[str, str]
     conditions: dict[str, Any]
+    occupancy: KernelOccupancy | None = None
 
 
 class ReportWork(Document):

@@ -85,6 +85,7 @@ class Explainer:
         self._settings, self._store, self._module = settings, store, module
         self._layers = layered(store, settings.team)
         self._known: dict[Which, Here] = {}
+        self._asking: dict[Which, anyio.Lock] = {}
         self._host: Device | None = None
         self._turns = anyio.CapacityLimiter(_AT_ONCE)
 
@@ -129,8 +130,11 @@ class Explainer:
 
     async def _here(self, which: Which) -> Here:
         if which not in self._known:
-            ask = partial(self._ask, *which)
-            self._known[which] = await anyio.to_thread.run_sync(ask, limiter=self._turns)
+            async with self._asking.setdefault(which, anyio.Lock()):
+                if which not in self._known:  # nobody else has asked meanwhile
+                    ask = partial(self._ask, *which)
+                    found = await anyio.to_thread.run_sync(ask, limiter=self._turns)
+                    self._known[which] = found
         return self._known[which]
 
     def _asked(self, words: str, dtype: str) -> Asked:

@@ -149,7 +149,8 @@ def router(
         caller, name = caller_of(request), None
         if caller.is_admin and job.api_key is not None:
             name = (await run_in_threadpool(posters, store, caller, [job]))[job.api_key]
-        return JobOut.of(job, whole=job.state in OVER, posted_by=name)
+        signed = job.state == "done" and await run_in_threadpool(store.attestation, id) is not None
+        return JobOut.of(job, whole=job.state in OVER, posted_by=name, signed=signed)
 
     add_events(routes, store, watch)
 

@@ -17,6 +17,7 @@ from mcfuser_db.kernel_search import KernelOrder, KernelQuery
 from mcfuser_service.documents import as_json
 from mcfuser_service.explaining import Explainer
 from mcfuser_service.export import exported
+from mcfuser_service.occupancy import occupancy_of
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.problems import ProblemError, error
 from mcfuser_service.queries import Word, only
@@ -173,11 +174,12 @@ def router(store: Storage, explain: Explain, explainer: Explainer) -> APIRouter:
         responses={**document("Kernel"), **problems("no-such-kernel")},
     )
     def whole(key: _KeyOf) -> Response:
-        """The chosen candidate, its source, how it was measured; the binary is in base64."""
+        """The chosen candidate, its source, how it was measured; the binary is in base64. How many
+        of its blocks run at a time is told with it, and not kept."""
         found = store.kernel(key)
         if found is None:
             raise _unknown(key)
-        return JSONResponse(finite(found))
+        return JSONResponse(finite({**found, "occupancy": occupancy_of(found)}))
 
     return routes
 

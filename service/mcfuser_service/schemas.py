@@ -194,6 +194,10 @@ class JobOut(BaseModel):
         default=None, description="when the module, the report and the log were removed"
     )
     module: dict[Literal["sha256", "bytes", "href"], str | int] | None = None
+    attestation: dict[Literal["href"], str] | None = Field(
+        default=None,
+        description="of a done job that was signed, where one job is asked for",
+    )
     report: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
     posted_by: str | None = Field(
@@ -203,7 +207,12 @@ class JobOut(BaseModel):
 
     @classmethod
     def of(
-        cls, job: Job, whole: bool = True, cached: bool = False, posted_by: str | None = None
+        cls,
+        job: Job,
+        whole: bool = True,
+        cached: bool = False,
+        posted_by: str | None = None,
+        signed: bool = False,
     ) -> JobOut:
         module = None
         if job.module is not None:
@@ -228,6 +237,7 @@ class JobOut(BaseModel):
                 "finished": job.finished,
                 "removed": job.removed,
                 "module": module,
+                "attestation": {"href": f"/v1/jobs/{job.id}/attestation"} if signed else None,
                 "problem": job.problem,
                 "report": job.report if whole else None,
                 "posted_by": posted_by,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -73,6 +74,25 @@ def test_a_good_zoo_is_done_once(zoo: Zoo) -> None:
         "name": "mcfuser batch", "tests": "4", "failures": "0", "errors": "0", "skipped": "4",
         "time": "",
     }  # fmt: skip
+
+
+def test_the_time_that_is_left_is_told_where_an_entry_has_an_earlier_one(zoo: Zoo) -> None:
+    zoo.holds(a="good", b="fine", c="fair")
+    status, told, _ = zoo.batch()
+    assert status == 0 and " left" not in told.split("[3/3]")[1]
+    one, two, three = read_zoo(zoo.folder / "zoo.toml")
+    two.model.write_text("better")
+    three.model.write_text("fairer")
+    state.forget(zoo.output / "entries" / two.folder)
+    kept = zoo.output / "entries" / three.folder
+    known = state.last(kept)
+    assert known is not None
+    state.keep(kept, "another", replace(known, seconds=72_000.0))
+    status, told, said = zoo.batch("--json")
+    first, second, third, *_ = said.splitlines()
+    assert first.startswith(f"[1/3] {one.name} cpu: passed (unchanged)") and " left" not in first
+    assert second.endswith("; about 20.0 h left") and third.startswith("[3/3] c.onnx")
+    assert " left" not in third and json.loads(told)["status"] == 0
 
 
 def test_what_changed_is_done_again_and_nothing_else(zoo: Zoo) -> None:
@@ -200,6 +220,16 @@ def test_after_kill_9_it_goes_on_where_it_was(zoo: Zoo) -> None:
     status, told, _ = zoo.batch()
     assert status == 0 and "1 of 3 unchanged" in told
     assert zoo.begun() == ["a", "b", "b", "c"]
+
+
+def test_an_answer_that_a_killed_batch_has_left_is_not_read(zoo: Zoo) -> None:
+    zoo.holds(a="good")
+    (one,) = read_zoo(zoo.folder / "zoo.toml")
+    left = zoo.output / "entries" / one.folder / "check.json"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"error": 0.5}\n')
+    assert zoo.batch()[0] == 0
+    assert zoo.states() == {"a": "passed"} and not left.exists()
 
 
 def test_deaths_at_any_time_lose_nothing_that_was_done(zoo: Zoo) -> None:

@@ -44,6 +44,7 @@ def test_figures_are_in_units_per_second_and_bytes(name: str) -> None:
     assert 64 << 10 <= d.fast <= 228 << 10
     assert 50 <= d.units <= 150
     assert d.bits == 0
+    assert d.threads % 32 == 0 and 1024 <= d.threads <= 2048 and 16 <= d.blocks <= 32
 
 
 def test_the_papers_gpu() -> None:

@@ -10,7 +10,7 @@ import pytest
 from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.resources import TritonCandidates
-from mcfuser.model.terms import BLOCKS, LIMIT, LINE, Terms, resident, terms
+from mcfuser.model.terms import LIMIT, LINE, Terms, resident, terms
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
@@ -95,7 +95,7 @@ def test_spilled_registers_count_every_iteration() -> None:
 def test_blocks_share_a_multiprocessor_by_what_is_scarcest() -> None:
     one, many = made(m=256, n=256, k=256), made(m=16, n=16, k=16, h=16, warps=1)
     assert resident(one, H200)[0] == 1.0
-    assert 1.0 < resident(many, H200)[0] <= BLOCKS
+    assert 1.0 < resident(many, H200)[0] <= H200.blocks
 
 
 def test_memory_counts_only_where_the_tensors_outgrow_the_cache() -> None:

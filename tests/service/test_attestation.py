@@ -101,6 +101,8 @@ def test_what_is_fetched_is_verified_as_a_folder(service: SigningService, tmp_pa
     found = verify(out, read_verifying_key(public))
     assert found.wrong == () and found.keyid == KEY.public.keyid
     assert service.client.head(f"/v1/jobs/{job}/attestation").status_code == 200
+    told = service.client.get(f"/v1/jobs/{job}").json()
+    assert told["attestation"] == {"href": f"/v1/jobs/{job}/attestation"}
 
 
 def test_without_a_key_nothing_is_signed(unsigned: SigningService) -> None:
@@ -108,6 +110,7 @@ def test_without_a_key_nothing_is_signed(unsigned: SigningService) -> None:
     assert kind(unsigned.get(job, "attestation")) == (409, "not-ready")
     unsigned.work()
     assert kind(unsigned.get(job, "attestation")) == (404, "not-signed")
+    assert unsigned.client.get(f"/v1/jobs/{job}").json()["attestation"] is None
     assert "retune=true" in unsigned.get(job, "attestation").json()["detail"]
     assert kind(unsigned.client.get("/v1/signing-key")) == (404, "not-signed")
     assert unsigned.get(job, "module").content == MODULE
@@ -132,6 +135,7 @@ def test_it_goes_with_the_module(service: SigningService) -> None:
     sweep(service.store, service.blobs, Keep(age=0.0))
     assert service.store.attestation(job) is None
     assert kind(service.get(job, "attestation")) == (410, "lost")
+    assert service.client.get(f"/v1/jobs/{job}").json()["attestation"] is None
 
 
 @pytest.mark.parametrize(

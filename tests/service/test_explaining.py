@@ -117,6 +117,19 @@ def test_devices_have_rates_and_the_processor_is_probed_by_a_process(explainer: 
     assert anyio.run(explainer.device, "nvidia/gone") is None
 
 
+def test_those_who_ask_at_once_have_one_process(store: Storage, explainer: Explainer) -> None:
+    """As the page of a kernel does, which asks for its age and for its roofline."""
+    store.put(searched())
+
+    async def ask() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(explainer.ages, [searched().key])
+            group.start_soon(explainer.device, "cpu")
+            group.start_soon(explainer, WORDS, "cpu", "float32")
+
+    anyio.run(ask)  # the fixture refuses to be asked twice
+
+
 def test_the_process_answers(tmp_path: Path, store: Storage) -> None:
     store.put(searched())
     document = anyio.run(Explainer(ServiceSettings(data=tmp_path), store), WORDS, "cpu", "float32")

@@ -13,9 +13,7 @@ import pytest
 
 from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned
-from mcfuser_service import explaining
-from mcfuser_service.here_child import answer
-from tests.support.browser import PHONE, browsing, complaints, eventually, resize, run_script
+from tests.support.browser import PHONE, complaints, eventually, resize, run_script
 from tests.support.kernels import tuned
 from tests.support.records import searched
 from tests.support.served import Served, serving
@@ -26,17 +24,12 @@ async def inspect(model: Path, shapes: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with browsing(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def served(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patched:  # no process of its own loads the compilers
-        patched.setattr(explaining, "run", lambda module, request, limits: answer(request, print))
-        with serving(tmp_path_factory.mktemp("data"), inspect) as served:
-            yield served
+def served(
+    browser: Any, asked_here: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("data"), inspect) as served:
+        yield served
+        browser.get("about:blank")  # nothing is asked of a server that is gone
 
 
 @pytest.fixture
@@ -236,7 +229,10 @@ def kept(served: Served) -> list[Tuned]:
     """Kernels in the server's store: one with candidates and hostile names, and sixty others."""
     good = searched()
     for n in range(60):
-        other = replace(tuned(f"{n:x}"), device="nvidia/h200", measured=(n + 1) * 1e-6)
+        other = replace(
+            tuned(f"{n:x}"), device="nvidia/h200", measured=(n + 1) * 1e-6,
+            resources={"registers": 168, "shared": 16_384, "spills": 0}, launch={"threads": 128},
+        )  # fmt: skip
         served.store.put(replace(other, chain=replace(other.chain, name=f"block{n}/mlp")))
     assert good.made is not None
     served.store.keep_tried(good.made, good.chain, good.device, tries(good))
@@ -371,6 +367,22 @@ class TestKernel:
         eventually(lambda: shown.texts(".age") == ["current"], 60)
         measured = [words.split(" ")[0] for words in shown.texts("table tr td:nth-child(2)")]
         assert {"1.00", "2.00", "3.00", "5.00"} <= set(measured)
+
+    def test_a_kernel_for_a_gpu_shows_its_occupancy_and_one_for_a_cpu_none(
+        self, shown: Shown, kept: list[Tuned]
+    ) -> None:
+        shown.open(f"#/kernels/{'1'.rjust(64, '0')}")
+        eventually(lambda: shown.texts("[aria-label=Resources] th"))
+        rows = dict(zip(shown.texts("[aria-label=Resources] th"),
+                        shown.texts("[aria-label=Resources] td"), strict=True))  # fmt: skip
+        assert rows == {
+            "registers": "168", "shared": "16.0 KiB", "spills": "0 bytes",
+            "threads of a block": "128", "blocks of a multiprocessor at a time": "3",
+            "bounded by": "registers", "occupancy": "19 %",
+        }  # fmt: skip
+        shown.open(f"#/kernels/{kept[0].key}")
+        eventually(lambda: len(shown.texts("figure svg")) == 4, 60)
+        assert "occupancy" not in shown.texts("th")
 
     def test_a_kernel_that_is_not_kept_is_a_sentence(self, shown: Shown) -> None:
         for key, words in (

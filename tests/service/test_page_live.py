@@ -25,7 +25,7 @@ from mcfuser_db.api_keys import KeyGrant, make_key
 from mcfuser_service import compilation, worker
 from mcfuser_service.compiler import Compiler
 from mcfuser_service.documents import Report
-from tests.support.browser import PHONE, browsing, complaints, eventually, resize, run_script
+from tests.support.browser import PHONE, complaints, eventually, resize, run_script
 from tests.support.kernels import tuned
 from tests.support.paths import FIXTURES
 from tests.support.reports import KEYS, report
@@ -43,13 +43,9 @@ async def inspect(model: Path, shapes: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with browsing(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def served(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    browser: Any, asked_here: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     with serving(tmp_path_factory.mktemp("data"), inspect, max_model_bytes=1 << 24) as served:
         keep_kernels(served)
         yield served
@@ -143,9 +139,16 @@ class Page:
         assert job.claim is not None
         store.renew(job.claim, 3600, progress, [LogLine(store.now(), line) for line in lines])
 
-    def finish(self, job: Job, what: dict[str, Any], module: bytes = b"\x7fELF module") -> None:
+    def finish(
+        self,
+        job: Job,
+        what: dict[str, Any],
+        module: bytes = b"\x7fELF module",
+        attestation: str | None = None,
+    ) -> None:
+        store, digest = self.served.store, self.served.blobs.put(module)
         assert job.claim is not None
-        self.served.store.finish(job.claim, self.served.blobs.put(module), len(module), what)
+        store.finish(job.claim, digest, len(module), what, attestation=attestation)
 
     def done(self, name: str | None, what: dict[str, Any] | None = None) -> UUID:
         id = self.posted(name)
@@ -300,6 +303,22 @@ class TestAJob:
         assert links == {k["key"] for c in made["chains"] for k in c["kernels"]}
         figures = len(page.all("svg.plot"))
         assert len([b for b in page.all("button") if b.text == "PNG"]) == figures
+
+    def test_that_was_signed_has_its_attestation(self, page: Page, tmp_path: Path) -> None:
+        """While the page follows it, and when the page is opened later; others have none."""
+        id, envelope = page.posted("signed"), '{"payload":"eA=="}\n'
+        page.open(f"/jobs/{id}")
+        page.says("queued", ".state")
+        page.finish(page.claimed(), report(), attestation=envelope)
+        page.says("Every chain")
+        page.button("Download the attestation").click()
+        kept = tmp_path / "module.intoto.jsonl"
+        eventually(lambda: kept.exists() and kept.read_text() == envelope)
+        page.open(f"/jobs/{id}")
+        page.button("Download the attestation")
+        page.open(f"/jobs/{page.done('unsigned')}")
+        page.button("Download the report")
+        assert "Download the attestation" not in {b.text for b in page.all("button")}
 
     def test_is_cancelled_and_tried_again(self, page: Page) -> None:
         id = page.posted("tried")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfuser.backend import Function, Kernel, Names
+from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.device import Device
 from mcfuser.measure.case import Case, decode, encode
 from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, failure
@@ -97,6 +97,9 @@ class Interpreted:
         return Pickler()
 
     def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
+        return None
+
+    def occupancy(self, kernel: Kernel, device: Device) -> Occupancy | None:
         return None
 
     def missing(self) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.backend import Function, Kernel, Names
+from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cpu.builder import SourceBuilder
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain
@@ -70,6 +70,10 @@ class CpuBackend:
         return SourceBuilder()
 
     def unfit(self, kernel: Kernel, device: Device, measured: bool) -> str | None:
+        return None
+
+    def occupancy(self, kernel: Kernel, device: Device) -> Occupancy | None:
+        """None: a core runs one thread of a kernel."""
         return None
 
     def missing(self) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.backend import Function, Kernel, Names
+from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cuda.builder import CudaBuilder
 from mcfuser.backends.versions import ABSENT, package_version
 from mcfuser.chain import Chain
@@ -26,6 +26,7 @@ from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.lowering.triton.planned import planned
 from mcfuser.model import fitted
 from mcfuser.model.feasible import feasible, spills_too_much
+from mcfuser.model.occupancy import WARP, blocks_held
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 
@@ -86,6 +87,18 @@ class CudaBackend:
         if spills_too_much(kernel.resources["spills"]):
             return "nearly all its registers spill"
         return "its registers spill" if kernel.resources["spills"] and not measured else None
+
+    def occupancy(self, kernel: Kernel, device: Device) -> Occupancy | None:
+        """By the registers and the shared memory that the compiler has told. Of two kernels in a
+        row the record has the larger needs of either, with which both are counted."""
+        threads, used = int(kernel.launch["threads"]), kernel.resources
+        registers, shared = np.asarray([used["registers"]]), np.asarray([used["shared"]])
+        by = blocks_held(registers, shared, np.asarray([threads / WARP]), device)
+        bound = min(by, key=lambda name: float(by[name][0]))
+        blocks = int(by[bound][0])
+        if blocks < 1 or not device.threads:
+            return None
+        return Occupancy(threads, blocks, bound, blocks * threads / device.threads)
 
     def missing(self) -> str | None:
         try:

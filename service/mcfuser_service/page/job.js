@@ -78,6 +78,7 @@ class JobPage {
   async drawEnd() {
     if (this.job.state === "done" && !this.job.report && !this.job.removed) {
       this.job = await getJson(this.path, { signal: this.signal });
+      this.drawButtons(); // events do not say whether it is signed
     }
     const { problem, report, removed } = this.job;
     show(this.body,
@@ -98,6 +99,7 @@ class JobPage {
     show(this.buttons,
       job.state === "done" && job.module && button("Download the module", () => save(job.module.href, "module.so"), true),
       job.state === "done" && button("Download the report", () => save(`${this.path}/report`, "report.json")),
+      job.attestation && button("Download the attestation", () => save(job.attestation.href, "module.intoto.jsonl")),
       !isOver(job) && button("Cancel", () => this.cancel()),
       ["failed", "cancelled"].includes(job.state) && !job.removed && button("Try again", () => this.retry(), true));
   }

@@ -3,7 +3,7 @@
 import { getAll, getJson, save, saveBlob } from "./api.js";
 import { ageOf } from "./cache.js";
 import { element, failure, show, table } from "./dom.js";
-import { bytes, count, error, moment, time } from "./format.js";
+import { bytes, count, error, moment, percent, time } from "./format.js";
 import { lookup } from "./lookup.js";
 import { rooflineSection, searchSection } from "./search.js";
 
@@ -115,10 +115,11 @@ function words(name) {
   return name.replaceAll("_", " ");
 }
 
-// Registers, shared memory and spills as the compiler told them, and what was asked of the device.
+// Registers, shared memory and spills as the compiler told them, the occupancy that follows from
+// them, and how the device was while it was measured.
 function resources(kernel) {
   const rows = Object.entries(kernel.resources ?? {}).map(([name, value]) =>
-    [words(name), /bytes|shared|spill|local|memory/.test(name) ? bytes(value) : count(value)]);
+    [words(name), /bytes|shared|spill|local|memory/.test(name) ? bytes(value) : count(value)]).concat(occupancy(kernel));
   const state = Object.entries(kernel.conditions ?? {}).filter(([, value]) => typeof value !== "object" || value === null)
     .map(([name, value]) => [words(name), String(value)]);
   if (!rows.length && !state.length)
@@ -126,6 +127,18 @@ function resources(kernel) {
   return [
     rows.length > 0 && properties("Resources", rows),
     state.length > 0 && [element("h3", {}, "While it was timed"), properties("While it was timed", state)],
+  ];
+}
+
+// How many of its blocks share a multiprocessor, where that is known: CPUs have no such number.
+function occupancy({ occupancy: found }) {
+  if (!found) return [];
+  const bound = ["threads", "blocks"].includes(found.bound) ? `${found.bound} that it holds` : found.bound;
+  return [
+    ["threads of a block", count(found.threads)],
+    ["blocks of a multiprocessor at a time", count(found.blocks)],
+    ["bounded by", bound],
+    ["occupancy", percent(found.fraction)],
   ];
 }
 

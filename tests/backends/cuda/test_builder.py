@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.backends.cuda.builder import CudaBuilder
 from mcfuser.chain import gemm
 from mcfuser.codegen.triton import from_record
@@ -26,3 +27,6 @@ def test_kernels_wait_where_the_architecture_can(device: str, waits: bool) -> No
     same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
     assert from_record(kernel.launch, kernel.source, *same).dependent is waits
     assert ("gdc_wait" in kernel.source) is waits
+    occupancy = CUDA.occupancy(kernel, device_named(device))
+    assert occupancy is not None and occupancy.threads == 32 * TritonKnobs().warps
+    assert occupancy.blocks > 1 and 0 < occupancy.fraction <= 1
