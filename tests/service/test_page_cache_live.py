@@ -42,12 +42,18 @@ def page(browser: Any, served: Served) -> Iterator[Any]:
 
 
 def drawn(page: Any, words: str, *given: Any) -> dict[str, Any]:
-    """A figure that is put on the page: its texts, its titles, and how many marks it has."""
+    """A figure that is put on the page: its texts, its titles, and how many marks it has.
+
+    It stands beside the content, which the page may still be writing.
+    """
     return run_script(
         page,
         f"""const plot = await import("/page/plot.js");
         const svg = {words};
-        document.getElementById("content").replaceChildren(svg);
+        const made = Object.assign(document.createElement("div"), {{ id: "figure" }});
+        const place = document.getElementById("figure") ?? made;
+        place.replaceChildren(svg);
+        document.getElementById("content").after(place);
         const texts = (what) => [...svg.querySelectorAll(what)].map((node) => node.textContent);
         return {{ texts: texts("text"), titles: texts("title"), label: svg.ariaLabel,
           marks: svg.querySelectorAll(".plot-mark").length, role: svg.getAttribute("role") }};""",
@@ -210,7 +216,7 @@ class TestDownloads:
             """const plot = await import("/page/plot.js");
             const svg = plot.bars([{name: "one", value: 1}], {title: "T"});
             const figure = plot.downloads(svg, "T of =x", [{name: "one", value: 1}]);
-            document.getElementById("content").replaceChildren(figure);""",
+            document.getElementById("content").after(figure);""",
         )
         names = {f"T-of-x.{kind}" for kind in ("svg", "png", "csv")}
         for button in page.find_elements("css selector", ".downloads button"):
