@@ -24,6 +24,8 @@ _MOST = 64
 _SHORT, _ALIGNED = 16, 8
 """Ranges of fewer extents may be cut anywhere, longer ones at multiples of a power of two, and at
 least of so many, which tiles divide."""
+_LEAST = 1e-6
+"""No run takes less than this part of the longest, whatever is predicted for it."""
 WORTH = 1.03
 """Fewer buckets are taken where padding costs at most so many times the least."""
 
@@ -92,14 +94,15 @@ def _equal(some: Sequence[Box], others: Sequence[Box]) -> bool:
 def _curve(
     extent: RuntimeExtent, high: Mapping[str, int], whole: float, cost: Cost
 ) -> Callable[[int], float]:
-    """The predicted time along one extent, relative to that at its highest."""
+    """The predicted time along one extent, relative to that at its highest; the same everywhere
+    where nothing is predicted for the highest, as of a model without chains."""
+    if not whole:
+        return lambda n: 1.0
     middle = (extent.low + extent.high) // 2
     at = sorted({extent.low, middle, extent.high})
-    times = [
-        (whole if n == extent.high else cost({**high, extent.name: n})) / (whole or 1.0) for n in at
-    ]
+    times = [(whole if n == extent.high else cost({**high, extent.name: n})) / whole for n in at]
     coefficients = np.polyfit(at, times, len(at) - 1)
-    least = min(times)
+    least = max(_LEAST, min(times))
     return lambda n: max(least, float(np.polyval(coefficients, n)))
 
 

@@ -83,6 +83,20 @@ def test_buckets_that_save_nothing_are_not_made() -> None:
     assert len(choose([extent(1, 512)], lambda point: 1.0, 4).boxes) == 1
 
 
+def test_a_model_without_chains_has_one_bucket() -> None:
+    """Nothing is predicted for what is left to TVM."""
+    chosen = choose([extent(1, 8)], lambda point: 0.0, 4)
+    assert [b.high["n"] for b in chosen.boxes] == [8]
+    assert chosen.padded == chosen.alone == 1.0
+
+
+@given(ranges)
+@settings(max_examples=20)
+def test_chains_of_long_shapes_alone_are_no_error(span: tuple[int, int]) -> None:
+    found = choose([extent(*span)], lambda point: max(0.0, point["n"] - span[0] - 0.5), 4)
+    assert found.boxes[-1].high["n"] == span[1]
+
+
 def test_nothing_is_predicted_for_one_bucket() -> None:
     def unasked(point: Point) -> float:
         raise AssertionError(f"predicted at {point}")
