@@ -1,0 +1,96 @@
+"""The events of a job: what those who follow it were told, or could have been told, of each version.
+
+Each change of a job that others can see writes one, in the transaction that makes the change: the
+job's row is locked until that transaction ends, so events become visible in the order of their
+versions, none before the job has its version, and none is left out between two that are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, and_, delete, func, insert, or_, select
+from sqlalchemy.orm import Session
+
+from mcfuser_db.models import Job, JobEvent
+
+MOST_EVENTS = 500
+"""Events that are kept of a job, the last ones; at times up to 31 more."""
+MOST_BYTES = 256 << 10
+"""Bytes of events that are kept of a job; at times up to 124 KiB more, and at least one event."""
+_PRUNED = 32  # the events, one removal of earlier ones to the next
+_LARGE = 4096  # bytes of an event that does not wait for that
+_AT_ONCE = 100  # jobs whose events are read in one query
+
+_MOMENTS = ("expected", "due", "started", "finished", "removed")
+_CHANGING = (
+    "name", "priority", "state", "stage", "done", "total", "progress", "attempts", "module",
+    "module_bytes", "problem", *_MOMENTS,
+)  # fmt: skip
+_LASTING = (
+    "id", "work", "model", "model_bytes", "device", "options", "created", "api_key", "shared",
+)  # fmt: skip
+TOLD = (Job.id, Job.version, *(getattr(Job, name) for name in _CHANGING))
+"""The columns of a job that `add_event` reads."""
+
+
+def add_event(session: Session, job: Job | Row[Any], moment: datetime) -> None:
+    """Keeps a job as it has become, in the transaction that has changed its row; removes earlier
+    events that are too many. `job` has the columns TOLD."""
+    told = {name: getattr(job, name) for name in _CHANGING}
+    document = json.dumps(
+        {name: value for name, value in told.items() if value is not None},
+        default=datetime.isoformat,
+        separators=(",", ":"),
+    )
+    of_job = JobEvent.job == job.id
+    last = select(JobEvent.total).where(of_job).order_by(JobEvent.version.desc()).limit(1)
+    total = func.coalesce(last.scalar_subquery(), 0) + len(document)
+    session.execute(
+        insert(JobEvent).values(
+            job=job.id, version=job.version, moment=moment, total=total, document=document
+        )
+    )
+    if job.version % _PRUNED == 0 or len(document) > _LARGE:
+        _prune(session, job.id, job.version)
+
+
+def _prune(session: Session, job: UUID, newest: int) -> None:
+    total = select(JobEvent.total).where(JobEvent.job == job, JobEvent.version == newest)
+    surplus = or_(
+        JobEvent.version <= newest - MOST_EVENTS,
+        JobEvent.total <= total.scalar_subquery() - MOST_BYTES,
+    )
+    gone = delete(JobEvent).where(JobEvent.job == job, JobEvent.version < newest, surplus)
+    session.execute(gone.execution_options(synchronize_session=False))
+
+
+def events_from(session: Session, first: Mapping[UUID, int]) -> dict[UUID, Sequence[JobEvent]]:
+    """The kept events of jobs from a version of each on, in the order of their versions; without
+    the jobs that have none."""
+    found: dict[UUID, list[JobEvent]] = {}
+    pairs = list(first.items())
+    for start in range(0, len(pairs), _AT_ONCE):
+        some = pairs[start : start + _AT_ONCE]
+        wanted = or_(*(and_(JobEvent.job == id, JobEvent.version >= n) for id, n in some))
+        query = select(JobEvent).where(wanted).order_by(JobEvent.job, JobEvent.version)
+        for event in session.scalars(query):
+            found.setdefault(event.job, []).append(event)
+    return dict(found)
+
+
+def as_they_were(job: Job, events: Iterable[JobEvent]) -> list[tuple[Job, datetime]]:
+    """A job as it was at each of some events of it, without its report, and when that was."""
+    lasting = {name: getattr(job, name) for name in _LASTING}
+    return [(_as_it_was(lasting, event), event.moment) for event in events]
+
+
+def _as_it_was(lasting: Mapping[str, Any], event: JobEvent) -> Job:
+    told = json.loads(event.document)
+    moments = {n: datetime.fromisoformat(told[n]) for n in _MOMENTS if n in told}
+    empty = dict.fromkeys(_CHANGING)
+    return Job(**{**empty, **lasting, **told, **moments, "version": event.version})
