@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, and_, delete, func, insert, or_, select
+from sqlalchemy import BigInteger, Row, Uuid, and_, bindparam, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from mcfuser_db.models import Job, JobEvent
@@ -36,6 +36,12 @@ _LASTING = (
 )  # fmt: skip
 TOLD = (Job.id, Job.version, *(getattr(Job, name) for name in _CHANGING))
 """The columns of a job that `add_event` reads."""
+_TABLE = JobEvent.metadata.tables[JobEvent.__tablename__]
+_LAST = select(_TABLE.c.total).where(_TABLE.c.job == bindparam("whose", type_=Uuid()))
+_ADD = insert(_TABLE).values(
+    total=func.coalesce(_LAST.order_by(_TABLE.c.version.desc()).limit(1).scalar_subquery(), 0)
+    + bindparam("size", type_=BigInteger())
+)
 
 
 def add_event(session: Session, job: Job | Row[Any], moment: datetime) -> None:
@@ -47,14 +53,8 @@ def add_event(session: Session, job: Job | Row[Any], moment: datetime) -> None:
         default=datetime.isoformat,
         separators=(",", ":"),
     )
-    of_job = JobEvent.job == job.id
-    last = select(JobEvent.total).where(of_job).order_by(JobEvent.version.desc()).limit(1)
-    total = func.coalesce(last.scalar_subquery(), 0) + len(document)
-    session.execute(
-        insert(JobEvent).values(
-            job=job.id, version=job.version, moment=moment, total=total, document=document
-        )
-    )
+    row = {"job": job.id, "version": job.version, "moment": moment, "document": document}
+    session.connection().execute(_ADD, {**row, "whose": job.id, "size": len(document)})
     if job.version % _PRUNED == 0 or len(document) > _LARGE:
         _prune(session, job.id, job.version)
 
