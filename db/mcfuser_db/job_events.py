@@ -1,4 +1,4 @@
-"""The events of a job: what those who follow it were told, or could have been told, of each version.
+"""The events of a job: the job as it was at each of its versions, for those who follow it.
 
 Each change of a job that others can see writes one, in the transaction that makes the change: the
 job's row is locked until that transaction ends, so events become visible in the order of their

@@ -1,9 +1,9 @@
 """Removes the results of jobs that are over: those that are too old, and the oldest where all files
 together are too large.
 
-A job itself stays for a while, without its module, report, log and events. The file of a model or module is
-removed with the last job that refers to it, and never while it is new: whoever writes one refers to
-it soon after.
+A job itself stays for a while, without its module, report, log and events. The file of a model or
+module is removed with the last job that refers to it, and never while it is new: whoever writes one
+refers to it soon after.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of jobs, with what follows from them: an event, a line in the log, webhooks that are due."""
+"""Changes of jobs, with what follows from them: events, lines in logs, webhooks that are due."""
 
 from __future__ import annotations
 
