@@ -61,9 +61,10 @@ def add_event(session: Session, job: Job | Row[Any], moment: datetime) -> None:
 
 def _prune(session: Session, job: UUID, newest: int) -> None:
     total = select(JobEvent.total).where(JobEvent.job == job, JobEvent.version == newest)
+    before = JobEvent.total - func.length(JobEvent.document)  # in bytes: it is ASCII
     surplus = or_(
         JobEvent.version <= newest - MOST_EVENTS,
-        JobEvent.total <= total.scalar_subquery() - MOST_BYTES,
+        before < total.scalar_subquery() - MOST_BYTES,
     )
     gone = delete(JobEvent).where(JobEvent.job == job, JobEvent.version < newest, surplus)
     session.execute(gone.execution_options(synchronize_session=False))
