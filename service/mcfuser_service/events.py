@@ -148,7 +148,7 @@ async def _stream(
     """The events after the version `seen`, and then those that come; the job as it is comes first
     where `seen` is None, or a version that the job does not have yet."""
     with watch.following(job.id) as follower, suppress(StorageError):  # its client asks again
-        yield format_sse_event(retry=AGAIN)
+        parts = [format_sse_event(retry=AGAIN)]
         if seen is None or seen > job.version:
             missed = Missed("", [JobSnapshot(job)])
         else:
@@ -156,10 +156,12 @@ async def _stream(
         version, state = seen or 0, missed.before
         while True:
             if missed.incomplete:
-                yield _gap(version, missed.oldest)
+                parts.append(_gap(version, missed.oldest))
             for snapshot in missed.snapshots:
-                yield _event(snapshot, state)
+                parts.append(_event(snapshot, state))
                 version, state = snapshot.version, snapshot.job.state
+            yield b"".join(parts)  # at once: TCP may delay a second write
+            parts.clear()
             if state in OVER:
                 return
             while not (newer := await follower.after(version, HEARTBEAT)):
