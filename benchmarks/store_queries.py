@@ -64,7 +64,7 @@ def of_store(store: Storage, a: Amounts) -> Queries:
         "versions of 500": lambda i: store.versions([done_job(n, a) for n in range(500)]),
         "snapshots of 50": lambda i: store.snapshots([done_job(n, a) for n in range(50)]),
         "events of a job": lambda i: store.events({done_job(i, a): 0}),
-        "the last event of 500": lambda i: store.events({done_job(n, a): 60 for n in range(500)}),
+        "the last event of 50": lambda i: store.events({done_job(n, a): 60 for n in range(50)}),
         "log": lambda i: store.log(done_job(i, a)),
         "attestation": lambda i: store.attestation(done_job(i, a)),
         "live": lambda i: store.live(digest(f"work {i}")),

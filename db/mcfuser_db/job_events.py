@@ -13,7 +13,21 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Row, Uuid, and_, bindparam, delete, func, insert, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Integer,
+    Row,
+    Uuid,
+    and_,
+    bindparam,
+    column,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    values,
+)
 from sqlalchemy.orm import Session
 
 from mcfuser_db.models import Job, JobEvent
@@ -24,7 +38,6 @@ MOST_BYTES = 256 << 10
 """Bytes of events that are kept of a job; at times up to 124 KiB more, and at least one event."""
 _PRUNED = 32  # the events, one removal of earlier ones to the next
 _LARGE = 4096  # bytes of an event that does not wait for that
-_AT_ONCE = 100  # jobs whose events are read in one query
 
 _MOMENTS = ("expected", "due", "started", "finished", "removed")
 _CHANGING = (
@@ -74,11 +87,11 @@ def events_from(session: Session, first: Mapping[UUID, int]) -> dict[UUID, Seque
     """The kept events of jobs from a version of each on, in the order of their versions; without
     the jobs that have none."""
     found: dict[UUID, list[JobEvent]] = {}
-    pairs = list(first.items())
-    for start in range(0, len(pairs), _AT_ONCE):
-        some = pairs[start : start + _AT_ONCE]
-        wanted = or_(*(and_(JobEvent.job == id, JobEvent.version >= n) for id, n in some))
-        query = select(JobEvent).where(wanted).order_by(JobEvent.job, JobEvent.version)
+    if first:
+        columns = column("job", Uuid()), column("first", Integer())
+        wanted = values(*columns, name="wanted").data(list(first.items())).cte()
+        known = and_(JobEvent.job == wanted.c.job, JobEvent.version >= wanted.c.first)
+        query = select(JobEvent).join(wanted, known).order_by(JobEvent.job, JobEvent.version)
         for event in session.scalars(query):
             found.setdefault(event.job, []).append(event)
     return dict(found)

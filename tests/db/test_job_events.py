@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from mcfuser.tune.progress import ChainPlace, Progress
-from mcfuser_db import Blobs, Job, JobEvent, Order, Storage, claims, job_events
+from mcfuser_db import Blobs, Job, JobEvent, Order, Storage, claims
 from mcfuser_db.job_events import MOST_BYTES, MOST_EVENTS, as_they_were
 from mcfuser_db.retention import Keep, sweep
 from tests.support.clock import Clock
@@ -117,10 +117,7 @@ def test_an_event_is_kept_with_its_version_or_not_at_all(
     assert read(store, job.id).version == 3 and versions(store, job.id) == [1, 2, 3]
 
 
-def test_events_are_read_from_a_version_of_each_job_on(
-    store: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_events, "_AT_ONCE", 2)
+def test_events_are_read_from_a_version_of_each_job_on(store: Storage) -> None:
     jobs = [store.submit(replace(ORDER, work=str(n) * 64))[0].id for n in range(5)]
     for id in jobs[:3]:
         store.cancel(id)
