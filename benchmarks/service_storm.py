@@ -12,7 +12,8 @@ they post again with the same key, and take up event streams where they broke of
 
 A job is `lost` that does not end, `twice` whose log or events tell of two results or that is there
 beside another for the same model, `blamed` if it has failed, and `wrong` if its module is not that
-of its model. `left` are processes, and folders for temporary files, that outlive the server. All
+of its model. Where the events of a job were not one of each version, in order, they were `skipped`.
+`left` are processes, and folders for temporary files, that outlive the server. All
 must be 0; the results are kept, and the exit status is 1 where one is not.
 """
 
@@ -162,28 +163,48 @@ class Client:
         found: dict[str, Any] = answer.json()
         return found
 
-    def events(self, job: str) -> list[str]:
-        """The states that a job's events tell of, until it is over, over all broken streams."""
-        states: list[str] = []
-        last = ""
+    def events(self, job: str) -> Told:
+        """What a job's events tell from the first one on, until it is over, over all broken
+        streams."""
+        told = Told()
         while True:
             try:
-                headers = {"Last-Event-ID": last} if last else {}
-                with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as stream:
+                headers = {"Last-Event-ID": str(told.versions[-1])} if told.versions else {}
+                path = f"/v1/jobs/{job}/events?after=0"
+                with self._http.stream("GET", path, headers=headers) as stream:
                     if stream.status_code == 204:
-                        return states
-                    kind = ""
+                        return told
+                    fields: dict[str, str] = {}
                     for line in stream.iter_lines():
                         name, _, value = line.partition(": ")
-                        if name == "event":
-                            kind = value
-                        elif name == "data" and kind == "state":
-                            states.append(json.loads(value)["state"])
-                        elif name == "id":
-                            last = value
+                        fields[name] = value
+                        if not line:
+                            told.add(fields)
+                            fields = {}
             except httpx.TransportError:
                 self.again += 1
                 time.sleep(0.3)
+
+
+@dataclass
+class Told:
+    """The versions of a job of which there were events, and the states that these tell of."""
+
+    versions: list[int] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
+
+    def add(self, event: Mapping[str, str]) -> None:
+        """Notes an event; one without an id is a gap, or says when to connect again."""
+        if "id" not in event:
+            return
+        self.versions.append(int(event["id"]))
+        if event["event"] == "state":
+            self.states.append(json.loads(event["data"])["state"])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there was one event of each version, in their order."""
+        return self.versions == list(range(1, len(self.versions) + 1))
 
 
 def posted(client: Client, models: Sequence[bytes]) -> list[str]:
@@ -355,7 +376,9 @@ def bench(kind: str, options: argparse.Namespace) -> dict[str, Any]:
             time.sleep(0.5)
         seconds = time.monotonic() - begun
         found = examined(client, ids, models)
-        found["twice"] += sum(t.result().count("done") > 1 for t in told if t.done())
+        heard = [t.result() for t in told if t.done()]
+        found["twice"] += sum(one.states.count("done") > 1 for one in heard)
+        found["skipped"] = sum(not one.is_whole for one in heard)
         found["twice"] += abs(listed(client) - options.jobs)
         status = server.stop()
         threads.shutdown()
@@ -368,7 +391,7 @@ def bench(kind: str, options: argparse.Namespace) -> dict[str, Any]:
         }  # fmt: skip
 
 
-WRONG = ("lost", "twice", "blamed", "wrong", "left")
+WRONG = ("lost", "twice", "blamed", "wrong", "skipped", "left")
 
 
 def show(result: Mapping[str, Any]) -> None:

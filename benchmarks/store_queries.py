@@ -63,6 +63,8 @@ def of_store(store: Storage, a: Amounts) -> Queries:
         "jobs failed, a middle page": lambda i: store.jobs("failed", after=middle_job),
         "versions of 500": lambda i: store.versions([done_job(n, a) for n in range(500)]),
         "snapshots of 50": lambda i: store.snapshots([done_job(n, a) for n in range(50)]),
+        "events of a job": lambda i: store.events({done_job(i, a): 0}),
+        "the last event of 50": lambda i: store.events({done_job(n, a): 60 for n in range(50)}),
         "log": lambda i: store.log(done_job(i, a)),
         "attestation": lambda i: store.attestation(done_job(i, a)),
         "live": lambda i: store.live(digest(f"work {i}")),
@@ -126,7 +128,8 @@ def of_http(client: TestClient, a: Amounts) -> Queries:
     every = (
         "/healthz", "/metrics", "/v1/jobs", "/v1/jobs?limit=500", "/v1/jobs?state=done&limit=500",
         f"/v1/jobs?after={middle_job}", "/v1/jobs/{job}", "/v1/jobs/{job}/log",
-        "/v1/jobs/{job}/report", "/v1/kernels", "/v1/kernels?limit=500",
+        "/v1/jobs/{job}/events?after=0", "/v1/jobs/{job}/report", "/v1/kernels",
+        "/v1/kernels?limit=500",
         f"/v1/kernels?after={middle_kernel}", f"/v1/kernels?device=cpu&after={middle_kernel}",
         "/v1/kernels?q=unknown", "/v1/kernels?q=cpu&sort=time&order=asc",
         f"/v1/kernels?device={RARE}", f"/v1/kernels?chain={POPULAR}", "/v1/kernels?chain={chain}",

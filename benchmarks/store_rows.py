@@ -29,6 +29,15 @@ KEYS = 8
 """API keys; the first one has posted every second job and may keep files of a limited size."""
 LINES = 10
 """Lines of each job's log."""
+EVENTS = 60
+"""Events of each job that is over."""
+_RUNNING = (
+    '{"state":"running","stage":"measure chain 3 of 12","done":%d,"total":96,"attempts":1,'
+    '"priority":0,"progress":{"stage":"measure","done":%d,"total":96,"compiled":70,"failed":3,'
+    '"best":0.0000125,"chain":{"number":3,"of":12,"name":"attention_3"},"left":20.5},'
+    '"started":"2026-01-01T00:00:00+00:00","expected":"2026-01-01T00:01:00+00:00"}'
+)
+_LAST = '{"state":"cancelled","stage":"","done":96,"total":96,"attempts":1,"priority":0}'
 CHUNK = 1000
 """Kernels that are kept at the same moment, as those of an import are."""
 Row = tuple[Any, ...]
@@ -244,7 +253,8 @@ def _jobs(table: _Inserter, amounts: Amounts, templates: Sequence[Template]) -> 
         end = table.moment(created + timedelta(seconds=50)) if over else None
         yield (
             table.uuid(job_id(i)), digest(f"work {i}"), digest(f"file {i // 2}"), 1_000_000 + i,
-            device_of(i), options, f"model {i % 500}", i % 3, 5, state, "", 10, 10, int(over),
+            device_of(i), options, f"model {i % 500}", i % 3, EVENTS if over else 1, state, "", 10,
+            10, int(over),
             table.moment(created), table.moment(created) if over else None, end,
             digest(f"file m{i}") if done else None, 2_000_000 if done else None,
             (report if i // 10 % amounts.whole == 0 else '{"chains": []}') if done else None,
@@ -259,6 +269,23 @@ def _lines(table: _Inserter, amounts: Amounts) -> Iterator[Row]:
         for number in range(1, LINES + 1):
             moment = table.moment(START + timedelta(seconds=60 * i + number))
             yield table.uuid(job_id(i)), number, moment, f"{number} {words}"
+
+
+def fill_events(engine: Engine, amounts: Amounts) -> None:
+    """Inserts EVENTS events of each job that is over; the database is at its newest revision."""
+    table = _Inserter(engine)
+    table("job_events", "job version moment total document", _events(table, amounts))
+    table.end()
+
+
+def _events(table: _Inserter, amounts: Amounts) -> Iterator[Row]:
+    for i in range(amounts.over):
+        total = 0
+        for version in range(1, EVENTS + 1):
+            document = _LAST if version == EVENTS else _RUNNING % (version, version)
+            total += len(document)
+            moment = table.moment(START + timedelta(seconds=60 * i + version / 2))
+            yield table.uuid(job_id(i)), version, moment, total, document
 
 
 def _idempotency(table: _Inserter, amounts: Amounts) -> Iterator[Row]:

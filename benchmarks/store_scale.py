@@ -40,7 +40,7 @@ from mcfuser_db.migrations import versions
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from store_queries import Queries, of_http, of_store, of_writers
-from store_rows import Amounts, Template, fill, kernel_key
+from store_rows import Amounts, Template, fill, fill_events, kernel_key
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "store-scale.json"
@@ -129,6 +129,7 @@ def bench(kind: str, url: str, folder: Path, amounts: Amounts, options: Any) -> 
     print(f"{kind}: filled in {filled:.0f} s, {size / 1e9:.1f} GB", flush=True)
     upgraded = {revision: _upgraded(engine, revision) for revision in revisions()}
     print(f"{kind}: upgraded in {upgraded} s", flush=True)
+    fill_events(engine, amounts)
     vacuumed = _vacuumed(engine)
     engine.dispose()
     settings = ServiceSettings(data=folder, workers=0, database=SecretStr(url))

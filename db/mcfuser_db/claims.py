@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, and_, or_, select
 from mcfuser_db import again
 from mcfuser_db.again import gave_up
 from mcfuser_db.database import RACES
+from mcfuser_db.job_events import add_event
 from mcfuser_db.joblog import LogLine, add_lines
 from mcfuser_db.jobs import JobStore
 from mcfuser_db.models import Job
@@ -71,10 +72,12 @@ class ClaimStore(JobStore):
                 "version": Job.version + 1,
             }
         with self._write.begin() as session:
-            ids = self._update(session, (Job.claim == claim,), values)
-            for id in ids:
-                add_lines(session, id, lines)
-            return bool(ids)
+            jobs = self._update(session, (Job.claim == claim,), values)
+            for job in jobs:
+                if progress is not None:
+                    add_event(session, job, self._now())
+                add_lines(session, job.id, lines)
+            return bool(jobs)
 
     def note_lines(self, id: UUID, lines: Sequence[LogLine]) -> None:
         """Adds lines to the log of a job, whoever holds it now."""

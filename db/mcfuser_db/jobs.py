@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.orm import defer
 
+from mcfuser_db.job_events import events_from
 from mcfuser_db.joblog import JobLog, read_log
-from mcfuser_db.models import IS_LIVE, STATES, Job
+from mcfuser_db.models import IS_LIVE, STATES, Job, JobEvent
 from mcfuser_db.paging import before
 from mcfuser_db.tallies import tallies
 from mcfuser_db.transitions import FRESH, NO_CLAIM, Transitions
@@ -54,6 +55,12 @@ class JobStore(Transitions):
         query = select(Job).options(defer(Job.report, raiseload=True)).where(Job.id.in_(ids))
         with self._read() as session:
             return session.scalars(query).all()
+
+    def events(self, first: Mapping[UUID, int]) -> dict[UUID, Sequence[JobEvent]]:
+        """The kept events of jobs from a version of each on, in their order; without the jobs that
+        have none."""
+        with self._read() as session:
+            return events_from(session, first)
 
     def log(self, id: UUID) -> JobLog:
         """The log of a job; without lines where there is none."""

@@ -148,6 +148,21 @@ class JobLine(Base):
     words: Mapped[str] = mapped_column(Text)
 
 
+class JobEvent(Base):
+    """A job as it was at one of its versions (mcfuser_db.job_events): `document` is JSON and has
+    what changes of a job, `total` are the bytes of its events from the first one to this."""
+
+    __tablename__ = "job_events"
+
+    job: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    moment: Mapped[datetime]
+    total: Mapped[int] = mapped_column(BigInteger)
+    document: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+
 class IdempotencyKey(Base):
     """A key that a client has given to a post, and the job that the post was answered with.
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mcfuser_db.database import RACES
+from mcfuser_db.job_events import add_event
 from mcfuser_db.joblog import add_lines
 from mcfuser_db.keyed import KeyedRequest, job_of_key, keep_key
 from mcfuser_db.models import IS_LIVE, Job
@@ -69,6 +70,7 @@ class OrderStore(Transitions):
                     )  # fmt: skip
                     session.add(job)
                     session.flush()
+                    add_event(session, job, self._now())
                     posted = f"posted for {order.device}: model {order.model}"
                     add_lines(session, job.id, self._lines(posted))
                     self._note_post(session, job, order, key)
@@ -118,6 +120,8 @@ class OrderStore(Transitions):
         priority = max(job.priority, order.priority) if job.state == "queued" else job.priority
         if (name, priority) != (job.name, job.priority):
             job.name, job.priority, job.version = name, priority, job.version + 1
+            session.flush()
+            add_event(session, job, self._now())
         if job.api_key != order.api_key:
             job.shared = True
         return job
@@ -151,6 +155,8 @@ class OrderStore(Transitions):
                     for name, value in FRESH.items():
                         setattr(job, name, value)
                     job.version += 1
+                    session.flush()
+                    add_event(session, job, self._now())
                     add_lines(session, id, self._lines("put back in the queue by a request"))
                     rearm(session, job)
                 return job

@@ -1,9 +1,9 @@
 """Removes the results of jobs that are over: those that are too old, and the oldest where all files
 together are too large.
 
-A job itself stays for a while, without its module, report and log. The file of a model or module is
-removed with the last job that refers to it, and never while it is new: whoever writes one refers to
-it soon after.
+A job itself stays for a while, without its module, report, log and events. The file of a model or
+module is removed with the last job that refers to it, and never while it is new: whoever writes one
+refers to it soon after.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import and_, delete, exists, or_, select, update
 
 from mcfuser_db.blobs import Blobs
 from mcfuser_db.database import PAUSE
-from mcfuser_db.models import IS_KEPT, IS_WAITING, OVER, Job, JobLine, Webhook
+from mcfuser_db.models import IS_KEPT, IS_WAITING, OVER, Job, JobEvent, JobLine, Webhook
 from mcfuser_db.store import Storage
 
 NEW = 600.0
@@ -97,6 +97,7 @@ def _remove(store: Storage, blobs: Blobs, job: Job) -> Swept:
         if session.scalar(plain) is None:
             return Swept()
         session.execute(delete(JobLine).where(JobLine.job == job.id))
+        session.execute(delete(JobEvent).where(JobEvent.job == job.id))
     digests = {digest for digest in (job.model, job.module) if digest is not None}
     return Swept(1, sum(_unlink(store, blobs, digest, NEW) for digest in digests))
 

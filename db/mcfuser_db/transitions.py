@@ -1,15 +1,15 @@
-"""Changes of jobs, with what follows from them: a line in the log, webhooks that are due."""
+"""Changes of jobs, with what follows from them: events, lines in logs, webhooks that are due."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import ColumnElement, update
+from sqlalchemy import ColumnElement, Row, update
 from sqlalchemy.orm import Session
 
 from mcfuser_db.database import Database
+from mcfuser_db.job_events import TOLD, add_event
 from mcfuser_db.joblog import LogLine, add_lines
 from mcfuser_db.models import OVER, Job
 from mcfuser_db.webhooks import hold_webhooks, release_webhooks
@@ -41,21 +41,23 @@ class Transitions(Database):
         words: str,
         values: Mapping[str, Any],
     ) -> int:
-        ids = self._update(session, where, {**values, "version": Job.version + 1})
-        for id in ids:
-            add_lines(session, id, self._lines(words))
+        jobs = self._update(session, where, {**values, "version": Job.version + 1})
+        for job in jobs:
+            add_event(session, job, self._now())
+            add_lines(session, job.id, self._lines(words))
             if values.get("state") in OVER:
-                release_webhooks(session, id, self._now())
+                release_webhooks(session, job.id, self._now())
             elif values.get("state") == "queued":
-                hold_webhooks(session, id)
-        return len(ids)
+                hold_webhooks(session, job.id)
+        return len(jobs)
 
     def _update(
         self, session: Session, where: Sequence[ColumnElement[bool]], values: Mapping[str, Any]
-    ) -> Sequence[UUID]:
-        changed = update(Job).where(*where).values(**values).returning(Job.id)
+    ) -> Sequence[Row[Any]]:
+        """Changes the jobs of a condition; gives the columns TOLD of each."""
+        changed = update(Job).where(*where).values(**values).returning(*TOLD)
         plain = changed.execution_options(synchronize_session=False)
-        return session.scalars(plain).all()
+        return session.execute(plain).all()
 
     def _lines(self, words: str) -> list[LogLine]:
         return [LogLine(self._now(), words)]

@@ -151,13 +151,13 @@ class ProgressOut(BaseModel):
     seconds_left: float | None = Field(description="until the module is built, as estimated")
 
     @classmethod
-    def of(cls, job: Job) -> ProgressOut | None:
-        """The progress of a job; None where it is not running or has not told any."""
+    def of(cls, job: Job, moment: datetime) -> ProgressOut | None:
+        """The progress of a job at a moment; None where it is not running or has not told any."""
         if job.progress is None:
             return None
         told = Progress.from_json(job.progress)
         chain = told.chain
-        left = (job.expected - datetime.now(UTC)).total_seconds() if job.expected else None
+        left = (job.expected - moment).total_seconds() if job.expected else None
         return cls(
             stage=told.stage,
             chain=ChainOut(number=chain.number, of=chain.of, name=chain.name) if chain else None,
@@ -178,6 +178,7 @@ class JobOut(BaseModel):
     id: UUID
     name: str | None = Field(default=None, description="for people")
     priority: int = 0
+    version: int = Field(description="grows with every change; the id of the job's events")
     state: JobState
     stage: str
     candidates: dict[Literal["done", "total"], int]
@@ -213,7 +214,10 @@ class JobOut(BaseModel):
         cached: bool = False,
         posted_by: str | None = None,
         signed: bool = False,
+        moment: datetime | None = None,
     ) -> JobOut:
+        """A job, with its report where it is `whole`; its times are counted from a moment, which is
+        now where it is None."""
         module = None
         if job.module is not None:
             href = f"/v1/jobs/{job.id}/module"
@@ -223,10 +227,11 @@ class JobOut(BaseModel):
                 "id": job.id,
                 "name": job.name,
                 "priority": job.priority,
+                "version": job.version,
                 "state": job.state,
                 "stage": job.stage,
                 "candidates": {"done": job.done, "total": job.total},
-                "progress": ProgressOut.of(job),
+                "progress": ProgressOut.of(job, moment or datetime.now(UTC)),
                 "device": job.device,
                 "options": job.options,
                 "model": {"sha256": job.model, "bytes": job.model_bytes},

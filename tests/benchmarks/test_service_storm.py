@@ -47,6 +47,20 @@ def test_what_is_wrong_with_a_job(
     assert service_storm.judged(given, log, "d", module) == (wrong, begun)
 
 
+@pytest.mark.parametrize(
+    ("versions", "whole"), [([1, 2, 3], True), ([1, 3], False), ([1, 2, 2], False), ([2], False)]
+)
+def test_events_are_one_of_each_version(versions: list[int], whole: bool) -> None:
+    told = service_storm.Told()
+    told.add({"retry": "2000"})
+    for version in versions:
+        told.add({"event": "progress", "data": "{}", "id": str(version)})
+    told.add({"event": "gap", "data": '{"after": 3, "oldest": null}'})
+    assert (told.is_whole, told.states) == (whole, [])
+    told.add({"event": "state", "data": '{"state": "done"}', "id": str(len(versions) + 1)})
+    assert (told.is_whole, told.states) == (whole, ["done"])
+
+
 def test_a_module_of_another_model_is_wrong() -> None:
     assert service_storm.judged(job(), LOG, "e", MODULE)[0] == {"wrong"}
 

@@ -15,6 +15,7 @@ from mcfuser.errors import ModelError
 from mcfuser_db import Blobs, KeyGrant, Order, Storage
 from mcfuser_db.api_keys import make_key
 from mcfuser_service.app import create_app
+from mcfuser_service.missed import JobSnapshot
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.watch import Follower
 from service_contract import Explored, Known, configured, explored
@@ -44,9 +45,10 @@ def explored_app(app: FastAPI, known: Known) -> Explored:
     return explored(schemathesis.openapi.from_asgi("/openapi.json", app, config=config), known)
 
 
-async def nothing_new(follower: Follower, version: int, seconds: float) -> None:
+async def nothing_new(follower: Follower, version: int, seconds: float) -> list[JobSnapshot]:
     """Jobs do not change here: a wait is over at once, and so is a stream of events."""
     follower.ended = True
+    return []
 
 
 @pytest.fixture

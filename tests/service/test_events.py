@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from mcfuser_db import Job, Order, Storage
 from mcfuser_service import events
 from mcfuser_service.watch import JobWatch
 from tests.support.served import Served, serving
+from tests.support.streams import read_stream
 
 
 async def inspect(*_: object) -> None: ...
@@ -58,27 +57,6 @@ def claimed(store: Storage, job: Job) -> UUID:
     raise AssertionError("the job was not claimed")
 
 
-@dataclass(frozen=True)
-class Event:
-    kind: str
-    id: int
-    data: dict[str, Any]
-
-
-def read(lines: Iterator[str], comments: list[str] | None = None) -> Iterator[Event]:
-    """The events of a stream, until it ends."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line.startswith(":"):
-            (comments if comments is not None else []).append(line)
-        elif line:
-            name, _, value = line.partition(": ")
-            fields[name] = value
-        elif "data" in fields:
-            yield Event(fields["event"], int(fields["id"]), json.loads(fields["data"]))
-            fields = {}
-
-
 PROGRESS = Progress("measure", 3, 9, 4, 1, 2e-6, ChainPlace(2, 5, "attention"), 60.0)
 
 
@@ -89,7 +67,7 @@ def test_a_job_that_another_machine_does_is_followed_to_its_end(
     with client.stream("GET", f"/v1/jobs/{job.id}/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         assert stream.headers["cache-control"] == "no-store"
-        told = read(stream.iter_lines())
+        told = read_stream(stream.iter_lines())
         first = next(told)
         assert (first.kind, first.data["state"]) == ("state", "queued")
         claim = claimed(elsewhere, job)
@@ -116,16 +94,18 @@ def test_a_stream_goes_on_after_the_last_event_that_was_seen(
     job = submitted(elsewhere, "resume")
     path = f"/v1/jobs/{job.id}/events"
     with client.stream("GET", path) as stream:
-        seen = next(read(stream.iter_lines()))
+        seen = next(read_stream(stream.iter_lines()))
     claim = claimed(elsewhere, job)
     with client.stream("GET", path, headers={"Last-Event-ID": str(seen.id)}) as stream:
-        told = read(stream.iter_lines())
+        told = read_stream(stream.iter_lines())
         missed = next(told)
-        assert missed.id > seen.id and missed.data["state"] == "running"
+        assert missed.kind == "state" and missed.data["state"] == "running"
         elsewhere.renew(claim, 60, PROGRESS)
-        assert next(told).kind == "progress"
-    with client.stream("GET", path, headers={"Last-Event-ID": str(missed.id + 1)}) as stream:
-        told = read(stream.iter_lines())
+        progress = next(told)
+        assert progress.kind == "progress"
+        assert [seen.id, missed.id, progress.id] == [1, 2, 3]
+    with client.stream("GET", path, headers={"Last-Event-ID": "3"}) as stream:
+        told = read_stream(stream.iter_lines())
         elsewhere.fail(claim, {"status": 422, "detail": "no"})
         last = next(told)
         assert (last.kind, last.data["state"]) == ("state", "failed"), (
@@ -134,7 +114,7 @@ def test_a_stream_goes_on_after_the_last_event_that_was_seen(
         assert next(told, None) is None
 
 
-@pytest.mark.parametrize("seen", ["", "x", "-1", "9" * 400, "1.5", "0", "999999"])
+@pytest.mark.parametrize("seen", ["", "x", "-1", "9" * 400, "1.5", "999999"])
 def test_a_job_that_is_over_is_told_once(
     seen: str, client: httpx.Client, elsewhere: Storage
 ) -> None:
@@ -142,7 +122,7 @@ def test_a_job_that_is_over_is_told_once(
     elsewhere.cancel(job.id)
     path = f"/v1/jobs/{job.id}/events"
     answer = client.get(path, headers={"Last-Event-ID": seen})
-    (event,) = read(iter(answer.text.splitlines()))
+    (event,) = read_stream(iter(answer.text.splitlines()))
     assert event.data["state"] == "cancelled" and event.data["id"] == str(job.id)
     again = client.get(path, headers={"Last-Event-ID": str(event.id)})
     assert (again.status_code, again.content) == (204, b""), "an EventSource connects no more"
@@ -249,5 +229,7 @@ def test_closing_ends_all_who_wait(tmp_path: Path) -> None:
                 begun = time.monotonic()
                 watches[0].close()
                 assert wait.result().json()["state"] == "queued"
-                assert [e.kind for e in read(iter(stream.result().text.splitlines()))] == ["state"]
+                assert [e.kind for e in read_stream(iter(stream.result().text.splitlines()))] == [
+                    "state"
+                ]
                 assert time.monotonic() - begun < 20

@@ -278,6 +278,38 @@ class TestAJob:
         kept = tmp_path / "module.so"
         eventually(lambda: kept.exists() and kept.read_bytes() == b"\x7fELF module")
 
+    def test_has_what_was_measured_before_it_was_opened(self, page: Page) -> None:
+        """Of the search at hand alone, also where the job was tried before."""
+        points = """.curve svg circle[r="7"]"""  # the marks of its values
+        id = page.posted("opened later")
+        earlier = page.claimed()
+        page.tell(earlier, searching(60, 1e-6))
+        assert earlier.claim is not None and page.served.store.spare(earlier.claim, "killed")
+        job = page.claimed()
+        first = ChainPlace(1, 5, "layer0/mlp")
+        page.tell(job, replace(searching(50, 1e-6), chain=first))
+        for done in (10, 20, 30):
+            page.tell(job, searching(done, 1e-3 / done))
+        page.open(f"/jobs/{id}")
+        eventually(lambda: len(page.all(points)) == 3, 20)
+        assert "30" in page.text(".live dl")
+        page.tell(job, searching(40, 1e-3 / 40))
+        eventually(lambda: len(page.all(points)) == 4, 20)
+        page.finish(job, report())
+        page.says("done", ".state")
+
+    def test_goes_on_where_it_was_tried_again_meanwhile(self, page: Page) -> None:
+        id = page.posted("tried meanwhile")
+        page.open(f"/jobs/{id}")
+        page.says("queued", ".state")
+        page.served.store.cancel(id)
+        assert page.served.store.put_back(id) is not None
+        page.says("queued", ".state")
+        job = page.claimed()
+        page.says("running", ".state")
+        page.finish(job, report())
+        page.says("done", ".state")
+
     def test_shows_where_the_time_goes(self, page: Page) -> None:
         made = report()
         Report.model_validate(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from mcfuser_service.serve import _listening, serve
 from mcfuser_service.settings import ServiceSettings
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
+from tests.support.streams import StreamedEvent, read_stream
 
 SCRIPT = SUPPORT / "serve_slowly.py"
 
@@ -155,10 +155,48 @@ def test_who_follows_a_job_goes_on_after_a_restart(server: Server) -> None:
     server.start(seconds=0.2)
     seen = {"Last-Event-ID": last.removeprefix("id: ")}
     told = server.client.get(f"{path}/events", headers=seen, timeout=300).text.splitlines()
-    events = [json.loads(line[6:]) for line in told if line.startswith("data: ")]
-    assert events[-1]["state"] == "done" and len(events) >= 1
+    events = list(read_stream(iter(told)))
+    first = int(seen["Last-Event-ID"]) + 1
+    assert [e.id for e in events] == list(range(first, first + len(events)))
+    states = [e.data["state"] for e in events if e.kind == "state"]
+    assert states[-2:] == ["running", "done"], "it was given back, and is done after that"
     log = server.client.get(f"{path}/log").text
     assert log.index("given back") < log.index("done: a module of")
+
+
+def test_who_listens_misses_nothing_when_workers_and_servers_are_killed(server: Server) -> None:
+    server.start(seconds=3600)
+    path = server.post("first")
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(listened, server.port, path)
+        server.wait(lambda: server.job(path)["candidates"]["done"] > 0)
+        os.kill(server.started()[-2], signal.SIGKILL)  # the worker
+        server.wait(lambda: len(server.started()) == 4)
+        server.wait(lambda: server.job(path)["candidates"]["done"] > 0)
+        server.stop(signal.SIGKILL)
+        server.start(seconds=1.5)
+        events = told.result(300)
+    assert [e.id for e in events] == list(range(1, len(events) + 1)), "in order, once each"
+    states = [e.data["state"] for e in events if e.kind == "state"]
+    assert states == ["queued", "running", "queued", "running", "queued", "running", "done"]
+
+
+def listened(port: int, path: str) -> list[StreamedEvent]:
+    """The events of a job from its first to its last, as a client that connects again has them."""
+    found: list[StreamedEvent] = []
+    address = f"http://127.0.0.1:{port}{path}/events?after=0"
+    while True:
+        seen = {"Last-Event-ID": str(found[-1].id)} if found else {}
+        try:
+            with httpx.stream("GET", address, headers=seen, timeout=60) as stream:
+                if stream.status_code == 204:
+                    return found
+                if stream.status_code == 200:
+                    for event in read_stream(stream.iter_lines()):
+                        found.append(event)
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
 
 
 def test_the_log_says_that_a_worker_died(server: Server) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from mcfuser.tune.tried import Tried, to_json
 from tests.support.kernels import tuned
 
-REVISIONS = tuple(f"{n:04}" for n in range(1, 14))
+REVISIONS = tuple(f"{n:04}" for n in range(1, 15))
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STATES = ("queued", "running", "done", "failed", "cancelled")
 JOBS = {state: UUID(int=i) for i, state in enumerate(STATES, 1)}
@@ -60,6 +60,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "workers": {"0012": "name revision started seen"},
     "figures": {"0012": "name label bound count total"},
+    "job_events": {"0014": "job version moment total document"},
 }
 SEARCHED: dict[str, Any] = {
     "dtype": "float32", "seconds": KEPT.seconds,
@@ -112,7 +113,7 @@ def read(connection: Connection, revision: str) -> dict[str, list[dict[str, Any]
     found: dict[str, list[dict[str, Any]]] = {}
     for table, names in columns(revision).items():
         query = sa.select(_typed(table, names))
-        order = [sa.column(n) for n in ("id", "key", "number", "name") if n in names]
+        order = [sa.column(n) for n in ("id", "key", "number", "version", "name") if n in names]
         rows = connection.execute(query.order_by(*order)).mappings()
         found[table] = [{n: _in_utc(v) for n, v in row.items()} for row in rows]
     return found
@@ -187,6 +188,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
                      "device": KEPT.device}],
     "job_lines": [{"job": JOBS["done"], "number": n, "moment": START, "words": f"line {n}"}
                   for n in (1, 2)],
+    "job_events": [{"job": JOBS["running"], "version": n, "moment": START, "total": 18 * n,
+                    "document": '{"state":"running"}'} for n in (4, 5)],
     "idempotency_keys": [{"key": "e" * 64, "request": "f" * 64, "job": JOBS["done"],
                           "created": START}],
     "webhooks": [{"id": UUID(int=7), "job": JOBS["done"], "url": "https://ci.example/hook",

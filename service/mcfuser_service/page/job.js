@@ -34,12 +34,21 @@ class JobPage {
       this.told, this.buttons, this.facts, this.body, this.log.node);
   }
 
+  // The events that are kept come first: what was measured before the page was opened is in the curve.
   async follow() {
+    const shown = this.job.version;
     try {
       while (!isOver(this.job) && !this.signal.aborted) {
-        for await (const event of events(`${this.path}/events`, this.signal, (open) => this.connected(open))) {
-          await this.update(JSON.parse(event.data));
-          if (isOver(this.job)) return;
+        for await (const event of events(`${this.path}/events?after=0`, this.signal, (open) => this.connected(open))) {
+          if (event.kind === "gap") continue; // the job as it is comes next
+          const job = JSON.parse(event.data);
+          if (job.version <= shown) {
+            this.recall(job);
+            continue;
+          }
+          await this.update(job);
+          // it may have been tried again while the connection was broken
+          if (isOver(this.job) && isOver(await getJson(this.path, { signal: this.signal }))) return;
         }
       }
     } catch (error) {
@@ -51,6 +60,12 @@ class JobPage {
   connected(open) {
     if (open || isOver(this.job)) show(this.told);
     else show(this.told, element("p", { class: "muted" }, "The connection broke off; trying again."));
+  }
+
+  // Adds what the job was at an earlier version, if that is of the attempt which is shown.
+  recall(job) {
+    const isShown = this.job.state === "running" && job.state === "running" && job.started === this.job.started;
+    if (isShown && job.progress) this.live.note(job.progress);
   }
 
   async update(job) {

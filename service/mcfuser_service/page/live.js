@@ -11,7 +11,8 @@ export class LivePanel {
   constructor() {
     this.search = null;
     this.points = [];
-    this.drawn = 0;
+    this.drawn = -DRAWN;
+    this.timer = null;
     this.bar = element("progress", { "aria-label": "Candidates of this search that were measured" });
     this.chain = element("p", { class: "chain" });
     this.values = {};
@@ -64,13 +65,23 @@ export class LivePanel {
       if (this.points.at(-1)?.x === measured) this.points.pop();
       this.points.push(point);
     }
-    const now = performance.now();
-    if (now - this.drawn < DRAWN || this.points.length === 0) return;
-    this.drawn = now;
+    if (this.points.length > 0) this.drawSoon(total);
+  }
+
+  drawSoon(total) {
+    this.total = total;
+    this.timer ??= setTimeout(() => this.draw(), Math.max(0, this.drawn + DRAWN - performance.now()));
+  }
+
+  draw() {
+    this.timer = null;
+    this.drawn = performance.now();
+    const measured = this.points.at(-1)?.x;
+    if (measured === undefined) return;
     show(this.curve, steps([{ name: "best so far", points: this.points }], {
       title: "Best so far",
       height: 160,
-      x: { title: "candidates measured", until: Math.min(total, Math.max(20, Math.round(1.5 * measured))) },
+      x: { title: "candidates measured", until: Math.min(this.total, Math.max(20, Math.round(1.5 * measured))) },
       y: { title: "time of the best", unit: "s" },
     }));
   }
