@@ -1,9 +1,11 @@
 """What no kernel computes, on a GPU: TVM's own schedules, but for elements that are moved, which
-threads take in vectors."""
+threads take in vectors, and for bools, which they take one by one."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
@@ -18,6 +20,8 @@ THREADS = 256
 LARGE = 1 << 14
 """Elements below which every thread has one: there are too few to keep all multiprocessors busy."""
 
+SCHEDULED = "tirx.is_scheduled"
+"""The attribute of functions that have schedules."""
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
@@ -27,7 +31,7 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     return tvm.transform.Sequential([
         *cuda.library_dispatch_passes(target), *legalize,
         dlight.ApplyDefaultSchedule(dlight.ScheduleRule.from_callable("Vectors")(in_vectors)),
-        schedules,
+        schedules, bools_one_by_one(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
     ])  # fmt: skip
 
@@ -59,12 +63,55 @@ def in_vectors(
     return schedule
 
 
+def bools_one_by_one() -> tvm.transform.Pass:
+    """A pass over scheduled functions: loops that would read or write vectors of bools are unrolled
+    instead.
+
+    A bool fills a byte, but TVM's CUDA code takes two of them for a `ushort2`: it reads four bytes,
+    and each of its conditions holds where either of two bools does. More than four it cannot name.
+    """
+
+    def single(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        for name, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc) and SCHEDULED in (function.attrs or {}):
+                module.update_func(name, _single_bools(function))
+        return module
+
+    return tvm.transform.module_pass(single, opt_level=0, name="BoolsOneByOne")
+
+
+def _single_bools(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    schedule = s_tir.Schedule(function)
+    found = [
+        loop
+        for block in _blocks(schedule, schedule.get_sblock("root"))
+        if "bool" in _types(schedule.get(block))
+        for loop in schedule.get_loops(block)
+        if schedule.get(loop).kind == tirx.ForKind.VECTORIZED
+    ]
+    for loop in found:
+        schedule.unroll(loop)
+    return schedule.mod["main"] if found else function
+
+
+def _blocks(schedule: s_tir.Schedule, outer: Any) -> Iterator[Any]:
+    """The blocks inside a block."""
+    for block in schedule.get_child_blocks(outer):
+        yield block
+        yield from _blocks(schedule, block)
+
+
+def _types(body: s_tir.SBlock) -> set[str]:
+    """The types of the tensors that a block reads or writes."""
+    return {str(region.source.dtype) for region in (*body.reads, *body.writes)}
+
+
 def _lanes(body: s_tir.SBlock) -> int:
     """Elements that a vector has of the widest type that is read or written; 0 where a type fills
-    no whole bytes."""
-    types = [tvm.DataType(str(region.source.dtype)) for region in (*body.reads, *body.writes)]
-    bits = [8 if str(t) == "bool" else t.bits for t in types]
-    return VECTOR * 8 // max(bits) if bits and min(bits) >= 8 else 0
+    no whole bytes, or vectors of it are wrong (`bools_one_by_one`)."""
+    types = _types(body)
+    bits = [tvm.DataType(t).bits for t in types]
+    return VECTOR * 8 // max(bits) if bits and min(bits) >= 8 and "bool" not in types else 0
 
 
 def _moves(e: tirx.Expr) -> bool:
