@@ -188,23 +188,28 @@ class Clients:
             with self._guarded("events", connection):
                 async with asyncio.timeout(PATIENCE):
                     status, _ = await connection.send(f"/v1/jobs/{self._job(i)}/events", seen)
-                    if status == 200:
-                        await connection.chunk()  # when to connect again
+                    first = await connection.chunk() if status == 200 else b""
                 self._note("events", time.monotonic() - begun)
                 if status not in (200, 204):
                     self.found.errors[f"events: {status}"] += 1
                 if status != 200:
                     await asyncio.sleep(self.given.pause)
                     continue
+                seen = self._heard(first, seen)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(LISTENING, max(0.0, self._left()))):
                         while part := await connection.chunk():
-                            for line in part.splitlines():
-                                if line.startswith(b"id: "):
-                                    self.found.events += 1
-                                    seen = f"Last-Event-ID: {line[4:].decode()}\r\n"
+                            seen = self._heard(part, seen)
             connection.close()
             await asyncio.sleep(self.given.pause)
+
+    def _heard(self, part: bytes, seen: str) -> str:
+        """The header that names the last event, after a part of a stream."""
+        for line in part.splitlines():
+            if line.startswith(b"id: "):
+                self.found.events += 1
+                seen = f"Last-Event-ID: {line[4:].decode()}\r\n"
+        return seen
 
     def _guarded(self, kind: str, connection: Connection) -> _Guard:
         return _Guard(self, kind, connection)

@@ -15,7 +15,7 @@ from mcfuser_db import Blobs, Storage
 from mcfuser_db.engine import connect, upgrade
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
-from store_rows import Amounts, Template, digest, fill, kernel_key
+from store_rows import Amounts, Template, digest, fill, fill_events, kernel_key
 from tests.support.db_storages import fresh
 from tests.support.kernels import tuned
 
@@ -33,6 +33,7 @@ def test_every_query_finds_what_was_filled_in(kind: str, tmp_path: Path) -> None
         upgrade(engine, store_scale.BEFORE)
         fill(engine, AMOUNTS, templates)
         upgrade(engine)
+        fill_events(engine, AMOUNTS)
         engine.dispose()
         settings = ServiceSettings(data=tmp_path, workers=0, database=url)
         with closing(Storage(url)) as store:
