@@ -151,7 +151,8 @@ class Backend(Protocol):
     `has_constants`, these can be fitted to measurements (mcfuser.tune.refit). `limit` is the
     longest that one program may take in the measuring process, in seconds, besides what its flops
     take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
-    programs run `on_host`, nothing else may be done there while they are timed.
+    programs run `on_host`, nothing else may be done there while they are timed. A new process takes
+    about `starting` seconds to load what such a device needs besides TVM, and to open it.
     """
 
     kind: str
@@ -162,6 +163,7 @@ class Backend(Protocol):
     trusted: bool
     has_constants: bool
     on_host: bool
+    starting: float
     limit: float
     slowest: float
     memory: int | None

@@ -103,14 +103,17 @@ class Bisection:
 CHECKING = 2.0
 """Seconds that checking a module of a small model takes. It is left out where less time is left."""
 SHARE = 0.1
-"""The largest share of a compilation's time that is set aside for the check."""
+"""The largest share of a compilation's time that is set aside for the check, and as large a one
+once more for a device that takes long to open."""
 
 
-def built_by(end: float | None) -> float | None:
-    """When a module must be done (time.monotonic) that is checked by `end`; None without an end."""
+def built_by(end: float | None, starting: float = 0.0) -> float | None:
+    """When a module must be done (time.monotonic) that is checked by `end`, in a process that is
+    `starting` for so long (Backend.starting); None without an end."""
     if end is None:
         return None
-    return end - min(CHECKING, SHARE * max(0.0, end - time.monotonic()))
+    most = SHARE * max(0.0, end - time.monotonic())
+    return end - min(CHECKING, most) - min(starting, most)
 
 
 def verify(

@@ -266,7 +266,7 @@ def compile_model(
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
-        building = _building(took, worked, distinct)
+        building = _building(took, worked, distinct, backend.starting)
         wanted = begun + options.timeout if locked is None else math.inf
         deadline = _tuned_by(wanted, end, building)
         run = _Run(device, cache, options, listener, worker, deadline, building)
@@ -375,14 +375,15 @@ def _with_kernels(
     return installed if decided.narrow is None else summed_in_float32(installed)
 
 
-def _building(took: float, worked: float, chains: int) -> float:
-    """The seconds that building a module of so many distinct `chains` is expected to take.
+def _building(took: float, worked: float, chains: int, starting: float) -> float:
+    """The seconds that building a module of so many distinct `chains` is expected to take, in a
+    process that is `starting` for so long (Backend.starting).
 
     The import took `took` seconds, and `worked` seconds of processor time. On a busy machine, where
     the first is larger, building is slower by the same factor.
     """
     slower = max(1.0, took / max(worked, 1e-3))
-    return BUILDING * took + (BUILT + CHAIN_BUILT * chains) * slower
+    return BUILDING * took + (BUILT + starting + CHAIN_BUILT * chains) * slower
 
 
 def _tuned_by(wanted: float, end: float | None, building: float) -> float:

@@ -220,3 +220,11 @@ def test_a_tenth_of_the_time_is_set_aside_and_no_more_than_a_check_takes() -> No
     short = built_by(now + 10)
     assert short is not None and short - now == pytest.approx(9.0, abs=0.1)
     assert built_by(now - 1) == now - 1
+
+
+def test_a_device_that_takes_long_to_open_has_more_time_for_the_check() -> None:
+    now = time.monotonic()
+    assert built_by(None, 3.0) is None
+    assert built_by(now + 600, 3.0) == now + 600 - CHECKING - 3.0
+    short = built_by(now + 10, 3.0)
+    assert short is not None and short - now == pytest.approx(8.0, abs=0.1)

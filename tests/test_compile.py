@@ -247,11 +247,13 @@ def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
 def test_a_busy_machine_and_many_chains_leave_more_time_to_build() -> None:
     """Seconds before the end at which tuning stops, by what the import took."""
 
-    def left(took: float, worked: float, chains: int = 5) -> float:
-        return 100.0 - compiling._tuned_by(1000.0, 100.0, compiling._building(took, worked, chains))
+    def left(took: float, worked: float, chains: int = 5, starting: float = 0.0) -> float:
+        building = compiling._building(took, worked, chains, starting)
+        return 100.0 - compiling._tuned_by(1000.0, 100.0, building)
 
     assert left(1.0, 1.0) < left(4.0, 4.0) < left(4.0, 1.0)
     assert left(1.0, 1.0, 50) > 9.0, "EfficientNet-B0 has 50, and is built in 9 seconds"
+    assert left(4.0, 1.0, 5, 3.0) == left(4.0, 1.0) + 4 * 3.0, "as many times slower as the import"
     assert left(3.0, 3.0, 121) > 15.0, "DenseNet-121 has as many, and took so long"
     assert compiling._tuned_by(60.0, None, 20.0) == 60.0, "without an end all is tuning's"
     assert compiling._tuned_by(60.0, 1000.0, 20.0) == 60.0

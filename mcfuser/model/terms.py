@@ -211,7 +211,11 @@ def _load(
 
 def _product(counts: Terms, made: TritonCandidates, s: Compute, dot: Dot, times: Floats) -> None:
     """A product runs on instructions of a warp group, or on those of single warps, which load their
-    operands into registers first."""
+    operands into registers first; or threads multiply one by one what the tensor cores would round.
+    """
+    if s.operator.out in made.facts.by_threads:
+        counts.add("simple_all", times * dot.rows * dot.columns * dot.depth)
+        return
     chain, warps = made.plan.program.chain, made.warps
     left = made.facts.products[s.operator.out].left.tensor
     loaded = made.loaded(left)

@@ -43,6 +43,15 @@ def test_warps_without_work_are_not() -> None:
     assert not looked_at(m=16, n=16, k=16, h=16, warps=8, device=A100)
 
 
+def test_many_multiplications_of_a_thread_are_not() -> None:
+    """The tensor cores take float16, and threads float32: 64 * 64 * (32 + 32) / 128 are allowed."""
+    deep, narrow = {"m": 64, "n": 64, "h": 32}, gemm(1, 1024, 1024, 256, 32)
+    assert looked_at(c=narrow, k=32, **deep)
+    assert not looked_at(c=narrow, k=48, **deep), "lanes that pad a tile are multiplied, too"
+    assert looked_at(c=narrow, k=64, warps=8, **deep)
+    assert looked_at(c=gemm(1, 1024, 1024, 256, 32, "float16"), k=64, **deep)
+
+
 def test_more_stages_than_iterations_are_not() -> None:
     assert looked_at(stages=4)  # four iterations of k
     assert not looked_at(stages=5)

@@ -52,6 +52,15 @@ def test_products_go_to_groups_of_warps_where_they_can_and_else_to_warps() -> No
     assert events(older, "chain", A100) == (16 + 4) * 4 and events(older, "group", A100) == 0
 
 
+def test_threads_multiply_float32_one_by_one() -> None:
+    """As a map does: no instruction of the tensor cores, and 64 times 64 in each of 16 + 4 steps of
+    64."""
+    exact = made(gemm(1, 512, 256, 256, 64))
+    for name in ("group", "group_all", "mma", "chain", "operands"):
+        assert events(exact, name) == 0
+    assert events(exact, "simple_all") == events(made(), "simple_all") + 20 * 64**3
+
+
 def test_more_warps_than_a_schedulers_worth_wait_for_it() -> None:
     few, many = (made(hopper=False, warps=w, m=128) for w in (4, 8))
     assert events(many, "mma", A100) == events(few, "mma", A100)  # half each, twice

@@ -77,6 +77,7 @@ class Interpreted:
     runner = "tests.support.interpreted"
     trusted = True
     on_host = True
+    starting = 0.0
     limit = 600.0
     slowest = 1e7
     memory: int | None = None

@@ -42,6 +42,7 @@ class CpuBackend:
     trusted = False
     has_constants = False
     on_host = True
+    starting = 0.0
     limit = 20.0
     slowest = 2e9
     memory: int | None = 16 << 30

@@ -49,6 +49,7 @@ class CudaBackend:
     trusted = True
     has_constants = True
     on_host = False
+    starting = 3.0
     limit = 20.0
     slowest = float("inf")
     memory: int | None = None

@@ -26,6 +26,7 @@ from mcfuser.codegen.triton.tile import (
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.instructions import HALF
+from mcfuser.lowering.triton.products import entering
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -240,8 +241,7 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
     left, right = first, second
     if _uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
-    dtypes = {frame.layout.operand_dtype(e) for e in (left, right)}
-    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    dtype = entering({frame.layout.operand_dtype(e) for e in (left, right)})
     batch, rows, columns, depth = _groups(frame, roles)
     a = _operand(frame, s, left, ends[0], (batch, rows, depth), dtype, lines)
     b = _operand(frame, s, right, ends[1], (batch, depth, columns), dtype, lines)

@@ -10,7 +10,7 @@ from mcfuser.chain import Product
 from mcfuser.expr import reads
 from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.loops import lowered_body
-from mcfuser.lowering.triton.products import products
+from mcfuser.lowering.triton.products import by_threads, products
 from mcfuser.space.plan import Plan
 from mcfuser.space.statement import (
     Buffer,
@@ -51,6 +51,18 @@ class Planned:
     def products(self) -> Mapping[str, Product]:
         """The matrix products by operator, their reads in terms of buffers."""
         return products(self.plan.program.chain, self.buffers, self.body)
+
+    @cached_property
+    def by_threads(self) -> frozenset[str]:
+        """The products whose elements threads multiply one by one, by operator."""
+        chain = self.plan.program.chain
+        return frozenset(
+            s.operator.out
+            for s, _ in self.points
+            if isinstance(s, Compute)
+            and s.operator.out in self.products
+            and by_threads(chain, self.buffers, s)
+        )
 
     @cached_property
     def operands(self) -> frozenset[str]:

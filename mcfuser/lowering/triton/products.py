@@ -1,4 +1,4 @@
-"""Which statements are matrix products for the tensor cores."""
+"""Which statements are matrix products, and which of them are not for the tensor cores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product
     if roles is None or not (roles.rows and roles.columns and roles.depth):
         return None
     assert isinstance(s.body, Call)
-    dtypes = {operand_dtype(chain, buffers, e) for e in s.body.args}
+    dtypes = operand_dtypes(chain, buffers, s.body)
     if not dtypes <= {*HALF, "float32"} or buffers[s.buffer].dtype != "float32":
         return None
     if s.domain is not None:
@@ -40,6 +40,23 @@ def _product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product
         if not any(held) or not all(h or x for h, x in zip(held, loaded, strict=True)):
             return None
     return roles
+
+
+def by_threads(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> bool:
+    """Whether threads multiply the elements of a product one by one: the tensor cores would round
+    float32 to ten bits."""
+    assert isinstance(s.body, Call)
+    return entering(operand_dtypes(chain, buffers, s.body)) == "float32"
+
+
+def entering(dtypes: set[str]) -> str:
+    """The type in which both sides of a product enter it, which have these types."""
+    return next(iter(dtypes)) if len(dtypes) == 1 else "float32"
+
+
+def operand_dtypes(chain: Chain, buffers: Mapping[str, Buffer], body: Call) -> set[str]:
+    """The types of both sides of a product."""
+    return {operand_dtype(chain, buffers, e) for e in body.args}
 
 
 def operand_dtype(chain: Chain, buffers: Mapping[str, Buffer], e: Expr) -> str:

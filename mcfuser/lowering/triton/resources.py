@@ -61,11 +61,12 @@ class TritonCandidates:
 
     @cached_property
     def dots(self) -> Mapping[str, Dot]:
-        return {out: self._dot(r) for out, r in self.facts.products.items()}
+        return {out: self._dot(out, r) for out, r in self.facts.products.items()}
 
-    def _dot(self, r: Product) -> Dot:
+    def _dot(self, out: str, r: Product) -> Dot:
         rows, columns, depth = (self.lanes(g) for g in (r.rows, r.columns, r.depth))
-        grouped = self.hopper & (rows >= ROWS) & (self.warps % WARPS == 0)
+        threads = out in self.facts.by_threads
+        grouped = (self.hopper and not threads) & (rows >= ROWS) & (self.warps % WARPS == 0)
         least = np.where(grouped, WARPS, 1)
         if (
             len(self.facts.products) > 1
@@ -214,6 +215,14 @@ class TritonCandidates:
         addresses = 1.0 if self.tma is None else np.where(self.tma, 0.85, 1.0)
         result: Floats = addresses * (needed + 0.26 * largest)
         return result
+
+    @cached_property
+    def multiplied(self) -> Floats:
+        """Multiplications that a thread writes out in an iteration: those of the products that the
+        tensor cores do not compute."""
+        by_threads = (self.dots[out] for out in self.facts.by_threads)
+        total = sum((d.rows * d.columns * d.depth for d in by_threads), np.zeros(len(self.tiles)))
+        return total / (32.0 * self.warps)
 
     @cached_property
     def gathered(self) -> Floats:

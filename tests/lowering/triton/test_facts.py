@@ -93,6 +93,32 @@ def test_a_product_with_a_vector_is_none_for_the_tensor_cores() -> None:
         assert not layout.dots and not made.dots
 
 
+@pytest.mark.parametrize(
+    ("types", "exact"),
+    [
+        (("float32", "float32"), True),
+        (("float16", "float32"), True),
+        (("float16", "float16"), False),
+        (("bfloat16", "bfloat16"), False),
+        (("bfloat16", "float16"), True),
+    ],
+)
+def test_threads_multiply_what_the_tensor_cores_would_round(
+    types: tuple[str, str], exact: bool
+) -> None:
+    chain = from_json({
+        "name": "product",
+        "axes": {"m": 64, "n": 64, "k": 64},
+        "tensors": {
+            t: {"shape": list(s), "dtype": d}
+            for t, s, d in zip("ABC", ("mk", "kn", "mn"), (*types, "float32"), strict=True)
+        },
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+    })  # fmt: skip
+    for _, made in both(chain):
+        assert made.facts.by_threads == (frozenset("C") if exact else frozenset())
+
+
 def test_a_domain_that_one_side_cannot_hold_is_no_product() -> None:
     """`T` is computed, and may be infinite where its mask would hide it."""
     sizes = {"m": 64, "n": 64, "k": 32, "h": 32}

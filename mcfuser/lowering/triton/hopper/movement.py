@@ -15,6 +15,7 @@ from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.layout import TileLayout
+from mcfuser.lowering.triton.products import entering
 from mcfuser.space.statement import Compute, Illegal, Repair, statements
 
 MOVED = "a warp group would move values among its threads"
@@ -49,8 +50,7 @@ def _check_product(groups: WarpGroups, s: Compute, roles: Product) -> None:
     left, right, ends = first, second, s.masked_factors
     if _uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
-    dtypes = {layout.operand_dtype(e) for e in (left, right)}
-    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    dtype = entering({layout.operand_dtype(e) for e in (left, right)})
     sides = ((left, ends[0], roles.left, roles.rows + roles.depth),
              (right, ends[1], roles.right, roles.depth + roles.columns))  # fmt: skip
     for e, past, read, over in sides:
