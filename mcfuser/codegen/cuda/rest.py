@@ -20,20 +20,39 @@ THREADS = 256
 LARGE = 1 << 14
 """Elements below which every thread has one: there are too few to keep all multiprocessors busy."""
 
+RULES = (
+    dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(),
+)  # fmt: skip
+"""TVM's rules for schedules on a GPU, in its order; the one that remains takes every function."""
 SCHEDULED = "tirx.is_scheduled"
 """The attribute of functions that have schedules."""
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` before its schedules."""
-    *legalize, schedules = cuda.legalize_passes(target)
+    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` before its schedules,
+    which are `tried`, and `bools_one_by_one` after them."""
+    *legalize, _ = cuda.legalize_passes(target)
+    vectors = dlight.ScheduleRule.from_callable("Vectors")(in_vectors)
     return tvm.transform.Sequential([
         *cuda.library_dispatch_passes(target), *legalize,
-        dlight.ApplyDefaultSchedule(dlight.ScheduleRule.from_callable("Vectors")(in_vectors)),
-        schedules, bools_one_by_one(),
+        dlight.ApplyDefaultSchedule(vectors, *map(tried, RULES), dlight.gpu.Fallback()),
+        bools_one_by_one(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
     ])  # fmt: skip
+
+
+def tried(rule: dlight.ScheduleRule) -> dlight.ScheduleRule:
+    """A rule of TVM's that leaves to the next one the functions at which it raises: a vector by a
+    matrix, as it takes a depthwise convolution for, is to have extents that are numbers."""
+
+    def schedule(function: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
+        try:
+            return rule.apply(function, target, tunable)
+        except Exception:  # a rule raises what it happens to raise
+            return None
+
+    return dlight.ScheduleRule.from_callable(type(rule).__name__)(schedule)
 
 
 def in_vectors(

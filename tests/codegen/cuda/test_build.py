@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mcfuser.codegen.cuda.build import found_in
+from mcfuser.codegen.cuda.build import _know_frames_of_imports, found_in
 
 SCRIPT = "from mcfuser.codegen.cuda.build import places; print(*places(), sep='\\n')"
 
@@ -20,6 +21,14 @@ def place(root: Path, *files: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     return folder
+
+
+def test_frames_of_imports_are_known_to_inspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect, "modulesbyfile", {})
+    _know_frames_of_imports()
+    for module in ("importlib._bootstrap", "importlib._bootstrap_external"):
+        code = compile("", f"<frozen {module}>", "exec")
+        assert inspect.getmodule(code, code.co_filename) is sys.modules[module]
 
 
 def test_packages_in_threeplaces_are_one_toolkit(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.s_tir import dlight
 
 from mcfuser.codegen.cuda import rest
 
@@ -148,6 +149,28 @@ def test_without_the_pass_neighbours_share_a_condition(monkeypatch: pytest.Monke
     nothing = tvm.transform.module_pass(lambda module, context: module, opt_level=0)
     monkeypatch.setattr(rest, "bools_one_by_one", lambda: nothing)
     assert "*(ushort2*)(x2_ptr" in source(masked, SQUARE, SQUARE, ((2, 128, 128), "bool"))
+
+
+def test_a_rule_that_raises_leaves_a_function_to_the_next_one() -> None:
+    """TVM takes a depthwise convolution for a vector by a matrix, and stumbles over it."""
+
+    def depthwise(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.nn.silu(relax.op.nn.conv1d(x, w, groups=256))
+
+    inputs = [((1, 256, 79), "float32"), ((256, 1, 31), "float32")]
+    function = unscheduled(depthwise, *(shape for shape, _ in inputs), dtype="float32")
+    rule = dlight.gpu.GEMV()
+    with TARGET:
+        with pytest.raises(AttributeError):  # where it does not, TVM has mended it
+            rule.apply(function, TARGET, False)
+        assert rest.tried(rule).apply(function, TARGET, False) is None
+    assert "__global__" in source(depthwise, *inputs)
+
+
+def test_the_rules_are_those_of_tvm_in_its_order() -> None:
+    *_, last = rest.cuda.legalize_passes(TARGET)
+    theirs = [type(rule).__name__ for rule in last.rules]
+    assert [*(type(rule).__name__ for rule in rest.RULES), "Fallback"] == theirs
 
 
 def test_what_is_stored_under_a_condition_is_left_to_tvm() -> None:
