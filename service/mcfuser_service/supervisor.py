@@ -85,6 +85,7 @@ class Supervisor:
                 slot.process.wait(deadline)
                 slot.process.end()
                 self._release(slot, blame=False)
+        remove_abandoned()  # some may have ended after the worker that had started them
 
     def _keep(self) -> None:
         while not self._stop.is_set():

@@ -8,9 +8,11 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ import httpx
 import pytest
 
 from mcfuser.errors import InputError
+from mcfuser_db import Storage
 from mcfuser_service.serve import _listening, serve
 from mcfuser_service.settings import ServiceSettings
+from mcfuser_service.supervisor import Supervisor
 from tests.support.models import model
 from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
 from tests.support.streams import StreamedEvent, read_stream
@@ -134,6 +138,18 @@ def test_a_stopped_server_gives_its_job_back_and_leaves_nothing(server: Server) 
     server.start(seconds=0.2)
     server.wait(lambda: server.job(job)["state"] == "done")
     assert server.job(job)["attempts"] == 1
+
+
+def test_what_killed_processes_have_left_goes_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may still hold its folder when its worker, which was killed, is replaced."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = ServiceSettings(data=tmp_path / "data", workers=0)
+    with closing(Storage("sqlite://")) as store, Supervisor(settings, "a:b", store, "name"):
+        (tmp_path / "mcfuser-left").mkdir()
+        (tmp_path / "mcfuser-left" / "owner").touch()
+    assert not (tmp_path / "mcfuser-left").exists()
 
 
 def test_who_follows_a_job_goes_on_after_a_restart(server: Server) -> None:
