@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 
 from mcfuser.backend import Backend
@@ -21,8 +22,10 @@ CHAIN = gemm(2, 128, 96, 64, 64)
 
 
 def seconds_of(source: str) -> float:
-    """A time that only the source decides."""
-    return 1e-6 * (1 + int(hashlib.sha256(source.encode()).hexdigest()[:6], 16) / 2**24)
+    """A time that only the source decides, but for the name of its function: that is made of the
+    key, which changes with the generators of code."""
+    nameless = re.sub(r"kernel_[0-9a-f]+", "kernel", source)
+    return 1e-6 * (1 + int(hashlib.sha256(nameless.encode()).hexdigest()[:6], 16) / 2**24)
 
 
 class HashBench(StandIn):

@@ -164,7 +164,8 @@ def test_what_failed_is_not_tried_again_and_is_still_counted() -> None:
     fresh.kept.clear()
     after = HashBench()
     two = tune(CHAIN, CPU, fresh, TuneOptions(trials=12), worker=after)
-    assert not set(bad) & set(after.alone) and sum(one.failed.values()) == 3
+    wrong = sum(source in wary.wrong for source in wary.alone)  # several may have one source
+    assert not set(bad) & set(after.alone) and sum(one.failed.values()) == wrong >= 3
     assert two.failed == one.failed
 
 
