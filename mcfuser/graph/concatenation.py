@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 from tvm import relax
@@ -59,12 +60,22 @@ class Parted:
 
     Of a softmax, what the parts have in common is to be applied to what is computed of them: part i
     stands for `values[i] * weights[i] / total`. A part of one position is 1 then, and has no value.
+    Where it is `guarded`, rows without any position are zeros. The total of any other row is at
+    least 1, for its highest position has a share of 1.
     """
 
     values: tuple[relax.Expr | None, ...]
     at: int
     weights: tuple[relax.Expr, ...] = ()
     total: relax.Expr | None = None
+    guarded: bool = False
+
+
+@dataclass(frozen=True)
+class IsNaN:
+    """The condition that what is computed of a softmax in parts is no number."""
+
+    of: Parted
 
 
 class _Whole(Exception):
@@ -74,10 +85,12 @@ class _Whole(Exception):
 def by_parts(
     flow: Dataflow, members: Sequence[relax.Var], closed: AbstractSet[relax.Var]
 ) -> PartedRegion | None:
-    """The region of `members` (in binding order) with the parts of what is concatenated for it
-    alone; None where nothing is, where it does not pay, or where something needs all parts at once.
+    """The region of `members` (in binding order) with the parts of what is concatenated for its
+    products; None where nothing is, where it does not pay, or where something needs all at once.
 
-    `closed` are the values inside other chains, which are read as they are.
+    What is concatenated for others, too, is made for them; the region reads its parts even then,
+    the longest of which fills whole tiles more often than all of them. `closed` are the values
+    inside other chains, which are read as they are.
     """
     found = dict[relax.Var, None]()
     for v in members:
@@ -105,7 +118,7 @@ def _rewritten(
 ) -> PartedRegion | None:
     """The region whose values, and those that lead to it, are in this `order`; `columns` says
     whether products of as many columns as all parts have are in parts, too."""
-    rewriting = _Rewriting(flow, lengths, columns)
+    rewriting = _Rewriting(flow, {*members}, lengths, columns)
     try:
         for v in order:
             rewriting.add(v)
@@ -120,18 +133,17 @@ def _path(
     members: AbstractSet[relax.Var],
     closed: AbstractSet[relax.Var],
 ) -> tuple[relax.Var, ...]:
-    """A concatenation and the views of it up to an operand `a`, if only the region reads them."""
+    """The values from a concatenation to an operand `a`, if all but the first are views."""
     path = list[relax.Var]()
     while isinstance(a, relax.Var) and a in flow.values and a not in members and a not in closed:
-        value, readers = flow.values[a], {*flow.readers.get(a, ())}
-        if a in flow.outputs or extents(a) is None or not readers <= {*path, *members}:
+        if extents(a) is None:
             break
         path.append(a)
         if flow.kinds[a] == "concatenation":
             return tuple(path)
         if flow.kinds[a] != "view" and flow.operator(a) != "broadcast_to":
             break
-        a = value.args[0]
+        a = flow.values[a].args[0]
     return ()
 
 
@@ -140,9 +152,12 @@ def _lengths(concatenation: relax.Call) -> tuple[int, ...]:
     return tuple(shape(part)[axis] for part in concatenation.args[0].fields)
 
 
+Value: TypeAlias = relax.Expr | Parted | IsNaN
+
+
 @dataclass
 class _Rewriting:
-    """The values that were rewritten so far.
+    """The values that were rewritten so far, of a region and those that lead to it.
 
     `lengths` are those of the parts; `columns` says whether products of as many columns are in
     parts, too. `written` has, by each value that is computed otherwise, what stands in its place;
@@ -152,9 +167,10 @@ class _Rewriting:
     """
 
     flow: Dataflow
+    members: AbstractSet[relax.Var]
     lengths: tuple[int, ...]
     columns: bool
-    written: dict[relax.Var, relax.Expr | Parted] = field(default_factory=dict)
+    written: dict[relax.Var, Value] = field(default_factory=dict)
     kept: list[relax.Var] = field(default_factory=list)
     made: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     stages: dict[relax.Var, int] = field(default_factory=dict)
@@ -171,12 +187,17 @@ class _Rewriting:
             )
             return
         args = [self.written.get(a, a) if isinstance(a, relax.Var) else a for a in value.args]
-        if (made := self._product(v, args)) is not None:
+        made = self._product(v, args)
+        if made is None:
+            made = _where_no_number(value, args)
+        if made is not None:
             self.written[v] = made
         elif any(isinstance(a, Parted) for a in args):
             self.written[v] = self._of_parts(v, value, args)
-        elif all(a.same_as(b) for a, b in zip(args, value.args, strict=True)):
+        elif not any(read in self.written for read in sources(value)):
             self.kept.append(v)
+        elif any(isinstance(a, (IsNaN, relax.Tuple)) for a in args):
+            raise _Whole
         else:
             self.written[v] = self._emit(relax.Call(value.op, args, value.attrs, value.ty_args))
 
@@ -185,7 +206,7 @@ class _Rewriting:
         last = self.written.get(members[-1])
         if not isinstance(last, relax.Var):
             return None
-        inside = [v for v in self.kept if v in {*members}]
+        inside = [v for v in self.kept if v in self.members]
         made = sorted(
             (v for v, e in self.made.items() if v is not last and e.op.name not in _READ),
             key=self.stages.__getitem__,
@@ -230,7 +251,7 @@ class _Rewriting:
         does not vary."""
         if extents(a) is None or -at > len(shape(a)) or shape(a)[at] == 1:
             return (a,) * len(self.lengths)
-        if shape(a)[at] != sum(self.lengths) or a in self.made:
+        if shape(a)[at] != sum(self.lengths) or a in self.made or a in self.members:
             raise _Whole
         axis, begin, found = at + len(shape(a)), 0, list[relax.Expr]()
         constant = array(a)
@@ -246,9 +267,7 @@ class _Rewriting:
 
     # --- operators
 
-    def _of_parts(
-        self, v: relax.Var, value: relax.Call, args: Sequence[relax.Expr | Parted]
-    ) -> Parted:
+    def _of_parts(self, v: relax.Var, value: relax.Call, args: Sequence[Value]) -> Parted:
         first = next(a for a in args if isinstance(a, Parted))
         kind = self.flow.kinds[v]
         if kind == "view" or value.op.name == "relax.broadcast_to":
@@ -290,7 +309,7 @@ class _Rewriting:
         )
         weights = tuple(seen(e, 1, self._last) for e in x.weights)
         total = None if x.total is None else seen(x.total, 1, self._last)
-        return Parted(values, at, weights, total)
+        return Parted(values, at, weights, total, x.guarded)
 
     def _softmax(self, value: relax.Call, x: Parted) -> Parted:
         """The exponentials of each part from its own maximum, and what brings the parts together:
@@ -325,9 +344,7 @@ class _Rewriting:
         ])  # fmt: skip
         return Parted(tuple(shares), x.at, weights, total)
 
-    def _product(
-        self, v: relax.Var, args: Sequence[relax.Expr | Parted]
-    ) -> relax.Expr | Parted | None:
+    def _product(self, v: relax.Var, args: Sequence[Value]) -> Value | None:
         """A matrix product of parts; None where neither operand is in parts."""
         value = self.flow.values[v]
         if self.flow.kinds[v] != "product":
@@ -370,10 +387,26 @@ class _Rewriting:
         result = self._added(terms)
         if left.total is not None:
             result = self._emit(relax.op.divide(result, left.total))
+        if left.guarded:
+            some = self._emit(relax.op.greater(left.total, relax.const(0.5, wide)))
+            result = self._emit(relax.op.where(some, result, relax.const(0.0, wide)))
         return result if dtype(v) == wide else self._emit(relax.op.astype(result, dtype(v)))
 
     def _added(self, terms: Sequence[relax.Expr]) -> relax.Expr:
         return reduce(lambda a, b: self._emit(relax.op.add(a, b), self._last), terms)
+
+
+def _where_no_number(value: relax.Call, args: Sequence[Value]) -> Value | None:
+    """The condition that a softmax in parts is no number, and the choice of 0 where it holds; None
+    for any other operator."""
+    if value.op.name == "relax.isnan" and isinstance(args[0], Parted) and args[0].weights:
+        return IsNaN(args[0])
+    if value.op.name != "relax.where" or not isinstance(condition := args[0], IsNaN):
+        return None
+    x, constant = args[2], array(value.args[1])
+    if x is not condition.of or constant is None or constant.any():
+        return None
+    return replace(x, guarded=True)
 
 
 def _followed(value: relax.Call, d: int, before: Sequence[int], after: Sequence[int]) -> int:

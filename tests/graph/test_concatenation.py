@@ -69,14 +69,11 @@ def test_half_precision_is_rounded_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"whole": True},  # it is an output, and made anyway
         {"cached": 6, "rows": 4},  # no part is much longer than the others
         {"cached": 200, "rows": 20},  # the others are no single tile
     ],
 )
-def test_what_is_stored_anyway_or_does_not_pay_is_read_whole(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_does_not_pay_is_read_whole(options: dict[str, Any], tmp_path: Path) -> None:
     parted = agreed(decoder(**options), tmp_path)
     total = options.get("cached", 33) + options.get("rows", 1)
     assert extents(parted)["n"] == total
@@ -152,13 +149,19 @@ def test_a_product_of_many_rows_takes_a_copy(tmp_path: Path) -> None:
     assert extents(parted)["n"] == LENGTH
 
 
-def test_what_another_value_reads_is_made_anyway(tmp_path: Path) -> None:
+def test_what_is_made_for_others_is_read_in_parts_by_attention(tmp_path: Path) -> None:
+    parted = agreed(decoder(whole=True), tmp_path)
+    assert extents(parted)["n"] == 33
+    assert len(copies(parted, 34)) == 2
+
+
+def test_what_another_value_reads_is_made_for_it(tmp_path: Path) -> None:
     n = Net()
     keys, values = three(n)
     other = n.op("Exp", values)
     parted = agreed(n.model(attention(n, keys, values), other), tmp_path)
-    assert extents(parted)["n"] == LENGTH - 3  # of the keys
-    assert len(copies(parted, LENGTH)) == 1
+    assert extents(parted)["n"] == LENGTH - 3
+    assert len(copies(parted, LENGTH)) == 1  # of the values
 
 
 def test_a_row_that_sees_one_part_alone(tmp_path: Path) -> None:
@@ -169,6 +172,19 @@ def test_a_row_that_sees_one_part_alone(tmp_path: Path) -> None:
     hidden[0, :-2], hidden[1, -2:] = -np.inf, -np.inf
     scores = n.op("Add", n.op("MatMul", n.input("q", 2, 2, DEPTH), keys), n.const(hidden))
     parted = agreed(n.model(n.op("MatMul", n.op("Softmax", scores, axis=-1), values)), tmp_path)
+    assert extents(parted)["n"] == LENGTH - 3
+
+
+def test_rows_that_see_nothing_are_zeros_where_the_model_says_so(tmp_path: Path) -> None:
+    """Exporters write zeros in the place of what is no number after a softmax."""
+    n = Net()
+    keys, values = three(n)
+    hidden = np.zeros((3, LENGTH))
+    hidden[0], hidden[1, 1:-2] = -np.inf, -np.inf
+    scores = n.op("Add", n.op("MatMul", n.input("q", 2, 3, DEPTH), keys), n.const(hidden))
+    weights = n.op("Softmax", scores, axis=-1)
+    shown = n.op("Where", n.op("IsNaN", weights), n.const(0), weights)
+    parted = agreed(n.model(n.op("MatMul", shown, values)), tmp_path)
     assert extents(parted)["n"] == LENGTH - 3
 
 
