@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from mcfuser.chain import Chain
-from mcfuser.expr import Const, call
+from mcfuser.expr import Const, Read, call
 from mcfuser.graph.attempt import (
     Attempt,
     ChainValue,
@@ -29,6 +30,7 @@ from mcfuser.graph.attempt import (
     stored_tensor,
     unify,
 )
+from mcfuser.graph.concatenation import by_parts
 from mcfuser.graph.condition import MASKED
 from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
 from mcfuser.graph.draft import finish, position
@@ -42,6 +44,7 @@ from mcfuser.graph.window import lifted_convolution, lifted_pooling
 NAMES = {"left": "A", "right": "B", "first": "C", "outer": "D", "last": "E"}
 """The names of tensors by role, after the paper: the operands of the first product, its result, the
 other operand of the second product, and the result of the chain."""
+NOTHING: Mapping[relax.Var, str] = {}
 _REFINEMENTS = 24
 
 
@@ -66,9 +69,25 @@ def lift(
 ) -> Lifted:
     """The chain, called `name`, that computes the last of `members` (values in binding order).
 
-    `closed` are the values inside other chains: views of these are not followed, but read. Raises
+    `closed` are the values inside other chains: views of these are not followed, but read. Parts of
+    what is concatenated for the members alone are read where they are (`concatenation`). Raises
     Unliftable with the reason where the members cannot be written as a chain.
     """
+    if (parted := by_parts(flow, members, closed)) is not None:
+        with suppress(Unliftable):
+            done = _lifted(parted.flow, parted.members, closed, name, parted.stored)
+            if parted.made.isdisjoint(done.arguments.values()):
+                return replace(done, outputs=dict.fromkeys(done.outputs, members[-1]))
+    return _lifted(flow, members, closed, name)
+
+
+def _lifted(
+    flow: Dataflow,
+    members: Sequence[relax.Var],
+    closed: frozenset[relax.Var],
+    name: str,
+    stored: Mapping[relax.Var, str] = NOTHING,
+) -> Lifted:
     products = [i for i, v in enumerate(members) if flow.kinds[v] == "product"]
     last = products[-1] if products else 0
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
@@ -77,7 +96,7 @@ def lift(
     for _ in range(_REFINEMENTS):
         lifting = Attempt(flow, closed, factors, names)
         try:
-            return _lift(lifting, members, name)
+            return _lift(lifting, members, name, stored)
         except Straddle as cut:
             d = next(i for i, axes in enumerate(lifting.dimensions) if cut.axis in axes)
             at = lifting.dimensions[d].index(cut.axis)
@@ -86,11 +105,16 @@ def lift(
     raise Unliftable("its reshapes cut the axes too often")
 
 
-def _lift(s: Attempt, members: Sequence[relax.Var], name: str) -> Lifted:
+def _lift(
+    s: Attempt, members: Sequence[relax.Var], name: str, stored: Mapping[relax.Var, str]
+) -> Lifted:
     for v in members:
         if s.flow.kinds[v] == "view" and s.flow.values[v].args[0] not in s.values:
             continue  # a view of what is read is followed where it is read
-        s.values[v] = _value(s, v)
+        s.values[v] = made = _value(s, v)
+        if v in stored:
+            expr = Read(stored_tensor(s, made, stored[v]), ())
+            s.values[v] = replace(made.plain, expr=expr)
     if members[-1] not in s.values:
         raise Unliftable(f"'{members[-1].name}' is a view of what is read")
     last = members[-1]

@@ -13,6 +13,8 @@ from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from mcfuser.codegen.cuda.together import small_together
+
 VECTOR = 16
 """Bytes that a thread moves at a time."""
 THREADS = 256
@@ -31,13 +33,13 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` before its schedules,
-    which are `tried`, and `bools_one_by_one` after them."""
+    which are `tried`, and `bools_one_by_one` and `small_together` after them."""
     *legalize, _ = cuda.legalize_passes(target)
     vectors = dlight.ScheduleRule.from_callable("Vectors")(in_vectors)
     return tvm.transform.Sequential([
         *cuda.library_dispatch_passes(target), *legalize,
         dlight.ApplyDefaultSchedule(vectors, *map(tried, RULES), dlight.gpu.Fallback()),
-        bools_one_by_one(),
+        bools_one_by_one(), small_together(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
     ])  # fmt: skip
 
