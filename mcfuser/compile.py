@@ -35,6 +35,7 @@ from mcfuser.graph.load import NOTHING, Loaded, ModelPort, load
 from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.outline import MOST, outline
 from mcfuser.graph.partition import ModelProduct, Partition, partition
+from mcfuser.graph.price import STARTING, Price
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import aligned
@@ -60,8 +61,6 @@ CHAIN_BUILT = 0.2
 on networks of 6 to 50 chains. Tuning leaves the sum of the three."""
 SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
 """What is said of a narrowed module that runs on the host."""
-STARTING = 1e-6
-"""Seconds that starting a kernel takes, for the choice of buckets."""
 _REASONS = 3  # for which candidates failed that are told of each kernel, the commonest first
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains, where
@@ -260,7 +259,8 @@ def compile_model(
         loaded, dynamic = _loaded(
             model, device, shapes, limits, folder, narrow, buckets, in_place, boxes
         )
-        parted = [_parted(one, device) for one in loaded]
+        price = _price(device, backend, options, locked)
+        parted = [_parted(one, device, price) for one in loaded]
         matches = [m for p in parted for m in p.matches]
         took, worked = time.monotonic() - begun, time.process_time() - spent
         if end is None:  # each bucket has the time of a model
@@ -329,8 +329,24 @@ def _loaded(
     return [b.loaded for b in dynamic.buckets], dynamic
 
 
-def _parted(loaded: Loaded, device: Device) -> Partition:
-    return partition(loaded.module, device.throughput("float32"), device.bandwidth)
+def _parted(loaded: Loaded, device: Device, price: Price | None = None) -> Partition:
+    """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
+    return partition(loaded.module, device.throughput("float32"), device.bandwidth, price)
+
+
+def _price(
+    device: Device, backend: Backend, options: TuneOptions, locked: LockedBuild | None
+) -> Price:
+    """The price of a chain: what the model predicts; where there is a lock, nothing for its chains
+    and a second for others.
+
+    Candidates count as if they could be measured: the chains of a model do not depend on whether
+    the device is at hand.
+    """
+    there = locked.lock.devices.get(device.key) if locked is not None else None
+    if there is None:
+        return partial(expected, device=device, options=options, backend=backend)
+    return lambda chain: 0.0 if chain.key in there.chains else 1.0
 
 
 def build(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -80,7 +81,8 @@ def explain(
     """The explanation of an ONNX model for a device; arguments and errors are those of
     mcfuser.compile.compile_model."""
     module = load(model, shapes, limits, folder, narrow).module
-    parted = partition(module, device.throughput("float32"), device.bandwidth)
+    price = partial(expected, device=device, options=TuneOptions(), backend=backend_of(device))
+    parted = partition(module, device.throughput("float32"), device.bandwidth, price)
     flow = dataflow(module["main"])
     found = places(parted.matches)
     regions = tuple(_region(flow, same, device) for same in found.values())

@@ -1,11 +1,12 @@
-"""Partitions a module: which values share a chain, by the bytes that it saves, and why products
-share none."""
+"""Partitions a module: which values share a chain, by the time that this is expected to take, and
+why products share none."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -25,15 +26,17 @@ from mcfuser.graph.dataflow import (
 from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.operand import FLOATS
+from mcfuser.graph.price import Price, Prices, roofline, with_epilogue
+from mcfuser.graph.prologue import normed, saved_before
 from mcfuser.graph.regions import (
     BETWEEN,
     ROWS,
     Region,
-    epilogues,
     gated_pairs,
     next_producer,
     product_pairs,
 )
+from mcfuser.graph.segment import Considered, model_cover
 from mcfuser.graph.selection import ChainMatch, Selection
 from mcfuser.graph.views import Unliftable
 
@@ -70,25 +73,41 @@ class ModelProduct:
 class Partition:
     """The chains of a module, in the order in which they run, and all its products.
 
-    `left` has every value that is in no chain, with the reason.
+    `left` has every value that is in no chain, with the reason, and `considered` the regions that
+    had alternatives.
     """
 
     matches: tuple[ChainMatch, ...]
     products: tuple[ModelProduct, ...]
     left: Mapping[relax.Var, str]
+    considered: tuple[Considered, ...] = ()
 
 
-def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
+def partition(
+    module: tvm.IRModule, peak: float, bandwidth: float, price: Price | None = None
+) -> Partition:
     """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
 
-    Regions of several products are taken by the bytes that they save, then every other product with
-    its elementwise epilogue, then norms, reductions and maps that no product computes. Chains do
-    not overlap, and nothing inside one is read outside.
+    Regions of several products, and of products with the norm before them, are chosen by the
+    `price` of their kernels: by a roofline, where none is given.
+    Every other product is a chain with its elementwise epilogue, then norms, reductions and maps
+    that no product's chain computes. Nothing inside a chain is read outside, and no two chains
+    compute the same value, but for rows that each of their readers computes anew.
     """
     chosen = Selection(dataflow(module["main"]))
-    regions = (*gated_pairs(chosen), *product_pairs(chosen))
-    for region in sorted(regions, key=lambda r: -r.saved):
-        _fuse(chosen, region)
+    prices = Prices(chosen, price or partial(roofline, peak=peak, bandwidth=bandwidth))
+    regions = [*gated_pairs(chosen)]
+    written = [set(r.members) for r in regions if prices.written(r.members)]
+    regions += (
+        r for r in product_pairs(chosen) if not any(w.issuperset(r.members) for w in written)
+    )
+    regions += normed(chosen, regions)
+    cover = model_cover(regions, prices)
+    for region in sorted(cover.regions, key=lambda r: -r.saved):
+        _fuse(chosen, region, _repeated(region, cover.regions))
+    for found in cover.considered:
+        if not found.chosen and not found.region.prologue:
+            chosen.reasons.setdefault(found.region.first, _told(chosen.flow, found))
     for v in chosen.flow.products:
         if v not in chosen.closed:
             _alone(chosen, v)
@@ -102,12 +121,22 @@ def partition(module: tvm.IRModule, peak: float, bandwidth: float) -> Partition:
         _product(chosen, matches, numbers.get(v), v, peak / bandwidth) for v in chosen.flow.products
     )
     obstacles = {v: p.reason for v, p in zip(chosen.flow.products, products, strict=True)}
-    return Partition(tuple(matches), products, left_out(chosen, obstacles))
+    left = left_out(chosen, obstacles)
+    return Partition(tuple(matches), products, left, cover.considered)
 
 
-def _fuse(chosen: Selection, region: Region) -> None:
+def _repeated(region: Region, regions: Sequence[Region]) -> set[relax.Var]:
+    """The members of every chosen region that computes the same prologue: they may read it."""
+    if not region.prologue:
+        return set(region.members)
+    return {v for r in regions if r.prologue == region.prologue for v in r.members}
+
+
+def _fuse(chosen: Selection, region: Region, readers: set[relax.Var]) -> None:
+    """Takes the chain of a region, whose values none but these `readers` may need stored; without
+    the region's prologue where that cannot be."""
     members = region.members
-    taken = next((v for v in members if v in chosen.closed), None)
+    taken = next((v for v in region.core if v in chosen.closed), None)
     if taken is not None:
         other = next(m for m in chosen.matches if taken in m.bindings)
         chosen.reasons.setdefault(
@@ -116,11 +145,31 @@ def _fuse(chosen: Selection, region: Region) -> None:
             f"but '{taken.name}' is in one that saves {other.saved}",
         )
         return
-    if why := chosen.escapes(members[:-1], set(members)):
+    why = chosen.escapes(members[:-1], readers)
+    if why is None:
+        last = chosen.flow.name(region.second)
+        first = region.prologue[-1] if region.prologue else region.first
+        if _take(chosen, members, region.saved, f"{chosen.flow.name(first)}_{last}"):
+            return
+    elif not region.prologue:
         chosen.reasons.setdefault(region.first, why)
-        return
-    name = f"{chosen.flow.name(region.first)}_{chosen.flow.name(region.second)}"
-    _take(chosen, members, region.saved, name)
+    if region.prologue and region.first is not region.second:
+        saved = region.saved - saved_before(region.prologue)
+        core = replace(region, members=region.core, prologue=(), saved=saved)
+        _fuse(chosen, core, set(region.core))
+
+
+def _told(flow: Dataflow, considered: Considered) -> str:
+    """Why a region was not chosen, for messages."""
+    if considered.reason is not None:
+        return considered.reason
+    other = flow.name(considered.region.second)
+    if considered.total is None or considered.least is None:
+        return f"one kernel for it and '{other}' has no candidate"
+    return (
+        f"a chain with '{other}' is predicted to make {considered.total * 1e6:.1f} us of "
+        f"{considered.least * 1e6:.1f} us"
+    )
 
 
 def _alone(chosen: Selection, v: relax.Var) -> None:
@@ -130,17 +179,15 @@ def _alone(chosen: Selection, v: relax.Var) -> None:
     _take(chosen, (v,), 0, chosen.flow.name(v))
 
 
-def _take(chosen: Selection, members: tuple[relax.Var, ...], saved: int, name: str) -> None:
-    """Takes the chain of `members` with the longest epilogue that can be lifted."""
-    for epilogue in epilogues(chosen, members[-1]):
-        whole = tuple(dict.fromkeys((*members, *epilogue)))
-        try:
-            lifted = lift(chosen.flow, whole, frozenset(chosen.closed), name)
-        except Unliftable as why:
-            chosen.reasons[members[0]] = str(why)
-            continue
-        chosen.take(whole, lifted, saved)
-        return
+def _take(chosen: Selection, members: tuple[relax.Var, ...], saved: int, name: str) -> bool:
+    """Takes the chain of `members` with the longest epilogue that can be lifted, if any."""
+    try:
+        whole, lifted = with_epilogue(chosen, members, name)
+    except Unliftable as why:
+        chosen.reasons[members[0]] = str(why)
+        return False
+    chosen.take(whole, lifted, saved)
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Regions of a module: values that might share a kernel, whatever operators compute them.
 
-Regions overlap; `mcfuser.graph.partition` chooses among them.
+Regions overlap; `mcfuser.graph.cover` chooses among them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,21 @@ ROWS: tuple[ValueKind, ...] = ("elementwise", "softmax", "norm", "reduction", "c
 class Region:
     """Values that might share a kernel, the last one its result, and the bytes that this saves.
 
-    `first` and `second` are two of its products, for messages.
+    `first` and `second` are two of its products, for messages; they are one where it has no other.
+    `prologue` are those of its members that are computed before its products (mcfuser.graph.
+    prologue). Others may read them too, and compute them again.
     """
 
     members: tuple[relax.Var, ...]
     saved: int
     first: relax.Var
     second: relax.Var
+    prologue: tuple[relax.Var, ...] = ()
+
+    @property
+    def core(self) -> tuple[relax.Var, ...]:
+        """The members that are not in the prologue."""
+        return tuple(v for v in self.members if v not in self.prologue)
 
 
 def product_pairs(chosen: Selection) -> Iterator[Region]:

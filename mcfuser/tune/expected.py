@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -15,6 +16,8 @@ from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import Space, SpaceKind, distinct, parted, prune, space
 from mcfuser.tune.tuned import TuneOptions
 
+PRICED = 1024
+"""Predicted times that are kept: a model's chains are priced before they are tuned."""
 SPACES = 8
 """Spaces that are kept: a chain's and its pieces', which are priced first and searched then."""
 
@@ -44,8 +47,25 @@ def expected(
 
     Candidates that must not be used without a measurement count only where they can be `measured`.
     """
+    return _expected(
+        _Keyed(chain.key, chain), device, options.space, options.shifts, backend, measured
+    )
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """A chain, equal to every other one that differs in names only."""
+
+    key: str
+    chain: Chain = field(compare=False)
+
+
+@lru_cache(PRICED)
+def _expected(
+    keyed: _Keyed, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
+) -> float:
     try:
-        left, _ = pruned(chain, device, options)
+        left, _ = _pruned(keyed.chain, device, kind, shifts)
     except ChainError:
         return float("inf")  # one kernel cannot compute it
     table = KnobTable(backend.knobs, device)

@@ -75,6 +75,41 @@ def llama(
     return n.model(_norm(n, x, width))
 
 
+def decoding(
+    width: int = 256,
+    heads: int = 4,
+    groups: int = 2,
+    inner: int = 896,
+    cached: int = 64,
+    dtype: type[np.generic] = np.float32,
+    parallel: bool = False,
+) -> onnx.ModelProto:
+    """One token's step of a decoder's layer, after `cached` tokens whose keys and values are
+    inputs; results are the new hidden states, keys and values. Where it is `parallel`, attention
+    and the feed-forward block read the same norm."""
+    n, depth = Net(dtype), width // heads
+    x = n.input("x", 1, 1, width)
+    past = [n.input(name, 1, groups, cached, depth) for name in ("keys", "values")]
+    h = _norm(n, x, width)
+    q, k = (_rotated(n, _heads(n, h, c, 1, depth), 1, depth) for c in (heads, groups))
+    v = _heads(n, h, groups, 1, depth)
+    keys, values = (n.op("Concat", *pair, axis=2) for pair in zip(past, (k, v), strict=True))
+    many = [_repeated(n, one, heads, groups, cached + 1, depth) for one in (keys, values)]
+    scores = n.op("MatMul", q, n.op("Transpose", many[0], perm=[0, 1, 3, 2]))
+    weights = n.op("Softmax", n.op("Mul", scores, n.const(1 / math.sqrt(depth))), axis=-1)
+    mixed = n.op("Transpose", n.op("MatMul", weights, many[1]), perm=[0, 2, 1, 3])
+    attended = n.op("MatMul", n.op("Reshape", mixed, n.ints(1, 1, width)), n.weight(width, width))
+    if not parallel:
+        x = n.op("Add", x, attended)
+        h = _norm(n, x, width)
+    gate, up = (n.op("MatMul", h, n.weight(width, inner)) for _ in range(2))
+    gated = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
+    down = n.op("MatMul", gated, n.weight(inner, width))
+    if parallel:
+        x = n.op("Add", x, attended)
+    return n.model(n.op("Add", x, down), keys, values)
+
+
 def _norm(n: Net, x: str, width: int) -> str:
     """x / sqrt(mean of squares + epsilon), spelled out, by a scale."""
     mean = n.op("ReduceMean", n.op("Pow", x, n.const(2)), axes=[-1], keepdims=1)

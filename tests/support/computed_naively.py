@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.load import Loaded, load
 from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch
 from tests.support.lifted import computed
 from tests.support.naive import primfunc
@@ -39,11 +40,13 @@ def both(
     return list(zip(found, session.run(None, given), strict=True))
 
 
-def agreed(model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5) -> Partition:
-    """The chains of a model; asserts that the model with plain kernels in their places computes
-    what onnxruntime does."""
+def agreed(
+    model: onnx.ModelProto, folder: Path, tolerance: float = 1e-5, price: Price | None = None
+) -> Partition:
+    """The chains of a model, chosen by a price; asserts that the model with plain kernels in their
+    places computes what onnxruntime does."""
     loaded = load(model.SerializeToString(), {})
-    parted = partition(loaded.module, 1e12, 1e11)
+    parted = partition(loaded.module, 1e12, 1e11, price)
     for a, b in both(model, loaded, parted.matches, folder):
         assert a.shape == b.shape and a.dtype == b.dtype
         scale = max(float(np.abs(b).max()), 1e-30)
