@@ -16,7 +16,7 @@ import tvm.relax.frontend.onnx  # noqa: F401
 import mcfuser.tune.tuner  # noqa: F401
 import mcfuser_db  # noqa: F401
 import mcfuser_service.compile_child  # noqa: F401
-from tests.support import forked_birth, hasty_command
+from tests.support import hasty_command
 from tests.support.command import CommandRequest
 
 
@@ -29,7 +29,6 @@ def answer(request: CommandRequest) -> int:
         with path.open("wb") as file:
             os.dup2(file.fileno(), stream)
     sys.argv = ["mcfuser", *request.words]
-    forked_birth.install()
     try:
         hasty_command.main()
     except SystemExit as end:

@@ -26,7 +26,9 @@ from mcfuser.process import birth, supervised
 from mcfuser.process.child import ALONE
 from mcfuser.process.load import leave_out_torch, load
 
-FORKED = ("tests.support.hasty_compile", "mcfuser.measure.child")
+FORKED = (
+    "tests.support.hasty_compile", "tests.support.hasty_command", "mcfuser.measure.child",
+)  # fmt: skip
 """The modules whose processes are cloned: work of mcfuser.process.confinement, and others."""
 _LOADED = (
     "mcfuser_service.compile_child", "mcfuser.measure.child", "mcfuser.backends.cpu.runner",
