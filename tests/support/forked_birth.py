@@ -2,11 +2,12 @@
 
 A process that has loaded what they load, and does nothing else, the twin of who starts them, is
 cloned for each. The clone is a child of who asked for it (clone(2), CLONE_PARENT), as if that had
-started a Python, and is born as every child is (mcfuser.process.birth).
+started a Python, and runs the module's `main`.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import inspect
@@ -16,22 +17,28 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
-from mcfuser.process import birth, supervised
+from mcfuser.process import supervised
 from mcfuser.process.child import ALONE
 from mcfuser.process.load import leave_out_torch, load
 
-FORKED = (
-    "tests.support.hasty_compile", "tests.support.hasty_command", "mcfuser.measure.child",
-)  # fmt: skip
-"""The modules whose processes are cloned: work of mcfuser.process.confinement, and others."""
+FORKED = frozenset({
+    "tests.support.hasty_compile", "tests.support.hasty_command", "tests.support.serve_slowly",
+    "mcfuser.measure.child", "mcfuser_service.worker_child",
+})  # fmt: skip
+"""The modules whose processes are cloned: those that a Python is told to run, and those that
+mcfuser.process.birth and mcfuser.process.confinement are."""
 _LOADED = (
-    "mcfuser_service.compile_child", "mcfuser.measure.child", "mcfuser.backends.cpu.runner",
+    "mcfuser_service.compile_child", "mcfuser_service.serve", "mcfuser_service.worker_child",
+    "mcfuser.measure.child", "mcfuser.backends.cpu.runner", "tests.support.slow_compiler",
 )  # fmt: skip
 _CLONE_PARENT = 0x8000
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None
@@ -68,7 +75,7 @@ def popen_of(twin: Callable[[], socket.socket]) -> type[subprocess.Popen[Any]]:
 
     class ForkedPopen(subprocess.Popen[Any]):
         def _execute_child(self, arguments: list[str], *more: Any) -> None:
-            if _CLONE is None or not {*arguments[5:7]} & {*FORKED}:
+            if _CLONE is None or not FORKED.intersection(_modules(arguments)):
                 super()._execute_child(arguments, *more)  # type: ignore[misc]
                 return
             given = signature.bind(self, arguments, *more).arguments
@@ -76,8 +83,10 @@ def popen_of(twin: Callable[[], socket.socket]) -> type[subprocess.Popen[Any]]:
             streams = [end if end >= 0 else i for i, end in enumerate(ends)]
             passed = [*map(int, given["pass_fds"])]
             request = {
-                "arguments": arguments[4:], "passed": passed, "environment": dict(given["env"]),
-                "folder": given["cwd"] or os.getcwd(), "session": given["start_new_session"],
+                "arguments": arguments[arguments.index("-m") + 1 :], "passed": passed,
+                "environment": dict(given["env"]), "folder": given["cwd"] or os.getcwd(),
+                "session": given["start_new_session"], "group": given["process_group"],
+                "umask": _umask(),
             }  # fmt: skip
             with lock:
                 channel = twin()
@@ -89,6 +98,17 @@ def popen_of(twin: Callable[[], socket.socket]) -> type[subprocess.Popen[Any]]:
             self._close_pipe_fds(*(given[end] for end in _ENDS))  # type: ignore[attr-defined]
 
     return ForkedPopen
+
+
+def _modules(arguments: list[str]) -> list[str]:
+    """The module that a Python is told to run, and those that may be among its first arguments."""
+    return arguments[arguments.index("-m") + 1 :][:4] if "-m" in arguments else []
+
+
+def _umask() -> int:
+    """This process's, which os.umask would change to tell."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(x for x in status.splitlines() if x.startswith("Umask:")).split()[1], 8)
 
 
 @cache
@@ -148,8 +168,8 @@ def _live(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     try:
         if request["session"]:
             os.setsid()
-        else:
-            os.setpgid(0, 0)
+        elif request["group"] >= 0:
+            os.setpgid(0, request["group"])
         high = [fcntl.fcntl(one, fcntl.F_DUPFD, _HIGH) for one in descriptors]
         os.closerange(_STREAMS, _HIGH)
         for one, number in zip(high, [*range(_STREAMS), *request["passed"]], strict=True):
@@ -158,14 +178,20 @@ def _live(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
-        sys.argv = [birth.__file__ or "", *request["arguments"]]
-        birth.main()
+        os.umask(request["umask"])
+        tempfile.tempdir = None
+        sys.argv = request["arguments"]
+        main: Callable[[], object] = load(sys.argv[0]).main
+        main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
+        with suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
