@@ -16,6 +16,7 @@ from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
+from tests.support.forked_birth import ForkedPopen
 from tests.support.hasty import ROUNDS, RUNNER
 from tests.support.kept_child import KeptChild
 from tests.support.paths import PYTHONPATH, TESTS
@@ -103,6 +104,13 @@ def unoptimized(patch: pytest.MonkeyPatch) -> None:
 def kept_children(patch: pytest.MonkeyPatch) -> None:
     """One process measures for many tests."""
     patch.setattr("mcfuser.measure.worker.Child", KeptChild)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_births(patch: pytest.MonkeyPatch) -> None:
+    """Processes that compile models, and those that measure, begin with TVM loaded."""
+    if _TVM:
+        patch.setattr("mcfuser.process.supervised.Popen", ForkedPopen)
 
 
 @pytest.fixture(scope="session", autouse=True)

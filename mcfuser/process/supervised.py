@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 from types import MappingProxyType
 from typing import IO
 
@@ -81,7 +82,7 @@ class Supervised:
         reading, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "mcfuser.process.birth"]
         try:
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 [*command, Birth(reading, limits, niceness).to_json(), module, *arguments],
                 stdin=input,
                 stdout=output,

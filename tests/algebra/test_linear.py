@@ -24,6 +24,7 @@ A, B = parse("A[m]"), parse("B[m]")
         ("2.0 * (A[m] + 3.0 * B[m]) - A[m]", {A: 1.0, B: 6.0}),
         ("A[m] + B[m] - A[m]", {B: 1.0}),
         ("A[m] - A[m]", {}),
+        ("A[m] + 0.0 * B[m]", {A: 1.0}),
     ],
 )
 def test_the_coefficients_of_an_expression(said: str, form: dict[Expr, float]) -> None:

@@ -179,14 +179,15 @@ class TestAPerson:
         """Everything is real: the model is compiled for this CPU, with few rounds of timing."""
         monkeypatch.setattr(compilation, "_MODULE", "tests.support.hasty_compile")
         model = tmp_path / "demo.onnx"
-        shutil.copy(FIXTURES / "attention_where.onnx", model)
+        shutil.copy(FIXTURES / "feed_forward_relu.onnx", model)
         page.open()
         page.one("[name=model]").send_keys(str(model))
         page.says("demo.onnx", "#chosen")
         page.button("Compile").click()
         page.says("queued", ".state")
         with a_worker(page.served):
-            eventually(lambda: page.text(".state") == "done", 300)
+            eventually(lambda: page.served.store.jobs("done", 1, None), 300)
+        eventually(lambda: page.text(".state") == "done", 20)
         assert page.text("h1") == "demo.onnx"
         page.says("Error against onnxruntime")
         module = page.served.store.jobs("done", 1, None)[0].module

@@ -24,11 +24,12 @@ from mcfuser_db import Storage
 from mcfuser_service.serve import _listening, serve
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.supervisor import Supervisor
+from tests.support.forked_birth import ForkedPopen
 from tests.support.models import model
-from tests.support.paths import PYTHONPATH, ROOT, SUPPORT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.streams import StreamedEvent, read_stream
 
-SCRIPT = SUPPORT / "serve_slowly.py"
+SERVER = "tests.support.serve_slowly"
 
 
 class Server:
@@ -43,8 +44,8 @@ class Server:
 
     def start(self, seconds: float, errors: Path | None = None, **more: str) -> None:
         with (errors or Path(os.devnull)).open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(self.folder), str(self.port), str(seconds)],
+            self.process = ForkedPopen(
+                [sys.executable, "-m", SERVER, str(self.folder), str(self.port), str(seconds)],
                 start_new_session=True, cwd=ROOT, stderr=log if errors else None,
                 env={**os.environ, "PYTHONPATH": PYTHONPATH, **more},
             )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.chain import LOWEST, from_json
-from mcfuser.expr import ARITY, Call, Index, parse
+from mcfuser.expr import ARITY, Call, Const, Index, parse
 from mcfuser.space.reference import evaluate, logical, value
 from tests.support.chains import chain, inputs, named
 
@@ -33,6 +33,15 @@ def test_every_operator_means_what_python_means(op: str) -> None:
         e = Call(op, tuple(Index(f"a{i}") for i in range(len(args))))
         found = value(e, lambda r: None, lambda a, args=args: args[int(a[1])])
         assert found == pytest.approx(PLAIN[op](*args.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("op", "said"), [("add", 2), ("sub", 0), ("mul", 1), ("div", 1.0), ("max", 1), ("neg", -1)]
+)
+def test_a_condition_counts_as_a_number(op: str, said: float) -> None:
+    holds = Call("lt", (Const(1.0), Const(2.0)))
+    found = value(Call(op, (holds,) * ARITY[op]), lambda r: None, lambda a: None)
+    assert found == said and found.dtype != np.bool_
 
 
 # --- operators ------------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 
 from mcfuser.cli.command import main as command
+from mcfuser.process import supervised
 from mcfuser_service import compilation
+from tests.support import forked_birth
 
 
 def main() -> None:
     compilation._MODULE = "tests.support.hasty_compile"
+    if "tvm" in sys.modules:  # this process is a fork that has it
+        forked_birth.install()
     if sys.argv[1] in ("run", "tune"):
         from tests.support.hasty import hasten
 
@@ -18,6 +22,7 @@ def main() -> None:
         from mcfuser.batch import entry
 
         entry.MODULE = __spec__.name
+        setattr(supervised, "Popen", forked_birth.ForkedPopen)  # noqa: B010
     command()
 
 

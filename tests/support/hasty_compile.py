@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from mcfuser_service.compile_child import answer
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mcfuser_service import compile_child
+from tests.support import forked_birth
 from tests.support.hasty import hasten
 
-__all__ = ["answer"]
-
 hasten()
+
+
+def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    forked_birth.install()
+    return compile_child.answer(request, tell)
