@@ -236,7 +236,10 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise InputError(f"zoo '{path}' is not UTF-8 at byte {error.start}") from None
+        raise InputError(
+            f"zoo '{path}' is not UTF-8 at byte {error.start}; write a TOML file that names models "
+            "(docs/batch.md)"
+        ) from None
     except RecursionError:
         raise InputError(f"zoo '{path}' is nested too deep to be read") from None
     except ValueError as error:  # the text is not TOML, or a number has too many digits
