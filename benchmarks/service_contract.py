@@ -42,6 +42,8 @@ PHASES = ("coverage", "fuzzing", "stateful")
 UNSEEN = {
     "POST /v1/jobs": "no schema says which bytes are a model, and which inputs it has",
     "POST /v1/keys": "no schema says which rates, sizes and times there are",
+    "POST /v1/kernels": "no schema says which bytes are a file of kernels",
+    "DELETE /v1/kernels": "no schema says that one condition is needed",
     **{
         f"{method} /v1/kernels": "no schema says that the kernels of one chain have one order"
         for method in ("GET", "HEAD")
@@ -123,9 +125,12 @@ def configured(known: Known, seed: int, seconds: int | None, examples: int) -> S
 def explored(schema: Any, known: Known) -> Explored:
     """What Schemathesis finds with a schema (schemathesis.openapi.from_…), as configured."""
     bodies = st.sampled_from(list(known.models)) | st.binary(max_size=64)
-    schemathesis.openapi.media_type("application/octet-stream", bodies)
+    for kind in ("application/octet-stream", "application/x-ndjson"):
+        schemathesis.openapi.media_type(kind, bodies)
 
     def filter_case(context: Any, case: Any) -> bool:  # the name is Schemathesis's
+        if case.method == "DELETE" and case.path == "/v1/kernels":
+            return (case.query or {}).get("dry_run") in (True, "true")  # others need the kernels
         revokes = case.method == "DELETE" and case.path.startswith("/v1/keys/")
         return not (revokes and (case.path_parameters or {}).get("id") == known.keep)
 

@@ -15,7 +15,8 @@ from mcfuser.batch.locking import Locking
 from mcfuser.batch.outcome import Outcome
 from mcfuser.batch.pace import Baseline, judged
 from mcfuser.batch.zoo import Entry
-from mcfuser.devices.catalogue import device_named
+from mcfuser.devices.catalogue import HOST, device_named
+from mcfuser.devices.cpu import unmeasured_cpu
 from mcfuser.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ def _work(
 
 
 def _target(name: str) -> Target:
+    if name == HOST:
+        host = unmeasured_cpu()
+        return Target(host.key, None, host.arch)
     device = device_named(name)
     from mcfuser.backends import backend_of
     from mcfuser.measure.worker import Worker

@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mcfuser.arguments.duration import seconds
 from mcfuser.arguments.in_place import check_in_place
-from mcfuser.arguments.precision import check_precision
+from mcfuser.arguments.precision import PRECISIONS
 from mcfuser.batch.address import JOB, public
 from mcfuser.devices.catalogue import HOST, device_named
 from mcfuser.errors import InputError
@@ -28,6 +28,8 @@ LARGEST = 1 << 20
 """The largest size of a zoo file, in bytes."""
 MOST = 10_000
 """The largest number of entries of a zoo, and of files that one pattern matches."""
+OWN = "own"
+"""The precision of a model that keeps its own types."""
 LIMIT = 1800.0
 """The default of an entry's `limit`, in seconds, to which twice its `timeout` is added."""
 
@@ -150,6 +152,13 @@ def _device(name: str) -> str:
     return name if name == HOST else device_named(name).name
 
 
+def _precision(name: str) -> str:
+    if name != OWN and name not in PRECISIONS:
+        known = ", ".join((OWN, *PRECISIONS))
+        raise ValueError(f"use one of {known}, or a list of them")
+    return name
+
+
 def _plain(name: str) -> str:
     if not name or not name.isprintable():
         raise ValueError("a name of printable characters is expected")
@@ -198,7 +207,11 @@ class _Defaults(_Form):
     timeout: _Duration | None = None
     limit: _Duration | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
-    precision: Annotated[str, AfterValidator(check_precision)] | None = None
+    precision: Annotated[
+        list[Annotated[str, AfterValidator(_precision)]],
+        BeforeValidator(_listed),
+        Field(min_length=1, max_length=64),
+    ] = [OWN]
     in_place: Annotated[dict[str, str], AfterValidator(_pairs), Field(max_length=1024)] = {}
 
 
@@ -223,7 +236,10 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise InputError(f"zoo '{path}' is not UTF-8 at byte {error.start}") from None
+        raise InputError(
+            f"zoo '{path}' is not UTF-8 at byte {error.start}; write a TOML file that names models "
+            "(docs/batch.md)"
+        ) from None
     except RecursionError:
         raise InputError(f"zoo '{path}' is nested too deep to be read") from None
     except ValueError as error:  # the text is not TOML, or a number has too many digits
@@ -251,22 +267,25 @@ def _line(words: str) -> str:
     return flat if len(flat) <= 120 else flat[:117] + ".."
 
 
-# --- models x devices x shapes --------------------------------------------------------------
+# --- models x devices x shapes x precisions --------------------------------------------------
 
 
 def _entries(model: _Model, folder: Path, where: str) -> Iterator[Entry]:
     limit = model.limit if model.limit is not None else LIMIT + 2 * (model.timeout or 0.0)
+    in_place = tuple(sorted(f"{name}={output}" for name, output in model.in_place.items()))
     options = BatchOptions(
-        model.seed, model.trials, model.timeout, limit, model.tolerance, model.precision,
-        tuple(sorted(f"{name}={output}" for name, output in model.in_place.items())),
-    )  # fmt: skip
+        model.seed, model.trials, model.timeout, limit, model.tolerance, in_place=in_place
+    )
     jobs = [words for words in model.files if "://" in words]
     yield from (_job(words, model, folder, options, where) for words in jobs)
     paths = [words for words in model.files if words not in jobs]
     files = [name for words in paths for name in _files(words, folder, where)]
-    for name, device, shapes in product(files, model.devices, model.shapes):
+    for name, device, shapes, precision in product(
+        files, model.devices, model.shapes, model.precision
+    ):
         told = tuple(sorted(f"{n}={'x'.join(map(str, e))}" for n, e in shapes.items()))
-        yield Entry(name, folder / name, device, told, options)
+        asked = replace(options, precision=None if precision == OWN else precision)
+        yield Entry(name, folder / name, device, told, asked)
 
 
 def _job(words: str, model: _Model, folder: Path, options: BatchOptions, where: str) -> Entry:
@@ -277,7 +296,7 @@ def _job(words: str, model: _Model, folder: Path, options: BatchOptions, where: 
             f"{where}: {_line(repr(words))} is no job's address; write "
             "https://host:8642/v1/jobs/ and the job's id"
         )
-    if model.shapes != [{}] or model.precision is not None or model.in_place:
+    if model.shapes != [{}] or model.precision != [OWN] or model.in_place:
         raise InputError(
             f"{where}: the job {_line(repr(words))} was posted with its own shapes, precision and "
             "in_place; leave them out here"

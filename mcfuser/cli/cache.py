@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mcfuser.tune.lookup import AgeHere
     from mcfuser_db.models import KernelRow
 
+DAYS = 36_500.0
+"""The most that `prune --days` takes."""
 _SHOWN = 16  # digits of a key in a list
 
 KeyArgument = Annotated[
@@ -157,7 +159,7 @@ def explain(
 @app.command()
 def prune(
     days: Annotated[
-        float | None, typer.Option("--days", min=0.0, help="those kept longer ago than this")
+        float | None, typer.Option(min=0.0, max=DAYS, help="those kept longer ago than this")
     ] = None,
     device: KernelDeviceOption = None,
     stale: Annotated[
@@ -169,24 +171,17 @@ def prune(
 ) -> None:
     """Remove kernels, with the candidates of their searches: those that meet every condition."""
     from mcfuser.tune.lookup import Ages
-    from mcfuser_service.kept import age_of, every_kernel
+    from mcfuser_service.kept import Pruning, every_kernel
 
-    if days is None and device is None and not stale and not damaged:
+    before = datetime.now(UTC) - timedelta(days=days) if days is not None else None
+    asked = Pruning(before, device_name(device), stale, damaged)
+    if asked.is_empty:
         raise InputError("say what to remove: --days N, --device D, --stale or --damaged")
-    on = device_name(device)
-    before = datetime.now(UTC) - timedelta(days=days or 0.0) if days is not None else None
     with opened_store() as store:
-        ages, keys = Ages(), list[str]()
-        for row in every_kernel(store, on):
-            old = before is None or row.created <= before
-            if not old or (stale and age_of(store, row, ages)[0] == "current"):
-                continue
-            if not damaged or store.get(row.key) is None:
-                keys.append(row.key)
-        waiting = [
-            u.key for u in store.unfinished(on)
-            if not stale and not damaged and (before is None or u.last <= before)
-        ]  # fmt: skip
+        ages = Ages()
+        rows = every_kernel(store, asked.device)
+        keys = [row.key for row in rows if asked.meets(store, row, ages)]
+        waiting = asked.searches(store)
         if not dry_run:
             store.prune([*keys, *waiting])
     if as_json:

@@ -26,7 +26,6 @@ from mcfuser.finite import finite
 from mcfuser.tune.progress import Progress
 
 if TYPE_CHECKING:
-    from mcfuser.tune.tuned import Tuned
     from mcfuser_service.export import Export
     from mcfuser_service.importing import Imported
 
@@ -154,18 +153,17 @@ def verify(
     """Check every kept kernel: its record can be read and is as it was written, and the code
     generator still makes its source. The status is 1 where one is damaged or has changed."""
     from mcfuser.tune.lookup import Ages
-    from mcfuser_service.kept import age_of, every_kernel
+    from mcfuser_service.kept import every_kernel, soundness
 
     found: list[dict[str, Any]] = []
     with opened_store() as store, progress() as tell:
         ages, total = Ages(), store.kernel_count()
         for row in every_kernel(store, device_name(device)):
             tell(Progress("verify", len(found), total))
-            age, reasons = age_of(store, row, ages)
-            state, why = _state(store.get(row.key), age, generate)
+            state, why = soundness(store, row, ages, generate)
             found.append({
                 "key": row.key, "chain": row.chain, "device": row.device, "state": state,
-                "reasons": [why] if why else list(reasons),
+                "reasons": list(why),
             })  # fmt: skip
     counts = Counter(f["state"] for f in found)
     if as_json:
@@ -179,18 +177,6 @@ def verify(
         out.print(f"{len(found)} kernels: {told}", highlight=False)
     if counts["damaged"] or counts["changed"]:
         raise typer.Exit(1)
-
-
-def _state(tuned: Tuned | None, age: str, generate: bool) -> tuple[str, str]:
-    """The state of a kept kernel, and the reason where its age does not say it."""
-    if tuned is None:
-        return "damaged", "its record cannot be read; it is tuned again when it is asked for"
-    if age != "current":
-        return age, ""
-    from mcfuser.tune.rebuild import changed
-
-    why = changed(tuned) if generate else ""
-    return ("changed", why) if why else ("sound", "")
 
 
 def refresh(

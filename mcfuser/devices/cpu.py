@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from mcfuser.device import Device
@@ -14,15 +16,31 @@ from mcfuser.device import Device
 
 @lru_cache(maxsize=1)
 def probe_cpu() -> Device:
-    """This machine's CPU, measured once in a process: it takes about a tenth of a second."""
-    from tvm.target import codegen
+    """This machine's CPU, measured once in a process: it takes some tenths of a second."""
+    cpu = unmeasured_cpu()
+    rates = (("float32", _product_rate(cpu.units)),)
+    return replace(cpu, peak=rates, bandwidth=_copy_rate(cpu.units))
 
+
+def unmeasured_cpu() -> Device:
+    """This machine's CPU without its rates, on which no `Device.key` depends."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = usable or 1
-    return Device(
-        "cpu", "cpu", str(codegen.llvm_get_system_cpu()), cores,
-        (("float32", _product_rate(cores)),), _copy_rate(cores), _private_cache(), _vector_bits(),
-    )  # fmt: skip
+    arch, cores = _architecture(), usable or 1
+    return Device("cpu", "cpu", arch, cores, (), 0.0, _private_cache(), _vector_bits())
+
+
+def _architecture() -> str:
+    """LLVM's name of the processor. TVM's libraries alone are loaded, as its package does:
+    importing that takes half a second more."""
+    from tvm_ffi import get_global_func
+    from tvm_ffi.libinfo import load_lib_ctypes
+
+    package = find_spec("tvm")
+    assert package is not None and package.origin is not None
+    places = [Path(package.origin).parent / "lib"]
+    load_lib_ctypes("tvm", "tvm_runtime", "RTLD_GLOBAL", places)
+    load_lib_ctypes("tvm", "tvm_compiler", "RTLD_LOCAL", places)
+    return str(get_global_func("target.llvm_get_system_cpu")())
 
 
 def _vector_bits() -> int:

@@ -49,14 +49,16 @@ class Confined:
 
     It calls `answer(request, tell)` of the named module, which returns a JSON object, may call
     `tell` with JSON objects before, and may raise InputError. The process starts at once and
-    imports the module. It works in an empty folder and keeps temporary files in `scratch`.
+    imports the module. It works in an empty folder and keeps temporary files in `scratch`. It is
+    nicer than its parent by `niceness` (nice(2)).
     """
 
-    def __init__(self, module: str, limits: Limits = UNLIMITED) -> None:
+    def __init__(self, module: str, limits: Limits = UNLIMITED, niceness: int = 0) -> None:
         self.limits = limits
         self._child = Supervised(
-            "mcfuser.process.confinement", [module], limits, scratch=True, session=True
-        )
+            "mcfuser.process.confinement", [module], limits, scratch=True, session=True,
+            niceness=niceness,
+        )  # fmt: skip
         assert self._child.scratch is not None
         self.scratch: Path = self._child.scratch
 
@@ -118,9 +120,10 @@ def run(
     limits: Limits,
     tell: Tell = lambda message: None,
     check: Callable[[], None] = lambda: None,
+    niceness: int = 0,
 ) -> dict[str, Any]:
     """Does one piece of work in a new process; see `Confined`."""
-    with Confined(module, limits) as confined:
+    with Confined(module, limits, niceness) as confined:
         return confined.run(request, tell, check)
 
 

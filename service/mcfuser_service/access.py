@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 KeyScope = Literal["submit", "read", "import", "admin"]
 SCOPES: tuple[KeyScope, ...] = ("submit", "read", "import", "admin")
-"""What a key may do: post, cancel and retry its jobs; see everything but keys; write the cache
-directly; everything."""
+"""What a key may do: post, cancel and retry its jobs; see everything but keys; take kernels from
+files, and remove kernels; everything."""
 FRESH = 5.0
 """Seconds for which a key is taken for what it was: another process may have revoked it since."""
 _USED = 60.0  # seconds between two notes that a key was used

@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Response
 from mcfuser.devices.catalogue import CATALOGUE, HOST
 from mcfuser.revision import revision
 from mcfuser_db import Blobs, Storage
-from mcfuser_service import attestation, jobs, kernels, keys, page, probes
+from mcfuser_service import attestation, jobs, kernels, keys, page, probes, upkeep
 from mcfuser_service.access import Access
 from mcfuser_service.explaining import Explainer
 from mcfuser_service.http import Gate, add_handlers
@@ -64,6 +64,7 @@ def create_app(
             watch or JobWatch(store),
         ),
         attestation.router(settings, store),
+        upkeep.router(settings, store, blobs, explainer),  # first: its path is no kernel's key
         kernels.router(store, explain or explainer, explainer),
         keys.router(store, access),
         page.router(),

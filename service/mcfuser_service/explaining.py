@@ -112,14 +112,18 @@ class Explainer:
         Raises ProblemError where the process took too long."""
         threads = anyio.to_thread.run_sync
         rows = await threads(partial(self._store.kernels_of, keys))
+        ages = await self.known(rows)
+        return await threads(
+            lambda: [KernelAge(r.key, *age_of(self._store, r, ages)) for r in rows]
+        )
+
+    async def known(self, rows: Sequence[KernelRow]) -> Ages:
+        """What tells the ages of these kernels, and asks nothing more of the compilers. Raises
+        ProblemError where the process took too long."""
         for which in dict.fromkeys(w for row in rows if (w := _which(row)) is not None):
             with suppress(InputError):  # a device that is not known here
                 await self._here(which)
-        return await threads(self._ages, rows)
-
-    def _ages(self, rows: Sequence[KernelRow]) -> list[KernelAge]:
-        ages = Ages(dict(self._known))
-        return [KernelAge(row.key, *age_of(self._store, row, ages)) for row in rows]
+        return Ages(dict(self._known))
 
     async def device(self, name: str) -> Device | None:
         """A device with its rates; None where its name is not known. Of the CPU nothing else is

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mcfuser.errors import InputError
 from mcfuser.process.confined import Limits, Stopped, run
@@ -19,6 +19,18 @@ DEATHS = 20
 """Lines that may end the process before the import is given up."""
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedLine:
+    """What became of one line of a file; `reason` is a sentence, empty where it was kept."""
+
+    line: int
+    outcome: Literal["kept", "known", "refused"]
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 @dataclass
 class Imported:
     """What became of the lines of a file: the number of kernels that were `kept`, of those that
@@ -27,6 +39,15 @@ class Imported:
     kept: int = 0
     known: int = 0
     refused: dict[int, str] = field(default_factory=dict)
+
+    def add(self, line: ImportedLine) -> None:
+        match line.outcome:
+            case "kept":
+                self.kept += 1
+            case "known":
+                self.known += 1
+            case "refused":
+                self.refused[line.line] = line.reason
 
     def to_json(self) -> dict[str, Any]:
         refused = [{"line": n, "reason": words} for n, words in self.refused.items()]
@@ -43,23 +64,29 @@ def import_kernels(
     memory: int,
     seconds: float,
     listener: Listener = unheard,
+    tell: Callable[[ImportedLine], None] = lambda line: None,
+    check: Callable[[], None] = lambda: None,
+    niceness: int = 0,
 ) -> Imported:
     """Imports the kernels of a file to the database with the URL `store`.
 
-    Every process that this takes may use `memory` bytes, and every kernel `seconds`. A line that
-    ends its process, or takes longer, is refused, and the next ones are read by another process.
-    `listener` is told of each line. Raises InputError where the file as a whole cannot be read, or
-    DEATHS lines have ended their process.
+    Every process that this takes may use `memory` bytes, and every kernel `seconds`; it is nicer
+    than this one by `niceness`. A line that ends its process, or takes longer, is refused, and the
+    next ones are read by another process. `listener` is told of each line as it is begun, and
+    `tell` is given each that is done; `check` is called ten times a second and may raise an
+    exception to end the import. Raises InputError where the
+    file as a whole cannot be read, or DEATHS lines have ended their process.
     """
     done, deaths = Imported(), 0
-    reading = _Reading(done, seconds, listener)
+    reading = _Reading(done, seconds, listener, tell, check)
     while True:
         asked = {
             "file": str(file.absolute()), "after": reading.line, "store": store, "seconds": seconds
         }  # fmt: skip
         reading.begun, first = time.monotonic(), reading.line
         try:
-            run(_MODULE, asked, Limits(memory=memory), reading.told, reading.check)
+            limits = Limits(memory=memory)
+            run(_MODULE, asked, limits, reading.told, reading.checked, niceness)
             return done
         except Stopped as stopped:
             why = f"it ends the process that builds it: {stopped}"
@@ -67,7 +94,7 @@ def import_kernels(
             why = f"it took longer than {seconds:g} s"
         if reading.line == first:
             raise InputError(f"'{file}' was not imported: {why}")
-        done.refused[reading.line] = why
+        reading.ended(ImportedLine(reading.line, "refused", why))
         deaths += 1
         if deaths == DEATHS:
             raise InputError(
@@ -83,20 +110,22 @@ class _Reading:
     done: Imported
     seconds: float
     listener: Listener
+    tell: Callable[[ImportedLine], None]
+    check: Callable[[], None]
     line: int = 0
     begun: float = 0.0
 
     def told(self, message: Mapping[str, Any]) -> None:
         self.line, self.begun = message["line"], time.monotonic()
-        match message.get("outcome"):
-            case "kept":
-                self.done.kept += 1
-            case "known":
-                self.done.known += 1
-            case "refused":
-                self.done.refused[self.line] = message["words"]
         self.listener(Progress(f"import: line {self.line}"))
+        if "outcome" in message:
+            self.ended(ImportedLine(self.line, message["outcome"], message["words"]))
 
-    def check(self) -> None:
+    def ended(self, line: ImportedLine) -> None:
+        self.done.add(line)
+        self.tell(line)
+
+    def checked(self) -> None:
+        self.check()
         if time.monotonic() > self.begun + self.seconds + _START:
             raise _Stuck

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -14,6 +15,7 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from mcfuser_db import Blobs, Job, JobLog, Storage
 from mcfuser_db.models import OVER
 from mcfuser_service.access import caller_of
+from mcfuser_service.body import RequestBody
 from mcfuser_service.documents import as_json, served
 from mcfuser_service.etag import is_known
 from mcfuser_service.events import add_events, waited
@@ -22,7 +24,7 @@ from mcfuser_service.lookup import RETRY, UNDONE, check_kept, done, found
 from mcfuser_service.metrics import Metrics
 from mcfuser_service.openapi import document, problems, readable
 from mcfuser_service.owners import check_own, not_alone, posters
-from mcfuser_service.posting import Posting, check_type, key_in, receive
+from mcfuser_service.posting import Posting, check_size, key_in
 from mcfuser_service.problems import ProblemError, error
 from mcfuser_service.queries import only
 from mcfuser_service.schemas import JobOut, JobPage, JobState, PostQuery
@@ -76,6 +78,8 @@ def router(
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
     posting = Posting(settings, store, blobs, inspect)
+    sent = "send the ONNX file itself: curl --data-binary @model.onnx"
+    body = RequestBody("model", sent, partial(check_size, settings))
 
     @routes.post("", status_code=202, openapi_extra=_BODY, responses=_POST)
     async def post(
@@ -92,12 +96,12 @@ def router(
     ) -> JobOut:
         """Compiles the ONNX model that is the request's body, or an archive of its folder; equal
         requests share one job."""
-        check_type(request)
+        body.check_type(request)
         key, caller = key_in(idempotency_key), caller_of(request)
         if query.webhook is not None:
             check_target(query.webhook, settings)
         with blobs.arriving() as incoming:
-            await receive(request, incoming, settings)
+            await body.receive(request, incoming, settings.upload_stall)
             job, how = await posting.job(incoming, query, key, caller)
         metrics.submissions.labels(how).inc()
         return _accepted(job, response)

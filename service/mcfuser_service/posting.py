@@ -1,19 +1,17 @@
-"""Receives a posted model, and finds or makes the job that compiles it."""
+"""Finds or makes the job that compiles a posted model."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Literal
 
-from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from mcfuser.errors import InputError, SpaceError
-from mcfuser.graph.archive import HEAD, is_archive
+from mcfuser.graph.archive import is_archive
 from mcfuser.graph.limits import SETTING
 from mcfuser_db import Blobs, Job, KeyedRequest, KeyReused, Order, Storage
 from mcfuser_db.blobs import Incoming
@@ -25,7 +23,6 @@ from mcfuser_service.schemas import JobOptions, PostQuery
 from mcfuser_service.settings import ServiceSettings
 from mcfuser_service.work import work_key
 
-_CHUNK = 1 << 20
 LONGEST_KEY = 255
 """The most characters of an Idempotency-Key."""
 
@@ -162,21 +159,7 @@ def _nothing(incoming: Incoming) -> ProblemError:
     )
 
 
-def check_type(request: Request) -> None:
-    if request.headers.get("content-type", "").startswith("multipart/"):
-        raise error(
-            "not-raw",
-            "the body is a form; send the ONNX file itself: curl --data-binary @model.onnx",
-        )
-
-
-def _declared(request: Request) -> int:
-    """The size that the header gives; 0 where it gives none."""
-    length = request.headers.get("content-length", "")
-    return int(length[:20]) if length.isascii() and length.isdigit() else 0
-
-
-def _check_size(size: int, head: bytes | None, settings: ServiceSettings) -> None:
+def check_size(settings: ServiceSettings, size: int, head: bytes | None) -> None:
     """Raises ProblemError where a body has more bytes than one may have that begins with `head`;
     the larger limit holds while this is not known."""
     limits = {
@@ -194,38 +177,6 @@ def _check_size(size: int, head: bytes | None, settings: ServiceSettings) -> Non
             f"the {what} has more than {limit} bytes, which is the limit here; make it smaller or "
             f"raise {SETTING}{name.upper()}",
         )
-
-
-async def receive(request: Request, incoming: Incoming, settings: ServiceSettings) -> None:
-    """Writes the body to disk in chunks; a sender that stops sending is given up."""
-    chunk, parts, head, declared = bytearray(), request.stream(), b"", _declared(request)
-    _check_size(declared, None, settings)
-    while True:
-        try:
-            part = await asyncio.wait_for(anext(parts, None), settings.upload_stall)
-        except TimeoutError:
-            raise _stalled(settings.upload_stall) from None
-        if len(head) < HEAD:
-            head += (part or b"")[: HEAD - len(head)]
-        known = part is None or len(head) == HEAD
-        size = incoming.size + len(chunk) + len(part or b"")
-        _check_size(max(size, declared), head if known else None, settings)
-        if part is None:
-            break
-        chunk += part
-        if len(chunk) >= _CHUNK:
-            await run_in_threadpool(incoming.write, bytes(chunk))
-            chunk.clear()
-    incoming.write(bytes(chunk))
-    if incoming.size == 0:
-        raise error(
-            "empty-body", "the body is empty; send the ONNX file: curl --data-binary @model.onnx"
-        )
-
-
-def _stalled(seconds: float) -> ProblemError:
-    silent = error("stalled", f"no byte of the model came for {seconds:g} s; post it again")
-    return ProblemError(silent.details, {"Connection": "close"})
 
 
 async def _inspected(incoming: Incoming, options: JobOptions, inspect: Inspect) -> None:

@@ -45,7 +45,12 @@ def _seconds(words: object) -> object:
     return seconds(words, most=LONGEST) if isinstance(words, str) else words
 
 
-_TIME = {"type": "string", "pattern": TIME}
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    WithJsonSchema({"type": "string", "pattern": TIME}),
+]
+"""Seconds, which are written as 60, 60s, 5m or 1h."""
 
 
 class JobOptions(BaseModel):
@@ -67,7 +72,7 @@ class JobOptions(BaseModel):
     )
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     trials: int | None = Field(default=None, ge=1, le=1_000_000)
-    timeout: Annotated[float | None, BeforeValidator(_seconds), WithJsonSchema(_TIME)] = Field(
+    timeout: Duration | None = Field(
         default=None,
         gt=0,
         le=LONGEST,
@@ -298,6 +303,34 @@ class KernelAges(BaseModel):
     """The ages of the kernels that were asked for and are kept."""
 
     items: list[KernelAgeOut]
+
+
+class CheckedKernelOut(BaseModel):
+    """Whether a kept record is sound: as it was written, and used. A stale one is used and measured
+    again, an outdated one is not used, and a damaged one cannot be read; `reasons` say why."""
+
+    key: str
+    chain: str
+    device: str
+    state: Literal["sound", "stale", "outdated", "damaged", "changed"]
+    reasons: list[str]
+
+
+class CheckedKernels(BaseModel):
+    """Some of the kernels, as a page of them."""
+
+    items: list[CheckedKernelOut]
+    next: str | None
+
+
+class PrunedKernels(BaseModel):
+    """The keys of kernels, and of interrupted searches whose candidates were kept, that were
+    `removed`, or would be. `next` is the address for the kernels that were not looked at."""
+
+    kernels: list[str]
+    searches: list[str]
+    removed: bool
+    next: str | None
 
 
 class RooflineKernel(BaseModel):

@@ -69,6 +69,22 @@ def test_one_model_may_have_several_precisions(folder: Path) -> None:
     assert [e.title for e in found] == ["a.onnx cpu", "a.onnx cpu fp16", "a.onnx cpu bf16"]
     assert [e.options.precision for e in found] == [None, "fp16", "bf16"]
     assert len({e.folder for e in found}) == 3
+    assert found == entries(folder, model('precision = ["own", "fp16", "bf16"]'))
+    defaults = "[defaults]\nprecision = ['fp16', 'bf16']\n"
+    narrow, wide = model(""), model('precision = "own"')
+    assert found[1:] + found[:1] == entries(folder, defaults + narrow + wide)
+
+
+def test_precisions_are_for_every_device_and_shape(folder: Path) -> None:
+    found = entries(folder, model("""
+        devices = ["cpu", "l4"]
+        shapes = [{ x = [1] }, { x = [2] }]
+        precision = ["own", "fp16"]
+    """))  # fmt: skip
+    assert [e.title for e in found] == [
+        f"a.onnx {device} x={extent}{precision}"
+        for device in ("cpu", "nvidia/l4") for extent in (1, 2) for precision in ("", " fp16")
+    ]  # fmt: skip
 
 
 def test_a_file_is_no_pattern_where_it_is_there(folder: Path) -> None:
@@ -150,7 +166,11 @@ BAD = {
         model('in_place = { a = "c", b = "c" }'),
         "output 'c' is updated in place twice",
     ),
-    "an unknown precision": (model('precision = "fp8"'), "precision 'fp8' is not known; use fp16"),
+    "an unknown precision": (
+        model('precision = "fp8"'),
+        "'precision.0' is 'fp8': use one of own, fp16, bf16",
+    ),
+    "no precision": (model("precision = []"), "'precision' is []"),
     "a large tolerance": (model("tolerance = 2.0"), "'tolerance' is 2.0"),
     "shapes in words": (model('shapes = "x=1x2"'), "'shapes.0' is 'x=1x2'"),
     "a shape of words": (model('shapes = { x = "1x2" }'), "'shapes.0.x' is '1x2'"),

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from mcfuser.devices.catalogue import device_named
-from mcfuser.devices.cpu import _at_once, probe_cpu
+from mcfuser.devices.cpu import _at_once, probe_cpu, unmeasured_cpu
 
 
 def test_the_cpu_at_hand_is_probed_once() -> None:
@@ -21,6 +21,16 @@ def test_the_cpu_at_hand_is_probed_once() -> None:
     assert 1e8 < cpu.throughput("float32") < 1e14
     assert 1e8 < cpu.bandwidth < 1e13
     assert 64 << 10 <= cpu.fast <= 1 << 30
+
+
+def test_what_kernels_depend_on_is_told_without_measuring_and_without_importing_tvm() -> None:
+    assert unmeasured_cpu().key == probe_cpu().key and unmeasured_cpu().bandwidth == 0.0
+    told = subprocess.run(
+        [sys.executable, "-c", UNMEASURED], capture_output=True, text=True, check=True
+    )
+    key, before, after = told.stdout.splitlines()
+    assert key == probe_cpu().key and before == "[]"
+    assert after == probe_cpu().arch, "TVM is imported where its libraries are loaded already"
 
 
 def test_rates_are_those_of_all_cores_together() -> None:
@@ -45,4 +55,14 @@ ASKED = """
 import os
 from mcfuser.devices.cpu import _product_rate
 print(_product_rate(os.cpu_count()))
+"""
+
+UNMEASURED = """
+import sys
+from mcfuser.devices.cpu import unmeasured_cpu
+print(unmeasured_cpu().key)
+print([name for name in sys.modules if name.split(".")[0] == "tvm"])
+import tvm.relax
+from tvm.target import codegen
+print(codegen.llvm_get_system_cpu())
 """

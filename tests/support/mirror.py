@@ -96,8 +96,8 @@ THROUGH: dict[str, str] = {
     "batch/test_zoo.py": "batch/entry",
     "batch/test_server.py": "batch/address",
     "service/test_app.py": """
-        service/etag service/hosts service/http service/jobs service/kernels service/lookup
-        service/posting service/queries""",
+        service/body service/etag service/hosts service/http service/jobs service/kernels
+        service/lookup service/posting service/queries""",
     "service/test_openapi.py": "service/documents",
     "service/test_schemas.py": "service/work",
     "service/test_access.py": "service/owners",
