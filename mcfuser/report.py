@@ -173,7 +173,10 @@ def _show_functions(functions: Sequence[Mapping[str, Any]] | None, out: Console)
     if not functions or not whole:
         return
     tuned = sum(f["seconds"] for f in functions if f["tuned"])
-    _plain(f"{tuned / whole:.0%} of a run's {whole * 1e3:.3f} ms is in tuned kernels", out)
+    _plain(
+        f"{tuned / whole:.0%} of the {whole * 1e3:.3f} ms of a run's functions is in tuned kernels",
+        out,
+    )
     long = [f for f in functions if not f["tuned"] and f["seconds"] >= SHOWN * whole]
     if long:
         rows = [

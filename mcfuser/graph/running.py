@@ -48,8 +48,9 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class TimedFunction:
-    """A function of a running module: its seconds in a run, in all calls together, and how often it
-    is called. `tuned` ones are kernels of chains; others are TVM's, or the machine's own work."""
+    """A function of a running module: its seconds in a run, in all calls together, one after
+    another, and how often it is called. `tuned` ones are kernels of chains; others are TVM's, or
+    the machine's own work."""
 
     name: str
     seconds: float
@@ -86,7 +87,8 @@ class RunningModule:
         return read_unnamed(results)
 
     def functions(self) -> tuple[TimedFunction, ...] | None:
-        """The module's functions, those that take longest first; None on a GPU."""
+        """The module's functions, those that take longest first; None where a GPU's driver does not
+        tell their times."""
         spent = json.loads(self._line(runner.FUNCTIONS))
         if spent is None:
             return None

@@ -15,10 +15,12 @@ import ctypes
 import importlib.util
 import json
 import os
+import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,14 @@ FUNCTIONS = "functions"
 """The line that asks a process for the time of each function of its module."""
 FUNCTION_RUNS = 5
 MACHINE = "virtual machine"
+REPLAYS = 21
+WARM = 0.05
+"""Seconds of replays that are not counted: clocks rise."""
 
 RELAXED = 2
 """CUDA's capture mode in which memory may be allocated during a capture."""
+EXTERNAL = 1
+"""CUDA's flag of an event that becomes a node of the graph."""
 
 
 def _load_functions() -> None:
@@ -117,17 +124,16 @@ def by_function(machine: VirtualMachine, run: Run) -> dict[str, tuple[float, flo
     return {n: (seconds[n] / FUNCTION_RUNS, calls[n] / FUNCTION_RUNS) for n in seconds}
 
 
-def on_gpu(module: Path, graph: bool) -> Place:
-    """A module on the first GPU, whose runs are a CUDA graph if `graph`.
+def _on_device(inputs: Sequence[NDArray[np.generic]], device: Any) -> list[Any]:
+    return [tvm.runtime.tensor(np.asarray(value, order="C"), device) for value in inputs]
 
-    The inputs are in the GPU's memory, and a run ends when the GPU is done. Ends the process with a
-    message where there is no GPU.
-    """
-    device = gpu()
-    machine = VirtualMachine(tvm.runtime.load_module(str(module)), device)
+
+def _placed_on_gpu(machine: VirtualMachine, device: Any, graph: bool) -> Place:
+    """A module on a GPU, whose runs are a CUDA graph if `graph`. The inputs are in the GPU's
+    memory, and a run ends when the GPU is done."""
 
     def place(inputs: Sequence[NDArray[np.generic]]) -> Run:
-        tensors = [tvm.runtime.tensor(np.asarray(value, order="C"), device) for value in inputs]
+        tensors = _on_device(inputs, device)
         if graph:
             return Captured(machine, device, tensors).replay
         main = machine["main"]
@@ -142,24 +148,104 @@ def on_gpu(module: Path, graph: bool) -> Place:
     return place
 
 
+def by_function_on_gpu(
+    machine: Any, device: Any, inputs: Sequence[Any], driver: Any = None
+) -> dict[str, tuple[float, float]]:
+    """The seconds that the GPU takes for each function which the machine calls in a run, and how
+    often it is called.
+
+    They are those of a graph in which an event stands before and after each function: the host
+    is in none of them, and functions follow each other. In a run without events the next kernel may
+    begin while the last one ends, so the functions together may take longer than a run. What an
+    event itself takes is left out: the usual time between two events with no function between.
+    """
+    driver = driver or Driver()
+    marks = Marks(driver)
+    graph = Captured(machine, device, inputs, driver, marks.add)
+    end = time.perf_counter() + WARM
+    while time.perf_counter() < end:
+        graph.replay()
+    rounds = []
+    for _ in range(REPLAYS):
+        graph.replay()
+        rounds.append(marks.seconds())
+    graph.close()
+    marks.close()
+    return marks.by_function([statistics.median(times) for times in zip(*rounds, strict=True)])
+
+
+class Marks:
+    """Events in a graph, before and after each function that a machine calls while it is
+    captured."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._events: list[Any] = []
+        self._owners: list[str] = []  # what goes on after each event
+        self._open: list[str] = []
+        self._calls = Counter[str]()
+
+    def add(self, stream: int, name: str, before: bool) -> None:
+        """Puts an event on the stream, where a function begins or has ended."""
+        if name.startswith("vm."):
+            return
+        if not self._events:
+            self._put(stream)  # so that two events have nothing between
+        if before:
+            self._open.append(name)
+        else:
+            self._calls[self._open.pop()] += 1
+        self._put(stream)
+
+    def seconds(self) -> list[float]:
+        """The seconds between each event and the next one, in the last replay of the graph."""
+        return [self._driver.between(first, second) for first, second in pairwise(self._events)]
+
+    def by_function(self, seconds: Sequence[float]) -> dict[str, tuple[float, float]]:
+        """The seconds and calls of each function, given those between the events."""
+        spans = list(zip(self._owners, seconds, strict=False))  # nothing follows the last event
+        event = statistics.median(took for owner, took in spans if owner == MACHINE)
+        found = dict.fromkeys(self._calls, 0.0)
+        for owner, took in spans:
+            found[owner] = found.get(owner, 0.0) + took - event
+        calls = {MACHINE: 1, **self._calls}
+        return {name: (max(0.0, took), float(calls[name])) for name, took in found.items()}
+
+    def close(self) -> None:
+        """Frees the events."""
+        for event in self._events:
+            self._driver.forget(event)
+
+    def _put(self, stream: int) -> None:
+        self._events.append(self._driver.event())
+        self._driver.mark(self._events[-1], stream)
+        self._owners.append(self._open[-1] if self._open else MACHINE)
+
+
 class Captured:
     """A module's `main` as a CUDA graph on fixed tensors.
 
     `replay` reads the present contents of `inputs` (`inputs[0].copyfrom(array)` changes them),
     writes `outputs`, and waits. The graph keeps its intermediate memory, which no other run in this
     process uses. Replays of one graph must not overlap. `launch` is a replay that does not wait:
-    it is put on `stream` (a handle of CUDA's).
+    it is put on `stream` (a handle of CUDA's). `told` hears of each function that is captured:
+    the stream, the function's name, and whether it begins.
     """
 
     def __init__(
-        self, machine: Any, device: Any, inputs: Sequence[Any], driver: Any = None
+        self,
+        machine: Any,
+        device: Any,
+        inputs: Sequence[Any],
+        driver: Any = None,
+        told: Callable[[int, str, bool], None] | None = None,
     ) -> None:
         self.inputs = list(inputs)
         self._driver = driver or Driver()
         self._machine, self._device = machine, device  # the graph reads the machine's constants
         self.stream = device.create_raw_stream()
         with tvm_ffi.use_raw_stream(device, self.stream):
-            self.outputs, self._storage, graph = self._captured()
+            self.outputs, self._storage, graph = self._captured(told)
         self._graph = self._driver.instantiate(graph)
 
     def replay(self) -> Any:
@@ -172,13 +258,18 @@ class Captured:
         """Begins one run; work that is put on `stream` later sees what it writes."""
         self._driver.launch(self._graph, self.stream)
 
-    def _captured(self) -> tuple[Any, list[Any], Any]:
+    def _captured(
+        self, told: Callable[[int, str, bool], None] | None
+    ) -> tuple[Any, list[Any], Any]:
         """The outputs, all memory allocated for them and in between, and the graph."""
         storage: list[Any] = []
+        capturing = False
 
         def keep(_: object, name: str, before: bool, result: object, *rest: object) -> None:
             if not before and name.endswith("alloc_storage"):
                 storage.append(result)
+            if capturing and told is not None:
+                told(self.stream, name, before)
 
         main = self._machine["main"]
         self._machine.set_instrument(keep)
@@ -187,6 +278,7 @@ class Captured:
             self._driver.wait(self.stream)
             storage.clear()
             self._driver.begin(self.stream)
+            capturing = True
             try:
                 outputs = main(*self.inputs)
             finally:
@@ -231,6 +323,24 @@ class Driver:
 
     def wait(self, stream: int) -> None:
         self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def event(self) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(made), 0)
+        return made
+
+    def mark(self, event: ctypes.c_void_p, stream: int) -> None:
+        """Makes an event a node of the graph that is captured on a stream."""
+        self._call("cuEventRecordWithFlags", event, ctypes.c_void_p(stream), EXTERNAL)
+
+    def between(self, first: ctypes.c_void_p, second: ctypes.c_void_p) -> float:
+        """The seconds between two events that have passed."""
+        found = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(found), first, second)
+        return found.value / 1e3
+
+    def forget(self, event: ctypes.c_void_p) -> None:
+        self._call("cuEventDestroy_v2", event)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -287,20 +397,27 @@ def stored(path: str) -> list[NDArray[np.generic]]:
 def main() -> None:
     module, source, target, *rest = sys.argv[1:]
     how = rest[0] if rest else "0"
-    gpu_alone = how in (KERNELS, GRAPH)
     _load_functions()
-    machine = None if gpu_alone else machine_on_host(Path(module), int(how))
-    place = on_gpu(Path(module), how == GRAPH) if machine is None else _placed(machine)
+    if how in (KERNELS, GRAPH):
+        device = gpu()
+        machine = VirtualMachine(tvm.runtime.load_module(module), device)
+        place = _placed_on_gpu(machine, device, how == GRAPH)
+    else:
+        device, machine = None, machine_on_host(Path(module), int(how))
+        place = _placed(machine)
     run = place(stored(source))
     np.savez(target, *arrays(run()))
     print("ready", flush=True)
     for line in sys.stdin:
         if line == f"{FUNCTIONS}\n":
-            spent = by_function(machine, run) if machine is not None else None
+            spent = (
+                by_function(machine, run) if device is None else _on_gpu(machine, device, source)
+            )
             print(json.dumps(spent), flush=True)
             continue
-        source, _, target = line.rstrip("\n").partition("\t")
+        given, _, target = line.rstrip("\n").partition("\t")
         if target:
+            source = given
             run = place(stored(source))
         start = time.perf_counter()
         result = run()
@@ -308,6 +425,17 @@ def main() -> None:
         if target:
             np.savez(target, *arrays(result))
         print(seconds, flush=True)
+
+
+def _on_gpu(
+    machine: VirtualMachine, device: Any, source: str
+) -> dict[str, tuple[float, float]] | None:
+    """The time of each function; None where the driver does not tell, which spoils no run."""
+    try:
+        return by_function_on_gpu(machine, device, _on_device(stored(source), device))
+    except RuntimeError as reason:
+        print(f"the time of each function is not known: {reason}", file=sys.stderr)
+        return None
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ from mcfuser.runtime.runner import (  # noqa: E402
     MACHINE,
     Captured,
     Driver,
+    Marks,
+    _on_gpu,
     arrays,
     by_function,
+    by_function_on_gpu,
     gpu,
 )
 from mcfuser.space.reference import evaluate  # noqa: E402
@@ -106,6 +110,22 @@ class Watched:
         self.machine.set_instrument(tell)
 
 
+class Clock(Notes):
+    """A driver whose events pass at given times: of two that follow each other `spans` has the
+    seconds between, 1e-6 where it has none."""
+
+    def __init__(self, spans: Mapping[int, float]) -> None:
+        super().__init__()
+        self.spans = spans
+
+    def event(self) -> int:
+        return sum(call == "mark" for call in self.calls)
+
+    def between(self, first: int, second: int) -> float:
+        assert second == first + 1
+        return self.spans.get(first, 1e-6)
+
+
 @pytest.fixture
 def watched(tmp_path: Path) -> Watched:
     loaded = load(MODEL.read_bytes(), {})
@@ -149,6 +169,51 @@ def test_a_run_that_breaks_leaves_no_capture_open(watched: Watched) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         Captured(watched, tvm.cpu(), watched.inputs, watched.driver)
     assert watched.driver.calls == ["run", "wait", "begin", "run", "end"]
+
+
+def test_the_time_of_each_function_is_that_between_its_events(watched: Watched) -> None:
+    driver = watched.driver = Clock({i: 2e-6 * i + 1e-6 for i in range(1, 100, 2)})
+    found = by_function_on_gpu(watched, tvm.cpu(), watched.inputs, driver)
+    on_host = by_function(watched, lambda: watched["main"](*watched.inputs))  # type: ignore[arg-type]
+    assert {n: calls for n, (_, calls) in found.items() if n != MACHINE} == {
+        n: calls for n, (_, calls) in on_host.items() if n != MACHINE
+    }
+    captured = driver.calls[driver.calls.index("begin") : driver.calls.index("end")]
+    assert len(found) > 3 and captured.count("mark") == 1 + 2 * (len(found) - 1)
+    assert found.pop(MACHINE) == (0.0, 1.0)
+    assert [seconds for seconds, _ in found.values()] == pytest.approx(
+        [2e-6 * i for i in range(1, 2 * len(found), 2)]
+    )
+    assert "launch" in driver.calls and driver.calls.count("forget") == captured.count("mark")
+
+
+def test_what_an_event_takes_is_in_no_function() -> None:
+    marks = Marks(Clock({2: 5e-6, 4: 7e-6, 7: 0.5e-6}))
+    for name, before in (
+        ("outer", True), ("inner", True), ("inner", False), ("vm.builtin.reshape", True),
+        ("vm.builtin.reshape", False), ("inner", True), ("inner", False), ("outer", False),
+        ("short", True), ("short", False),
+    ):  # fmt: skip
+        marks.add(0, name, before)
+    found = marks.by_function(marks.seconds())
+    assert {n: calls for n, (_, calls) in found.items()} == {
+        "outer": 1, "inner": 2, "short": 1, MACHINE: 1
+    }  # fmt: skip
+    seconds = {n: took for n, (took, _) in found.items()}
+    assert seconds == pytest.approx({"outer": 0, "inner": 10e-6, "short": 0, MACHINE: 0}, abs=1e-12)
+
+
+def test_a_driver_without_such_events_spoils_no_run(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    class Old(Notes):
+        def mark(self, *arguments: object) -> None:
+            raise RuntimeError("cuEventRecordWithFlags: CUDA_ERROR_NOT_SUPPORTED (801)")
+
+    monkeypatch.setattr("mcfuser.runtime.runner.Driver", Old)
+    np.savez(tmp_path / "inputs.npz", *[t.numpy() for t in watched.inputs])
+    assert _on_gpu(watched, tvm.cpu(), str(tmp_path / "inputs.npz")) is None  # type: ignore[arg-type]
+    assert "NOT_SUPPORTED (801)" in capsys.readouterr().err
 
 
 def test_what_the_driver_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +273,36 @@ def test_replays_of_a_split_follow_their_inputs(
     replays_follow(split, device, tmp_path)
 
 
-def replays_follow(pair: tuple[TritonSource, Binary], device: Any, tmp_path: Path) -> None:
+def test_the_time_of_each_function_on_a_gpu(
+    compiled: tuple[TritonSource, Binary], device: Any, tmp_path: Path
+) -> None:
+    machine = placed(compiled, device, tmp_path)
+    tensors = [tvm.runtime.tensor(np.ones(PHYSICAL[n], np.float16), device) for n in "QKV"]
+    found = by_function_on_gpu(machine, device, tensors)
+    assert compiled[1].name in found and len(found) >= 4
+    assert all(0 < took < 1e-3 for name, (took, _) in found.items() if name != MACHINE)
+    graph = Captured(machine, device, tensors)
+    once = min(seconds(graph) for _ in range(9))
+    assert sum(took for took, _ in found.values()) < 3 * once
+
+
+def seconds(graph: Captured) -> float:
+    begun = time.perf_counter()
+    graph.replay()
+    return time.perf_counter() - begun
+
+
+def placed(pair: tuple[TritonSource, Binary], device: Any, folder: Path) -> VirtualMachine:
     library = cuda_module.build(
         module_with(*pair), device_named("nvidia/h200"), [cuda_module.kernel(*pair)]
     )
-    path = tmp_path / "module.so"
+    path = folder / "module.so"
     path.write_bytes(library)
-    machine = VirtualMachine(tvm.runtime.load_module(str(path)), device)
+    return VirtualMachine(tvm.runtime.load_module(str(path)), device)
+
+
+def replays_follow(pair: tuple[TritonSource, Binary], device: Any, tmp_path: Path) -> None:
+    machine = placed(pair, device, tmp_path)
     rng = np.random.default_rng(1)
     graph: Captured | None = None
     for _ in range(3):

@@ -107,7 +107,7 @@ function timeSection(report, kernels, name) {
       note: [percent(f.seconds / whole), f.calls > 1 && `${digitsOf(f.calls)} calls`].filter(Boolean).join(", "),
     }));
     parts.push(figure(bars(rows, { title: "Time of a run, by function", unit: "s" }), `${name} functions`, functions,
-      "Of this CPU, all calls of a run together. Tuned kernels are coloured; TVM's functions are grey.",
+      "Measured one after another, all calls of a run together. Tuned kernels are coloured; TVM's functions are grey.",
       functions.length > MOST_BARS && `${functions.length - MOST_BARS} shorter ones are in the CSV.`));
   }
   if (kernels.length) {
