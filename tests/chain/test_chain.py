@@ -94,11 +94,11 @@ def test_the_examples_load_and_mean_something(path: Path) -> None:
 
 def test_there_are_the_examples_that_the_documentation_names() -> None:
     assert [p.stem for p in EXAMPLES] == [
-        "alibi_attention", "attention", "causal_attention", "cross_entropy", "decode_attention",
-        "decode_grouped_query_attention", "entropy", "expected_score", "gated_ffn",
-        "grouped_query_attention", "layer_norm", "layer_norm_projection", "log_sum_exp",
-        "masked_attention", "rms_norm_projection", "rms_norm_swiglu", "sink_attention",
-        "sliding_window_attention", "soft_cap_attention",
+        "alibi_attention", "attention", "cached_decode_attention", "causal_attention",
+        "cross_entropy", "decode_attention", "decode_grouped_query_attention", "entropy",
+        "expected_score", "gated_ffn", "grouped_query_attention", "layer_norm",
+        "layer_norm_projection", "log_sum_exp", "masked_attention", "rms_norm_projection",
+        "rms_norm_swiglu", "sink_attention", "sliding_window_attention", "soft_cap_attention",
     ]  # fmt: skip
 
 

@@ -164,6 +164,21 @@ def test_what_another_value_reads_is_made_for_it(tmp_path: Path) -> None:
     assert len(copies(parted, LENGTH)) == 1  # of the values
 
 
+@pytest.mark.parametrize("name", ["Attention", "MultiHeadAttention"])
+def test_operators_that_append_to_a_cache(name: str, tmp_path: Path) -> None:
+    n = Net(opset=23 if name == "Attention" else 17)
+    past = [n.input(f"past_{i}", 1, 4, LENGTH, DEPTH) for i in range(2)]
+    shape = (1, 4, 1, DEPTH) if name == "Attention" else (1, 1, 4 * DEPTH)
+    new = [n.input(letter, *shape) for letter in "qkv"]
+    if name == "Attention":
+        out = n.op(name, *new, "", *past, outputs=3)
+    else:
+        out = n.op(name, *new, "", "", "", *past, outputs=3, domain="com.microsoft", num_heads=4)
+    model = n.model(out, *list(n.nodes[-1].output)[1:])
+    model.ir_version = 11 if name == "Attention" else 8
+    assert extents(agreed(model, tmp_path))["n"] == LENGTH
+
+
 def test_a_row_that_sees_one_part_alone(tmp_path: Path) -> None:
     """All of the other part is hidden from it, by a constant mask."""
     n = Net()

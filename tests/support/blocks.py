@@ -55,12 +55,12 @@ def llama(
     n = Net(dtype)
     width = heads * depth
     x = n.op("Mul", n.input("x", 1, length, width), n.const(scale))
-    h = _norm(n, x, width)
+    h = norm(n, x, width)
     queries, keys = (
-        _rotated(n, _heads(n, h, count, length, depth), length, depth) for count in (heads, groups)
+        rotated(n, split(n, h, count, length, depth), length, depth) for count in (heads, groups)
     )
-    values = _heads(n, h, groups, length, depth)
-    keys, values = (_repeated(n, one, heads, groups, length, depth) for one in (keys, values))
+    values = split(n, h, groups, length, depth)
+    keys, values = (repeated(n, one, heads, groups, length, depth) for one in (keys, values))
     scores = n.op("MatMul", queries, n.op("Transpose", keys, perm=[0, 1, 3, 2]))
     scaled = n.op("Mul", scores, n.const(1 / math.sqrt(depth)))
     mask = np.where(np.tri(length, dtype=bool), 0, masked)[None, None]
@@ -68,11 +68,16 @@ def llama(
     mixed = n.op("Transpose", n.op("MatMul", weights, values), perm=[0, 2, 1, 3])
     joined = n.op("Reshape", mixed, n.ints(1, length, width))
     x = n.op("Add", x, n.op("MatMul", joined, n.weight(width, width)))
-    h = _norm(n, x, width)
+    x = fed_forward(n, x, width, inner)
+    return n.model(norm(n, x, width))
+
+
+def fed_forward(n: Net, x: str, width: int, inner: int) -> str:
+    """x and what a norm, two projections, a gate and a third projection make of it."""
+    h = norm(n, x, width)
     gate, up = (n.op("MatMul", h, n.weight(width, inner)) for _ in range(2))
     gated = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
-    x = n.op("Add", x, n.op("MatMul", gated, n.weight(inner, width)))
-    return n.model(_norm(n, x, width))
+    return n.op("Add", x, n.op("MatMul", gated, n.weight(inner, width)))
 
 
 def decoding(
@@ -90,7 +95,7 @@ def decoding(
     n, depth = Net(dtype), width // heads
     x = n.input("x", 1, 1, width)
     past = [n.input(name, 1, groups, cached, depth) for name in ("keys", "values")]
-    h = _norm(n, x, width)
+    h = norm(n, x, width)
     q, k = (_rotated(n, _heads(n, h, c, 1, depth), 1, depth) for c in (heads, groups))
     v = _heads(n, h, groups, 1, depth)
     keys, values = (n.op("Concat", *pair, axis=2) for pair in zip(past, (k, v), strict=True))
@@ -101,7 +106,7 @@ def decoding(
     attended = n.op("MatMul", n.op("Reshape", mixed, n.ints(1, 1, width)), n.weight(width, width))
     if not parallel:
         x = n.op("Add", x, attended)
-        h = _norm(n, x, width)
+        h = norm(n, x, width)
     gate, up = (n.op("MatMul", h, n.weight(width, inner)) for _ in range(2))
     gated = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
     down = n.op("MatMul", gated, n.weight(inner, width))
@@ -110,7 +115,7 @@ def decoding(
     return n.model(n.op("Add", x, down), keys, values)
 
 
-def _norm(n: Net, x: str, width: int) -> str:
+def norm(n: Net, x: str, width: int) -> str:
     """x / sqrt(mean of squares + epsilon), spelled out, by a scale."""
     mean = n.op("ReduceMean", n.op("Pow", x, n.const(2)), axes=[-1], keepdims=1)
     root = n.op("Sqrt", n.op("Add", mean, n.const(1e-6 if n.dtype == np.float32 else 1e-5)))
@@ -118,16 +123,17 @@ def _norm(n: Net, x: str, width: int) -> str:
     return n.op("Mul", n.const(1 + 0.1 * n.random.standard_normal(width)), normal)
 
 
-def _heads(n: Net, h: str, count: int, length: int, depth: int) -> str:
+def split(n: Net, h: str, count: int, length: int, depth: int) -> str:
+    """A projection of h to some heads, which come before the rows."""
     width = int(n.inputs[0].type.tensor_type.shape.dim[2].dim_value)
     product = n.op("MatMul", h, n.weight(width, count * depth))
-    split = n.op("Reshape", product, n.ints(1, length, count, depth))
-    return n.op("Transpose", split, perm=[0, 2, 1, 3])
+    apart = n.op("Reshape", product, n.ints(1, length, count, depth))
+    return n.op("Transpose", apart, perm=[0, 2, 1, 3])
 
 
-def _rotated(n: Net, x: str, length: int, depth: int) -> str:
-    """x cos + (its halves swapped, one negated) sin."""
-    at = np.arange(length)[:, None] / 1e4 ** (np.arange(depth // 2) / (depth // 2))
+def rotated(n: Net, x: str, length: int, depth: int, before: int = 0) -> str:
+    """x cos + (its halves swapped, one negated) sin, at the positions after `before` others."""
+    at = (before + np.arange(length))[:, None] / 1e4 ** (np.arange(depth // 2) / (depth // 2))
     angles = np.concatenate([at, at], axis=1)[None, None]
     first, second = (
         n.op("Slice", x, n.ints(a), n.ints(b), n.ints(3))
@@ -138,8 +144,10 @@ def _rotated(n: Net, x: str, length: int, depth: int) -> str:
     return n.op("Add", one, n.op("Mul", swapped, n.const(np.sin(angles))))
 
 
-def _repeated(n: Net, x: str, heads: int, groups: int, length: int, depth: int) -> str:
+def repeated(n: Net, x: str, heads: int, groups: int, length: int, depth: int) -> str:
     """Every head of keys or values, for each head of queries that shares it."""
+    if heads == groups:
+        return x
     wide = n.op("Unsqueeze", x, n.ints(2))
     many = n.op("Expand", wide, n.ints(1, groups, heads // groups, length, depth))
     return n.op("Reshape", many, n.ints(1, heads, length, depth))

@@ -12,7 +12,8 @@ EXAMPLES = sorted((CHAINS).glob("*.json"))
 
 ROLLED = {"attention", "causal_attention", "alibi_attention", "grouped_query_attention",
           "soft_cap_attention", "sliding_window_attention", "masked_attention", "sink_attention",
-          "decode_attention", "decode_grouped_query_attention"}  # fmt: skip
+          "decode_attention", "decode_grouped_query_attention",
+          "cached_decode_attention"}  # fmt: skip
 
 
 def document(path: Path) -> str:

@@ -37,6 +37,7 @@ THROUGH: dict[str, str] = {
     "graph/test_lift.py": """
         graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
     "graph/test_convolution.py": "graph/sliding graph/window",
+    "graph/test_concatenation.py": "graph/parted",
     "graph/test_role.py": "graph/known",
     "graph/test_inplace.py": "graph/replaced",
     # rules and facts are run beside the model: a bucket gives its results or is refused

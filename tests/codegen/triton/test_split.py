@@ -17,6 +17,7 @@ from mcfuser.expr import rename
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Combine, Illegal, Init, Loop, statements
+from tests.support.examples import EXAMPLES, document, small
 from tests.support.triton_agree import agree
 from tests.support.triton_cases import chain_named, scheduled
 
@@ -48,6 +49,18 @@ def test_parts_are_combined(
     chain = chain_named(name, SIZES)
     schedule = placed(chain, expression, split, parts)
     agree(schedule, chain, lowering=TritonKnobs(combine=combine))
+
+
+@pytest.mark.parametrize("combine", VARIANTS)
+@pytest.mark.parametrize("parts", [2, 5])
+def test_what_stands_beside_the_parts_joins_them_once(parts: int, combine: str) -> None:
+    """A key beside a cache: its own product comes after the parts of the cache's."""
+    path = next(p for p in EXAMPLES if p.stem == "cached_decode_attention")
+    chain = small(document(path), SIZES)
+    tiles = {"g": 2, "m": 1, "n": 16, "k": 40, "h": 16}
+    schedule = scheduled(chain, "bgmh.nk", tiles, "n", parts)
+    source = agree(schedule, chain, lowering=TritonKnobs(combine=combine))
+    assert source.text.count("load(L_ptr") == 1
 
 
 @pytest.mark.parametrize("combine", VARIANTS)
