@@ -96,10 +96,10 @@ def decoding(
     x = n.input("x", 1, 1, width)
     past = [n.input(name, 1, groups, cached, depth) for name in ("keys", "values")]
     h = norm(n, x, width)
-    q, k = (_rotated(n, _heads(n, h, c, 1, depth), 1, depth) for c in (heads, groups))
-    v = _heads(n, h, groups, 1, depth)
+    q, k = (rotated(n, split(n, h, c, 1, depth), 1, depth) for c in (heads, groups))
+    v = split(n, h, groups, 1, depth)
     keys, values = (n.op("Concat", *pair, axis=2) for pair in zip(past, (k, v), strict=True))
-    many = [_repeated(n, one, heads, groups, cached + 1, depth) for one in (keys, values)]
+    many = [repeated(n, one, heads, groups, cached + 1, depth) for one in (keys, values)]
     scores = n.op("MatMul", q, n.op("Transpose", many[0], perm=[0, 1, 3, 2]))
     weights = n.op("Softmax", n.op("Mul", scores, n.const(1 / math.sqrt(depth))), axis=-1)
     mixed = n.op("Transpose", n.op("MatMul", weights, many[1]), perm=[0, 2, 1, 3])
