@@ -233,7 +233,7 @@ def _plans(whole: Space) -> Iterator[tuple[Plan, Ints]]:
     """Every expression with every set of loops that some tile size leaves with one trip."""
     extents = [whole.program.chain.size(a) for a in whole.axes]
     grids = np.meshgrid(*[np.asarray(o, np.int64) for o in whole.options], indexing="ij")
-    tiles = np.stack([g.reshape(-1) for g in grids], axis=1) if grids else np.zeros((1, 0), int)
+    tiles = np.stack([g.ravel() for g in grids], axis=1) if grids else np.zeros((1, 0), int)
     alive = tiles < np.asarray(extents, np.int64)
     if not whole.dead_loops:
         alive = np.broadcast_to(np.asarray(extents) > 1, tiles.shape)

@@ -116,10 +116,10 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
     """The tensor as the chain indexes it: a view of the array that has its strides and offset."""
     tensor = chain.tensor(name)
     if tensor.strides is None:
-        return array.reshape(-1)[tensor.offset :][: math.prod(chain.shape(name))].reshape(
+        return array.ravel()[tensor.offset :][: math.prod(chain.shape(name))].reshape(
             chain.shape(name)
         )
-    flat = array.reshape(-1)[tensor.offset :]
+    flat = array.ravel()[tensor.offset :]
     strides = tuple(s * flat.itemsize for s in tensor.strides)
     return np.lib.stride_tricks.as_strided(flat, chain.shape(name), strides)
 

@@ -125,7 +125,8 @@ class Tuning:
         every = candidates(self.space, self.table, feasible)
         only = replace(self.only, seconds=0.0, failed=None)
         rows = list(results_of(self.chain, every, only.shifts, [only]))
-        return replace(every, rows=np.asarray(rows, np.int64).reshape(-1, every.rows.shape[1]))
+        shape = len(rows), every.rows.shape[1]
+        return replace(every, rows=np.asarray(rows, np.int64).reshape(shape))
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

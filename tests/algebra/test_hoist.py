@@ -188,6 +188,13 @@ def test_a_shift_past_a_product_costs_a_column_sum() -> None:
     assert any(o.axes == ("h",) and str(o).endswith("sum[n] V[n, h]") for o in moved.operators)
 
 
+def test_what_is_taken_away_stands_after_what_is_added() -> None:
+    squares = "(X[m, n] - A[m]) * (X[m, n] - A[m])"
+    lines = ["A[m] = sum[n] X[m, n] / 6.0", f"Q[m] = sum[n] -({squares})"]
+    last = same(chain(AXES, {"X": "mn"}, lines)).operators[-1]
+    assert str(last) == f"Q[m] = A_shift[m] * A_shift[m] * {1 / 6!r} - Q_sum[m]"
+
+
 def test_a_variance_from_its_definition_is_one_pass_of_two_sums() -> None:
     lines = ["A[m] = sum[n] X[m, n] / 6.0", "Q[m] = sum[n] (X[m, n] - A[m]) * (X[m, n] - A[m])"]
     moved = same(chain(AXES, {"X": "mn"}, lines))

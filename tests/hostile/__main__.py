@@ -1,7 +1,8 @@
 """A longer run: `python -m tests.hostile --cases 100000`.
 
-Every mutant is looked at, and those that pass are imported; one in a hundred is posted to a real
-server, one in a thousand is compiled by its worker, one in ten thousand goes through the command.
+Loops are written out as far as a model may go. Every mutant is looked at, and those that pass are
+imported; one in a hundred is posted to a real server, one in a thousand is compiled by its worker,
+one in ten thousand goes through the command.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from .kinds import KINDS, hidden
+from .kinds import KINDS, UNROLLED, hidden
 from .live import command, complaints, serving
 from .mutate import mutant
 from .trial import What, tried
@@ -26,6 +27,7 @@ def main() -> int:
     options.add_argument("--processes", type=int, default=2)
     given = options.parse_args()
     found = [*_tried("kinds", range(len(KINDS)), 1)[1]]
+    found += _tried("unrolled far", range(len(UNROLLED)), 1)[1]
     good, wrong = _tried("inspect", range(given.cases), given.processes)
     found += wrong + _tried("load", good, given.processes)[1]
     found += _posted(given.cases) + _commanded(given.cases)

@@ -1,6 +1,8 @@
-"""Many models in one process: `python -m tests.hostile.batch kinds|inspect|load|build number..`.
+"""Many models in one process: `python -m tests.hostile.batch WHAT number..`.
 
-The numbers are of the kinds, or of mutants, which are looked at, imported, or built. A JSON line
+The numbers are of the kinds (`kinds`, `unrolled`), or of mutants, which are looked at (`inspect`),
+imported (`load`), or built (`build`). Loops are written out to a tenth of what a model may have
+(`unrolled`), or to all of it (`unrolled far`). A JSON line
 for each: its number, how it ended (good, refused, memory, raised), what was said, and its seconds
 of processor time. A process that dies says nothing of the one it died of.
 """
@@ -17,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 from mcfuser.errors import ModelError
 
@@ -34,10 +37,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    look = {"load": _load, "unrolled": _load, "build": _build}.get(what, _inspect)()
-    kinds = [build for build, _ in (UNROLLED if what == "unrolled" else KINDS).values()]
+    looks = {"load": _load, "unrolled": _load_little, "unrolled far": _load, "build": _build}
+    look = looks.get(what, _inspect)()
+    known = {"kinds": KINDS, "unrolled": UNROLLED, "unrolled far": UNROLLED}.get(what, {})
+    kinds = [build for build, _ in known.values()]
     for number in map(int, numbers):
-        model = kinds[number]() if what in ("kinds", "unrolled") else mutant(number)
+        model = kinds[number]() if kinds else mutant(number)
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)
         begun = time.process_time()
         with redirect_stdout(sys.stderr):
@@ -70,6 +75,18 @@ def _load() -> Callable[[bytes], None]:
 
     def look(model: bytes) -> None:
         load(model, {})
+
+    return look
+
+
+def _load_little() -> Callable[[bytes], None]:
+    from mcfuser.graph.limits import DEFAULTS
+    from mcfuser.graph.load import load
+
+    little = {name: getattr(DEFAULTS, name) // 10 for name in ("nodes", "fields")}
+
+    def look(model: bytes) -> None:
+        load(model, {}, replace(DEFAULTS, **little))
 
     return look
 

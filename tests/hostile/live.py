@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.command import mcfuser
 from tests.support.paths import PYTHONPATH
 
 GROWTH = 300 << 20
@@ -147,9 +148,6 @@ def command(folder: Path, model: bytes, *options: str) -> Ended:
     """`mcfuser compile` of the model in a folder."""
     path = folder / "model.onnx"
     path.write_bytes(model)
-    done = subprocess.run(
-        [sys.executable, "-m", "mcfuser.cli", "compile", str(path), "-o", str(folder / "out"),
-         "--trials", "1", "--no-cache", *options],
-        cwd=folder, env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True,
-    )  # fmt: skip
+    words = ("compile", str(path), "-o", str(folder / "out"), "--trials", "1", "--no-cache")
+    done = mcfuser(*words, *options, data=folder, folder=folder)
     return Ended(done.returncode, done.stderr)

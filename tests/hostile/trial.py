@@ -14,7 +14,7 @@ from typing import Literal
 
 from tests.support.paths import PYTHONPATH
 
-What = Literal["kinds", "unrolled", "inspect", "load", "build"]
+What = Literal["kinds", "unrolled", "unrolled far", "inspect", "load", "build"]
 
 
 @dataclass(frozen=True, slots=True)
