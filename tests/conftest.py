@@ -16,6 +16,7 @@ from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.tuned import TuneOptions
+from tests.support.browser import browsing
 from tests.support.forked_birth import ForkedPopen
 from tests.support.hasty import ROUNDS, RUNNER
 from tests.support.kept_child import KeptChild
@@ -133,3 +134,11 @@ def _default(patch: pytest.MonkeyPatch, function: Callable[..., Any], **given: A
     assert set(given) <= {p.name for p in with_default}
     values = tuple(given.get(p.name, p.default) for p in with_default)
     patch.setattr(function, "__defaults__", values)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One browser for all files. Each server has a port of its own, so no page has what another
+    server's has kept; a test sets the window's size and the folder of downloads for itself."""
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser

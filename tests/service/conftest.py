@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from mcfuser_service import explaining
 from mcfuser_service.here_child import answer
-from tests.support.browser import browsing
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One browser for all files. Each server has a port of its own, so no page has what another
-    server's has kept; a test sets the window's size and the folder of downloads for itself."""
-    with browsing(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
