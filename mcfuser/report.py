@@ -127,6 +127,9 @@ def _show_buckets(report: Mapping[str, Any], out: Console) -> None:
         rows.append((str(number), *spans, " ".join(str(c + 1) for c in b["chains"])))
     _table((*columns, TableColumn("chains", "words")), rows, out)
     out.print()
+    for e in report["extents"]:
+        if e.get("sliced"):
+            _plain(f"more than {e['high']} of {e['name']} are computed {e['high']} at a time", out)
     padding = report["padding"]
     if padding["buckets"] is not None:
         many, one = padding["buckets"], padding["one_bucket"]

@@ -134,6 +134,7 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """The shapes to run at. Raises InputError where one is outside of the module's ranges."""
     compiled_for = from_json(report.get("shapes", {}))
+    endless = {tuple(p) for e in report.get("extents", ()) if e.get("sliced") for p in e["places"]}
     shapes = parse_shapes(given or ())
     if not shapes and ranged(compiled_for) and inputs is not None:
         from mcfuser.graph.npz import read_shapes
@@ -143,10 +144,13 @@ def _shapes(
         for position, (n, extent) in enumerate(
             zip(shape, compiled_for.get(name, ()), strict=False)
         ):
-            if isinstance(extent, ExtentRange) and not extent.low <= n <= extent.high:
+            if not isinstance(extent, ExtentRange):
+                continue
+            sliced = (name, position) in endless
+            if n < extent.low or (n > extent.high and not sliced):
+                takes = f"{extent.low} {'or more' if sliced else f'to {extent.high}'}"
                 raise InputError(
-                    f"dimension {position} of input '{name}' is {n}; the module takes "
-                    f"{extent.low} to {extent.high}"
+                    f"dimension {position} of input '{name}' is {n}; the module takes {takes}"
                 )
     return shapes or highest(compiled_for)
 

@@ -177,11 +177,13 @@ class Port(Document):
 
 
 class ReportExtent(Document):
-    """An extent that is known only at run time, and the dimensions of inputs that have it."""
+    """An extent that is known only at run time, and the dimensions of inputs that have it. More
+    than its highest are computed in slices where it is `sliced`."""
 
     name: str
     low: int
     high: int
+    sliced: bool = False
     places: list[list[str | int]]
 
 

@@ -14,6 +14,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from mcfuser.codegen.cuda.together import small_together
+from mcfuser.codegen.shapes import ordered_shapes
 
 VECTOR = 16
 """Bytes that a thread moves at a time."""
@@ -33,7 +34,8 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` before its schedules,
-    which are `tried`, and `bools_one_by_one` and `small_together` after them."""
+    which are `tried`, `bools_one_by_one` and `small_together` after them, and `ordered_shapes`
+    last."""
     *legalize, _ = cuda.legalize_passes(target)
     vectors = dlight.ScheduleRule.from_callable("Vectors")(in_vectors)
     return tvm.transform.Sequential([
@@ -41,6 +43,7 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
         dlight.ApplyDefaultSchedule(vectors, *map(tried, RULES), dlight.gpu.Fallback()),
         bools_one_by_one(), small_together(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
+        ordered_shapes,
     ])  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
+from mcfuser.codegen.shapes import ordered_shapes
 from mcfuser.device import Device
 
 NO_STORAGE_REUSE = {"tirx.disable_storage_rewrite": True}
@@ -65,5 +66,6 @@ def _lowered() -> Iterable[tvm.transform.Pass]:
     return (
         t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(),
         t.CallTIRRewrite(), t.StaticPlanBlockMemory(), t.LowerAllocTensor(), t.KillAfterLastUse(),
-        t.LowerRuntimeBuiltin(), t.ComputePrimValue(), t.VMShapeLower(), t.AttachGlobalSymbol(),
+        t.LowerRuntimeBuiltin(), t.ComputePrimValue(), t.VMShapeLower(), ordered_shapes,
+        t.AttachGlobalSymbol(),
     )  # fmt: skip

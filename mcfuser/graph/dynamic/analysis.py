@@ -29,11 +29,12 @@ _LOOKED_AT = 1 << 22
 @dataclass(frozen=True, slots=True)
 class PaddedModel:
     """A model whose inputs have a bucket's upper extents, and after them one input of one int64 for
-    each of its run-time `extents`, by name. `results` has, for each dimension of each output, its
-    run-time extent, or the number that it is."""
+    each of its run-time `extents`, by name, of which some node reads those in `read`. `results`
+    has, for each dimension of each output, its run-time extent, or the number that it is."""
 
     model: OnnxModel
     extents: tuple[str, ...]
+    read: frozenset[str]
     results: tuple[tuple[Length | int, ...], ...]
 
 
@@ -62,7 +63,10 @@ def padded(points: Sequence[Point], facts: Sequence[ShapeFacts]) -> PaddedModel:
         elif not walk.computed(node):
             graph.nodes.append(node)
     results = tuple(walk.result(o.name) for o in upper.proto.graph.output)
-    return PaddedModel(_assembled(upper, graph), tuple(names), results)
+    model = _assembled(upper, graph)
+    used = {name for node in inside(model.proto.graph, onnx.NodeProto) for name in node.input}
+    read = frozenset(symbol for symbol, name in names.items() if name in used)
+    return PaddedModel(model, tuple(names), read, results)
 
 
 def _input_names(graph: onnx.GraphProto, symbols: Sequence[str]) -> dict[str, str]:

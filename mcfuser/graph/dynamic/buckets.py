@@ -11,11 +11,18 @@ import tvm
 from mcfuser.errors import ModelError
 from mcfuser.extents import InputShapes
 from mcfuser.graph.dynamic.analysis import PaddedModel
-from mcfuser.graph.dynamic.axes import Point, RuntimeShapes, runtime_shapes, tied
+from mcfuser.graph.dynamic.axes import (
+    Point,
+    RuntimeExtent,
+    RuntimeShapes,
+    runtime_shapes,
+    tied,
+)
 from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets, choose, given_buckets
 from mcfuser.graph.dynamic.dispatch import BucketFunction, PortExtent, RuntimePort, dispatched
 from mcfuser.graph.dynamic.length import Symbol
+from mcfuser.graph.dynamic.slices import sliced_extent
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, written_out
@@ -39,13 +46,15 @@ class LoadedBuckets:
     """A model with run-time extents, and its buckets, smaller ones first.
 
     `results` are the shapes of its outputs over the ranges as a whole: a bucket may have a single
-    extent, and tells nothing of others then.
+    extent, and tells nothing of others then. More than the highest of the extent `sliced`, where
+    there is one, are computed in slices of it.
     """
 
     model: DynamicModel
     chosen: ChosenBuckets
     buckets: tuple[Bucket, ...]
     results: tuple[tuple[PortExtent, ...], ...]
+    sliced: RuntimeExtent | None = None
 
     @property
     def ports(self) -> tuple[tuple[RuntimePort, ...], tuple[RuntimePort, ...]]:
@@ -112,7 +121,7 @@ def load_buckets(
         buckets: tuple[Bucket, ...] = (_imported(dynamic, chosen.boxes[0], whole, narrow),)
     else:
         buckets = tuple(load_bucket(dynamic, box, narrow) for box in chosen.boxes)
-    return LoadedBuckets(dynamic, chosen, buckets, whole.results)
+    return LoadedBuckets(dynamic, chosen, buckets, whole.results, sliced_extent(dynamic, whole))
 
 
 def _whole(
@@ -144,4 +153,4 @@ def joined(loaded: LoadedBuckets, modules: Sequence[tvm.IRModule]) -> tvm.IRModu
         BucketFunction(b.box.high, module, b.extents)
         for b, module in zip(loaded.buckets, modules, strict=True)
     ]
-    return dispatched(functions, loaded.model.shapes.extents, inputs, outputs)
+    return dispatched(functions, loaded.model.shapes.extents, inputs, outputs, loaded.sliced)

@@ -19,7 +19,13 @@ def dynamic_report(loaded: LoadedBuckets, chains: Sequence[Sequence[int]]) -> di
         "inputs": [_port(p) for p in inputs],
         "outputs": [_port(p) for p in outputs],
         "extents": [
-            {"name": e.name, "low": e.low, "high": e.high, "places": [list(p) for p in e.places]}
+            {
+                "name": e.name,
+                "low": e.low,
+                "high": e.high,
+                "sliced": e == loaded.sliced,
+                "places": [list(p) for p in e.places],
+            }
             for e in loaded.model.shapes.extents
         ],
         "buckets": [

@@ -54,11 +54,13 @@ def dispatched(
     extents: Sequence[RuntimeExtent],
     inputs: Sequence[RuntimePort],
     outputs: Sequence[RuntimePort],
+    sliced: RuntimeExtent | None = None,
 ) -> tvm.IRModule:
     """The module whose `main` takes inputs at run-time extents.
 
     It calls the first of the buckets that holds them; the last one holds all in the ranges. At
-    extents outside of the ranges it raises an error that names the input.
+    extents outside of the ranges it raises an error that names the input; but more than the highest
+    of the extent `sliced`, along which rows are computed by themselves, are computed in slices.
     """
     builder = relax.BlockBuilder()
     callees = [_added(builder, bucket.module, f"bucket_{i}") for i, bucket in enumerate(buckets)]
@@ -67,18 +69,31 @@ def dispatched(
     parameters = [_parameter(port, places) for port in inputs]
     with builder.function("main", parameters):
         for extent in extents:
-            main.check(extent, places)
+            main.check(extent, places, extent == sliced)
         calls: list[Callable[[], relax.Expr]] = [
             lambda bucket=bucket, callee=callee: main.call(  # type: ignore[misc]
                 bucket, callee, parameters, inputs, outputs
             )
             for bucket, callee in zip(buckets, callees, strict=True)
         ]
-        builder.emit_func_output(main.chosen(buckets, calls))
+        if sliced is None:
+            result = main.chosen(buckets, calls)
+        else:
+            kind = buckets[0].module["main"].ret_ty
+            again = _declared(builder, extents, inputs, outputs, isinstance(kind, relax.TupleType))
+            result = main.sliced(
+                sliced,
+                lambda: main.chosen(buckets, calls),
+                lambda: main.halves(sliced, again, parameters, inputs, outputs),
+            )
+        builder.emit_func_output(result)
     whole = builder.finalize()
     made = whole["main"]
     impure = relax.Function(made.params, made.body, made.ret_ty, False, made.attrs)
     whole.update_func(whole.get_global_var("main"), impure)  # it may raise an error
+    if sliced is not None:
+        inner = relax.utils.copy_with_new_vars(impure.without_attr("global_symbol"))
+        whole.update_func(whole.get_global_var(again.name_hint), inner)
     whole = relax.transform.Normalize()(whole)
     relax.analysis.well_formed(whole)
     return whole
@@ -95,6 +110,23 @@ def _parameter(port: RuntimePort, places: Mapping[InputPlace, tirx.Var]) -> rela
         for position, d in enumerate(port.shape)
     ]
     return relax.Var(port.name, relax.TensorType(shape, port.dtype))
+
+
+def _declared(
+    builder: relax.BlockBuilder,
+    extents: Sequence[RuntimeExtent],
+    inputs: Sequence[RuntimePort],
+    outputs: Sequence[RuntimePort],
+    many: bool,
+) -> tvm.ir.GlobalVar:
+    """The variable of a function that takes and gives what `main` does, and is written later; the
+    results are a tuple where they are `many`."""
+    places = {p: tirx.Var(f"extent_{i}", "int64") for i, p in enumerate(_places(extents))}
+    own = _Main(builder, {e.name: places[e.places[0]] for e in extents})
+    kinds = [relax.TensorType(own.shape(port), port.dtype) for port in outputs]
+    result = relax.TupleType(kinds) if many else kinds[0]
+    parameters = [_parameter(port, places) for port in inputs]
+    return builder.add_func(relax.Function.create_empty(parameters, result, False), "slices")
 
 
 def _added(builder: relax.BlockBuilder, module: tvm.IRModule, name: str) -> tvm.ir.GlobalVar:
@@ -129,12 +161,14 @@ class _Main:
     symbols: dict[str, tirx.Var]
     functions: dict[object, tvm.ir.GlobalVar] = field(default_factory=dict)
 
-    def check(self, extent: RuntimeExtent, places: Mapping[InputPlace, tirx.Var]) -> None:
-        """Ends the call with an error where an extent is outside of its range, or where another
-        dimension that should have the same has not."""
+    def check(
+        self, extent: RuntimeExtent, places: Mapping[InputPlace, tirx.Var], endless: bool
+    ) -> None:
+        """Ends the call with an error where an extent is outside of its range, which has no upper
+        end if `endless`, or where another dimension that should have the same has not."""
         own = self.symbols[extent.name]
-        inside = tirx.all(own >= extent.low, own <= extent.high)
-        takes = f"; the module takes {extent.low} to {extent.high}"
+        inside = own >= extent.low if endless else tirx.all(own >= extent.low, own <= extent.high)
+        takes = f"; the module takes {extent.low} {'or more' if endless else f'to {extent.high}'}"
         self._assert(inside, [own], f"{extent.place} is {{}}{takes}")
         for name, position in extent.places[1:]:
             other = places[name, position]
@@ -157,6 +191,51 @@ class _Main:
         here = self._block(calls[0])
         others = self._block(lambda: self.chosen(buckets[1:], calls[1:]))
         return self.builder.emit(relax.If(relax.prim_value(holds), here, others))
+
+    def sliced(
+        self,
+        extent: RuntimeExtent,
+        at_once: Callable[[], relax.Expr],
+        halves: Callable[[], relax.Expr],
+    ) -> relax.Expr:
+        """The result at once where the extent is in its range, else of two halves."""
+        holds = self.symbols[extent.name] <= extent.high
+        here, others = self._block(at_once), self._block(halves)
+        return self.builder.emit(relax.If(relax.prim_value(holds), here, others))
+
+    def halves(
+        self,
+        extent: RuntimeExtent,
+        again: tvm.ir.GlobalVar,
+        parameters: Sequence[relax.Var],
+        inputs: Sequence[RuntimePort],
+        outputs: Sequence[RuntimePort],
+    ) -> relax.Expr:
+        """Calls `again` with the first rows, about half of all, and with the last ones, and joins
+        the results.
+
+        The first are a multiple of the extent's highest, or fewer where too few would be left: so
+        the slices are as few as can be.
+        """
+        all_rows, most = self.symbols[extent.name], extent.high
+        slices = tirx.floordiv(all_rows + most - 1, most)
+        first = tirx.min(tirx.floordiv(slices + 1, 2) * most, all_rows - extent.low)
+        axes = dict(extent.places)
+        made = []
+        for count, last in ((first, False), (all_rows - first, True)):
+            given = [
+                self._rows(v, p, axes[p.name], count, last) if p.name in axes else v
+                for v, p in zip(parameters, inputs, strict=True)
+            ]
+            made.append(self.builder.emit(relax.Call(again, given)))
+        one, other = made
+        if not isinstance(one.ty, relax.TupleType):
+            return self._joined(one, other, outputs[0], extent.name)
+        parts = []
+        for i, port in enumerate(outputs):
+            one, other = (self.builder.emit(relax.TupleGetItem(m, i)) for m in made)
+            parts.append(self._joined(one, other, port, extent.name))
+        return self.builder.emit(relax.Tuple(parts))
 
     def call(
         self,
@@ -215,8 +294,53 @@ class _Main:
             )
 
         function = self._function(("cut", port, upper), "cut", write)
-        kind = relax.TensorType(self._shape(port), port.dtype)
+        kind = relax.TensorType(self.shape(port), port.dtype)
         return self.builder.emit(relax.call_tir(function, [value], kind))
+
+    def _rows(
+        self, value: relax.Var, port: RuntimePort, axis: int, count: tirx.PrimExpr, last: bool
+    ) -> relax.Expr:
+        """So many of an input's rows along an axis: its first ones, or its last."""
+
+        def write() -> tirx.PrimFunc:
+            shape, source = self._placeholder(port)
+            taken = [*shape[:axis], tirx.Var("taken", "int64"), *shape[axis + 1 :]]
+            start = shape[axis] - taken[axis] if last else 0
+
+            def element(*at: tirx.Var) -> tirx.PrimExpr:
+                return source[(*at[:axis], at[axis] + start, *at[axis + 1 :])]
+
+            return te.create_prim_func([source, te.compute(taken, element, name="rows")])
+
+        function = self._function(("rows", port, axis, last), "rows", write)
+        shape = [*value.ty.shape]
+        shape[axis] = count
+        kind = relax.TensorType(shape, port.dtype)
+        return self.builder.emit(relax.call_tir(function, [value], kind))
+
+    def _joined(
+        self, one: relax.Expr, other: relax.Expr, port: RuntimePort, name: str
+    ) -> relax.Expr:
+        """Two halves of a result, one after the other along the extent of that name."""
+        axis = port.shape.index(Symbol(name))
+
+        def write() -> tirx.PrimFunc:
+            shape, _ = self._placeholder(port)
+            counts = tirx.Var("one", "int64"), tirx.Var("other", "int64")
+            parts = [
+                te.placeholder((*shape[:axis], n, *shape[axis + 1 :]), port.dtype, n.name)
+                for n in counts
+            ]
+
+            def element(*at: tirx.Var) -> tirx.PrimExpr:
+                behind = (*at[:axis], at[axis] - counts[0], *at[axis + 1 :])
+                return tirx.if_then_else(at[axis] < counts[0], parts[0][at], parts[1][behind])
+
+            return te.create_prim_func([*parts, te.compute(shape, element, name="joined")])
+
+        function = self._function(("joined", port, axis), "joined", write)
+        kind = relax.TensorType(self.shape(port), port.dtype)
+        return self.builder.emit(relax.call_tir(function, [one, other], kind))
 
     def _length_of(
         self, name: str, parameters: Sequence[relax.Var], inputs: Sequence[RuntimePort]
@@ -248,7 +372,8 @@ class _Main:
             self.functions[key] = self.builder.add_func(function, name)
         return self.functions[key]
 
-    def _shape(self, port: RuntimePort) -> list[tirx.PrimExpr | int]:
+    def shape(self, port: RuntimePort) -> list[tirx.PrimExpr | int]:
+        """A port's shape in terms of the run-time extents."""
         return [d if isinstance(d, int) else self._expression(d) for d in port.shape]
 
     def _expression(self, length: Length) -> tirx.PrimExpr:

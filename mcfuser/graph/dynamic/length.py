@@ -72,6 +72,21 @@ def product(lengths: Sequence[Length | None]) -> Length | None:
     return LengthSum(((whole, times),)) if whole is not None else number(times)
 
 
+def symbols(length: Length) -> frozenset[str]:
+    """The names of the extents that a length depends on."""
+    match length:
+        case Symbol(name):
+            return frozenset((name,))
+        case LengthSum(terms, _):
+            return frozenset().union(*(symbols(one) for one, _ in terms))
+        case LengthProduct(one, other):
+            return symbols(one) | symbols(other)
+        case Quotient(divided, _):
+            return symbols(divided)
+        case _:
+            assert_never(length)
+
+
 def evaluate(length: Length, at: Mapping[str, int]) -> int:
     """The number that a length is where the inputs' extents are `at`."""
     match length:

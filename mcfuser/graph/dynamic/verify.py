@@ -35,7 +35,8 @@ def verify_buckets(
     """Compares a module with onnxruntime, which runs the model as it was given, on random inputs;
     gives what was found, for the report.
 
-    Each bucket is run at its highest extents, at its lowest, and between. No shape is begun after
+    Each bucket is run at its highest extents, at its lowest, and between, and the module once with
+    more rows than it takes at once, if it computes slices of them. No shape is begun after
     `end` (time.monotonic), and `skipped` says so where none was compared. `narrow` is the type to
     which products were narrowed, if they were. Raises DisagreementError, naming the shapes, where
     the outputs differ.
@@ -46,6 +47,7 @@ def verify_buckets(
         return {"skipped": str(refusal)}
     passes = model_tolerance(loaded.model.checked.proto, narrow)
     points = [p for b in loaded.buckets for p in compared_at(b.box)]
+    points += beyond(loaded)
     first = _feeds(loaded, points[0], seed)
     names = [o.name for o in loaded.model.checked.proto.graph.output]
     found: list[tuple[Point, dict[str, float]]] = []
@@ -82,22 +84,31 @@ def compared_at(box: Box) -> list[dict[str, int]]:
     return [p for i, p in enumerate(points) if p not in points[:i]]
 
 
+def beyond(loaded: LoadedBuckets) -> list[dict[str, int]]:
+    """The extents above the highest at which a module is compared that computes slices."""
+    if loaded.sliced is None:
+        return []
+    box = loaded.buckets[0].box
+    return [{**compared_at(box)[-1], loaded.sliced.name: 2 * loaded.sliced.high + 1}]
+
+
 def _feeds(loaded: LoadedBuckets, point: Point, seed: int) -> Feeds:
     return inputs(loaded.model.fixed(point), np.random.default_rng(seed))
 
 
 def _differs(loaded: LoadedBuckets, point: Point, error: float, passes: float) -> str:
-    number = next(
-        i
+    holding = (
+        f"bucket {i}"
         for i, b in enumerate(loaded.buckets, 1)
         if all(point[name] <= high for name, high in b.box.high.items())
     )
+    where = next(holding, "in slices")
     shapes = " ".join(
         f"--shape {name}={'x'.join(map(str, shape))}"
         for name, shape in loaded.model.shapes.at(point).items()
     )
     return (
-        f"the module disagrees with onnxruntime at {told(point)} (bucket {number}): its outputs "
+        f"the module disagrees with onnxruntime at {told(point)} ({where}): its outputs "
         f"differ by {error:.1e}, more than {passes:.0e}; mcfuser bisect {shapes} compares the "
         "operators of a module for these shapes alone"
     )

@@ -26,7 +26,7 @@ from mcfuser.graph.check import check, difference
 from mcfuser.graph.dynamic.buckets import load_buckets
 from mcfuser.graph.dynamic.describe import length_text
 from mcfuser.graph.dynamic.length import LengthSum, Symbol
-from mcfuser.graph.dynamic.verify import compared_at
+from mcfuser.graph.dynamic.verify import beyond, compared_at
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.inspection import inspect
 from mcfuser.graph.limits import DEFAULTS
@@ -105,7 +105,11 @@ def test_each_bucket_is_compared_at_three_shapes(made: CompiledModel, folder: Pa
     found = verify_dynamic(made, folder / "module.so", 0, None)
     assert made.buckets is not None
     points = [p for b in made.buckets.buckets for p in compared_at(b.box)]
-    assert [s["extents"] for s in found["shapes"]] == points and len(points) == 6
+    assert len(points) == 6 and [s["extents"] for s in found["shapes"]] == [
+        *points,
+        *beyond(made.buckets),
+    ]
+    assert [p["batch"] for p in beyond(made.buckets)] == [5]
     assert found["error"] <= 1e-5 < found["tolerance"]
 
 
@@ -117,6 +121,17 @@ def test_a_module_that_differs_is_named_with_its_shapes(
 
     monkeypatch.setattr("mcfuser.graph.dynamic.verify.output_errors", wrong)
     with pytest.raises(DisagreementError, match=r"at batch=\d, length=\d+ \(bucket 1\).*bisect"):
+        verify_dynamic(made, folder / "module.so", 0, None)
+
+
+def test_slices_that_differ_are_named(
+    made: CompiledModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(names: Sequence[str], outputs: Sequence[np.ndarray], *_: object) -> dict[str, float]:  # type: ignore[type-arg]
+        return dict.fromkeys(names, float(len(outputs[0]) == 5))
+
+    monkeypatch.setattr("mcfuser.graph.dynamic.verify.output_errors", wrong)
+    with pytest.raises(DisagreementError, match=r"at batch=5, length=\d+ \(in slices\).*bisect"):
         verify_dynamic(made, folder / "module.so", 0, None)
 
 
@@ -135,6 +150,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], int, str]] = {
         2,
         "input 'ids' is 77; the module takes 3 to 40",
     ),
+    "more rows": (("--check", "--shape", "ids=7x9", "--shape", "mask=7x9"), 0, "norm-wise"),
     "a range": (("--check", "--shape", "ids=1x3..9"), 2, "one shape is needed here"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from mcfuser.graph.dynamic.bucket import DynamicModel, bucket_model
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined, load_bucket
 from mcfuser.graph.dynamic.choice import Box, ChosenBuckets
 from mcfuser.graph.dynamic.describe import dynamic_report
+from mcfuser.graph.dynamic.slices import sliced_extent
 from mcfuser.runtime.runner import arrays
 from tests.support.dynamic_models import MODELS
 from tests.support.dynamic_nets import Arrays, drawn, dynamic, run, spans
@@ -169,6 +171,39 @@ def test_the_report_has_the_run_time_shapes(model: LoadedBuckets) -> None:
     assert report["buckets"][1] == {
         "low": {"batch": 1, "length": 5}, "high": {"batch": 3, "length": 5}, "chains": [0],
     }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def slicing(model: LoadedBuckets, tmp_path_factory: pytest.TempPathFactory) -> VirtualMachine:
+    extent = sliced_extent(model.model, whole(model.model))
+    assert extent is not None and extent.name == "batch"
+    sliced = replace(model, sliced=extent)
+    assert [e["sliced"] for e in dynamic_report(sliced, [[], [], []])["extents"]] == [True, False]
+    made = joined(sliced, [b.loaded.module for b in model.buckets])
+    path = tmp_path_factory.mktemp("slices") / "module.so"
+    path.write_bytes(build_library(made, device_named("cpu")))
+    return VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 2), (3, 9), (4, 5), (6, 3), (7, 9), (31, 2)])
+def test_more_rows_are_computed_in_slices(
+    batch: int, length: int, model: LoadedBuckets, slicing: VirtualMachine
+) -> None:
+    point = {"batch": batch, "length": length}
+    feeds = drawn(model.model, point, seed=batch)
+    found, expected = called(slicing, feeds), run(model.model.fixed(point), feeds)
+    assert [a.shape for a in found] == [a.shape for a in expected]
+    assert max(map(difference, found, expected)) <= 1e-5
+
+
+def test_slices_are_of_one_extent_alone(model: LoadedBuckets, slicing: VirtualMachine) -> None:
+    feeds = drawn(model.model, {"batch": 5, "length": 10})
+    with pytest.raises(AssertionError, match="dimension 1 of input 'x' is 10; the module takes 2"):
+        called(slicing, feeds)
+    feeds = drawn(model.model, {"batch": 5, "length": 5})
+    feeds["seen"] = feeds["seen"][:4]
+    with pytest.raises(AssertionError, match="dimension 0 of input 'seen' is 4, and dimension 0"):
+        called(slicing, feeds)
 
 
 @pytest.mark.parametrize("name", ["convolutional", "decoder", "flattened", "recurrent"])

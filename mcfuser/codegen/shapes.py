@@ -1,0 +1,30 @@
+"""The functions that compute run-time extents in a compiled module, in an order of their own."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+
+
+@tvm.transform.module_pass(opt_level=0, name="mcfuser.OrderedShapes")  # type: ignore[untyped-decorator]
+def ordered_shapes(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    """Stores extents in the order of their places.
+
+    TVM's VMShapeLower stores what one function computes in the order of addresses, which differs
+    from build to build: equal modules would be of unequal bytes. No store reads what another one
+    in its function has written.
+    """
+    changed = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    for name, function in module.functions.items():
+        if isinstance(function, tirx.PrimFunc) and _computes_extents(function):
+            stores = sorted(function.body.seq, key=lambda store: int(store.indices[0]))
+            changed.update_func(name, function.with_body(tirx.SeqStmt(stores)))
+    return changed
+
+
+def _computes_extents(function: tirx.PrimFunc) -> bool:
+    """A function of TVM's that stores extents, and does nothing else."""
+    marked = function.attrs is not None and function.attrs.get("tirx.is_host_func", 0)
+    if not marked or not isinstance(function.body, tirx.SeqStmt):
+        return False
+    return all(isinstance(s, tirx.BufferStore) and len(s.indices) == 1 for s in function.body.seq)
