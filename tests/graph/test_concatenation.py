@@ -179,6 +179,18 @@ def test_operators_that_append_to_a_cache(name: str, tmp_path: Path) -> None:
     assert extents(agreed(model, tmp_path))["n"] == LENGTH
 
 
+def test_a_softmax_in_another_precision(tmp_path: Path) -> None:
+    """The scores are widened, and the weights narrowed again."""
+    n = Net(np.float16)
+    keys, values = three(n)
+    scores = n.op("MatMul", n.input("q", 2, 2, DEPTH), keys)
+    capped = n.op("Mul", n.op("Tanh", n.op("Div", scores, n.const(5))), n.const(5))
+    wide = n.op("Add", n.op("Cast", capped, to=1), n.input("bias", LENGTH, dtype=np.float32))
+    weights = n.op("Cast", n.op("Softmax", wide, axis=-1), to=10)
+    parted = agreed(n.model(n.op("MatMul", weights, values)), tmp_path, 5e-3)
+    assert extents(parted)["n"] == LENGTH - 3
+
+
 def test_a_row_that_sees_one_part_alone(tmp_path: Path) -> None:
     """All of the other part is hidden from it, by a constant mask."""
     n = Net()

@@ -14,6 +14,11 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from mcfuser.codegen.cuda.together import MOST, SMALL, small_together
+from mcfuser.graph.assemble import Installed, Replacement, install
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
+from tests.support.decoders import decoder
+from tests.support.naive import primfunc
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
 Make = Callable[..., Sequence[relax.Expr]]
@@ -27,12 +32,16 @@ def merged(make: Make, *shapes: tuple[int, ...]) -> tvm.IRModule:
         with builder.dataflow():
             made = [builder.emit_output(e) for e in make(*inputs)]
         builder.emit_func_output(relax.Tuple(made))
+    return scheduled(builder.get())
+
+
+def scheduled(module: tvm.IRModule) -> tvm.IRModule:
     t = relax.transform
     passes = [t.LegalizeOps(), t.AnnotateTIROpPattern(), t.FuseOps(), t.FuseTIR()]
     with TARGET:
         return tvm.transform.Sequential(
             [*passes, dlight.ApplyDefaultSchedule(dlight.gpu.Fallback()), small_together()]
-        )(builder.get())
+        )(module)
 
 
 def functions(module: tvm.IRModule) -> list[tirx.PrimFunc]:
@@ -106,3 +115,17 @@ def test_what_needs_the_other_waits_for_it() -> None:
 def test_how_many_launches_there_are(make: Make, shape: tuple[int, ...], launches: int) -> None:
     assert calls(merged(make, shape)) == launches
     assert MOST < 20
+
+
+def test_a_decoding_step_launches_one_function_beside_its_chains() -> None:
+    """Queries and keys are rotated, and values are copied, as outputs of the layer."""
+    loaded = load(decoder(heads=16, cached=64).SerializeToString(), {})
+    matches = partition(loaded.module, 1e12, 1e11).matches
+    plain = [
+        Replacement(m, (Installed(f"chain_{i}", m.chain, primfunc(m.chain, m.shapes)),))
+        for i, m in enumerate(matches)
+    ]
+    module = scheduled(install(loaded.module, plain))
+    names = [str(n.name_hint) for n, f in module.functions_items() if isinstance(f, tirx.PrimFunc)]
+    (other,) = [n for n in names if not n.startswith("chain_")]
+    assert other.endswith("_and_2_beside")
