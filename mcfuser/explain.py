@@ -1,4 +1,5 @@
-"""Explains a model before it is compiled: its regions, what they save, and why the rest is in none.
+"""Explains a model before it is compiled: its regions, what they save, what else was considered,
+and why the rest is in none.
 
 Nothing is compiled or measured, and no device is needed.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.segment import Considered, Verdict
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import tensor_form
 from mcfuser.tune.cover import pieces
@@ -47,6 +49,27 @@ class ExplainedRegion:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedAlternative:
+    """A region that was considered beside others with the same operators, at one or more `places`.
+
+    `seconds` are predicted for it as one kernel, or are the least that it can take where it "cannot
+    win" and was not priced. `cover_seconds` are those of the cheapest kernels for all operators of
+    the overlapping regions with this one among them, `least_seconds` without that condition. Each
+    is None where there is no candidate. `verdict` and `reason` are those of
+    mcfuser.graph.segment.Considered.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    places: int
+    seconds: float | None
+    cover_seconds: float | None
+    least_seconds: float | None
+    verdict: Verdict
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainedOperator:
     """An operator of the imported model: its name, what it computes, its result's form, and the
     number of its region in `ModelExplanation.regions`, or why it is in none."""
@@ -60,11 +83,13 @@ class ExplainedOperator:
 
 @dataclass(frozen=True, slots=True)
 class ModelExplanation:
-    """The regions and the operators of a model, for a device, in the order in which they run."""
+    """The regions and the operators of a model, for a device, in the order in which they run, and
+    the regions that had alternatives."""
 
     device: str
     regions: tuple[ExplainedRegion, ...]
     operators: tuple[ExplainedOperator, ...]
+    considered: tuple[ExplainedAlternative, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,7 +111,9 @@ def explain(
     flow = dataflow(module["main"])
     found = places(parted.matches)
     regions = tuple(_region(flow, same, device) for same in found.values())
-    return ModelExplanation(device.name, regions, tuple(_operators(flow, parted, [*found])))
+    operators = tuple(_operators(flow, parted, [*found]))
+    considered = tuple(_alternatives(flow, parted.considered))
+    return ModelExplanation(device.name, regions, operators, considered)
 
 
 def _region(flow: Dataflow, same: Sequence[ChainMatch], device: Device) -> ExplainedRegion:
@@ -107,6 +134,24 @@ def _predicted(chains: Sequence[Chain], device: Device) -> float | None:
     backend, options = backend_of(device), TuneOptions()
     seconds = sum(expected(chain, device, options, backend) for chain in chains)
     return seconds if math.isfinite(seconds) else None
+
+
+def _alternatives(
+    flow: Dataflow, considered: Sequence[Considered]
+) -> Iterator[ExplainedAlternative]:
+    """The regions that were considered; equal ones, of equal layers, are one."""
+    found: dict[ExplainedAlternative, tuple[str, int]] = {}
+    for c in considered:
+        members = c.region.members
+        name = f"{flow.name(members[0])}..{flow.name(members[-1])}"
+        operators = tuple(flow.operator(v) for v in members)
+        one = ExplainedAlternative(
+            "", operators, 1, c.seconds, c.total, c.least, c.verdict, c.reason
+        )
+        first, places = found.get(one, (name, 0))
+        found[one] = first, places + 1
+    for one, (name, places) in found.items():
+        yield replace(one, name=name, places=places)
 
 
 def _operators(

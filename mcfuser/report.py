@@ -19,7 +19,12 @@ from mcfuser.tune.budget import Budget
 from mcfuser.tune.tuned import Tuned
 
 if TYPE_CHECKING:
-    from mcfuser.explain import ExplainedOperator, ExplainedRegion, ModelExplanation
+    from mcfuser.explain import (
+        ExplainedAlternative,
+        ExplainedOperator,
+        ExplainedRegion,
+        ModelExplanation,
+    )
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:
@@ -285,8 +290,9 @@ def _roll_text(r: Roll | Refusal) -> str:
 
 
 def show_model(explanation: ModelExplanation, out: Console) -> None:
-    """Prints the regions of a model, with what they save and the predicted times, then every
-    operator with its region or the reason why it is in none."""
+    """Prints the regions of a model, with what they save and the predicted times, then what was
+    considered where regions overlap, then every operator with its region or the reason why it is in
+    none."""
     regions, operators = explanation.regions, explanation.operators
     alone = sum(o.region is None for o in operators)
     _plain(
@@ -297,6 +303,9 @@ def show_model(explanation: ModelExplanation, out: Console) -> None:
     if regions:
         out.print()
         _table(_REGIONS, [_region(number, r) for number, r in enumerate(regions, 1)], out)
+    if explanation.considered:
+        out.print()
+        _table(_CONSIDERED, [_considered(c) for c in explanation.considered], out)
     out.print()
     _table(_OPERATORS, [_operator(o) for o in operators], out)
 
@@ -305,12 +314,34 @@ _REGIONS = (
     *map(TableColumn, ("region", "at", "saves", "fused", "in pieces")),
     TableColumn("operators", "words"),
 )
+_CONSIDERED = (
+    TableColumn("considered", "name"),
+    *map(TableColumn, ("at", "one kernel", "all with it", "at best")),
+    TableColumn("result", "words"),
+    TableColumn("operators", "words"),
+)
+_VERDICTS = {
+    "chosen": "chosen",
+    "measured": "chosen, and measured beside its pieces",
+    "inside": "inside another, measured beside it",
+    "dearer": "not chosen",
+    "cannot win": "not chosen",
+    "cannot be written": "no chain",
+}
 _OPERATORS = (
     TableColumn("operator"),
     TableColumn("name", "name"),
     TableColumn("result"),
     TableColumn("region", "words"),
 )
+
+
+def _considered(c: ExplainedAlternative) -> tuple[str, ...]:
+    at = f"{c.places} place{'s' * (c.places > 1)}"
+    bound = "at least " if c.verdict == "cannot win" else ""
+    verdict = _VERDICTS[c.verdict] + (f": {c.reason}" if c.reason is not None else "")
+    times = (bound + _predicted(c.seconds), bound + _predicted(c.cover_seconds))
+    return c.name, at, *times, _predicted(c.least_seconds), verdict, " ".join(c.operators)
 
 
 def _operator(o: ExplainedOperator) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx.parser
 import pytest
 
@@ -9,6 +10,7 @@ from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.explain import ModelExplanation, explain
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
+from tests.support.blocks import bert, decoding
 from tests.support.paths import FIXTURES
 
 GPU, CPU = device_named("h200"), device_named("cpu")
@@ -47,6 +49,25 @@ def test_a_fused_attention_saves_its_scores_and_is_predicted_faster() -> None:
         assert attention.saved_bytes == 2 * 2 * (2 * 3 * 16 * 16) * 4 and attention.pieces == 3
         assert attention.fused_seconds is not None and attention.pieces_seconds is not None
         assert 0 < attention.fused_seconds < attention.pieces_seconds < 1
+
+
+def test_overlapping_regions_are_told_with_what_each_would_cost() -> None:
+    found = explain(decoding(dtype=np.float16).SerializeToString(), GPU, {})
+    inside = {region.operators for region in found.regions}
+    assert any({"matmul", "mean"} < set(operators) for operators in inside)
+    for c in found.considered:
+        assert c.places == 1 and c.least_seconds is not None and c.cover_seconds is not None
+        assert c.verdict == "inside" or c.cover_seconds >= c.least_seconds
+        taken = any(set(c.operators) <= set(operators) for operators in inside)
+        assert taken or c.verdict not in ("chosen", "measured")
+    assert {"chosen", "dearer"} <= {c.verdict for c in found.considered}
+    assert explain(decoding(dtype=np.float16).SerializeToString(), GPU, {}) == found
+
+
+def test_equal_layers_are_considered_as_one() -> None:
+    one, two = (explain(bert(n).SerializeToString(), GPU, {}).considered for n in (1, 2))
+    assert [c.places for c in one] == [1] * len(one)
+    assert sum(c.places for c in two) == 2 * len(one) and len(two) <= len(one) + 2
 
 
 def test_the_regions_are_those_that_compiling_finds() -> None:

@@ -253,12 +253,15 @@ def written_tensors(s: Attempt) -> set[str]:
 def stored_tensor(s: Attempt, value: ChainValue, *names: str) -> str:
     """The tensor that holds a value of the chain.
 
-    Where no operator writes it yet, one is added, whose result has the first of `names` that is
+    Where no operator computes it yet, one is added, whose result has the first of `names` that is
     free.
     """
     value = value.plain
     if isinstance(value.expr, Read) and value.expr.tensor in written_tensors(s):
         return value.expr.tensor
-    out = s.draft.fresh(names)
-    s.draft.operators.append(DraftOperator(out, value.axes, value.expr))
-    return out
+    made = DraftOperator(s.draft.fresh(names), value.axes, value.expr)
+    for known in s.draft.operators:  # what two products read is stored once
+        if replace(made, out=known.out) == known:
+            return known.out
+    s.draft.operators.append(made)
+    return made.out

@@ -56,14 +56,14 @@ def test_a_norm_shares_the_kernel_of_its_product_where_that_is_cheaper() -> None
 
 
 def test_it_is_measured_beside_it_where_that_is_close() -> None:
-    found = only(covered(projection(), priced(2, 8, 10.4)))
+    found = only(covered(projection(), priced(2, 8, 10.1)))
     assert found.verdict == "measured" and found.least == pytest.approx(10e-6)
 
 
 def test_it_stands_alone_where_it_is_not() -> None:
-    found = only(covered(projection(), priced(2, 8, 10.6)))
+    found = only(covered(projection(), priced(2, 8, 10.3)))
     assert found.verdict == "dearer"
-    assert found.total == pytest.approx(10.6e-6) and found.least == pytest.approx(10e-6)
+    assert found.total == pytest.approx(10.3e-6) and found.least == pytest.approx(10e-6)
 
 
 def test_a_norm_that_is_next_to_nothing_is_not_even_priced() -> None:
