@@ -10,18 +10,23 @@ from functools import lru_cache
 from pathlib import Path
 
 from mcfuser.device import Device
+from mcfuser.devices.amx import matrix_rate, matrix_unit
 
 
 @lru_cache(maxsize=1)
 def probe_cpu() -> Device:
-    """This machine's CPU, measured once in a process: it takes about a tenth of a second."""
+    """This machine's CPU, measured once in a process: it takes a tenth of a second or two."""
     from tvm.target import codegen
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = usable or 1
+    unit = matrix_unit()
+    peak = {"float32": _product_rate(cores)}
+    if unit:
+        peak["matrix"] = matrix_rate(cores, _at_once)
     return Device(
-        "cpu", "cpu", str(codegen.llvm_get_system_cpu()), cores,
-        (("float32", _product_rate(cores)),), _copy_rate(cores), _private_cache(), _vector_bits(),
+        "cpu", "cpu", str(codegen.llvm_get_system_cpu()), cores, tuple(peak.items()),
+        _copy_rate(cores), _private_cache(), _vector_bits(), matrix=unit,
     )  # fmt: skip
 
 

@@ -15,7 +15,9 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
+from mcfuser.codegen.tensorir.build import MATRIX_FEATURES
 from mcfuser.device import Device
+from mcfuser.lowering.tensorir.matrix import AMX
 
 NO_STORAGE_REUSE = {"tirx.disable_storage_rewrite": True}
 """Every tile of a kernel has memory of its own (codegen.tensorir.build.without_storage_reuse)."""
@@ -46,7 +48,10 @@ def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
 
 def cpu_target(device: Device) -> tvm.target.Target:
     """The LLVM target of a CPU."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": device.arch, "num-cores": device.units})
+    more = {"mattr": [f"+{f}" for f in MATRIX_FEATURES]} if device.matrix == AMX else {}
+    return tvm.target.Target(
+        {"kind": "llvm", "mcpu": device.arch, "num-cores": device.units, **more}
+    )
 
 
 def _scheduled() -> Iterable[tvm.transform.Pass]:

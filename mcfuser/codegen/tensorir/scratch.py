@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mcfuser.codegen.tensorir.integer import shape
+from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
 from mcfuser.space.statement import (
@@ -39,6 +40,16 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         if s.domain is not None:
             left = [w.extent(Dim(i)) for i in o.roles.left.indices]
             _allocate(w, f"{s.buffer}_masked", left)
+        if o.matrix:
+            _whole(w, f"{s.buffer}_tile", _tile_shape(w, s.buffer), "float32")
+            _allocate(w, f"{s.buffer}_right", right_shape(w, o), "uint32")
+            _whole(w, f"{s.buffer}_right", right_shape(w, o), "uint32")
+    matrix = {s.buffer for s, o in zip(computes, operands, strict=True) if o.matrix}
+    for name in sorted({w.products.splits(tile) for tile in matrix}):
+        extents = left_shape(w, w.products.operands[name])
+        _allocate(w, f"{name}_left", extents, "uint16")
+        _whole(w, f"{name}_left", extents, "uint16")
+    operands = [o for o in operands if not o.matrix]
     rows = max((o.micro_rows for o in operands), default=0)
     for v in range(max((o.width // w.lowering.lanes for o in operands), default=0)):
         _allocate(w, f"acc{v}", [rows, w.lowering.lanes])
@@ -56,6 +67,13 @@ def workspace(w: Writer, body: Sequence[Statement], iterations: str) -> None:
 
 def _allocate(w: Writer, name: str, extents: Sequence[int | str], dtype: str = "float32") -> None:
     w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "{dtype}")')
+
+
+def _whole(w: Writer, name: str, extents: Sequence[int], dtype: str) -> None:
+    """Touches both ends of what the matrix unit reads and writes by addresses: TVM would shrink
+    memory to the elements that it sees in use, and rows would lie elsewhere."""
+    for ends in ([0] * len(extents), [n - 1 for n in extents]):
+        w.put(f"{name}[{', '.join(map(str, ends))}] = T.{dtype}(0)")
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:
