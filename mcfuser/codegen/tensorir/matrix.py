@@ -143,8 +143,16 @@ def split_left(w: Writer, name: str, masked: bool) -> None:
 
 def _left(w: Writer, name: str, o: Operands, piece: int, at: At, position: str) -> str:
     assert o.row is not None
-    lead = "".join(f"{at[a]}, " for a in _lead(o) if w.schedule.tile(a) > 1)
-    return f"{name}_left[{lead}{piece}, {at[o.row]}, {position}]"
+    lead = [at[a] for a in _lead(o) if w.schedule.tile(a) > 1]
+    return f"{name}_left[{_flat(left_shape(w, o), [*lead, str(piece), at[o.row], position])}]"
+
+
+def _flat(extents: Sequence[int], where: Sequence[str]) -> str:
+    """The number of an element of an array, as text."""
+    total = "0"
+    for n, position in zip(extents, where, strict=True):
+        total = plus(times(total, n), position)
+    return total
 
 
 def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
@@ -155,7 +163,7 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
         for v in range(o.width // SIDE):
             for p in range(count):
                 with w.block(f"for z in range({left}):"), w.vector("j", SIDE):
-                    w.put(f"{name}_right[{v}, {p}, {plus(first, 'z')}, j] = T.uint32(0)")
+                    w.put(f"{_right(w, name, o, v, p, plus(first, 'z'), 'j')} = T.uint32(0)")
     with w.over(others) as outer:
         inside = w.count(last)
 
@@ -175,7 +183,7 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
                         if both:
                             other = f"T.bitwise_and({_bits(high[p])}, {_HIGH})"
                             text = f"T.bitwise_or({text}, {other})"
-                        w.put(f"{name}_right[{v}, {p}, {row}, j] = {text}")
+                        w.put(f"{_right(w, name, o, v, p, row, 'j')} = {text}")
 
         with w.nest([("e", divided(inside, 2))]) as (e,):
             pair(e, True)
@@ -185,6 +193,10 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
         elif odd != "0":
             with w.block(f"if {odd} == 1:"):
                 pair(divided(inside, 2), False)
+
+
+def _right(w: Writer, name: str, o: Operands, v: int, piece: int, pair: str, lane: str) -> str:
+    return f"{name}_right[{_flat(right_shape(w, o), [str(v), str(piece), pair, lane])}]"
 
 
 # --- products of pieces
@@ -252,7 +264,7 @@ def _block(w: Writer, s: Compute, o: Operands, leader: str, at: At, j0: str, til
                     _load(w, _LEFT + i, tile, f"T.int64({2 * (_padded(w, o) + PAD)})")
             if held[1] != q:
                 for v in columns:
-                    tile = f"{s.buffer}_right[{v}, {q}, {times(k0, SIDE)}, 0]"
+                    tile = _right(w, s.buffer, o, v, q, times(k0, SIDE), "0")
                     _load(w, _RIGHT + v, tile, "T.int64(64)")
             held = [p, q]
             for i, v in own:

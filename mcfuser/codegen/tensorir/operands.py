@@ -67,6 +67,10 @@ class Products:
         """The product whose right operand a tile is."""
         return next(o for o in self.operands.values() if o.right == tile)
 
+    def addressed(self, tile: str) -> bool:
+        """Whether the matrix unit reads and writes a computed tile, by addresses."""
+        return tile in self.operands and self.operands[tile].matrix
+
     def splits(self, tile: str) -> str:
         """The product for which the left operand of a product's tile is split: products whose
         loaded left operands are the same, in the same rows, share its pieces."""

@@ -33,7 +33,11 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
         elif b.name in written and b.name not in w.direct:
-            _allocate(w, f"{b.name}_tile", _tile_shape(w, b.name), w.held(b.name))
+            extents = _tile_shape(w, b.name)
+            if w.products.addressed(b.name):
+                _allocate_whole(w, f"{b.name}_tile", math.prod(extents), "float32")
+            else:
+                _allocate(w, f"{b.name}_tile", extents, w.held(b.name))
     computes = [s for s in inside if isinstance(s, Compute) and s.buffer in w.products.operands]
     operands = [w.products.operands[s.buffer] for s in computes]
     for s, o in zip(computes, operands, strict=True):
@@ -41,14 +45,11 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             left = [w.extent(Dim(i)) for i in o.roles.left.indices]
             _allocate(w, f"{s.buffer}_masked", left)
         if o.matrix:
-            _whole(w, f"{s.buffer}_tile", _tile_shape(w, s.buffer), "float32")
-            _allocate(w, f"{s.buffer}_right", right_shape(w, o), "uint32")
-            _whole(w, f"{s.buffer}_right", right_shape(w, o), "uint32")
+            _allocate_whole(w, f"{s.buffer}_right", math.prod(right_shape(w, o)), "uint32")
     matrix = {s.buffer for s, o in zip(computes, operands, strict=True) if o.matrix}
     for name in sorted({w.products.splits(tile) for tile in matrix}):
-        extents = left_shape(w, w.products.operands[name])
-        _allocate(w, f"{name}_left", extents, "uint16")
-        _whole(w, f"{name}_left", extents, "uint16")
+        size = math.prod(left_shape(w, w.products.operands[name]))
+        _allocate_whole(w, f"{name}_left", size, "uint16")
     operands = [o for o in operands if not o.matrix]
     rows = max((o.micro_rows for o in operands), default=0)
     for v in range(max((o.width // w.lowering.lanes for o in operands), default=0)):
@@ -69,11 +70,12 @@ def _allocate(w: Writer, name: str, extents: Sequence[int | str], dtype: str = "
     w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "{dtype}")')
 
 
-def _whole(w: Writer, name: str, extents: Sequence[int], dtype: str) -> None:
-    """Touches both ends of what the matrix unit reads and writes by addresses: TVM would shrink
-    memory to the elements that it sees in use, and rows would lie elsewhere."""
-    for ends in ([0] * len(extents), [n - 1 for n in extents]):
-        w.put(f"{name}[{', '.join(map(str, ends))}] = T.{dtype}(0)")
+def _allocate_whole(w: Writer, name: str, size: int, dtype: str) -> None:
+    """Memory that the matrix unit reads or writes by addresses: of one dimension, and both ends are
+    touched, for TVM makes extents of what it sees in use, smaller or larger than they were."""
+    _allocate(w, name, [size], dtype)
+    for end in (0, size - 1):
+        w.put(f"{name}[{end}] = T.{dtype}(0)")
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:
