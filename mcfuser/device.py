@@ -18,7 +18,8 @@ class Device:
     vector register, 0 on a GPU. `costs` are the fitted model's constants for it (model.fitted), and
     `readings` what a probe has found, seconds (backends.cuda.probe); `cache` is the last level
     before memory. A multiprocessor holds `threads` threads and `blocks` blocks at most; both are 0
-    on a CPU, and where they are not known.
+    on a CPU, and where they are not known. `matrix` names a CPU's unit for matrix products, empty
+    where it has none; its flops per second in bfloat16 are the peak of "matrix".
     """
 
     name: str
@@ -34,6 +35,7 @@ class Device:
     readings: Constants = ()
     threads: int = 0
     blocks: int = 0
+    matrix: str = ""
 
     def throughput(self, dtype: str) -> float:
         """Peak flops per second of products of that storage type, summed over the device."""
@@ -51,4 +53,5 @@ class Device:
     @property
     def key(self) -> str:
         """What a tuned kernel depends on; measured peaks are not part of it."""
-        return f"{self.name}/{self.arch}/{self.units}/{self.fast}/{self.bits}"
+        unit = f"/{self.matrix}" if self.matrix else ""
+        return f"{self.name}/{self.arch}/{self.units}/{self.fast}/{self.bits}{unit}"

@@ -12,21 +12,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mcfuser.device import Device
+from mcfuser.devices.amx import matrix_rate, matrix_unit
 
 
 @lru_cache(maxsize=1)
 def probe_cpu() -> Device:
     """This machine's CPU, measured once in a process: it takes some tenths of a second."""
     cpu = unmeasured_cpu()
-    rates = (("float32", _product_rate(cpu.units)),)
-    return replace(cpu, peak=rates, bandwidth=_copy_rate(cpu.units))
+    peak = {"float32": _product_rate(cpu.units)}
+    if cpu.matrix:
+        peak["matrix"] = matrix_rate(cpu.units, _at_once)
+    return replace(cpu, peak=tuple(peak.items()), bandwidth=_copy_rate(cpu.units))
 
 
 def unmeasured_cpu() -> Device:
     """This machine's CPU without its rates, on which no `Device.key` depends."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     arch, cores = _architecture(), usable or 1
-    return Device("cpu", "cpu", arch, cores, (), 0.0, _private_cache(), _vector_bits())
+    return Device(
+        "cpu", "cpu", arch, cores, (), 0.0, _private_cache(), _vector_bits(), matrix=matrix_unit()
+    )  # fmt: skip
 
 
 def _architecture() -> str:

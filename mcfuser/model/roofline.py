@@ -17,6 +17,7 @@ from mcfuser.chain import BYTES, product
 from mcfuser.device import Device
 from mcfuser.expr import Read, reads
 from mcfuser.model.analytical import storage
+from mcfuser.model.matrix import matrix_seconds
 from mcfuser.space.plan import (
     Floats,
     Ints,
@@ -62,10 +63,16 @@ def overlapped(plan: Plan, tiles: Ints, device: Device) -> Floats:
     return _waves(plan, tiles, device) * t_block + OVERLAPPED_LAUNCH * _launches(plan)
 
 
-def sequential(plan: Plan, tiles: Ints, device: Device) -> Floats:
+def sequential(
+    plan: Plan, tiles: Ints, device: Device, matrix: NDArray[np.bool_] | None = None
+) -> Floats:
     """Seconds for each row of `tiles` [candidates, axes] where the passes over a block's tiles
-    follow each other: arithmetic and cache traffic add up."""
-    t_cache = touched(plan, tiles, device) / blocks(plan, tiles)
+    follow each other: arithmetic and cache traffic add up. `matrix` [candidates] tells which have
+    the device's matrix unit compute products."""
+    t_cache = touched(plan, tiles, device)
+    if matrix is not None and matrix.any():
+        t_cache = t_cache + np.where(matrix, matrix_seconds(plan, tiles, device), 0.0)
+    t_cache = t_cache / blocks(plan, tiles)
     t_block = _arithmetic(plan, tiles, device) + t_cache
     return _waves(plan, tiles, device) * t_block + SEQUENTIAL_LAUNCH * _launches(plan)
 

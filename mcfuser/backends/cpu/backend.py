@@ -60,7 +60,7 @@ class CpuBackend:
         return np.ones(len(tiles), bool)
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        return roofline.sequential(plan, tiles, device)
+        return roofline.sequential(plan, tiles, device, settings["matrix"])
 
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

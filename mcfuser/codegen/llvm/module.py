@@ -16,7 +16,9 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
 from mcfuser.codegen.shapes import ordered_shapes
+from mcfuser.codegen.tensorir.build import MATRIX_FEATURES
 from mcfuser.device import Device
+from mcfuser.lowering.tensorir.matrix import AMX
 
 NO_STORAGE_REUSE = {"tirx.disable_storage_rewrite": True}
 """Every tile of a kernel has memory of its own (codegen.tensorir.build.without_storage_reuse)."""
@@ -47,7 +49,10 @@ def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
 
 def cpu_target(device: Device) -> tvm.target.Target:
     """The LLVM target of a CPU."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": device.arch, "num-cores": device.units})
+    more = {"mattr": [f"+{f}" for f in MATRIX_FEATURES]} if device.matrix == AMX else {}
+    return tvm.target.Target(
+        {"kind": "llvm", "mcpu": device.arch, "num-cores": device.units, **more}
+    )
 
 
 def _scheduled() -> Iterable[tvm.transform.Pass]:

@@ -12,12 +12,18 @@ import tvm
 
 from mcfuser.codegen.tensorir import Panels
 
+MATRIX_FEATURES = ("amx-tile", "amx-bf16")
+"""What LLVM must be told of a CPU with Intel's AMX: the name that it has for the CPU may be that of
+an older one."""
+
 
 @lru_cache(maxsize=1)
 def host_target() -> Any:
     """LLVM for this processor. The pool that runs parallel loops has its size from the runtime."""
     name = str(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUName")())
-    return tvm.target.Target({"kind": "llvm", "mcpu": name})
+    features = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    more = [f"+{f}" for f in MATRIX_FEATURES if bool(features.get(f, False))]
+    return tvm.target.Target({"kind": "llvm", "mcpu": name, **({"mattr": more} if more else {})})
 
 
 def without_storage_reuse() -> Any:

@@ -7,13 +7,14 @@ partial results in a workspace, and one over the grid, which combines these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import assert_never
 
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.iterations import iterations
+from mcfuser.codegen.tensorir.matrix import configured, permission, split_left
 from mcfuser.codegen.tensorir.operands import products_of
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.passes import (
@@ -44,6 +45,7 @@ from mcfuser.space.statement import (
     Store,
     StorePartial,
     loops,
+    statements,
 )
 
 
@@ -94,6 +96,8 @@ def _direct(body: Sequence[Statement]) -> dict[str, str]:
 
 def _phases(w: Writer) -> None:
     """The grid as one parallel loop; of a split, one over all parts and one that combines them."""
+    if any(o.matrix for o in w.products.operands.values()):
+        permission(w)
     body = w.schedule.body
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "grid":
         w.loops.append(body[0].axis)
@@ -132,7 +136,10 @@ def _block(w: Writer, body: Sequence[Statement]) -> None:
             value = f"T.if_then_else({a}_f % 2 == 0, {a}_f // 2, {last} - {a}_f // 2)"
         w.put(f"{a}_t: T.let[T.int32] = {value}")
     scratch(w, body)
-    _body(w, body)
+    inside = {s.buffer for s, _ in statements(body) if isinstance(s, Compute)}
+    matrix = any(o.matrix for tile, o in w.products.operands.items() if tile in inside)
+    with configured(w) if matrix else nullcontext():
+        _body(w, body)
 
 
 def _uneven(body: Sequence[Statement]) -> set[str]:
@@ -151,6 +158,8 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
         elif isinstance(s, Load):
             if w.products.right.get(s.buffer) == "panels":
                 pack(w, s)
+            for tile in w.products.split_with(s.buffer):
+                split_left(w, tile, masked=False)
         elif isinstance(s, Init):
             starts = isinstance(after, Compute) and after.buffer == s.buffer
             if starts and s.buffer in w.products.operands:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from mcfuser.chain import WHOLE, Bounds, Product, product, sources, strides_of
 from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.tensorir.matrix import BLOCK, SIDE, operand_dtypes, oriented, span, takes
+from mcfuser.space.plan import Ints
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, plain_index, statements
 
@@ -27,7 +31,9 @@ filled in scratch, or the tensor as it is."""
 class Operands:
     """A product's micro-kernel: one row axis, one column axis, the other kept axes around it.
 
-    `left` and `right` name the tiles that it reads, `width` is its panels' width in columns.
+    `left` and `right` name the tiles that it reads, `width` is its panels' width in columns. Where
+    the `matrix` unit computes it, `micro_rows` and `width` are those of a block of tile registers;
+    `loaded` tells that the left operand is split where it is loaded.
     """
 
     roles: Product
@@ -38,6 +44,8 @@ class Operands:
     outer: tuple[str, ...]
     micro_rows: int
     width: int
+    matrix: bool = False
+    loaded: bool = False
 
     @property
     def lead(self) -> tuple[str, ...]:
@@ -58,6 +66,30 @@ class Products:
     def user(self, tile: str) -> Operands:
         """The product whose right operand a tile is."""
         return next(o for o in self.operands.values() if o.right == tile)
+
+    def addressed(self, tile: str) -> bool:
+        """Whether the matrix unit reads and writes a computed tile, by addresses."""
+        return tile in self.operands and self.operands[tile].matrix
+
+    def splits(self, tile: str) -> str:
+        """The product for which the left operand of a product's tile is split: products whose
+        loaded left operands are the same, in the same rows, share its pieces."""
+        o = self.operands[tile]
+        if not o.loaded:
+            return tile
+        same = (o.left, o.row, o.roles.left, o.roles.depth)
+        every = self.operands.items()
+        return next(
+            n for n, x in every
+            if x.loaded and (x.left, x.row, x.roles.left, x.roles.depth) == same
+        )  # fmt: skip
+
+    def split_with(self, tile: str) -> tuple[str, ...]:
+        """The products for which a loaded tile is split as it is loaded."""
+        return tuple(
+            n for n, o in self.operands.items()
+            if o.loaded and o.left == tile and self.splits(n) == n
+        )  # fmt: skip
 
     def panels(self, tile: str) -> Panels:
         """How the constant behind a tile is packed."""
@@ -141,22 +173,40 @@ def _renamed(s: Compute) -> Iterator[tuple[Read, Read]]:
 def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operands:
     roles = product(s.operator)
     assert roles is not None
-    if not roles.columns:  # vectors run along what there is
-        roles = Product(roles.right, roles.left, roles.batch, (), roles.rows, roles.depth)
+    roles = oriented(roles)
     order = s.operator.axes.index
     row = next((a for a in reversed(roles.rows) if schedule.tile(a) > 1), None)
     column = max(roles.columns, key=lambda a: (schedule.tile(a) > 1, order(a)))
     outer = tuple(a for a in s.operator.axes if a not in (row, column))
     kept = _kept(schedule)
+    tiles = {r: tile.tensor for r, tile in _renamed(s)}
+    left, right = tiles[roles.left], tiles[roles.right]
+    if lowering.matrix and _taken(schedule, s, (left, right), kept):
+        assert row is not None
+        rows, width = (int(span(np.asarray(schedule.tile(a)))) for a in (row, column))
+        loaded = s.domain is None and schedule.buffer(left).tensor in schedule.chain.inputs
+        return Operands(roles, left, right, row, column, outer, rows, width, True, loaded)
     vectors = _vectors(schedule.tile(column), lowering)
     width = vectors * lowering.lanes
     if column in kept and schedule.tile(column) % width:
         raise Illegal(f"tiles of axis '{column}' are kept side by side, but no vector divides them")
     rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
-    tiles = {r: tile.tensor for r, tile in _renamed(s)}
-    return Operands(
-        roles, tiles[roles.left], tiles[roles.right], row, column, outer, rows, width
-    )  # fmt: skip
+    return Operands(roles, left, right, row, column, outer, rows, width)
+
+
+def _taken(
+    schedule: Schedule, s: Compute, operands: tuple[str, str], kept: Collection[str]
+) -> bool:
+    """Whether the matrix unit computes a product of these tiles."""
+    dtypes = operand_dtypes(schedule.chain, {b.name: b for b in schedule.buffers}, *operands)
+
+    def tile(a: str) -> Ints:
+        return np.asarray(schedule.tile(a) if a else 1)
+
+    def apart(a: str) -> Ints:
+        return np.asarray(BLOCK * SIDE if a in kept else 1)
+
+    return bool(takes(s, dtypes, tile, apart))
 
 
 def _kept(schedule: Schedule) -> set[str]:

@@ -43,14 +43,15 @@ def fill(w: Writer, s: Init) -> None:
         w.put(f"{s.buffer}_tile[0] = {number}")
         return
     with w.nest([(f"i{i}", str(n)) for i, n in enumerate(counts[:-1])]) as at:
-        where = "".join(f"{plus(start, a)}, " for start, a in zip(starts, at, strict=False))
+        where = [plus(start, a) for start, a in zip(starts, at, strict=False)]
         if counts[-1] % lanes == 0:
             with w.nest([("j0", str(counts[-1] // lanes))]) as (j0,), w.vector("j", lanes):
-                place = plus(starts[-1], plus(times(j0, lanes), "j"))
-                w.put(f"{s.buffer}_tile[{where}{place}] = {number}")
+                last = plus(starts[-1], plus(times(j0, lanes), "j"))
+                w.put(f"{s.buffer}_tile[{w.place(s.buffer, [*where, last])}] = {number}")
         else:
             with w.block(f"for j in range({counts[-1]}):"):
-                w.put(f"{s.buffer}_tile[{where}{plus(starts[-1], 'j')}] = {number}")
+                place = w.place(s.buffer, [*where, plus(starts[-1], "j")])
+                w.put(f"{s.buffer}_tile[{place}] = {number}")
 
 
 def assign(w: Writer, names: Sequence[str], body: Expr, target: str) -> None:

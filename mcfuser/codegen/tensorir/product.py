@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mcfuser.codegen.tensorir.integer import covered, plus, times
+from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
+from mcfuser.codegen.tensorir.right import column, depth_row, right
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
 from mcfuser.space.statement import Compute, Load
@@ -26,31 +28,26 @@ def pack(w: Writer, s: Load) -> None:
     with w.nest(loops) as names, w.over(o.roles.depth) as at:
         *leading, p = names
         at |= dict(zip(lead, leading, strict=True))
-        column = plus(times(p, o.width), "j")
-        value = w.address(s.read.tensor, s.read.indices, {**at, o.column: column})
+        where = plus(times(p, o.width), "j")
+        value = w.address(s.read.tensor, s.read.indices, {**at, o.column: where})
         dtype = w.schedule.chain.tensor(s.read.tensor).dtype
         value = value if dtype == "float32" else f'T.Cast("float32", {value})'
         if w.count(o.column) != str(int(panels) * o.width):
-            value = f"T.if_then_else({column} < {w.count(o.column)}, {value}, T.float32(0))"
-        where = "".join(f"{at[a]}, " for a in lead)
+            value = f"T.if_then_else({where} < {w.count(o.column)}, {value}, T.float32(0))"
+        before = "".join(f"{at[a]}, " for a in lead)
         with w.block(f"for j in range({o.width}):"):
-            w.put(f"{s.buffer}_panels[{where}{p}, {_depth(w, o, at)}, j] = {value}")
-
-
-def _depth(w: Writer, o: Operands, at: At) -> str:
-    """The row within a panel: the position in the tiles of all depth axes."""
-    row = "0"
-    for a in o.roles.depth:
-        row = plus(times(row, w.schedule.tile(a)), at.get(a, "0"))
-    return row
+            w.put(f"{s.buffer}_panels[{before}{p}, {depth_row(w, o, at)}, j] = {value}")
 
 
 def product(w: Writer, s: Compute) -> None:
-    """Accumulates a tile of a product, a register micro-tile at a time."""
+    """Accumulates a tile of a product, a register micro-tile at a time, or on the matrix unit."""
     o, lanes = w.products.operands[s.buffer], w.lowering.lanes
     vectors = range(o.width // lanes)
     if s.domain is not None:
         _mask(w, s, o)
+    if o.matrix:
+        multiply(w, s, o)
+        return
     panels = covered(w.count(o.column), o.width)
     rows = covered(w.count(o.row), o.micro_rows) if o.row is not None else "1"
     loops = [*((f"{a}_i", w.count(a)) for a in o.outer), ("j0", panels), ("i0", rows)]
@@ -69,7 +66,7 @@ def product(w: Writer, s: Compute) -> None:
             left = _left(w, s, o, at)
             for v in vectors:
                 with w.vector("j", lanes):
-                    w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {_right(w, o, at, j0, v)}")
+                    w.put(f"acc{v}[i, j] = acc{v}[i, j] + {left} * {right(w, o, at, j0, v)}")
         for v in vectors:
             with _micro(w, o):
                 w.put(f"{places[v]} = acc{v}[i, j]")
@@ -81,13 +78,9 @@ def _micro(w: Writer, o: Operands) -> Iterator[None]:
         yield
 
 
-def _column(w: Writer, o: Operands, j0: str, v: int) -> str:
-    return plus(plus(times(j0, o.width), str(v * w.lowering.lanes)), "j")
-
-
 def _place(w: Writer, s: Compute, o: Operands, at: At, j0: str, v: int) -> str:
     """The element of the product's own tile that accumulator v holds at [i, j]."""
-    here = {**at, o.column: _column(w, o, j0, v)}
+    here = {**at, o.column: column(w, o, j0, v)}
     return w.element(read(s.buffer, *s.operator.axes), here)
 
 
@@ -101,24 +94,6 @@ def _left(w: Writer, s: Compute, o: Operands, at: At) -> str:
         if not count.isdigit() or int(count) % o.micro_rows:
             at = {**at, o.row: f"T.min({at[o.row]}, {count} - 1)"}
     return w.value(Read(o.left, indices), at)
-
-
-def _right(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
-    kind = w.products.right.get(o.right)
-    lane = plus(str(v * w.lowering.lanes), "j")
-    if kind == "panels":
-        lead = "".join(f"{at[a]}, " for a in o.lead if w.schedule.tile(a) > 1)
-        return f"{o.right}_panels[{lead}{j0}, {_depth(w, o, at)}, {lane}]"
-    if kind == "packed":
-        tensor = w.schedule.buffer(o.right).tensor
-        (k,) = o.roles.depth
-        first = w.start(o.column)
-        panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
-        row = plus(w.start(k), at[k])
-        size = w.schedule.chain.shape(tensor)[w.products.panels(o.right).depth] * o.width
-        where = plus(plus(times(panel, size), times(row, o.width)), lane)
-        return f"{tensor}_flat[{where}]"
-    return w.value(Read(o.right, o.roles.right.indices), {**at, o.column: _column(w, o, j0, v)})
 
 
 def _mask(w: Writer, s: Compute, o: Operands) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mcfuser.codegen.tensorir.integer import shape
+from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
 from mcfuser.space.statement import (
@@ -32,13 +33,24 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
         elif b.name in written and b.name not in w.direct:
-            _allocate(w, f"{b.name}_tile", _tile_shape(w, b.name), w.held(b.name))
+            extents = _tile_shape(w, b.name)
+            if w.products.addressed(b.name):
+                _allocate_whole(w, f"{b.name}_tile", math.prod(extents), "float32")
+            else:
+                _allocate(w, f"{b.name}_tile", extents, w.held(b.name))
     computes = [s for s in inside if isinstance(s, Compute) and s.buffer in w.products.operands]
     operands = [w.products.operands[s.buffer] for s in computes]
     for s, o in zip(computes, operands, strict=True):
         if s.domain is not None:
             left = [w.extent(Dim(i)) for i in o.roles.left.indices]
             _allocate(w, f"{s.buffer}_masked", left)
+        if o.matrix:
+            _allocate_whole(w, f"{s.buffer}_right", math.prod(right_shape(w, o)), "uint32")
+    matrix = {s.buffer for s, o in zip(computes, operands, strict=True) if o.matrix}
+    for name in sorted({w.products.splits(tile) for tile in matrix}):
+        size = math.prod(left_shape(w, w.products.operands[name]))
+        _allocate_whole(w, f"{name}_left", size, "uint16")
+    operands = [o for o in operands if not o.matrix]
     rows = max((o.micro_rows for o in operands), default=0)
     for v in range(max((o.width // w.lowering.lanes for o in operands), default=0)):
         _allocate(w, f"acc{v}", [rows, w.lowering.lanes])
@@ -56,6 +68,14 @@ def workspace(w: Writer, body: Sequence[Statement], iterations: str) -> None:
 
 def _allocate(w: Writer, name: str, extents: Sequence[int | str], dtype: str = "float32") -> None:
     w.put(f'{name} = T.alloc_buffer({shape(str(n) for n in extents)}, "{dtype}")')
+
+
+def _allocate_whole(w: Writer, name: str, size: int, dtype: str) -> None:
+    """Memory that the matrix unit reads or writes by addresses: of one dimension, and both ends are
+    touched, for TVM makes extents of what it sees in use, smaller or larger than they were."""
+    _allocate(w, name, [size], dtype)
+    for end in (0, size - 1):
+        w.put(f"{name}[{end}] = T.{dtype}(0)")
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:

@@ -180,8 +180,19 @@ class Writer:
         if name in self.direct:
             return self.address(self.direct[name], r.indices, at)
         where = [self._local(d, i, at) for d, i in zip(buffer.dims, r.indices, strict=True)]
-        place = ", ".join(where) or "0"
-        return f"{name}_tile[{place}]" if name == r.tensor else f"{name}_parts[t, part, {place}]"
+        if name == r.tensor:
+            return f"{name}_tile[{self.place(name, where)}]"
+        return f"{name}_parts[t, part, {', '.join(where) or '0'}]"
+
+    def place(self, name: str, where: Sequence[str]) -> str:
+        """The index of an element of a computed tile in scratch. That of the matrix unit's tile is
+        one number, so that its rows lie where the unit is told."""
+        if not self.products.addressed(name):
+            return ", ".join(where) or "0"
+        total = "0"
+        for d, position in zip(self.schedule.buffer(name).dims, where, strict=True):
+            total = plus(times(total, self.extent(d)), position)
+        return total
 
     def _local(self, dim: Dim, index: Affine, at: At) -> str:
         a = index.plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcfuser.device import Device
+from mcfuser.lowering.tensorir.matrix import AMX, multiplies
 from mcfuser.space.knobs import knob
 
 LANE = 32
@@ -14,15 +15,21 @@ LANE = 32
 @dataclass(frozen=True, slots=True)
 class TensorirKnobs:
     """The register micro-tile of products: `rows` rows by `vectors` vectors of columns, each of
-    `lanes` float32 elements."""
+    `lanes` float32 elements; and whether the CPU's `matrix` unit computes those that it takes."""
 
     rows: int = knob(8, (8, 6, 4))
     vectors: int = knob(2, (2, 4, 3))
     lanes: int = knob(16, (16, 8, 4))
+    matrix: bool = knob(False, (False, True), multiplies)
 
     def allowed(self, device: Device) -> bool:
         """Whether the micro-tile is one of those that fill the accumulators without spilling: 12 to
-        24 of the 32 registers of AVX-512, at most 12 of 16 on narrower ones."""
-        shapes = ((8, 2), (6, 4), (8, 3)) if device.bits == 512 else ((6, 2), (4, 3))
+        24 of the 32 registers of AVX-512, at most 12 of 16 on narrower ones. Beside the matrix unit
+        there is one of them, for the products that are too small for it."""
+        shapes: tuple[tuple[int, int], ...] = ((8, 2), (6, 4), (8, 3))
+        if device.bits != 512:
+            shapes = ((6, 2), (4, 3))
+        if self.matrix:
+            shapes = shapes[:1] if device.bits == 512 and device.matrix == AMX else ()
         fills = (self.rows, self.vectors) in shapes
         return fills and self.lanes == max(device.bits, 128) // LANE
