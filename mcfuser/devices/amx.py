@@ -6,6 +6,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 AMX = "amx"
@@ -28,12 +29,11 @@ LINES
 
 
 def matrix_unit() -> str:
-    """The name of this CPU's unit, if LLVM knows how to use it and Linux lets this process; else
-    nothing. TVM's libraries must have been loaded."""
-    from tvm_ffi import get_global_func
-
-    features = get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    known = all(bool(features.get(f, False)) for f in FEATURES)
+    """The name of this CPU's unit, if it has one and Linux lets this process use it; else
+    nothing."""
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text().split()) if info.exists() else set()
+    known = {f.replace("-", "_") for f in FEATURES} <= flags
     return AMX if known and _permitted() else ""
 
 
