@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "expr": ({"errors"}, set()),
     "chain": ({"errors", "expr"}, set()),
     "device": (set(), set()),
-    "devices": ({"errors", "device"}, {"numpy", "tvm_ffi"}),  # times numpy, asks LLVM for the CPU
+    "devices": ({"errors", "device"}, {"numpy", "tvm", "tvm_ffi"}),  # times, asks LLVM for the CPU
     "algebra": (VALUES, {"sympy"}),
     "space": (VALUES | {"algebra"}, {"numpy"}),
     "lowering": (SPACE, {"numpy"}),
@@ -90,7 +90,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }  # fmt: skip
 
 # Lazily, inside a function, so that a room stays light: where these libraries may be imported.
-LAZY = {"sympy": {"algebra"}, "tvm": {"tune"}, "tvm_ffi": {"devices"}, "numpy": {"devices"}}
+LAZY = {
+    "sympy": {"algebra"},
+    "tvm": {"tune", "devices"},
+    "tvm_ffi": {"devices"},
+    "numpy": {"devices"},
+}
 
 READERS = {
     "service/mcfuser_service/settings.py": "settings are read from the environment here",
