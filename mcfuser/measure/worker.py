@@ -95,7 +95,7 @@ class Worker:
         """Why this machine cannot measure on the device, in one sentence; None where it can."""
         self.warm()
         if self._refused is None and not self._greeted:
-            greeting = self._child.line(START, deadline)
+            greeting = self._child.greeting(START, deadline)
             if greeting == NO_TIME:  # the next chain may have more time
                 return "no time was left to open the device"
             if isinstance(greeting, str):

@@ -80,6 +80,19 @@ class Child:
             if isinstance(answer, str):
                 return
 
+    def greeting(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
+        """What the child says before it is asked anything, or a sentence that says why there is
+        nothing. One that has said nothing by the `deadline` goes on, and may be waited for again:
+        it has not been asked for anything that comes too late."""
+        assert self._process is not None
+        end = time.monotonic() + limit
+        line = self._process.line(min(end, deadline))
+        if not isinstance(line, Death):
+            found: dict[str, Any] = json.loads(line)
+            return found
+        late = line.why == "time" and deadline < end
+        return NO_TIME if late else self._ended(line, limit, end, deadline)
+
     def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
         """The next answer, or a sentence that says why there is none. The time for which the child
         waits for a lease is not limited."""

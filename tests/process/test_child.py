@@ -35,6 +35,26 @@ def test_a_deadline_that_comes_first_is_the_reason() -> None:
     assert not child.alive
 
 
+def test_a_child_that_has_not_greeted_by_a_deadline_goes_on() -> None:
+    """A device takes its time to open: if the next chain began anew, none would ever have it."""
+    child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(1); print(7)"])
+    child.start()
+    assert child.greeting(60.0, time.monotonic() + 0.1) == NO_TIME
+    assert child.alive
+    assert child.greeting(600.0) == 7
+    child.stop()
+
+
+def test_a_child_that_never_greets_is_stopped() -> None:
+    child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"])
+    child.start()
+    assert child.greeting(0.3, time.monotonic() + 60) == "it ran longer than 0.3 s"
+    assert not child.alive
+    child = Child("timeit", ["raise ImportError('libcuda is too old')"])
+    child.start()
+    assert str(child.greeting(600.0)).endswith("libcuda is too old")
+
+
 def test_a_child_that_reads_nothing_keeps_nobody_waiting() -> None:
     """A request that is larger than a pipe is written only while it is read."""
     child = Child("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"])
