@@ -30,7 +30,7 @@ class KeptChild(Child):
     ) -> None:
         super().__init__(module, arguments, more, limits)
         self._greeting: dict[str, Any] | None = None
-        self._greeted = self._asked = False
+        self._asked = False
 
     @property
     def _born_with(self) -> object:
@@ -45,7 +45,6 @@ class KeptChild(Child):
             super().start()
             return
         self._process, self._greeting = kept
-        self._greeted = False
 
     def stop(self) -> None:
         process, greeting = self._process, self._greeting
@@ -56,7 +55,7 @@ class KeptChild(Child):
             _idle[self._born_with] = process, greeting
             if other is not None:
                 other[0].end()
-        self._greeting, self._greeted, self._asked = None, False, False
+        self._greeting, self._asked = None, False
 
     def ask(
         self, request: Mapping[str, Any], count: int, limit: float, deadline: float = math.inf
@@ -65,10 +64,8 @@ class KeptChild(Child):
         yield from super().ask(request, count, limit, deadline)
         self._asked = False
 
-    def line(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
-        if self._greeted:
-            return super().line(limit, deadline)
-        answer = self._greeting or super().line(limit, deadline)
+    def greeting(self, limit: float, deadline: float = math.inf) -> dict[str, Any] | str:
+        answer = self._greeting or super().greeting(limit, deadline)
         if isinstance(answer, dict):
-            self._greeting, self._greeted = answer, True
+            self._greeting = answer
         return answer
