@@ -280,6 +280,7 @@ def compile_model(
                 for one, part in zip(loaded, parted, strict=True)
             ]
             matches = [m for p in parted for m in p.matches]
+            decisions = {key: decisions[key] for key in places(matches)}
         else:
             decisions = _as_locked(run, locked, matches)
         missing = None if device.name == HOST else worker.refused(deadline)
@@ -435,9 +436,10 @@ def _port(p: ModelPort) -> dict[str, Any]:
 # --- deciding -------------------------------------------------------------------------------
 
 
-def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]:
-    """One decision for each distinct chain. Those that weigh most, in all their places,
-    are decided first, so that what is left without time is what matters least."""
+def _decide_all(run: _Run, matches: Sequence[ChainMatch], before: int = 0) -> dict[str, Decision]:
+    """One decision for each distinct chain, of which so many were decided `before`. Those that
+    weigh most, in all their places, are decided first, so that what is left without time is what
+    matters least."""
     found = sorted(
         places(matches).values(), key=lambda same: -len(same) * weight(same[0].chain, run.device)
     )
@@ -449,7 +451,7 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
     run.begun, run.planned = time.monotonic(), sum(searches)
     decisions = {}
     for at, (key, chain) in enumerate(distinct.items()):
-        run.place = ChainPlace(at + 1, len(distinct), chain.name)
+        run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
         together = not run.short or saves[key] >= SAVES * weight(chain, run.device)
         if not together:
@@ -477,7 +479,7 @@ def _rival(
         new = [m for m in other.matches if m.chain.key not in decisions]
         if run.deadline - time.monotonic() < USEFUL * len(places(new)):
             break
-        decisions |= _decide_all(run, new)
+        decisions |= _decide_all(run, new, len(decisions))
         before, after = _seconds(parted, decisions), _seconds(other, decisions)
         faster = after < MARGIN * before
         name = next((m.chain.name for m in other.matches if m.chain.key == key), key)

@@ -23,6 +23,7 @@ from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
+from mcfuser.graph import segment
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.lock import EntryPin, Lock, ModelPin, updated
@@ -218,7 +219,9 @@ def test_without_time_the_model_chooses_every_kernel(tmp_path: Path) -> None:
     assert disagreement(artifact.module, model, tmp_path) <= 1e-5
 
 
-def test_a_compilation_tells_how_far_it_is() -> None:
+def test_a_compilation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one cover: no other is close."""
+    monkeypatch.setattr(segment, "CLOSE_COVERS", 0.0)
     told: list[Progress | Note] = []
     cache = MemoryCache()
     made = compiled("three_products", cache, listener=told.append)[0]
