@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -40,7 +41,7 @@ from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import aligned
 from mcfuser.lock import BoxPin, Lock
-from mcfuser.measure.rounds import Interleaved
+from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
 from mcfuser.model.work import chain_work
@@ -259,10 +260,10 @@ def compile_model(
         loaded, dynamic = _loaded(
             model, device, shapes, limits, folder, narrow, buckets, in_place, boxes
         )
+        took, worked = time.monotonic() - begun, time.process_time() - spent
         price = _price(device, backend, options, locked)
         parted = [_parted(one, device, price) for one in loaded]
         matches = [m for p in parted for m in p.matches]
-        took, worked = time.monotonic() - begun, time.process_time() - spent
         if end is None:  # each bucket has the time of a model
             options = replace(options, timeout=options.timeout * len(loaded))
         distinct = len(places(matches))
@@ -272,9 +273,16 @@ def compile_model(
         run = _Run(device, cache, options, listener, worker, deadline, building)
         run.give_up = deadline + CHOOSING if end is not None else math.inf
         listener(Note(_found(matches, distinct, _products(parted))))
-        decisions = (
-            _decide_all(run, matches) if locked is None else _as_locked(run, locked, matches)
-        )
+        if locked is None:
+            decisions = _decide_all(run, matches)
+            parted = [
+                _rival(run, one, part, price, decisions)
+                for one, part in zip(loaded, parted, strict=True)
+            ]
+            matches = [m for p in parted for m in p.matches]
+            decisions = {key: decisions[key] for key in places(matches)}
+        else:
+            decisions = _as_locked(run, locked, matches)
         missing = None if device.name == HOST else worker.refused(deadline)
     decided = [
         DecidedModel(device, backend, one, part, decisions, missing)
@@ -329,9 +337,15 @@ def _loaded(
     return [b.loaded for b in dynamic.buckets], dynamic
 
 
-def _parted(loaded: Loaded, device: Device, price: Price | None = None) -> Partition:
+def _parted(
+    loaded: Loaded,
+    device: Device,
+    price: Price | None = None,
+    preferred: AbstractSet[str] = frozenset(),
+) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
-    return partition(loaded.module, device.throughput("float32"), device.bandwidth, price)
+    peak = device.throughput("float32")
+    return partition(loaded.module, peak, device.bandwidth, price, preferred)
 
 
 def _price(
@@ -422,9 +436,10 @@ def _port(p: ModelPort) -> dict[str, Any]:
 # --- deciding -------------------------------------------------------------------------------
 
 
-def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]:
-    """One decision for each distinct chain. Those that weigh most, in all their places,
-    are decided first, so that what is left without time is what matters least."""
+def _decide_all(run: _Run, matches: Sequence[ChainMatch], before: int = 0) -> dict[str, Decision]:
+    """One decision for each distinct chain, of which so many were decided `before`. Those that
+    weigh most, in all their places, are decided first, so that what is left without time is what
+    matters least."""
     found = sorted(
         places(matches).values(), key=lambda same: -len(same) * weight(same[0].chain, run.device)
     )
@@ -436,7 +451,7 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
     run.begun, run.planned = time.monotonic(), sum(searches)
     decisions = {}
     for at, (key, chain) in enumerate(distinct.items()):
-        run.place = ChainPlace(at + 1, len(distinct), chain.name)
+        run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
         together = not run.short or saves[key] >= SAVES * weight(chain, run.device)
         if not together:
@@ -447,6 +462,40 @@ def _decide_all(run: _Run, matches: Sequence[ChainMatch]) -> dict[str, Decision]
         for words in _decided(run.place, decisions[key]):
             run.listener(Note(words))
     return decisions
+
+
+def _rival(
+    run: _Run, loaded: Loaded, parted: Partition, price: Price, decisions: dict[str, Decision]
+) -> Partition:
+    """The fastest of a model's covers that are predicted to be about as fast as each other.
+
+    Each of the others has one chain that crosses those of the first, and is tuned as long as there
+    is time for searches, where the device is at hand. Its decisions are added to `decisions`. It is
+    taken where its kernels were measured to be faster in sum by more than noise.
+    """
+    preferred: frozenset[str] = frozenset()
+    for key in parted.close if run.measured else ():
+        other = _parted(loaded, run.device, price, preferred | {key})
+        new = [m for m in other.matches if m.chain.key not in decisions]
+        if run.deadline - time.monotonic() < USEFUL * len(places(new)):
+            break
+        decisions |= _decide_all(run, new, len(decisions))
+        before, after = _seconds(parted, decisions), _seconds(other, decisions)
+        faster = after < MARGIN * before
+        name = next((m.chain.name for m in other.matches if m.chain.key == key), key)
+        words = (
+            f"kernels with chain '{name}' take {after * 1e6:.1f} us, others {before * 1e6:.1f} us"
+        )
+        run.listener(Note(f"{words}: the {'first' if faster else 'others'} are kept"))
+        if faster:
+            parted, preferred = other, preferred | {key}
+    return parted
+
+
+def _seconds(parted: Partition, decisions: Mapping[str, Decision]) -> float:
+    """The sum of the times of a model's kernels; infinity where a chain has none."""
+    kept = [decisions[m.chain.key].kept for m in parted.matches]
+    return sum(cover.seconds if cover is not None else math.inf for cover in kept)
 
 
 def _as_locked(

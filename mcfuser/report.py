@@ -324,6 +324,7 @@ _VERDICTS = {
     "chosen": "chosen",
     "measured": "chosen, and measured beside its pieces",
     "inside": "inside another, measured beside it",
+    "close": "not chosen, but measured as well",
     "dearer": "not chosen",
     "cannot win": "not chosen",
     "cannot be written": "no chain",

@@ -23,8 +23,9 @@ from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
+from mcfuser.graph import segment
 from mcfuser.graph.load import load
-from mcfuser.graph.partition import partition
+from mcfuser.graph.partition import Partition, partition
 from mcfuser.lock import EntryPin, Lock, ModelPin, updated
 from mcfuser.measure.rounds import MARGIN
 from mcfuser.measure.worker import Worker
@@ -36,7 +37,7 @@ from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from tests.support.agreement import disagreement
-from tests.support.blocks import bert
+from tests.support.blocks import bert, decoding
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
@@ -111,6 +112,49 @@ def test_a_small_bert_in_a_narrow_precision_computes_the_float32_model(
         assert all(k["error"] < passes for k in chain["kernels"])
 
 
+def test_a_decoding_step_is_right_and_is_built_as_it_was_locked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its norms share the kernels of their products, by one price; the lock has these chains though
+    another price would not."""
+    model = decoding(64, 4, 2, 96, 16).SerializeToString()
+    monkeypatch.setattr(compiling, "expected", lambda chain, *_, **__: 1e-6)
+    made = compile_model(model, CPU, MemoryCache(), QUICK, {})
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+    keys = [c["key"] for c in made.report["chains"]]
+    assert any("sqrt" in o for c in made.report["chains"] for o in c["operators"][:-1])
+    dear = partition(load(model, {}).module, 1e9, 1e9, lambda chain: len(chain.operators) ** 3)
+    assert {m.chain.key for m in dear.matches} != set(keys)
+    monkeypatch.setattr(compiling, "expected", lambda chain, *_, **__: len(chain.operators) ** 3)
+    again = compile_model(model, CPU, MemoryCache(), QUICK, {}, locked=lock_of(made, model))
+    assert [c["key"] for c in again.report["chains"]] == keys
+
+
+@pytest.mark.parametrize("crossing", [0.1, 1.0, 10.0])
+def test_covers_that_are_predicted_to_be_close_are_both_measured(
+    crossing: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of three products in a row, the first two or the last two share a chain; which do is told by
+    their measured times, which are multiplied by a number for what has the first two."""
+    measured = compiling._seconds
+
+    def seconds(parted: Partition, decisions: Mapping[str, Decision]) -> float:
+        first = any(m.chain.name.startswith("MatMul_0_") for m in parted.matches)
+        return measured(parted, decisions) * (crossing if first else 1.0)
+
+    monkeypatch.setattr(compiling, "expected", lambda chain, *_, **__: 1e-6)
+    monkeypatch.setattr(compiling, "_seconds", seconds)
+    told: list[Progress | Note] = []
+    made, model = compiled("three_products", MemoryCache(), listener=told.append)
+    (note,) = [n.words for n in told if isinstance(n, Note) and "are kept" in n.words]
+    assert note.startswith("kernels with chain 'MatMul_")
+    names = {c["name"] for c in made.report["chains"]}
+    if crossing != 1.0:
+        assert ("MatMul_0_MatMul_2" in names) == (crossing < 1)
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+    assert [p["chain"] is None for p in made.report["products"]] == [False] * 3
+
+
 def test_a_precision_is_never_chosen_unasked() -> None:
     report = once("attention_where")[0].report
     assert report["precision"] is None
@@ -175,7 +219,9 @@ def test_without_time_the_model_chooses_every_kernel(tmp_path: Path) -> None:
     assert disagreement(artifact.module, model, tmp_path) <= 1e-5
 
 
-def test_a_compilation_tells_how_far_it_is() -> None:
+def test_a_compilation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one cover: no other is close."""
+    monkeypatch.setattr(segment, "CLOSE_COVERS", 0.0)
     told: list[Progress | Note] = []
     cache = MemoryCache()
     made = compiled("three_products", cache, listener=told.append)[0]

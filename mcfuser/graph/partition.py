@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -82,9 +83,20 @@ class Partition:
     left: Mapping[relax.Var, str]
     considered: tuple[Considered, ...] = ()
 
+    @property
+    def close(self) -> tuple[str, ...]:
+        """The chains, by their keys, that would make other covers which are expected to be about as
+        fast."""
+        keys = (c.key for c in self.considered if c.verdict == "close")
+        return tuple(dict.fromkeys(k for k in keys if k is not None))
+
 
 def partition(
-    module: tvm.IRModule, peak: float, bandwidth: float, price: Price | None = None
+    module: tvm.IRModule,
+    peak: float,
+    bandwidth: float,
+    price: Price | None = None,
+    preferred: AbstractSet[str] = frozenset(),
 ) -> Partition:
     """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
 
@@ -92,7 +104,9 @@ def partition(
     `price` of their kernels: by a roofline, where none is given.
     Every other product is a chain with its elementwise epilogue, then norms, reductions and maps
     that no product's chain computes. Nothing inside a chain is read outside, and no two chains
-    compute the same value, but for rows that each of their readers computes anew.
+    compute the same value, but for rows that each of their readers computes anew. The chains that
+    are `preferred`, by their keys, are chosen where overlapping regions could have them, whatever
+    their price.
     """
     chosen = Selection(dataflow(module["main"]))
     prices = Prices(chosen, price or partial(roofline, peak=peak, bandwidth=bandwidth))
@@ -102,7 +116,7 @@ def partition(
         r for r in product_pairs(chosen) if not any(w.issuperset(r.members) for w in written)
     )
     regions += normed(chosen, regions)
-    cover = model_cover(regions, prices)
+    cover = model_cover(regions, prices, preferred)
     for region in sorted(cover.regions, key=lambda r: -r.saved):
         _fuse(chosen, region, _repeated(region, cover.regions))
     for found in cover.considered:

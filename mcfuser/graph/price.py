@@ -41,19 +41,23 @@ class Prices:
     chosen: Selection
     price: Price
     known: dict[str, int] = field(default_factory=dict)
-    found: dict[tuple[relax.Var, ...], int | str] = field(default_factory=dict)
+    found: dict[tuple[relax.Var, ...], str | Unliftable] = field(default_factory=dict)
 
     def of(self, members: tuple[relax.Var, ...]) -> int:
         """The price, in ticks, of a kernel that computes these values with the longest epilogue
         that can be lifted. Raises Unliftable where there is no such chain."""
+        return self.known[self.key(members)]
+
+    def key(self, members: tuple[relax.Var, ...]) -> str:
+        """The key of that chain, which is priced. Raises Unliftable where there is none."""
         if members not in self.found:
             try:
-                self.found[members] = self._of(members)
+                self.found[members] = self._priced(members)
             except Unliftable as why:
-                self.found[members] = str(why)
+                self.found[members] = why
         found = self.found[members]
-        if isinstance(found, str):
-            raise Unliftable(found)
+        if isinstance(found, Unliftable):
+            raise Unliftable(str(found))
         return found
 
     def written(self, members: tuple[relax.Var, ...]) -> bool:
@@ -64,7 +68,7 @@ class Prices:
             return False
         return True
 
-    def _of(self, members: tuple[relax.Var, ...]) -> int:
+    def _priced(self, members: tuple[relax.Var, ...]) -> str:
         if extents(members[-1]) is None or dtype(members[-1]) not in FLOATS:
             raise Unliftable(f"its result is {dtype(members[-1])}")
         _, lifted = with_epilogue(self.chosen, members, "region")
@@ -72,7 +76,7 @@ class Prices:
         if key not in self.known:
             seconds = self.price(lifted.chain)
             self.known[key] = round(seconds / TICK) if math.isfinite(seconds) else NEVER
-        return self.known[key]
+        return key
 
 
 def with_epilogue(

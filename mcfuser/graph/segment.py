@@ -10,6 +10,7 @@ pieces of a region are cuts of its chain.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -36,7 +37,13 @@ recurrence overlap throughout."""
 MOST_PRICED = 48
 """Distinct chains that are priced; further segments are chosen by bytes."""
 
-Verdict = Literal["chosen", "measured", "inside", "dearer", "cannot win", "cannot be written"]
+CLOSE_COVERS = 1.05
+"""A region that is predicted to make this multiple of the cheapest cover's time at most, and that
+neither is inside a chosen one nor has one inside, makes another cover that is measured too."""
+
+Verdict = Literal[
+    "chosen", "measured", "inside", "close", "dearer", "cannot win", "cannot be written"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,10 @@ class Considered:
     `seconds` are those of its chain as one kernel, `total` those of the cheapest cover of its
     segment with it, `least` those of the cheapest one; each is None where there is none. A region
     that is "measured" was chosen although it is predicted to be slower than its pieces: it is tuned
-    beside them, and so are those that are "inside" it. One that "cannot win" has the least that it
-    could take as its `seconds`. `reason` says why it cannot, or why a region cannot be written.
+    beside them, and so are those that are "inside" it. One that is "close" makes another cover,
+    which is tuned as well. One that "cannot win" has the least that it could take as its `seconds`.
+    `reason` says why it cannot, or why a region cannot be written. `key` is that of its chain where
+    it was priced.
     """
 
     region: Region
@@ -56,6 +65,7 @@ class Considered:
     total: float | None
     least: float | None
     reason: str | None = None
+    key: str | None = None
 
     @property
     def chosen(self) -> bool:
@@ -70,9 +80,12 @@ class ModelCover:
     considered: tuple[Considered, ...]
 
 
-def model_cover(regions: Sequence[Region], prices: Prices) -> ModelCover:
-    """The regions of a module's cheapest cover. Prologues of products whose segment is not priced
-    are left apart."""
+def model_cover(
+    regions: Sequence[Region], prices: Prices, preferred: AbstractSet[str] = frozenset()
+) -> ModelCover:
+    """The regions of a module's cheapest cover; of those with the chains in it that are
+    `preferred`, given by their keys. Prologues of products whose segment is not priced are left
+    apart."""
     taken, considered = list[Region](), list[Considered]()
     for segment in _segments(regions):
         if len(segment) == 1 and not segment[0].prologue:
@@ -80,7 +93,7 @@ def model_cover(regions: Sequence[Region], prices: Prices) -> ModelCover:
         elif len(segment) > MOST_REGIONS or len(prices.known) >= MOST_PRICED:
             taken += [r for r in segment if not r.prologue]
         else:
-            found = _chosen(_Segment.of(segment, prices))
+            found = _chosen(_Segment.of(segment, prices), preferred)
             taken += [c.region for c in found if c.chosen]
             considered += found
     return ModelCover(tuple(taken), tuple(considered))
@@ -109,8 +122,9 @@ def _segments(regions: Sequence[Region]) -> list[list[Region]]:
 class _Segment:
     """The values of overlapping regions in order, and the ways to compute each one.
 
-    `fused` has the way of each region that can be written, by its number, `unable` why others
-    cannot be, and `hopeless` why some cannot win. `wanted` are the values that others read.
+    `fused` has the way of each region that can be written, by its number, `keys` that of its chain,
+    `unable` why others cannot be, and `hopeless` why some cannot win. `wanted` are the values that
+    others read.
     """
 
     chosen: Selection
@@ -119,6 +133,7 @@ class _Segment:
     ways: list[list[Way]]
     wanted: int
     fused: dict[int, Way] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
     unable: dict[int, str] = field(default_factory=dict)
     hopeless: dict[int, str] = field(default_factory=dict)
 
@@ -175,6 +190,7 @@ class _Segment:
             return
         try:
             ticks = max(prices.of(region.members), way.ticks)
+            self.keys[number] = prices.key(region.members)
         except Unliftable as refusal:
             self.unable[number] = str(refusal)
             return
@@ -223,9 +239,12 @@ def _bits(numbers: dict[relax.Var, int], values: Iterable[relax.Var]) -> int:
     return sum(1 << n for n in {numbers[v] for v in values if v in numbers})
 
 
-def _chosen(segment: _Segment) -> list[Considered]:
+def _chosen(segment: _Segment, preferred: AbstractSet[str]) -> list[Considered]:
     """What is made of each region of a segment."""
-    best = cheapest(segment.ways, segment.wanted)
+    wished = next((i for i, key in segment.keys.items() if key in preferred), None)
+    forced = segment.fused[wished] if wished is not None else None
+    best = cheapest(segment.ways, segment.wanted, forced)
+    best = best or cheapest(segment.ways, segment.wanted)
     if best is None:
         return []
     cover = _with_close(segment, best)
@@ -263,8 +282,18 @@ def _considered(
         verdict = "chosen" if way in best.ways else "measured"
     elif way in best.ways:
         verdict = "inside"
-    reason = segment.hopeless.get(number)
-    return Considered(region, verdict, _seconds(way.ticks), total, least, reason)
+    elif (
+        with_it is not None and _crosses(way, cover) and with_it.ticks <= CLOSE_COVERS * best.ticks
+    ):
+        verdict = "close"
+    reason, key = segment.hopeless.get(number), segment.keys.get(number)
+    return Considered(region, verdict, _seconds(way.ticks), total, least, reason, key)
+
+
+def _crosses(way: Way, cover: SegmentCover) -> bool:
+    """Whether a way shares values with ways of a cover, and neither is inside the other."""
+    shared = [w for w in cover.ways if w.inside & way.inside]
+    return any(w.inside & ~way.inside and way.inside & ~w.inside for w in shared)
 
 
 def _seconds(ticks: int) -> float | None:

@@ -94,6 +94,29 @@ def test_products_are_measured_in_one_kernel_unless_that_is_far_dearer(
     assert [c.region for c in found.considered if c.chosen] == list(found.regions)
 
 
+@pytest.mark.parametrize(
+    ("second", "verdicts"), [(6.1, ["chosen", "close"]), (5.9, ["close", "chosen"]),
+                             (8, ["chosen", "dearer"])]
+)  # fmt: skip
+def test_regions_that_cross_and_cost_about_the_same_are_close(
+    second: float, verdicts: list[str]
+) -> None:
+    """Of three products in a row, the first two or the last two, whose result has 24 columns."""
+    net = Net()
+    x = net.input("x", 8, 16)
+    for depth, columns in ((16, 48), (48, 40), (40, 24)):
+        x = net.op("Tanh", net.op("MatMul", x, net.weight(depth, columns)))
+
+    def price(chain: Chain) -> float:
+        if len(products(chain)) == 1:
+            return 4e-6
+        return second * 1e-6 if any(a.extent == 24 for a in chain.axes) else 6e-6
+
+    found = covered(net.model(x), price).considered
+    assert [c.verdict for c in found] == verdicts
+    assert len({c.key for c in found}) == 2
+
+
 def test_regions_without_alternatives_are_chosen_without_a_price() -> None:
     net = Net()
     hidden = net.op("Relu", net.op("MatMul", net.input("x", 8, 32), net.weight(32, 64)))
