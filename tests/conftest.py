@@ -32,26 +32,27 @@ _TVM = importlib.util.find_spec("tvm") is not None
 PATIENT = 3600
 """Seconds that no test waits for, however busy the machine is."""
 
-gc.set_threshold(20_000, 20, 20)  # each collection walks over all tests and all that they import
+gc.set_threshold(20_000, 20, 20)  # each collection walks over all that tests have made
+gc.disable()  # until the tests are collected, of which next to nothing is garbage
 
 settings.register_profile("suite", deadline=None)  # a busy machine may be slow
 settings.load_profile("suite")
 
 
 LONGEST = (
-    "cli/test_command.py", "graph/dynamic/test_buckets.py", "test_bisect.py",
-    "service/test_compilation.py", "test_compile.py", "service/test_page_live.py",
-    "space/test_prune.py",
-    "codegen/tensorir/test_function.py", "graph/test_inplace.py", "tune/test_search.py",
-    "codegen/cuda/test_module.py", "graph/test_narrow.py", "hostile/test_hostile_live.py",
-    "codegen/cuda/test_cubin.py", "service/test_serve.py", "service/test_page_cache_live.py",
-    "space/test_wide_oracle.py",
-    "space/test_place.py", "lowering/triton/hopper/test_feasible.py",
-    "codegen/triton/hopper/test_groups.py", "batch/test_batch.py", "graph/test_exported.py",
-    "tune/test_tuner.py", "space/test_oracle.py", "deploy/test_github.py", "db/test_store.py",
-    "hostile/test_hostile_models.py", "codegen/test_hard_chains.py",
+    "cli/test_command.py", "service/test_page_live.py", "service/test_compilation.py",
+    "test_compile.py", "graph/dynamic/test_buckets.py", "test_bisect.py", "deploy/test_github.py",
+    "service/test_serve.py", "codegen/triton/test_golden.py", "tune/test_search.py",
+    "codegen/triton/hopper/test_groups.py", "codegen/cuda/test_module.py", "tune/test_tuner.py",
+    "codegen/tensorir/test_function.py", "hostile/test_hostile_live.py", "db/test_store.py",
+    "codegen/cuda/test_cubin.py", "hostile/test_hostile_models.py", "batch/test_batch.py",
+    "space/test_oracle.py", "db/test_migrations.py", "db/test_job_events.py",
+    "codegen/triton/test_interpreted.py", "graph/test_narrow.py", "graph/test_inplace.py",
+    "space/test_prune.py", "lowering/triton/hopper/test_feasible.py", "service/test_contract.py",
+    "service/test_app.py", "measure/test_worker.py", "codegen/test_hard_chains.py",
+    "service/test_page_cache_live.py", "service/oci/test_transfer.py",
 )  # fmt: skip
-"""The files that take ten seconds or more, the longest first."""
+"""The files that take about ten seconds or more, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     the same time. (pytest-xdist keeps this order with --no-loadscope-reorder.)"""
     order = {TESTS / name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+def pytest_collection_finish() -> None:
+    """Python's collector does not walk over all tests and all that they import."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -32,13 +32,14 @@ from mcfuser.process.load import leave_out_torch, load
 
 FORKED = frozenset({
     "tests.support.hasty_compile", "tests.support.hasty_command", "tests.support.serve_slowly",
-    "mcfuser.measure.child", "mcfuser_service.worker_child",
+    "tests.support.hasty_import", "mcfuser.measure.child", "mcfuser_service.worker_child",
 })  # fmt: skip
 """The modules whose processes are cloned: those that a Python is told to run, and those that
 mcfuser.process.birth and mcfuser.process.confinement are."""
 _LOADED = (
-    "mcfuser_service.compile_child", "mcfuser_service.serve", "mcfuser_service.worker_child",
-    "mcfuser.measure.child", "mcfuser.backends.cpu.runner", "tests.support.slow_compiler",
+    "mcfuser_service.compile_child", "mcfuser_service.import_child", "mcfuser_service.serve",
+    "mcfuser_service.worker_child", "mcfuser.measure.child", "mcfuser.backends.cpu.runner",
+    "tests.support.slow_compiler",
 )  # fmt: skip
 _CLONE_PARENT = 0x8000
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None

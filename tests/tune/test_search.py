@@ -303,6 +303,23 @@ def test_a_few_candidates_are_waited_for_until_one_is_right(monkeypatch) -> None
     assert kernel.measured is not None and kernel.failed.get(LATE, 0) <= 1
 
 
+def test_finalists_that_an_earlier_search_measured_are_waited_for(monkeypatch) -> None:
+    """However few are left, and however soon one of them was right."""
+    monkeypatch.setattr(searching, "SLOWEST", 0.0)
+    bench, failed = Bench(), Counter[str]()
+    bench.builder.compilers = Slow(ever=True)
+    finalists = [tuple(row) for row in every().rows[:4].tolist()]
+    known = dict.fromkeys(finalists, Measured(1e-6, 1e-4))
+    search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, 16, math.inf, {}, failed,
+                    unheard, known)  # fmt: skip
+    try:
+        search._build_known(finalists)
+    finally:
+        bench.stop()
+    assert bench.builder.compilers.held and failed[LATE] == 0
+    assert {*search.results} == {*finalists} and not search.under_way
+
+
 def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
     none = replace(every(), rows=every().rows[:0])
     monkeypatch.setattr(tuning, "candidates", lambda *given, **more: none)
