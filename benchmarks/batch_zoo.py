@@ -11,7 +11,8 @@ with an empty data folder:
 - resumed: the same again after that;
 - changed: once more, after one model was replaced by another.
 
-Prints and keeps the seconds of each and the models that it compiled.
+Prints and keeps the seconds of each, those that it took of the processor, and the models that it
+compiled.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -68,12 +70,13 @@ class Zoo:
 
     def ran(self) -> dict[str, Any]:
         """One batch: its seconds, exit status, and the models that were compiled."""
-        begun = time.monotonic()
+        begun, before = time.monotonic(), processor_seconds()
         status = self.started().wait()
-        seconds = time.monotonic() - begun
+        seconds, processor = time.monotonic() - begun, processor_seconds() - before
         report = json.loads((self.folder / "report" / "report.json").read_text())
         compiled = [e["name"] for e in report["entries"] if not e["unchanged"]]
-        return {"seconds": round(seconds, 1), "exit": status, "compiled": compiled,
+        return {"seconds": round(seconds, 1), "processor_seconds": round(processor, 1),
+                "exit": status, "compiled": compiled,
                 "states": [e["state"] for e in report["entries"]]}  # fmt: skip
 
     def killed(self) -> dict[str, Any]:
@@ -87,6 +90,12 @@ class Zoo:
             "seconds": round(time.monotonic() - begun, 1), "exit": process.wait(),
             "compiled": self.outcomes(),
         }  # fmt: skip
+
+
+def processor_seconds() -> float:
+    """Of all processes that this one has waited for, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -112,7 +121,8 @@ def main() -> None:
     result["load_after"] = round(os.getloadavg()[0], 1)
     for name in ("cold", "unchanged", "killed", "resumed", "changed"):
         one = result[name]
-        print(f"{name:10}{one['seconds']:8} s, exit {one['exit']}, compiled {one['compiled']}")
+        of = f" ({one['processor_seconds']} of the processor)" if "processor_seconds" in one else ""
+        print(f"{name:10}{one['seconds']:8} s{of}, exit {one['exit']}, compiled {one['compiled']}")
     options.results.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -706,8 +706,9 @@ def _chain(places: Sequence[ChainMatch], decision: Decision, device: Device) -> 
 
 
 def _reason(decision: Decision) -> str:
-    """Why these kernels were chosen, and whether that was without a measurement."""
-    unmeasured = any(t.measured is None for t in decision.kernels)
+    """Why these kernels were chosen, and whether that was without a measurement. Where they were
+    timed in rounds with others (`ratio`), it was not."""
+    unmeasured = any(t.measured is None for t in decision.kernels) and decision.ratio is None
     if not unmeasured or "predicted, not measured" in decision.reason:
         return decision.reason
     return f"{decision.reason}, predicted, not measured"

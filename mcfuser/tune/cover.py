@@ -256,7 +256,8 @@ def _fastest(unfused_at: Cut, covers: tuple[Cover, ...], timed: Interleaved) -> 
     ratios = timed.ratios(other, kept)
     ratio = statistics.median(ratios) if ratios else times[other] / times[kept]
     reason = _reason(covers[kept], covers[other], ratio)
-    measured = all(t.measured is not None for c in covers for t in c.kernels)
+    # what was timed in rounds was measured there, whichever of its kernels the model has chosen
+    measured = ratios or all(t.measured is not None for c in covers for t in c.kernels)
     reason += ", measured" if measured else ", predicted, not measured"
     if not ratios:
         return Decision(unfused_at, covers[kept], covers, times, reason)

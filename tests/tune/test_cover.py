@@ -203,6 +203,14 @@ def test_a_decision_says_how_sure_it_is() -> None:
     )
 
 
+def test_what_the_model_chose_is_measured_where_it_is_timed_with_others() -> None:
+    timed = rounds(7, 5.0, 7.0)
+    made = Bench(PARTS | WHOLE, together=timed, measured=False).decide(SMALL)
+    assert made.reason == (
+        "1.40x over unfused in 3 kernels, measured in 7 rounds, between 1.40x and 1.40x"
+    )
+
+
 @pytest.mark.parametrize("fused", [(4.0, 4.0, 9.0), (5.0, 9.0, 3.0)])
 def test_what_cannot_be_told_from_noise_keeps_the_pieces(fused) -> None:
     """Its median is far smaller, but every third round says otherwise."""
