@@ -10,6 +10,7 @@ from mcfuser.chain import Chain, nbytes
 from mcfuser.chain.values import Operator
 from mcfuser.device import Device
 from mcfuser.expr import Call, walk
+from mcfuser.lowering.tensorir.matrix import PIECES, pairs
 from mcfuser.model.least import dtypes
 
 
@@ -35,9 +36,17 @@ def chain_work(chain: Chain, device: Device) -> ChainWork:
     return ChainWork(
         sum(_operations(chain, o) for o in chain.operators),
         sum(nbytes(chain, t) for t in (*chain.inputs, *chain.outputs)),
-        max(device.throughput(d) for d in dtypes(chain)),
+        max(_rate(device, d) for d in dtypes(chain)),
         device.bandwidth,
     )
+
+
+def _rate(device: Device, dtype: str) -> float:
+    """Flops per second of products of a dtype, on vectors or on the device's matrix unit."""
+    if not device.matrix or dtype not in PIECES:
+        return device.throughput(dtype)
+    products = len(pairs(PIECES[dtype], PIECES[dtype]))
+    return max(device.throughput(dtype), device.throughput("matrix") / products)
 
 
 def _operations(chain: Chain, operator: Operator) -> int:

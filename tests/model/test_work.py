@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mcfuser.chain import attention, flops, gemm, parts
+from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.model.work import chain_work
 
@@ -34,3 +37,11 @@ def test_maps_and_reductions_count_too() -> None:
     chain = attention(2, 128, 64, 32, 16, "float16")
     scores, out = 2 * 128 * 64, 2 * 128 * 16
     assert chain_work(chain, H200).operations == flops(chain) + 5 * scores + out
+
+
+def test_a_matrix_unit_computes_a_float32_product_as_six() -> None:
+    chain = gemm(1, 64, 64, 64, 64, "float32")
+    cpu = Device("cpu", "cpu", "some", 2, (("float32", 1e11), ("matrix", 3e12)), 1e10, 1 << 20, 512)
+    assert chain_work(chain, cpu).peak == 1e11
+    assert chain_work(chain, replace(cpu, matrix="amx")).peak == 5e11
+    assert chain_work(gemm(1, 64, 64, 64, 64, "bfloat16"), replace(cpu, matrix="amx")).peak == 3e12
