@@ -9,6 +9,7 @@ import pytest
 from mcfuser.compile import compile_model
 from mcfuser.devices.catalogue import device_named
 from mcfuser.explain import ModelExplanation, explain
+from mcfuser.graph import segment
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.blocks import bert, decoding
 from tests.support.paths import FIXTURES
@@ -70,7 +71,9 @@ def test_equal_layers_are_considered_as_one() -> None:
     assert sum(c.places for c in two) == 2 * len(one) and len(two) <= len(one) + 2
 
 
-def test_the_regions_are_those_that_compiling_finds() -> None:
+def test_the_regions_are_those_that_compiling_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no other cover is close, so that none is measured."""
+    monkeypatch.setattr(segment, "CLOSE_COVERS", 0.0)
     model = (FIXTURES / "three_products.onnx").read_bytes()
     report = compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {}).report
     chains = [(c["name"], len(c["places"]), c["saved_bytes"]) for c in report["chains"]]
