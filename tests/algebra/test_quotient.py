@@ -119,6 +119,7 @@ GUARDED = [
     ("Z[m] = sum[n] M[m, n] * M[m, n]", "M[m, n] / sqrt(Z[m] / 40.0)"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / abs(Z[m])"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / exp(Z[m])"),
+    ("Z[m] = sum[n] M[m, n]", "M[m, n] / (1.0 - Z[m])"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / float16(1.0 + exp(-Z[m]))"),
 ]
 LEFT = [
@@ -128,6 +129,7 @@ LEFT = [
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / (1.0 + exp(-Z[m]))"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / float32(1.0 + exp(-Z[m]))"),
     ("Z[m] = sum[n] M[m, n] * M[m, n]", "M[m, n] / sqrt(Z[m] / 40.0 + 1e-05)"),
+    ("Z[m] = sum[n] M[m, n]", "M[m, n] / max(Z[m], 1e-05)"),
     ("Z[m] = sum[n] M[m, n]", "select(Z[m] == 0.0, 0.0, M[m, n] / Z[m])"),
     ("Z[m] = sum[n] M[m, n]", "select(M[m, n] != 0.0, M[m, n] / Z[m], 0.0)"),
 ]

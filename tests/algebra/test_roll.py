@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.hoist import hoist
-from mcfuser.algebra.roll import OLD, Refusal, Roll, _solve, rolls
+from mcfuser.algebra.roll import OLD, Refusal, Roll, _kept, _solve, rolls
+from mcfuser.algebra.stability import RepairStep
 from mcfuser.chain import LOWEST, Chain
-from mcfuser.expr import Read, reads
+from mcfuser.expr import Read, parse, reads, text
 from mcfuser.space.reference import value
 from tests.support.chains import chain, named, renamed
 
@@ -285,6 +286,14 @@ def test_a_maximum_of_a_map_with_a_domain_is_refused() -> None:
 
 
 # --- how long it takes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, -0.5])
+def test_a_factor_that_grows_leaves_nothing_what_it_is(rate: float) -> None:
+    """It is infinite where the maximum moves from the lowest number, and zero times that is none;
+    one that shrinks is zero there."""
+    repaired = text(_kept(parse("t * f"), "sum", RepairStep("exponential", rate)))
+    assert repaired.startswith("select(") == (rate < 0)
 
 
 def test_equal_problems_are_solved_once() -> None:

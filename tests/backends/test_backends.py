@@ -42,6 +42,8 @@ def test_a_cpu_s_micro_tiles_fill_its_registers_without_spilling(bits: int, lane
     assert settings and {s.lanes for s in settings} == {lanes}
     assert all(12 <= s.rows * s.vectors <= 24 < registers or s.rows * s.vectors == 12
                for s in settings)  # fmt: skip
+    wide, narrow = {(8, 2), (6, 4), (8, 3)}, {(6, 2), (4, 3)}
+    assert {(s.rows, s.vectors) for s in settings} == (wide if bits == 512 else narrow)
 
 
 def test_warp_groups_have_four_warps_a_pipeline_and_maps() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from mcfuser_db import Storage
 from tests.support.clock import Clock
-from tests.support.db_storages import STORAGES, fresh
+from tests.support.db_storages import STORAGES, fresh, upgrade_by_copy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases_are_copied(patch: pytest.MonkeyPatch) -> None:
+    """The migrations take longer than what most tests ask a database in memory."""
+    patch.setattr("mcfuser_db.database.upgrade", upgrade_by_copy)
 
 
 @pytest.fixture

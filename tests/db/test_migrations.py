@@ -41,7 +41,7 @@ def test_models_and_migrations_agree(url: str) -> None:
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_migrations_make_what_the_models_make(kind: str, tmp_path: Path) -> None:
     """Defaults, and the columns and conditions of indexes, which Alembic does not compare."""
-    with fresh(kind, tmp_path) as url:
+    with fresh(kind, tmp_path, empty=True) as url:
         engine = connect(url)
         upgrade(engine)
         with engine.begin() as connection:
@@ -126,7 +126,7 @@ def test_every_revision_is_in_the_contract() -> None:
 def test_what_an_earlier_revision_has_kept_is_read_as_before(
     kind: str, revision: str, tmp_path: Path
 ) -> None:
-    with fresh(kind, tmp_path) as url:
+    with fresh(kind, tmp_path, empty=True) as url:
         engine = connect(url)
         upgrade(engine, revision)
         with engine.begin() as connection:
@@ -154,7 +154,7 @@ def test_what_an_earlier_revision_has_kept_is_read_as_before(
 def test_an_upgraded_postgresql_is_vacuumed(tmp_path: Path) -> None:
     """Its indexes answer alone as soon as it is upgraded."""
     seen = "SELECT relallvisible FROM pg_class WHERE relname = 'jobs'"
-    with fresh("postgresql", tmp_path) as url:
+    with fresh("postgresql", tmp_path, empty=True) as url:
         engine = connect(url)
         upgrade(engine, "0010")
         with engine.begin() as connection:
@@ -279,7 +279,7 @@ def check_that_work_goes_on(store: Storage) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_downgrades_lead_back(kind: str, tmp_path: Path) -> None:
-    with fresh(kind, tmp_path) as url:
+    with fresh(kind, tmp_path, empty=True) as url:
         engine = connect(url)
         upgrade(engine)
         with engine.begin() as connection:

@@ -357,7 +357,7 @@ def test_four_processes_claim_each_job_once(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_processes_may_open_a_new_database_at_once(kind: str, tmp_path: Path) -> None:
-    with fresh(kind, tmp_path) as url:
+    with fresh(kind, tmp_path, empty=True) as url:
         context = processes()
         start = context.Barrier(4)
         workers = [context.Process(target=open_store, args=(url, start)) for _ in range(4)]

@@ -10,7 +10,7 @@ from mcfuser.measure import busy
 from mcfuser.measure.busy import watched
 
 
-@pytest.mark.parametrize(("own", "told"), [(1.0, False), (0.97, False), (0.6, True)])
+@pytest.mark.parametrize(("own", "told"), [(1.0, False), (0.963, False), (0.6, True)])
 def test_a_thread_that_waits_for_a_core_tells(own: float, told: bool) -> None:
     wall, work = iter((5.0, 7.0)), iter((1.0, 1.0 + 2.0 * own))
     with watched(lambda: next(wall), lambda: next(work)) as state:

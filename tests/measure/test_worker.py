@@ -127,6 +127,26 @@ def test_many_programs_are_several_requests(
     assert asked == [3]
 
 
+@pytest.mark.parametrize(
+    ("baseline", "told"), [(None, [None] * 3), (1, [1, None, None]), (3, [3, 1, None])]
+)
+def test_a_baseline_is_told_by_its_number_in_each_request(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    baseline: int | None,
+    told: list[int | None],
+) -> None:
+    asked: list[int | None] = []
+
+    def answers(request, count: int, limit: float, deadline: float):
+        asked.append(request["baseline"])
+        return [Measured(1e-3, 1e-7, None).to_json()] * count
+
+    monkeypatch.setattr(worker._child, "ask", answers)
+    worker.measure(CHAIN, [[kernel()]] * 5, 0, batch=2, baseline=baseline)
+    assert asked == told
+
+
 def test_the_error_is_that_of_the_worst_output(worker: Worker) -> None:
     """In float16 the first output is off by what that stores, the second by float32's rounding."""
     document = {

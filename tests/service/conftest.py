@@ -1,4 +1,4 @@
-"""What the tests of the page share."""
+"""What the tests of the service, and those of its page, share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import pytest
 
 from mcfuser_service import explaining
 from mcfuser_service.here_child import answer
+from tests.support.db_storages import upgrade_by_copy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases_are_copied(patch: pytest.MonkeyPatch) -> None:
+    """The migrations take longer than what most tests ask a database in memory."""
+    patch.setattr("mcfuser_db.database.upgrade", upgrade_by_copy)
 
 
 @pytest.fixture(scope="module")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing.context import ForkServerContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from threading import Lock
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from mcfuser.tune.progress import Progress
 from mcfuser_db import Storage
+from mcfuser_db.engine import connect, upgrade
 from tests.support.db_server import Missing, server
 
 STORAGES = ("file", "memory", "postgresql")
 
 
 @contextmanager
-def fresh(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of an empty database."""
+def fresh(kind: str, folder: Path, empty: bool = False) -> Iterator[str]:
+    """The URL of a database without rows; without tables as well, if it is to be `empty`. A file,
+    and one in memory, has no tables until it is opened."""
     if kind == "memory":
         yield "sqlite://"
     elif kind == "file":
@@ -33,16 +38,63 @@ def fresh(kind: str, folder: Path) -> Iterator[str]:
             where = server()
         except Missing as missing:
             pytest.skip(str(missing))
-        name = f"mcfuser_{uuid4().hex}"
-        engine = create_engine(where, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
+        name = _made(where, None if empty else _migrated(where))
         try:
-            yield make_url(where).set(database=name).render_as_string(hide_password=False)
+            yield _named(where, name)
         finally:
-            with engine.connect() as connection:
-                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-            engine.dispose()
+            _do(where, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@cache
+def _migrated(where: str) -> str:
+    """The name of a database of a server that the migrations were run on, once for many tests."""
+    name = _made(where, None)
+    engine = connect(_named(where, name))
+    upgrade(engine)
+    engine.dispose()
+    return name
+
+
+def _made(where: str, like: str | None) -> str:
+    """The name of a new database of a server: an empty one, or a copy."""
+    name = f"mcfuser_{uuid4().hex}"
+    _do(where, f"CREATE DATABASE {name}" + (f" TEMPLATE {like}" if like else ""))
+    return name
+
+
+def _named(where: str, name: str) -> str:
+    return make_url(where).set(database=name).render_as_string(hide_password=False)
+
+
+def _do(where: str, statement: str) -> None:
+    engine = create_engine(where, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def upgrade_by_copy(engine: Engine) -> None:
+    """In place of mcfuser_db.engine.upgrade: a database in memory, which is new, becomes a copy of
+    one that the migrations were run on."""
+    if engine.url.database not in (None, "", ":memory:"):
+        upgrade(engine)
+        return
+    with _COPYING, engine.connect() as connection:
+        _migrated_in_memory().backup(connection.connection.driver_connection)
+
+
+_COPYING = Lock()
+
+
+@cache
+def _migrated_in_memory() -> sqlite3.Connection:
+    engine = connect("sqlite://")
+    upgrade(engine)
+    borrowed = engine.raw_connection()
+    made = borrowed.driver_connection
+    borrowed.detach()  # from its pool, which would close it
+    assert isinstance(made, sqlite3.Connection)
+    return made
 
 
 def processes() -> ForkServerContext:
