@@ -256,7 +256,9 @@ class LockedKernels:
         ]
         failed = next((m.failed for m in answers if m.failed is not None), None)
         if failed == NO_TIME:
-            raise LimitError(f"the kernel of chain '{chain.name}' was not checked in time")
+            raise LimitError(
+                f"the kernel of chain '{chain.name}' was not checked in time; give it more"
+            )
         if failed is not None:
             raise self._miss(chain, f"its kernel failed: {failed}")
         first: Measured = answers[0]

@@ -121,7 +121,7 @@ def router(
               dependencies=[only("device", "limit", "after")])  # fmt: skip
     async def verify(
         device: Word | None = None,
-        limit: Annotated[int, Query(ge=1, le=100)] = 50,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
         after: _After = None,
     ) -> CheckedKernels:
         """Reads the whole records of kernels, newest first, and tells whether each is as it was

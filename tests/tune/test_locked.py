@@ -198,7 +198,7 @@ class Failing(StandIn):
 def test_a_wrong_kernel_is_no_kernel(lock: Lock) -> None:
     with pytest.raises(LockMiss, match="its kernel failed: it is wrong by far"):
         rebuilt(lock, Failing("it is wrong by far"), SMALL)
-    with pytest.raises(ValueError, match="was not checked in time"):
+    with pytest.raises(ValueError, match="was not checked in time; give it more"):
         rebuilt(lock, Failing(NO_TIME), SMALL)
 
 
