@@ -1,19 +1,22 @@
 """Random inputs for a chain, for which its operators are defined.
 
 Inputs that logarithms, roots, powers or divisions take are positive; integers that are compared
-with positions along an axis are such positions. `varied` inputs differ in sign and scale, between
+with positions along an axis are such positions. Constants that products sum over are small, as a
+model's weights are: results then have the magnitude of what is multiplied by them, and narrow types
+hold them. `varied` inputs differ in sign and scale, between
 each other and within one, and have zeros: a kernel may be right on small numbers around zero only.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Chain
+from mcfuser.chain import WHOLE, Chain, product
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, walk
 from mcfuser.space.reference import Array
 
@@ -34,14 +37,15 @@ DrawRange = Literal["any", "positive", "share"]
 class InputKind:
     """What values one input may have.
 
-    Floating-point values lie in `range`, around `offset`. Integers are positions from 0 to `most`,
-    or small numbers if that is None.
+    Floating-point values lie in `range`, around `offset`; those around zero are of the order of
+    `scale`. Integers are positions from 0 to `most`, or small numbers if that is None.
     """
 
     dtype: str
     range: DrawRange = "any"
     most: int | None = None
     offset: float = 0.0
+    scale: float = 1.0
 
 
 def input_kinds(
@@ -53,12 +57,24 @@ def input_kinds(
     logarithm of 1 - x, for example.
     """
     must_be_positive = positives(chain)
-    extents = _compared_positions(chain)
+    extents, depths = _compared_positions(chain), _depths(chain)
     kinds = {}
     for n in chain.inputs:
         span: DrawRange = positive if n in must_be_positive else "any"
-        kinds[n] = InputKind(chain.tensor(n).dtype, span, extents.get(n), offsets.get(n, 0.0))
+        dtype, scale = chain.tensor(n).dtype, depths.get(n, 1) ** -0.5
+        kinds[n] = InputKind(dtype, span, extents.get(n), offsets.get(n, 0.0), scale)
     return kinds
+
+
+def _depths(chain: Chain) -> dict[str, int]:
+    """The constants that are operands of products, and over how many elements these sum."""
+    found: dict[str, int] = {}
+    for o in chain.operators:
+        if (roles := product(o)) is not None:
+            for n in (roles.left.tensor, roles.right.tensor):
+                if n in chain.inputs and chain.tensor(n).constant:
+                    found[n] = math.prod(chain.size(a) for a in roles.depth)
+    return found
 
 
 def positives(chain: Chain) -> frozenset[str]:
@@ -156,7 +172,9 @@ def draw_values(rng: np.random.Generator, kind: InputKind, size: int, how: DrawS
         return rng.integers(low, SMALL + 1, size)
     if kind.range == "share":
         return rng.uniform(0.1, 0.9, size).astype(np.float32)
-    values = rng.standard_normal(size, np.float32) + np.float32(kind.offset)
+    values = rng.standard_normal(size, np.float32)
+    values *= np.float32(1.0 if kind.offset or kind.range == "positive" else kind.scale)
+    values += np.float32(kind.offset)
     if kind.range == "positive":
         values = np.abs(values) + 1
     elif how.sign:

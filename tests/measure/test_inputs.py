@@ -72,6 +72,32 @@ def test_plain_inputs_are_normal_and_far_ones_stay_far() -> None:
     assert abs(values.mean() - 1e4) < 1 and values.std() < 2
 
 
+def test_constants_of_products_are_as_small_as_a_models_weights() -> None:
+    """Two float16 layers of depth 4,096 would overflow otherwise, now and then."""
+    c = from_json({
+        "axes": {"m": 4, "n": 2048, "k": 4096, "h": 64},
+        "tensors": {
+            "X": {"shape": ["m", "k"], "dtype": "float16"},
+            "A": {"shape": ["k", "n"], "dtype": "float16", "constant": True},
+            "B": {"shape": ["n", "h"], "dtype": "float16", "constant": True},
+            "g": {"shape": ["n"], "dtype": "float16", "constant": True},
+            "U": {"shape": ["m", "n"], "dtype": "float16"},
+        },
+        "operators": [
+            "U[m, n] = sum[k] X[m, k] * A[k, n]", "V[m, n] = U[m, n] * g[n]",
+            "Y[m, h] = sum[n] V[m, n] * B[n, h]",
+        ],
+    })  # fmt: skip
+    kinds = input_kinds(c, {})
+    assert [kinds[n].scale for n in ("X", "A", "B", "g")] == [1, 1 / 64, 2048**-0.5, 1]
+    rng = np.random.default_rng(0)
+    drawn = {n: draw_values(rng, kinds[n], 4096, draw_style(rng, kinds[n], False)) for n in "XA"}
+    assert abs(drawn["A"].std() * 64 - 1) < 0.05 and abs(drawn["X"].std() - 1) < 0.05
+    far = input_kinds(c, {"A": 1e4})["A"]
+    values = draw_values(rng, far, 1000, draw_style(rng, far, False))
+    assert 0.5 < values.std() < 2
+
+
 def test_half_of_all_conditions_hold_and_of_varied_ones_some_share_does() -> None:
     kind, plain, shares = InputKind("bool"), InputKind("float32"), set[float]()
     rng = np.random.default_rng(0)

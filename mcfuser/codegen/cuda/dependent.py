@@ -1,6 +1,7 @@
 """TVM's own kernels, lowered so that they may start before the kernels ahead of them end.
 
-They wait, as generated kernels do (`mcfuser.codegen.triton.called`), before they touch memory.
+They wait, as generated kernels do (`mcfuser.codegen.triton.called`), before they touch memory; the
+next kernel may start as their blocks end.
 """
 
 from __future__ import annotations
@@ -27,13 +28,11 @@ def register() -> str:
 
 
 def dependent(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A kernel that waits, then lets the one behind it start, and is launched as a dependent of the
-    one ahead; any other function as it is."""
+    """A kernel that waits, and is launched as a dependent of the one ahead; any other function as
+    it is."""
     if _PARAMETERS not in kernel.attrs:
         return kernel
-    control = T.ptx.griddepcontrol
-    first = [tirx.Evaluate(call) for call in (control.wait(), control.launch_dependents())]
-    body = tirx.SeqStmt([*first, kernel.body])
+    body = tirx.SeqStmt([tirx.Evaluate(T.ptx.griddepcontrol.wait()), kernel.body])
     return kernel.with_body(body).with_attr(_PARAMETERS, [DEPENDENT, *kernel.attrs[_PARAMETERS]])
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcfuser.chain import LOWEST, Bounds, identifier
-from mcfuser.codegen.triton.called import WAITING, Called, waited
+from mcfuser.codegen.triton.called import WAITING, Called, handover, waited
 from mcfuser.codegen.triton.dialect import GLUON, TRITON
 from mcfuser.codegen.triton.frame import LINE, TAB, Frame, Part, call, mentions
 from mcfuser.codegen.triton.grid import identify
@@ -138,8 +138,8 @@ def _workspace(schedule: Schedule, lowering: TritonKnobs) -> tuple[Workspace, ..
 
 
 def _one(layout: TileLayout, name: str, called: Called) -> KernelLines:
-    frame = _frame(layout.schedule, layout)
-    lines = block(frame, block_body(layout.schedule.body))
+    frame, body = _frame(layout.schedule, layout), block_body(layout.schedule.body)
+    lines = block(frame, body, handover(called, body))
     return _kernel(frame, lines, name, called, called.pointers)
 
 

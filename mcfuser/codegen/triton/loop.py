@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 
+from mcfuser.codegen.triton.called import NEXT
 from mcfuser.codegen.triton.frame import TAB, Frame, call
 from mcfuser.codegen.triton.position import ONE, Position
 from mcfuser.codegen.triton.statement import write
@@ -26,10 +27,13 @@ MOST_WRITTEN_OUT = 64
 """The most iterations that are written out: more tiles than that fit in no register file."""
 
 
-def block(frame: Frame, body: Sequence[Statement]) -> list[str]:
-    """The lines of a sequence of statements. Raises Illegal where Triton cannot express one."""
+def block(frame: Frame, body: Sequence[Statement], handover: Statement | None = None) -> list[str]:
+    """The lines of a sequence of statements; the next kernel may start before `handover`, where
+    that is one of them. Raises Illegal where Triton cannot express one."""
     lines: list[str] = []
     for i, s in enumerate(body):
+        if s is handover:
+            lines.append(NEXT)
         if isinstance(s, Loop):
             lines += _loop(frame, s)
         elif isinstance(s, Init) and _overwritten(frame, s.buffer, body[i + 1 :]):

@@ -35,8 +35,8 @@ def functions() -> list[tirx.PrimFunc]:
 def test_a_kernel_waits_first_and_is_tagged(functions: list[tirx.PrimFunc]) -> None:
     (kernel,) = [f for f in functions if PARAMETERS in f.attrs]
     assert list(kernel.attrs[PARAMETERS]) == [DEPENDENT, "blockIdx.x", "threadIdx.x"]
-    first, second, *rest = kernel.body.seq
-    assert [str(s.value.args[0].value) for s in (first, second)] == ["wait", "launch_dependents"]
+    first, *rest = kernel.body.seq
+    assert str(first.value.args[0].value) == "wait"
     assert "griddepcontrol" not in str(rest)
 
 

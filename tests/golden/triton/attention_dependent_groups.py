@@ -191,7 +191,6 @@ def attention_dependent_groups(Q_map, K_map, V_map, O_map):
         mbarrier.init(V_empty.index(each), count=2)
     hopper.fence_async_shared()
     cuda.gdc_wait()
-    cuda.gdc_launch_dependents()
     gl.warp_specialize(
         [
             (attention_dependent_groups_rows, (

@@ -15,7 +15,6 @@ def linear_dependent_split(A_ptr, B_ptr, C_parts_ptr):
     part = tl.program_id(1)
     k_first = part * 224
     cuda.gdc_wait()
-    cuda.gdc_launch_dependents()
     m = tl.arange(0, 64)
     m_in = m < 60
     n = n_start + tl.arange(0, 64)
@@ -33,7 +32,6 @@ def linear_dependent_split_combine(bias_ptr, Y_ptr, C_parts_ptr):
     pid = tl.program_id(0)
     n_start = pid * 64
     cuda.gdc_wait()
-    cuda.gdc_launch_dependents()
     m = tl.arange(0, 64)
     m_in = m < 60
     n = n_start + tl.arange(0, 64)

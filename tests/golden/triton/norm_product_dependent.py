@@ -16,7 +16,6 @@ def norm_product_dependent(X_ptr, B_ptr, g_ptr, C_ptr):
     n_start = pid % 4 * 64
     m_start = pid // 4 * 32
     cuda.gdc_wait()
-    cuda.gdc_launch_dependents()
     m = m_start + tl.arange(0, 32)
     n = n_start + tl.arange(0, 64)
     Q = tl.zeros((32,), tl.float32)
@@ -30,4 +29,5 @@ def norm_product_dependent(X_ptr, B_ptr, g_ptr, C_ptr):
         B = tl.load(B_ptr + k[:, None] * 256 + n[None, :])
         C_sum = tl.dot(Y_part, B.to(tl.float32), C_sum, input_precision="ieee")
     C = C_sum / tl.sqrt(Q + 0.5)[:, None]
+    cuda.gdc_launch_dependents()
     tl.store(C_ptr + m[:, None] * 256 + n[None, :], C.to(tl.float16))
