@@ -21,7 +21,7 @@ from mcfuser.graph.sizes import inferred_shapes, outline
 from mcfuser.graph.weights import OnnxModel, gathered
 from mcfuser.graph.wire import scan
 
-DOMAINS = ("", "com.microsoft")
+DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 _UNCHECKED = "com.microsoft"
 ONNXRUNTIMES = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Operators that onnxruntime has in ONNX's domain, in versions in which ONNX lacks them."""

@@ -10,6 +10,7 @@ from mcfuser.graph.rewrite import (
     activation,
     fourier,
     grouped,
+    learned,
     microsoft,
     movement,
     normalization,
@@ -31,7 +32,7 @@ It gives no sequence at all where the node stays as it is, because TVM imports t
 Raises ModelError where the node cannot be replaced.
 """
 
-_MICROSOFT = "com.microsoft"
+_MICROSOFT, _LEARNED = "com.microsoft", "ai.onnx.ml"
 _BRAIN = TensorProto.BFLOAT16
 
 REWRITES: Mapping[tuple[str, str], Rewrite] = {
@@ -85,6 +86,13 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "STFT"): fourier.short_time,
     ("", "TensorScatter"): movement.tensor_scatter,
     ("", "ThresholdedRelu"): activation.widened(*NARROW),
+    (_LEARNED, "ArrayFeatureExtractor"): learned.features,
+    (_LEARNED, "Binarizer"): learned.binarizer,
+    (_LEARNED, "LinearClassifier"): learned.linear_classifier,
+    (_LEARNED, "LinearRegressor"): learned.linear_regressor,
+    (_LEARNED, "Normalizer"): learned.normalizer,
+    (_LEARNED, "Scaler"): learned.scaler,
+    (_LEARNED, "ZipMap"): learned.maps,
     (_MICROSOFT, "Attention"): microsoft.packed_attention,
     (_MICROSOFT, "BiasGelu"): activation.bias_gelu,
     (_MICROSOFT, "DequantizeLinear"): quantized.renamed,
