@@ -148,7 +148,7 @@ BAD = {
     "tiles of too few axes": (edited("kernel", tiles={"m": 16}), "tiles of .* are expected"),
     "an unknown knob": (edited("kernel", knobs={"odd": 1}), "knobs .*odd.* are only in one of"),
     "a knob's unknown value": (
-        edited("kernel", knobs={"rows": 7, "vectors": 2, "lanes": 16}),
+        edited("kernel", knobs={"rows": 7, "vectors": 2, "lanes": 16, "matrix": False}),
         "the device does not allow knobs rows=7",
     ),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest, times
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import depth_row, right
+from mcfuser.codegen.tensorir.scalar import loaded
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Read, axes, read
 from mcfuser.lowering.tensorir.matrix import BLOCK, PIECES, SIDE, STEP, pairs
@@ -176,8 +177,8 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
             row = plus(times(row, w.schedule.tile(last) // 2) if others else "0", e)
             for v in range(o.width // SIDE):
                 with w.vector("j", SIDE):
-                    low = _pieces(right(w, o, one, j0, v), count)
-                    high = _pieces(right(w, o, two, j0, v), count) if both else []
+                    low = _pieces(_wide(w, o, right(w, o, one, j0, v)), count)
+                    high = _pieces(_wide(w, o, right(w, o, two, j0, v)), count) if both else []
                     for p in range(count):
                         text = f"T.shift_right({_bits(low[p])}, T.uint32(16))"
                         if both:
@@ -193,6 +194,12 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
         elif odd != "0":
             with w.block(f"if {odd} == 1:"):
                 pair(divided(inside, 2), False)
+
+
+def _wide(w: Writer, o: Operands, element: str) -> str:
+    """An element of the right operand as float32."""
+    packed = w.products.right.get(o.right) == "packed"
+    return loaded(element, w.stored(o.right)).text if packed else element
 
 
 def _right(w: Writer, name: str, o: Operands, v: int, piece: int, pair: str, lane: str) -> str:

@@ -22,7 +22,8 @@ def column(w: Writer, o: Operands, j0: str, v: int) -> str:
 
 
 def right(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
-    """Lane `j` of a panel's vector `v`, as float32, at these positions along the depth."""
+    """Lane `j` of a panel's vector `v` at these positions along the depth, as float32, or in the
+    type of a packed constant."""
     kind = w.products.right.get(o.right)
     lane = plus(str(v * w.lowering.lanes), "j")
     if kind == "panels":

@@ -66,6 +66,15 @@ def computed_in(dtype: str) -> str:
     return dtype if dtype in _RANK else "float32"
 
 
+def loaded(text: str, stored: str) -> Typed:
+    """An element of memory of a `stored` type, in the dtype that it is computed in."""
+    dtype = computed_in(stored)
+    if stored == "bfloat16":  # TVM casts its bits as a whole number where the value is named
+        bits = f'T.Cast("uint32", T.reinterpret("uint16", {text}))'
+        return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', dtype)
+    return Typed(text if dtype == stored else f'T.Cast("{dtype}", {text})', dtype)
+
+
 def literal(value: float, dtype: str = "float32") -> str:
     """A constant of a dtype that is computed in."""
     if dtype == "bool":

@@ -19,7 +19,7 @@ from mcfuser.codegen.tensorir.integer import (
     times,
 )
 from mcfuser.codegen.tensorir.operands import Products
-from mcfuser.codegen.tensorir.scalar import Scalar, Typed, computed_in
+from mcfuser.codegen.tensorir.scalar import Scalar, Typed, loaded
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
@@ -203,12 +203,7 @@ class Writer:
 
     def typed(self, r: Read, at: At) -> Typed:
         """An element in the dtype that it is computed in."""
-        text, stored = self.element(r, at), self.stored(r.tensor)
-        dtype = computed_in(stored)
-        if stored == "bfloat16":  # TVM casts its bits as a whole number where the value is named
-            bits = f'T.Cast("uint32", T.reinterpret("uint16", {text}))'
-            return Typed(f'T.reinterpret("float32", T.shift_left({bits}, T.uint32(16)))', dtype)
-        return Typed(text if dtype == stored else f'T.Cast("{dtype}", {text})', dtype)
+        return loaded(self.element(r, at), self.stored(r.tensor))
 
     def value(self, r: Read, at: At) -> str:
         """An element as float32."""

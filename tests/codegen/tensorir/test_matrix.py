@@ -19,10 +19,12 @@ from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
-from tests.codegen.tensorir.test_function import DRAWN, GOLDEN, KINDS, SEEDS, draw, values
+from tests.support.drawn_schedules import DRAWN, KINDS, SEEDS, draw, values
+from tests.support.paths import GOLDEN
 from tests.support.schedules import build, random_inputs, schedules
 from tests.support.tensorir_agree import WIDE, call, compiled, error, run
 
+GOLDEN = GOLDEN / "tensorir"
 MATRIX = TensorirKnobs(8, 2, 16, matrix=True)
 MULTIPLIED = "llvm.x86.tdpbf16ps"
 needs_unit = pytest.mark.skipif(not matrix_unit(), reason="this CPU has no AMX that may be used")
@@ -153,6 +155,21 @@ def test_a_process_that_may_not_use_the_tile_registers_is_told() -> None:
     arrays = [tvm.runtime.tensor(np.zeros(1024, "float32")) for _ in range(3)]
     with pytest.raises(RuntimeError, match="Linux does not let this process use them"):
         function(*arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_packed_constants_are_widened_before_they_are_split(dtype: str) -> None:
+    """Their bits are those of a float32 then, which is what pieces are cut from."""
+    chain = from_json({
+        "axes": {"m": 16, "k": 32, "n": 40},
+        "tensors": {"A": {"shape": ["m", "k"], "dtype": dtype},
+                    "B": {"shape": ["k", "n"], "dtype": dtype, "constant": True}},
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+    })  # fmt: skip
+    schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 40, "k": 32})
+    text = generate(schedule, "kernel", MATRIX).text
+    assert MULTIPLIED in text
+    tvm.script.from_source(text)
 
 
 def test_siblings_share_the_pieces_of_what_they_both_read() -> None:
