@@ -28,7 +28,7 @@ EMPTY = {"jobs running", "attestation", "keyed", "kernels by an unknown chain",
 @pytest.mark.parametrize("kind", ["file", "postgresql"])
 def test_every_query_finds_what_was_filled_in(kind: str, tmp_path: Path) -> None:
     templates = [Template.of(replace(tuned(), binary=bytes(n))) for n in (0, 0, 100)]
-    with fresh(kind, tmp_path) as url:
+    with fresh(kind, tmp_path, empty=True) as url:
         engine = connect(url)
         upgrade(engine, store_scale.BEFORE)
         fill(engine, AMOUNTS, templates)
