@@ -37,8 +37,8 @@ DrawRange = Literal["any", "positive", "share"]
 class InputKind:
     """What values one input may have.
 
-    Floating-point values lie in `range`, around `offset`; those around zero are of the order of
-    `scale`. Integers are positions from 0 to `most`, or small numbers if that is None.
+    Floating-point values lie in `range`, around `offset`, and spread by the order of `scale`.
+    Integers are positions from 0 to `most`, or small numbers if that is None.
     """
 
     dtype: str
@@ -61,8 +61,9 @@ def input_kinds(
     kinds = {}
     for n in chain.inputs:
         span: DrawRange = positive if n in must_be_positive else "any"
-        dtype, scale = chain.tensor(n).dtype, depths.get(n, 1) ** -0.5
-        kinds[n] = InputKind(dtype, span, extents.get(n), offsets.get(n, 0.0), scale)
+        dtype, offset = chain.tensor(n).dtype, offsets.get(n, 0.0)
+        scale = 1.0 if span != "any" or offset else depths.get(n, 1) ** -0.5
+        kinds[n] = InputKind(dtype, span, extents.get(n), offset, scale)
     return kinds
 
 
@@ -172,8 +173,7 @@ def draw_values(rng: np.random.Generator, kind: InputKind, size: int, how: DrawS
         return rng.integers(low, SMALL + 1, size)
     if kind.range == "share":
         return rng.uniform(0.1, 0.9, size).astype(np.float32)
-    values = rng.standard_normal(size, np.float32)
-    values *= np.float32(1.0 if kind.offset or kind.range == "positive" else kind.scale)
+    values = rng.standard_normal(size, np.float32) * np.float32(kind.scale)
     values += np.float32(kind.offset)
     if kind.range == "positive":
         values = np.abs(values) + 1
