@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mcfuser.algebra.hoist import hoist
 from mcfuser.algebra.roll import rolls
-from mcfuser.chain import Bounds, Chain, from_json
+from mcfuser.chain import Bounds, Chain, fixed, from_json
+from mcfuser.codegen.tensorir import TensorirSource
 from mcfuser.space.expression import Expression, bind, loop_axes, tilings
 from mcfuser.space.place import place
 from mcfuser.space.program import Program
+from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
-from tests.support.schedules import LINES, build, schedules
+from tests.support.schedules import LINES, build, random_inputs, schedules
+from tests.support.tensorir_agree import call, compiled, error
 
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
@@ -101,3 +104,43 @@ def values(rng: random.Random, chain: Chain) -> list[dict[str, int]]:
     between = {a: rng.randint(b.low, b.high) for a, b in bounds.items()}
     ends = [{a: b.low for a, b in bounds.items()}, {a: b.high for a, b in bounds.items()}]
     return [*ends, between] if bounds else [{}]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A schedule that was drawn, the chain that it computes, and its source."""
+
+    kind: str
+    schedule: Schedule
+    chain: Chain
+    source: TensorirSource
+
+
+def drawn(
+    rng: random.Random, count: int, make: Callable[[str, Schedule], TensorirSource | None]
+) -> list[Drawn]:
+    """So many schedules, a fifth of each kind. `make` gives a source for one of a kind, or None or
+    Illegal where another is to be drawn."""
+    found: list[Drawn] = []
+    while len(found) < count:
+        kind = KINDS[len(found) % len(KINDS)]
+        try:
+            schedule, chain = draw(rng, kind)
+            source = make(kind, schedule)
+        except Illegal:
+            continue
+        if source is not None:
+            found.append(Drawn(kind, schedule, chain, source))
+    return found
+
+
+def errors(rng: random.Random, some: Sequence[Drawn], seed: int) -> Iterator[tuple[float, object]]:
+    """The error of each schedule's kernel at each of its extents, and which it is."""
+    functions = compiled([d.source.text for d in some])
+    for d, function in zip(some, functions, strict=True):
+        for extents in values(rng, d.chain):
+            plain = fixed(d.chain, extents)
+            inputs = {n: a.astype("float32") for n, a in random_inputs(plain, seed).items()}
+            result = call(d.source, function, d.chain, inputs, extents)
+            which = (d.kind, extents, d.schedule.parts, str(d.chain), str(d.schedule))
+            yield error(result, evaluate(plain, inputs)), which

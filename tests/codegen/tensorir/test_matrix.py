@@ -10,19 +10,17 @@ import numpy as np
 import pytest
 import tvm
 
-from mcfuser.chain import Chain, attention, fixed, from_json, gemm
+from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.tensorir import TensorirSource, generate
 from mcfuser.codegen.tensorir.build import MATRIX_FEATURES, compile_function
 from mcfuser.devices.amx import FEATURES, matrix_unit
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
-from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
-from mcfuser.space.statement import Illegal
-from tests.support.drawn_schedules import DRAWN, KINDS, SEEDS, draw, values
+from tests.support.drawn_schedules import DRAWN, SEEDS, drawn, errors
 from tests.support.paths import GOLDEN
-from tests.support.schedules import build, random_inputs, schedules
-from tests.support.tensorir_agree import WIDE, call, compiled, error, run
+from tests.support.schedules import build, schedules
+from tests.support.tensorir_agree import WIDE, run
 
 GOLDEN = GOLDEN / "tensorir"
 MATRIX = TensorirKnobs(8, 2, 16, matrix=True)
@@ -61,24 +59,13 @@ def test_the_text(name: str, update_golden: bool) -> None:
 def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.FixtureRequest) -> None:
     rng = random.Random(seed)
     count = (request.config.getoption("--cases") or DRAWN) // SEEDS
-    drawn: list[tuple[str, Schedule, Chain, TensorirSource]] = []
-    while len(drawn) < count:
-        kind = KINDS[len(drawn) % len(KINDS)]
-        try:
-            schedule, chain = draw(rng, kind)
-            source = generate(schedule, "kernel", MATRIX)
-        except Illegal:
-            continue
-        if MULTIPLIED in source.text:
-            drawn.append((kind, schedule, chain, source))
-    functions = compiled([source.text for *_, source in drawn])
-    for (kind, schedule, chain, source), function in zip(drawn, functions, strict=True):
-        for extents in values(rng, chain):
-            plain = fixed(chain, extents)
-            inputs = {n: a.astype("float32") for n, a in random_inputs(plain, seed).items()}
-            found = call(source, function, chain, inputs, extents)
-            wrong = error(found, evaluate(plain, inputs))
-            assert wrong < 1e-5, (kind, extents, schedule.parts, str(chain), str(schedule))
+
+    def make(kind: str, schedule: Schedule) -> TensorirSource | None:
+        source = generate(schedule, "kernel", MATRIX)
+        return source if MULTIPLIED in source.text else None
+
+    for wrong, which in errors(rng, drawn(rng, count, make), seed):
+        assert wrong < 1e-5, which
 
 
 @needs_unit
