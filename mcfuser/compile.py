@@ -67,7 +67,8 @@ CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains, where
 the module must be there by some time."""
 USEFUL = 4.0
-"""Seconds without which a search measures nothing, or next to nothing, on two busy cores."""
+"""Seconds without which a search measures nothing, or next to nothing, on two busy cores. With more
+builders it may be less (Builder.enough)."""
 SAVES = 0.1
 """The share of a chain's time that its fused kernel must be able to save to be tried where the time
 for searches is short."""
@@ -155,7 +156,9 @@ class _Run:
         one, unless that is too short (`short`)."""
         now = time.monotonic()
         left = max(0.0, self.deadline - now)
-        share = left / max(1, self.searches) if not self.short else _share(left, self.searches)
+        share = left / max(1, self.searches)
+        if self.short:
+            share = _share(left, self.searches, self.useful)
         self.searches -= 1
 
         def tell(told: Progress | Note) -> None:
@@ -177,10 +180,15 @@ class _Run:
 
     @property
     def short(self) -> bool:
-        """Whether the searches still to come have too little time for each to measure something,
-        on the host: for a GPU even the model's choice must be compiled, which takes as long."""
+        """Whether the searches still to come have too little time for each to measure something.
+        Where the device is not at hand they measure nothing, and share what time there is."""
         left = self.deadline - time.monotonic()
-        return self.worker.backend.on_host and left < USEFUL * self.searches
+        return left < self.useful * self.searches and self.measured
+
+    @property
+    def useful(self) -> float:
+        """Seconds without which a search measures next to nothing."""
+        return min(USEFUL, self.worker.builder.enough)
 
     def left(self, since: float) -> float:
         """The estimated seconds until the module is built, while a search is under way that began
@@ -422,11 +430,11 @@ def _tuned_by(wanted: float, end: float | None, building: float) -> float:
     return wanted if end is None else min(wanted, end - building)
 
 
-def _share(left: float, searches: int) -> float:
+def _share(left: float, searches: int, useful: float) -> float:
     """The seconds of the next of so many searches, of all that are `left`, where these are too few
-    for each to measure something: USEFUL ones for the first searches, as long as time remains in
+    for each to measure something: `useful` ones for the first searches, as long as time remains in
     which the model chooses the other kernels."""
-    return USEFUL if left - CHOICE * (searches - 1) >= USEFUL else 0.0
+    return useful if left - CHOICE * (searches - 1) >= useful else 0.0
 
 
 def _port(p: ModelPort) -> dict[str, Any]:
@@ -477,7 +485,7 @@ def _rival(
     for key in parted.close if run.measured else ():
         other = _parted(loaded, run.device, price, preferred | {key})
         new = [m for m in other.matches if m.chain.key not in decisions]
-        if run.deadline - time.monotonic() < USEFUL * len(places(new)):
+        if run.deadline - time.monotonic() < run.useful * len(places(new)):
             break
         decisions |= _decide_all(run, new, len(decisions))
         before, after = _seconds(parted, decisions), _seconds(other, decisions)

@@ -18,10 +18,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
-from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, flops, unfused_cut
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
-from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph import segment
 from mcfuser.graph.load import load
@@ -38,8 +36,10 @@ from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from tests.support.agreement import disagreement
 from tests.support.blocks import bert, decoding
+from tests.support.interpreted import Pickler
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
+from tests.support.workers import Away, StandIn
 
 CPU = device_named("cpu")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
@@ -259,25 +259,31 @@ def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> N
 
 def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest() -> None:
     """Seven searches in turn, of which each takes all it may have, or 0.3 s for a choice."""
-    shares, left = [], 10.0
+    useful, shares, left = compiling.USEFUL, [], 10.0
     for searches in range(7, 0, -1):
-        shares.append(compiling._share(left, searches))
+        shares.append(compiling._share(left, searches, useful))
         left -= shares[-1] or 0.3
-    useful = compiling.USEFUL
     assert shares == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
-    assert left > 0 and compiling._share(8.0, 9) == compiling.USEFUL
-    assert compiling._share(compiling.USEFUL, 1) == compiling.USEFUL
+    assert left > 0 and compiling._share(8.0, 9, useful) == useful
+    assert compiling._share(useful, 1, useful) == useful
+    assert compiling._share(useful, 1, 2 * useful) == 0.0
 
 
-def test_time_is_short_on_the_host_where_the_searches_to_come_would_measure_nothing() -> None:
-    def short(device: Device, seconds: float) -> bool:
-        worker = Worker(backend_of(device), device)
+def test_time_is_short_where_the_searches_to_come_would_measure_nothing() -> None:
+    def short(worker: Worker, seconds: float) -> bool:
         end = time.monotonic() + seconds
-        run = compiling._Run(device, MemoryCache(), QUICK, unheard, worker, end, 5.0, searches=5)
+        run = compiling._Run(
+            worker.device, MemoryCache(), QUICK, unheard, worker, end, 5.0, searches=5
+        )
         return run.short
 
-    assert short(CPU, 4 * compiling.USEFUL) and not short(CPU, 6 * compiling.USEFUL)
-    assert not short(device_named("h200"), 1.0)
+    gpu = device_named("h200")
+    for worker in (StandIn(CPU), StandIn(gpu)):
+        assert short(worker, 4 * compiling.USEFUL) and not short(worker, 6 * compiling.USEFUL)
+    assert not short(Away(gpu), 1.0), "nothing is measured there"
+    many = StandIn(gpu)
+    many.builder = Pickler(enough=compiling.USEFUL / 2)  # so many that a search takes less
+    assert short(many, 2 * compiling.USEFUL) and not short(many, 3 * compiling.USEFUL)
 
 
 def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -22,6 +22,7 @@ from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.plan import Floats
 from mcfuser.space.statement import Illegal
+from mcfuser.tune.expected import estimated
 from mcfuser.tune.progress import Listener, Progress
 from mcfuser.tune.proof import disproof
 from mcfuser.tune.search import Best
@@ -32,6 +33,9 @@ ATTEMPTS = 32
 """Candidates that are built before the chain is given up."""
 CHOICES = 4
 """The same where no time is left."""
+LATE = 4.0
+"""Seconds after which the first of these that is built is as good as those that the model prefers:
+most take the compiler 0.2 to 1.5, those of the largest chains up to 8."""
 TRUSTED = 2.0
 """By how much the model's times may err against what was measured for a related chain."""
 
@@ -54,21 +58,22 @@ def chosen(
     Those that are `carried` over from related chains, whose measured best they are, come before
     the others where the model expects them to take at most TRUSTED times as long as its own first.
     Reasons for which candidates failed are counted in `failed`. Those that failed when they were
-    measured (`results`) are left out, and so are those that are not built at the `deadline`
-    (time.monotonic).
+    measured (`results`) are left out. After the `deadline` (time.monotonic) the first that is
+    built is chosen; where it is over already, LATE seconds later.
     """
     if not len(candidates):
         return None
-    times = candidates.estimates(candidates.rows, worker.backend.estimate)
-    attempts = ATTEMPTS if time.monotonic() < deadline else CHOICES
+    times = estimated(candidates, worker.backend.estimate)
+    late = time.monotonic() >= deadline
+    attempts, limit = (CHOICES, time.monotonic() + LATE) if late else (ATTEMPTS, deadline)
     order = _ordered(candidates, times, carried)[:attempts]
     together = worker.builder.workers
     for first in range(0, len(order), together):
-        if first and time.monotonic() >= deadline and attempts == ATTEMPTS:
+        if first and time.monotonic() >= limit:
             break
         listener(Progress("compile", first, len(order), failed=sum(failed.values())))
         some = [candidates.candidate(i) for i in order[first : first + together]]
-        made = _made(chain, candidates, worker, some, name, shifts, failed, results, deadline)
+        made = _made(chain, candidates, worker, some, name, shifts, failed, results, limit)
         if made is not None:
             candidate, kernel = made
             plan, tiles = candidates.plan(candidate)
@@ -103,9 +108,10 @@ def _made(
     shifts: bool,
     failed: Counter[str],
     results: Mapping[Candidate, Measured],
-    deadline: float,
+    limit: float,
 ) -> tuple[Candidate, Kernel] | None:
-    """The first of `some` candidates that is fit for use, with its kernel; None if none is."""
+    """The first of `some` candidates that is fit for use, with its kernel; None if none is. From
+    the `limit` on (time.monotonic) it is the first that is built."""
     begun: dict[Candidate, Building] = {}
     for candidate in some:
         tried = results.get(candidate)
@@ -118,18 +124,33 @@ def _made(
             )
         except Illegal as illegal:
             failed[str(illegal)] += 1
-    every = [building.done for building in begun.values()]
-    if futures.wait(every, max(0.0, deadline - time.monotonic())).not_done:
+    try:
+        for candidate in _as_built(begun, worker.builder.longest, limit):
+            kernel, why = _finished(begun[candidate], worker)
+            if why is None:
+                plan, tiles = candidates.plan(candidate)
+                why = disproof(chain, plan, tiles, shifts, SEED)
+            if why is None and kernel is not None:
+                return candidate, kernel
+            failed[str(why)] += 1
+    finally:
         worker.builder.abandon()
-    for candidate, building in begun.items():
-        kernel, why = _finished(building, worker)
-        if why is None:
-            plan, tiles = candidates.plan(candidate)
-            why = disproof(chain, plan, tiles, shifts, SEED)
-        if why is None and kernel is not None:
-            return candidate, kernel
-        failed[str(why)] += 1
     return None
+
+
+def _as_built(
+    begun: Mapping[Candidate, Building], longest: float, limit: float
+) -> Iterator[Candidate]:
+    """Candidates in their order, each when it is built; after the `limit` (time.monotonic) those
+    that are built first. None of them is waited for more than `longest` seconds."""
+    left = {building.done: candidate for candidate, building in begun.items()}
+    while left:
+        first = next(iter(left))
+        futures.wait([first], min(longest, max(0.0, limit - time.monotonic())))
+        if not first.done():
+            done = futures.wait(left, longest, futures.FIRST_COMPLETED).done
+            first = next((future for future in left if future in done), first)
+        yield left.pop(first)
 
 
 def _finished(building: Building, worker: Worker) -> tuple[Kernel | None, str | None]:

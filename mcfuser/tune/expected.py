@@ -1,4 +1,4 @@
-"""The predicted time of a chain's best candidate, without a search."""
+"""The candidates of a chain with the times that the model predicts for them, before any search."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from mcfuser.backend import Backend
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.space.candidates import candidates
+from mcfuser.space.candidates import Candidates, Estimate, candidates
 from mcfuser.space.knobs import KnobTable
+from mcfuser.space.plan import Floats
 from mcfuser.space.prune import Space, SpaceKind, distinct, parted, prune, space
 from mcfuser.tune.tuned import TuneOptions
 
@@ -20,6 +21,9 @@ PRICED = 1024
 """Predicted times that are kept: a model's chains are priced before they are tuned."""
 SPACES = 8
 """Spaces that are kept: a chain's and its pieces', which are priced first and searched then."""
+LISTED = 4
+"""Spaces whose candidates are kept as rows, with their times. The largest have a million: to list
+and to price them takes seconds."""
 
 
 def pruned(chain: Chain, device: Device, options: TuneOptions) -> tuple[Space, Mapping[str, int]]:
@@ -38,6 +42,30 @@ def _pruned(
     left, steps = prune(whole, device)
     sizes = {"space": whole.candidates} | {s.rule: s.candidates for s in steps}
     return parted(distinct(left), device), MappingProxyType(sizes)
+
+
+def listed(
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend, measured: bool = True
+) -> Candidates:
+    """The candidates of a chain, without those that must not be used without a measurement unless
+    they can be `measured`. Raises ChainError where one kernel cannot compute the chain."""
+    return _listed(chain, device, options.space, options.shifts, backend, measured)
+
+
+@lru_cache(LISTED)
+def _listed(
+    chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
+) -> Candidates:
+    left, _ = _pruned(chain, device, kind, shifts)
+    return candidates(left, KnobTable(backend.knobs, device), backend.feasible, measured)
+
+
+@lru_cache(LISTED)
+def estimated(found: Candidates, estimate: Estimate) -> Floats:
+    """The estimated seconds of all candidates, not to be written to."""
+    seconds = found.estimates(found.rows, estimate)
+    seconds.flags.writeable = False
+    return seconds
 
 
 def expected(
@@ -65,11 +93,7 @@ def _expected(
     keyed: _Keyed, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> float:
     try:
-        left, _ = _pruned(keyed.chain, device, kind, shifts)
+        found = _listed(keyed.chain, device, kind, shifts, backend, measured)
     except ChainError:
         return float("inf")  # one kernel cannot compute it
-    table = KnobTable(backend.knobs, device)
-    rows = candidates(left, table, backend.feasible, measured)
-    if not len(rows):
-        return float("inf")
-    return float(rows.estimates(rows.rows, backend.estimate).min())
+    return float(estimated(found, backend.estimate).min()) if len(found) else float("inf")

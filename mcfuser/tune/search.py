@@ -28,6 +28,7 @@ from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.knobs import KnobSettings
 from mcfuser.space.plan import Floats, Plan
 from mcfuser.space.statement import Illegal
+from mcfuser.tune.expected import estimated
 from mcfuser.tune.finalists import confirmed
 from mcfuser.tune.progress import Listener, Progress
 
@@ -151,7 +152,7 @@ class CandidateSearch:
     @property
     def times(self) -> Floats:
         """Seconds that the model expects of every candidate."""
-        return self.candidates.estimates(self.candidates.rows, self.worker.backend.estimate)
+        return estimated(self.candidates, self.worker.backend.estimate)
 
     @property
     def late(self) -> bool:

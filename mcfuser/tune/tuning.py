@@ -17,11 +17,10 @@ from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker, offsets
-from mcfuser.space.candidates import Candidate, Candidates, candidates
-from mcfuser.space.knobs import KnobTable
+from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.tune.budget import Budget, StopReason
 from mcfuser.tune.choice import chosen
-from mcfuser.tune.expected import pruned
+from mcfuser.tune.expected import listed, pruned
 from mcfuser.tune.key import CacheKey
 from mcfuser.tune.progress import Listener
 from mcfuser.tune.related import carried
@@ -55,7 +54,6 @@ class Tuning:
         announce(worker, chain, options.seed, self.offsets)
         self.space, stages = pruned(chain, device, options)
         self.stages = dict(stages)
-        self.table = KnobTable(worker.backend.knobs, device)
         self.failed: Counter[str] = Counter()
         self.stages["distinct"] = self.space.candidates
 
@@ -119,10 +117,10 @@ class Tuning:
     def candidates(self, measured: bool = True) -> Candidates:
         """The candidates of the search, those that need a measurement only if they are
         `measured`."""
-        feasible = self.worker.backend.feasible
+        backend, options = self.worker.backend, self.options
         if self.only is None:
-            return candidates(self.space, self.table, feasible, measured)
-        every = candidates(self.space, self.table, feasible)
+            return listed(self.chain, self.device, options, backend, measured)
+        every = listed(self.chain, self.device, options, backend)
         only = replace(self.only, seconds=0.0, failed=None)
         rows = list(results_of(self.chain, every, only.shifts, [only]))
         shape = len(rows), every.rows.shape[1]

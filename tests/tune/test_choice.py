@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pytest
 
 from mcfuser.backend import Kernel
 from mcfuser.chain import gemm
 from mcfuser.measure.request import Measured, failure
+from mcfuser.process.child import NO_TIME
 from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.statement import Illegal
@@ -18,6 +21,7 @@ from mcfuser.tune import choice
 from mcfuser.tune.choice import CHOICES, TRUSTED, chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.progress import unheard
+from mcfuser.tune.search import Best
 from mcfuser.tune.tuned import TuneOptions
 from tests.support.interpreted import DEVICE, INTERPRETED
 from tests.support.workers import StandIn
@@ -115,3 +119,80 @@ def test_where_no_time_is_left_a_few_are_tried(found) -> None:
     bench = Bench(unfit=1000)
     assert choose(found, bench, deadline=time.monotonic() - 1.0) is None
     assert bench.built == CHOICES
+
+
+class Slow(Bench):
+    """Builds kernels that are done when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way, self.abandoned = list[Pending](), 0
+        begin = self.builder.begin
+
+        def pending(*given):
+            self.under_way.append(Pending(begin(*given).kernel()))
+            return self.under_way[-1]
+
+        object.__setattr__(self.builder, "begin", pending)
+        object.__setattr__(self.builder, "abandon", self._abandon)
+        object.__setattr__(self.builder, "workers", CHOICES)
+        object.__setattr__(self.builder, "longest", 0.2)
+
+    def _abandon(self) -> None:
+        self.abandoned += 1
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A kernel that is done with `done`."""
+
+    made: Kernel
+    done: Future[None] = field(default_factory=Future)
+
+    def kernel(self) -> Kernel:
+        return self.made
+
+
+def place(found: Candidates, best: Best | None) -> int | None:
+    """The place that the model gave a choice; None where there was none."""
+    if best is None:
+        return None
+    rows = [(found.plan(c), found.settings(c)) for c in ranked(found)[:CHOICES]]
+    return rows.index(((best.plan, best.tiles), best.settings))
+
+
+def test_nobody_waits_for_kernels_behind_the_one_that_is_chosen(found) -> None:
+    bench = Slow()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(choose, found, bench)
+        while len(bench.under_way) < CHOICES:
+            time.sleep(0.001)
+        bench.under_way[1].done.set_result(None)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)  # the first may still be built
+        bench.under_way[0].done.set_result(None)
+        assert place(found, waiting.result()) == 0
+    assert bench.abandoned == 1 and not bench.under_way[2].done.done()
+
+
+def test_where_time_is_over_the_first_that_is_built_is_chosen(found, monkeypatch) -> None:
+    monkeypatch.setattr(choice, "LATE", 0.01)
+    bench = Slow()
+    begin = bench.builder.begin
+
+    def third_done(*given):
+        building = begin(*given)
+        if len(bench.under_way) == 3:
+            building.done.set_result(None)
+        return building
+
+    object.__setattr__(bench.builder, "begin", third_done)
+    assert place(found, choose(found, bench, deadline=time.monotonic() - 1.0)) == 2
+    assert bench.abandoned == 1
+
+
+def test_what_is_never_built_is_not_chosen(found, monkeypatch) -> None:
+    monkeypatch.setattr(choice, "LATE", 0.01)
+    failed: Counter[str] = Counter()
+    assert choose(found, Slow(), failed, deadline=time.monotonic() - 1.0) is None
+    assert failed == {NO_TIME: CHOICES}

@@ -322,7 +322,7 @@ def test_finalists_that_an_earlier_search_measured_are_waited_for(monkeypatch) -
 
 def test_a_chain_without_candidates_says_why_it_has_no_kernel(bench, monkeypatch) -> None:
     none = replace(every(), rows=every().rows[:0])
-    monkeypatch.setattr(tuning, "candidates", lambda *given, **more: none)
+    monkeypatch.setattr(tuning, "listed", lambda *given, **more: none)
     with pytest.raises(NoCandidate, match="no tiles of its space suit a block"):
         tune(CHAIN, H200, MemoryCache(), TuneOptions(), worker=bench)
 
