@@ -12,9 +12,11 @@ from functools import partial
 from mmap import mmap
 from typing import Any
 
+import numpy as np
+
 from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
-from mcfuser.build import DecidedModel, build, build_buckets
+from mcfuser.build import DecidedModel, build_buckets
 from mcfuser.chain import flops
 from mcfuser.compiled_report import (
     compilation_report,
@@ -28,12 +30,13 @@ from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import InputError
 from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
+from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, load_buckets
 from mcfuser.graph.dynamic.choice import Box
 from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
-from mcfuser.graph.load import NOTHING, Loaded, load
+from mcfuser.graph.load import NOTHING, Loaded, bound, load
 from mcfuser.graph.partition import ModelProduct
 from mcfuser.graph.price import STARTING, Price
 from mcfuser.graph.selection import ChainMatch, places
@@ -45,6 +48,7 @@ from mcfuser.tune.expected import expected
 from mcfuser.tune.locked import LockedKernels, model_pin
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, RetuneCache, TuneOptions, Use
+from mcfuser.whole import WholeModules
 
 BUILDING = 1.5
 """The time that building a module takes, as a multiple of the time that importing its model
@@ -140,12 +144,14 @@ def compile_model(
         run = ModelTuning(device, cache, options, listener, worker, deadline, building)
         run.give_up = deadline + CHOOSING if end is not None else math.inf
         listener(Note(_found(matches, distinct, products_of(parted))))
+        whole = WholeModules(partial(_drawn, model, shapes, limits, folder, options.seed))
         if locked is None:
             decisions = decide_all(run, matches)
             parted = [
-                rival(run, one, part, price, decisions)
+                rival(run, one, part, price, decisions, whole if dynamic is None else None)
                 for one, part in zip(loaded, parted, strict=True)
             ]
+            whole.keep(parted[0])
             matches = [m for p in parted for m in p.matches]
             decisions = {key: decisions[key] for key in places(matches)}
         else:
@@ -159,7 +165,7 @@ def compile_model(
         cache.note(_uses(matches, decisions))
     tuned = time.monotonic()
     listener(Progress("build", left=building))
-    module = build(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
+    module = whole.module(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
     report = compilation_report(device, options, matches, products_of(parted), decisions, seconds)
     report["outline"] = outline_of(loaded[-1], parted[-1], list(places(matches)))
@@ -202,6 +208,17 @@ def _loaded(
 
     dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow, boxes)
     return [b.loaded for b in dynamic.buckets], dynamic
+
+
+def _drawn(
+    model: bytes,
+    shapes: InputShapes,
+    limits: ModelLimits,
+    folder: DataFolder | None,
+    seed: int,
+) -> Feeds:
+    """Random inputs of the model, whose shapes are fixed."""
+    return inputs(bound(model, highest(shapes), limits, folder), np.random.default_rng(seed))
 
 
 def _price(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mcfuser.build import DecidedModel
 from mcfuser.chain import Chain, flops, nbytes, unfused_cut
 from mcfuser.device import Device
+from mcfuser.errors import InputError
 from mcfuser.graph.load import Loaded
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.price import Price
@@ -22,6 +24,7 @@ from mcfuser.tune.expected import expected
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress
 from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
 from mcfuser.tune.tuner import compare, tune
+from mcfuser.whole import WholeModules
 
 _REASONS = 3  # for which candidates failed that are told of each kernel, the commonest first
 
@@ -43,6 +46,11 @@ for searches is short."""
 
 CHOICE = 0.5
 """Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
+
+NEAR = 1.1
+"""Covers whose kernels' times in sum differ by less than this factor are timed as whole modules."""
+STARTED = 10.0
+"""Seconds in which two modules are started and timed in turns."""
 
 
 @dataclass
@@ -189,12 +197,15 @@ def rival(
     parted: Partition,
     price: Price,
     decisions: dict[str, Decision],
+    whole: WholeModules | None = None,
 ) -> Partition:
     """The fastest of a model's covers that are predicted to be about as fast as each other.
 
     Each of the others has one chain that crosses those of the first, and is tuned as long as there
-    is time for searches, where the device is at hand. Its decisions are added to `decisions`. It is
-    taken where its kernels were measured to be faster in sum by more than noise.
+    is time for searches, where the device is at hand. Its decisions are added to `decisions`. Where
+    the kernels' times in sum are about the same, and there is time to build both modules, these are
+    timed (`whole`), as what overlaps and what stays in a cache is in no sum. The other cover is
+    taken where it was measured to be faster by more than noise.
     """
     preferred: frozenset[str] = frozenset()
     for key in parted.close if run.measured else ():
@@ -203,21 +214,45 @@ def rival(
         if run.deadline - time.monotonic() < run.useful * len(places(new)):
             break
         decisions |= decide_all(run, new, len(decisions))
-        before, after = _seconds(parted, decisions), _seconds(other, decisions)
+        covers = [
+            DecidedModel(run.device, run.worker.backend, loaded, each, decisions, None)
+            for each in (other, parted)
+        ]
+        (after, before), what = _seconds(run, covers, whole)
         faster = after < MARGIN * before
         name = next((m.chain.name for m in other.matches if m.chain.key == key), key)
-        words = (
-            f"kernels with chain '{name}' take {after * 1e6:.1f} us, others {before * 1e6:.1f} us"
+        run.listener(
+            Note(
+                f"a cover with chain '{name}' takes {after * 1e6:.1f} us, one without "
+                f"{before * 1e6:.1f} ({what}): the {'first' if faster else 'second'} is kept"
+            )
         )
-        run.listener(Note(f"{words}: the {'first' if faster else 'others'} are kept"))
         if faster:
             parted, preferred = other, preferred | {key}
     return parted
 
 
-def _seconds(parted: Partition, decisions: Mapping[str, Decision]) -> float:
+def _seconds(
+    run: ModelTuning, covers: Sequence[DecidedModel], whole: WholeModules | None
+) -> tuple[tuple[float, ...], str]:
+    """The times of a model with several covers, and what they are: whole modules', or else those of
+    kernels in sum."""
+    sums = tuple(_sum(decided) for decided in covers), "the sum of its kernels"
+    left = run.deadline - time.monotonic()
+    far = max(sums[0]) > NEAR * min(sums[0])
+    if whole is None or far or left < STARTED + len(covers) * run.building:
+        return sums
+    run.listener(Progress("build", left=run.building))
+    try:
+        return whole.seconds(covers, run.deadline), "the whole module"
+    except InputError as error:
+        run.listener(Note(f"two covers were not timed as whole modules: {error}"))
+        return sums
+
+
+def _sum(decided: DecidedModel) -> float:
     """The sum of the times of a model's kernels; infinity where a chain has none."""
-    kept = [decisions[m.chain.key].kept for m in parted.matches]
+    kept = [decided.decisions[m.chain.key].kept for m in decided.parted.matches]
     return sum(cover.seconds if cover is not None else math.inf for cover in kept)
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from mcfuser import compile as compiling
 from mcfuser import decide as deciding
+from mcfuser import whole
+from mcfuser.build import DecidedModel, build
 from mcfuser.chain import Chain, flops, unfused_cut
-from mcfuser.compile import compile_model
+from mcfuser.compile import CompiledModel, compile_model
 from mcfuser.decide import ModelTuning
 from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import InputError
+from mcfuser.graph.draw import Feeds
 from mcfuser.graph.partition import Partition
 from mcfuser.measure.worker import Worker
 from mcfuser.tune.cover import Decision
 from mcfuser.tune.progress import Note, Progress, unheard
 from mcfuser.tune.tuned import MemoryCache, TuneOptions
+from mcfuser.whole import WholeModules
 from tests.support.agreement import disagreement
 from tests.support.interpreted import Pickler
 from tests.support.nets import Net
@@ -31,32 +36,98 @@ QUICK = TuneOptions(trials=1, timeout=3600.0)
 """Made before tests give options patience: no search may end by a busy machine's clock."""
 
 
-@pytest.mark.parametrize("crossing", [0.1, 1.0, 10.0])
-def test_covers_that_are_predicted_to_be_close_are_both_measured(
-    crossing: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Of three products in a row, the first two or the last two share a chain; which do is told by
-    their measured times, which are multiplied by a number for what has the first two."""
-    measured = deciding._seconds
+def rivals(
+    factor: float, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[CompiledModel, bytes, list[str]]:
+    """Three products in a row, of which the first two or the last two share a chain, for the same
+    price; the times of kernels in sum are multiplied by a number for what has the first two. And
+    what is told of covers."""
+    measured = deciding._sum
 
-    def seconds(parted: Partition, decisions: Mapping[str, Decision]) -> float:
-        first = any(m.chain.name.startswith("MatMul_0_") for m in parted.matches)
-        return measured(parted, decisions) * (crossing if first else 1.0)
+    def multiplied(decided: DecidedModel) -> float:
+        return measured(decided) * (factor if crosses(decided.parted) else 1.0)
 
     for module in (compiling, deciding):
         monkeypatch.setattr(module, "expected", lambda chain, *_, **__: 1e-6)
-    monkeypatch.setattr(deciding, "_seconds", seconds)
+    monkeypatch.setattr(deciding, "_sum", multiplied)
     told: list[Progress | Note] = []
     model = (FIXTURES / "three_products.onnx").read_bytes()
-    made = compile_model(model, CPU, MemoryCache(), QUICK, {}, told.append)
-    notes = (n.words for n in told if isinstance(n, Note))
-    (note,) = [words for words in notes if words.startswith("kernels with chain 'MatMul_")]
-    assert note.endswith("are kept")
-    names = {c["name"] for c in made.report["chains"]}
-    if crossing != 1.0:
-        assert ("MatMul_0_MatMul_2" in names) == (crossing < 1)
+    options = {"trials": 1, "timeout": 3600.0} | options
+    made = compile_model(model, CPU, MemoryCache(), TuneOptions(**options), {}, told.append)
+    return made, model, [n.words for n in told if isinstance(n, Note) and "cover" in n.words]
+
+
+def crosses(parted: Partition) -> bool:
+    return any(m.chain.name == "MatMul_0_MatMul_2" for m in parted.matches)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_covers_that_are_predicted_to_be_close_are_both_measured(
+    factor: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(WholeModules, "seconds", None)  # their sums are far from each other
+    made, model, (note,) = rivals(factor, monkeypatch)
+    assert note.startswith("a cover with chain 'MatMul_") and "one without" in note
+    assert crosses(made.decided.parted) == (factor < 1)
     assert disagreement(made.module, model, tmp_path) < 1e-5
     assert [p["chain"] is None for p in made.report["products"]] == [False] * 3
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_covers_whose_kernels_take_as_long_are_timed_as_whole_modules(
+    faster: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The other cover is kept where its module is faster, and no module is built twice."""
+    built, timed = [], []
+
+    def counted(decided: DecidedModel) -> Any:
+        built.append(decided.parted)
+        return build(decided)
+
+    def in_turns(modules: Sequence[Path], feeds: Feeds, mode: str, limit: float) -> Any:
+        timed.append([module.read_bytes() for module in modules])
+        assert mode == "host" and list(feeds) == ["x"] and limit > 0
+        return (1.0, 2.0) if faster else (2.0, 2.02)
+
+    monkeypatch.setattr(whole, "build", counted)
+    monkeypatch.setattr(whole, "timed_in_turns", in_turns)
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    made, model, (note,) = rivals(1.0, monkeypatch)
+    assert len(built) == 2 and crosses(built[0]) != crosses(built[1])
+    ((other, first),) = timed
+    assert bytes(made.module) == (other if faster else first)
+    assert made.decided.parted is built[0 if faster else 1]
+    assert note.endswith("the first is kept" if faster else "the second is kept")
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+
+
+def test_modules_that_are_timed_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    made, model, (note,) = rivals(1.0, monkeypatch)
+    assert "the whole module" in note
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+
+
+def test_where_a_module_cannot_be_timed_the_sums_of_its_kernels_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise InputError("it does not run")
+
+    monkeypatch.setattr(whole, "timed_in_turns", fails)
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    made, _, (why, note) = rivals(0.1, monkeypatch)
+    assert why == "two covers were not timed as whole modules: it does not run"
+    assert crosses(made.decided.parted) and "the sum of its kernels" in note
+
+
+def test_modules_are_timed_only_where_there_is_time_to_build_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WholeModules, "seconds", None)
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    monkeypatch.setattr(deciding, "STARTED", 1e9)
+    assert crosses(rivals(0.1, monkeypatch)[0].decided.parted)
 
 
 def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> None:

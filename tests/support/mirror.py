@@ -51,6 +51,7 @@ THROUGH: dict[str, str] = {
     "graph/test_check.py": "graph/running measure/tolerance",
     "test_bisect.py": "graph/intermediate",
     "test_compile.py": "build compiled_report",
+    "test_decide.py": "whole",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",
