@@ -167,22 +167,36 @@ def compile_model(
     listener(Progress("build", left=building))
     module = whole.module(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
-    report = compilation_report(device, options, matches, products_of(parted), decisions, seconds)
-    report["outline"] = outline_of(loaded[-1], parted[-1], list(places(matches)))
-    report["precision"] = precision_of(loaded[-1], backend)
+    report = _report(options, decided, matches, decisions, seconds, dynamic)
     report["in_place"] = dict(in_place)
-    chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
-    report["lock"] = model_pin(device, backend, chains, _box_pins(dynamic)).model_dump(mode="json")
     report["external"] = list(folder.files) if folder is not None else []
-    if dynamic is None:
-        report["inputs"] = [port_of(p) for p in loaded[0].inputs]
-        report["outputs"] = [port_of(p) for p in loaded[0].outputs]
-    else:
-        keys = list(places(matches))
-        numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
-        report |= dynamic_report(dynamic, numbers)
     listener(Progress("done", 1, 1, left=0.0))
     return CompiledModel(module, report, decided[-1], dynamic)
+
+
+def _report(
+    options: TuneOptions,
+    decided: Sequence[DecidedModel],
+    matches: Sequence[ChainMatch],
+    decisions: Mapping[str, Decision],
+    seconds: Mapping[str, float],
+    dynamic: LoadedBuckets | None,
+) -> dict[str, Any]:
+    """What is told of a compilation: of each chain, kernel and product, and of the ports and the
+    order of a model, or of its buckets."""
+    device, backend, parted = decided[0].device, decided[0].backend, [d.parted for d in decided]
+    report = compilation_report(device, options, matches, products_of(parted), decisions, seconds)
+    keys = list(places(matches))
+    report["outline"] = outline_of(decided[-1].loaded, parted[-1], keys)
+    report["precision"] = precision_of(decided[-1].loaded, backend)
+    chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
+    report["lock"] = model_pin(device, backend, chains, _box_pins(dynamic)).model_dump(mode="json")
+    if dynamic is not None:
+        numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
+        return report | dynamic_report(dynamic, numbers)
+    report["inputs"] = [port_of(p) for p in decided[0].loaded.inputs]
+    report["outputs"] = [port_of(p) for p in decided[0].loaded.outputs]
+    return report
 
 
 def _loaded(
