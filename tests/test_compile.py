@@ -29,11 +29,13 @@ from mcfuser.measure.rounds import MARGIN
 from mcfuser.tune.locked import LockMiss
 from mcfuser.tune.progress import Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
+from mcfuser.tune.tuner import tune
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from tests.support.agreement import disagreement
 from tests.support.blocks import bert, decoding
+from tests.support.chains import renamed
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
@@ -282,6 +284,21 @@ def test_a_lock_gives_the_same_module_without_a_search(
             "as mcfuser.lock has it", "left to TVM, as mcfuser.lock has it",
         }  # fmt: skip
     assert not cache.kept and not cache.uses, "a locked build leaves the cache alone"
+
+
+def test_a_lock_gives_the_same_module_where_others_have_tuned_its_kernels(tmp_path: Path) -> None:
+    """The cache has a kernel of an equal chain of other names, which its source has."""
+    model = (FIXTURES / "no_product.onnx").read_bytes()
+    found = partition(load(model, {}).module, 1e9, 1e9).matches[0].chain
+    named = renamed(found, {a.name: f"{a.name}9" for a in found.axes}, {found.inputs[0]: "theirs"})
+    cache = MemoryCache()
+    theirs = tune(named, CPU, cache, QUICK)
+    artifact = compile_model(model, CPU, cache, QUICK, {})
+    kept = artifact.decided.decisions[found.key].kernels
+    assert [k.source for k in kept] == [theirs.source] and "theirs" in theirs.source
+    again = compile_model(model, CPU, MemoryCache(), QUICK, {}, locked=lock_of(artifact, model))
+    assert bytes(again.module) == bytes(artifact.module)
+    assert disagreement(again.module, model, tmp_path) < 1e-5
 
 
 def test_a_model_with_other_chains_than_the_locks_is_refused() -> None:
