@@ -40,7 +40,7 @@ settings.load_profile("suite")
 
 
 LONGEST = (
-    "service/test_page_live.py", "test_compile.py", "cli/test_command.py",
+    "service/test_page_live.py", "test_compile.py", "cli/test_compile.py", "cli/test_command.py",
     "codegen/triton/test_golden.py", "codegen/tensorir/test_function.py",
     "codegen/tensorir/test_matrix.py", "service/test_serve.py", "tune/test_search.py",
     "codegen/triton/hopper/test_groups.py", "test_bisect.py", "hostile/test_hostile_live.py",
