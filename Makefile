@@ -30,6 +30,8 @@ demo: venv
 test: venv
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 
+# hundreds of processes read what the first of them has compiled
+tests: export PYTHONDONTWRITEBYTECODE =
 tests: venv
 	@echo "== tests"
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder

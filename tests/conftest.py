@@ -40,19 +40,24 @@ settings.load_profile("suite")
 
 
 LONGEST = (
-    "cli/test_command.py", "service/test_page_live.py", "service/test_compilation.py",
-    "test_compile.py", "graph/dynamic/test_buckets.py", "test_bisect.py", "deploy/test_github.py",
-    "service/test_serve.py", "codegen/triton/test_golden.py", "tune/test_search.py",
-    "codegen/triton/hopper/test_groups.py", "codegen/cuda/test_module.py", "tune/test_tuner.py",
-    "codegen/tensorir/test_function.py", "hostile/test_hostile_live.py", "db/test_store.py",
-    "codegen/cuda/test_cubin.py", "hostile/test_hostile_models.py", "batch/test_batch.py",
-    "space/test_oracle.py", "db/test_migrations.py", "db/test_job_events.py",
-    "codegen/triton/test_interpreted.py", "graph/test_narrow.py", "graph/test_inplace.py",
-    "space/test_prune.py", "lowering/triton/hopper/test_feasible.py", "service/test_contract.py",
-    "service/test_app.py", "measure/test_worker.py", "codegen/test_hard_chains.py",
-    "service/test_page_cache_live.py", "service/oci/test_transfer.py",
+    "service/test_page_live.py", "test_compile.py", "cli/test_compile.py", "cli/test_command.py",
+    "codegen/triton/test_golden.py", "codegen/tensorir/test_function.py",
+    "codegen/tensorir/test_matrix.py", "service/test_serve.py", "tune/test_search.py",
+    "codegen/triton/hopper/test_groups.py", "test_bisect.py", "hostile/test_hostile_live.py",
+    "graph/dynamic/test_buckets.py", "codegen/cuda/test_cubin.py", "tune/test_tuner.py",
+    "service/test_compilation.py", "codegen/cuda/test_module.py", "graph/test_precision.py",
+    "service/oci/test_transfer.py", "graph/test_narrow.py", "service/test_page_cache_live.py",
+    "db/test_store.py", "service/test_contract.py", "service/test_app.py",
+    "codegen/triton/test_interpreted.py", "graph/test_inplace.py", "db/test_migrations.py",
+    "batch/test_batch.py", "tune/test_proof.py", "codegen/test_hard_chains.py",
+    "hostile/test_hostile_models.py", "codegen/triton/hopper/test_tensor_map.py",
+    "deploy/test_github.py", "tune/test_refit.py", "space/test_oracle.py", "db/test_job_events.py",
+    "service/test_inspect.py", "batch/test_remote.py", "algebra/test_examples.py",
+    "codegen/cuda/test_pool.py", "measure/test_worker.py", "graph/test_concatenation.py",
+    "service/test_access.py", "cli/test_terminal.py", "service/test_outage.py",
+    "space/test_prune.py", "deploy/test_monitoring.py",
 )  # fmt: skip
-"""The files that take about ten seconds or more, the longest first."""
+"""The files that take five seconds or more, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,7 +34,7 @@ from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from tests.support.agreement import disagreement
-from tests.support.blocks import bert, decoding
+from tests.support.blocks import decoding
 from tests.support.chains import renamed
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
@@ -88,26 +88,6 @@ def test_the_module_computes_the_model(name: str, tmp_path: Path) -> None:
         )
         assert fused or product["reason"]
         assert product["phi"] > 0
-
-
-@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
-def test_a_small_bert_in_a_narrow_precision_computes_the_float32_model(
-    narrow: str, tmp_path: Path
-) -> None:
-    """It has the chains of the float32 model, under keys of their own, and every chain has kernels
-    that pass narrow values."""
-    model, passes = bert().SerializeToString(), {"float16": 2e-3, "bfloat16": 2e-2}[narrow]
-    made = compile_model(model, CPU, MemoryCache(), QUICK, {}, narrow=narrow)
-    assert 1e-6 < disagreement(made.module, model, tmp_path) < passes
-    narrowing = {"dtype": narrow, "narrow_products": 6, "float32_products": 0}
-    assert narrowing.items() <= made.report["precision"].items()
-    wide = partition(load(model, {}).module, CPU.throughput("float32"), CPU.bandwidth)
-    chains = made.report["chains"]
-    assert sum(len(c["places"]) for c in chains) == len(wide.matches)
-    assert not {c["key"] for c in chains} & {m.chain.key for m in wide.matches}
-    for chain in chains:
-        assert chain["kernels"], chain["reason"]
-        assert all(k["error"] < passes for k in chain["kernels"])
 
 
 def test_a_decoding_step_is_right_and_is_built_as_it_was_locked(

@@ -53,7 +53,8 @@ def test_a_fused_attention_saves_its_scores_and_is_predicted_faster() -> None:
 
 
 def test_overlapping_regions_are_told_with_what_each_would_cost() -> None:
-    found = explain(decoding(dtype=np.float16).SerializeToString(), GPU, {})
+    model = decoding(64, 4, 2, 96, 16, dtype=np.float16).SerializeToString()
+    found = explain(model, GPU, {})
     inside = {region.operators for region in found.regions}
     assert any({"matmul", "mean"} < set(operators) for operators in inside)
     for c in found.considered:
@@ -62,7 +63,7 @@ def test_overlapping_regions_are_told_with_what_each_would_cost() -> None:
         taken = any(set(c.operators) <= set(operators) for operators in inside)
         assert taken or c.verdict not in ("chosen", "measured")
     assert {"chosen", "dearer"} <= {c.verdict for c in found.considered}
-    assert explain(decoding(dtype=np.float16).SerializeToString(), GPU, {}) == found
+    assert explain(model, GPU, {}) == found
 
 
 def test_equal_layers_are_considered_as_one() -> None:

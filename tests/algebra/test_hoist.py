@@ -53,7 +53,7 @@ def summand(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(SCALES)).format(f"({scaled[0]})")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(summand(), st.booleans(), st.integers(0, 99))
 def test_scales_leave_the_sum_however_they_are_written(body, through_a_map, seed) -> None:
     first = "Z[m] = sum[n] X[m, n] * X[m, n]"
@@ -167,7 +167,7 @@ def polynomial(draw: st.DrawFn) -> str:
     return words[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(polynomial(), st.booleans(), st.integers(0, 99))
 def test_sums_of_terms_leave_the_sum_and_change_nothing(body, through_a_map, seed) -> None:
     lines = ["Z[m] = sum[n] exp(X[m, n])", "R[m] = max[n] X[m, n]"]

@@ -149,7 +149,7 @@ def test_events_have_so_many_bytes_at_most(size: int, store: Storage) -> None:
     """Names of chains may be of any length."""
     job, _ = store.submit(ORDER)
     claim, long = claimed(store), replace(PROGRESS, chain=ChainPlace(1, 2, "n" * size))
-    for n in range(4 * MOST_BYTES // size + 64 if size < 4096 else 20):
+    for n in range(2 * MOST_BYTES // size if size < 4096 else 20):
         store.renew(claim, 60, replace(long, done=n))
         if n % 16 == 0:
             kept = [len(e.document) for e in events(store, job.id)]

@@ -82,7 +82,7 @@ def test_nothing_of_the_size_of_the_cache_is_computed() -> None:
     assert "relax.scatter_nd" not in made
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     st.permutations(range(4)),
     st.lists(st.tuples(st.integers(0, 7), st.integers(-9, 9)), min_size=1, max_size=3),

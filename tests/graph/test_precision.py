@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcfuser.compile import compile_model
+from mcfuser.devices.catalogue import device_named
 from mcfuser.graph.dataflow import Dataflow, dataflow
 from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
 from mcfuser.graph.precision import NARROW, Narrowing, Types, counted, fits, types
-from tests.support.blocks import MASKED
+from mcfuser.tune.tuned import MemoryCache, TuneOptions
+from tests.support.agreement import disagreement
+from tests.support.blocks import MASKED, bert
 from tests.support.nets import Net
+
+CPU = device_named("cpu")
+QUICK = TuneOptions(trials=1, timeout=3600.0)
 
 
 def decided(net: Net, *outputs: str, narrow: str = "float16") -> tuple[Dataflow, Types]:
@@ -170,3 +180,23 @@ def test_a_constant_fits_where_the_type_has_a_number_near_it(value: float, narro
 def test_which_constants_fit(values: list[float], half: bool, brain: bool) -> None:
     array = np.array(values, np.float32)
     assert (fits(array, "float16"), fits(array, "bfloat16")) == (half, brain)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_a_small_bert_in_a_narrow_precision_computes_the_float32_model(
+    narrow: str, tmp_path: Path
+) -> None:
+    """It has the chains of the float32 model, under keys of their own, and every chain has kernels
+    that pass narrow values."""
+    model, passes = bert().SerializeToString(), {"float16": 2e-3, "bfloat16": 2e-2}[narrow]
+    made = compile_model(model, CPU, MemoryCache(), QUICK, {}, narrow=narrow)
+    assert 1e-6 < disagreement(made.module, model, tmp_path) < passes
+    narrowing = {"dtype": narrow, "narrow_products": 6, "float32_products": 0}
+    assert narrowing.items() <= made.report["precision"].items()
+    wide = partition(load(model, {}).module, CPU.throughput("float32"), CPU.bandwidth)
+    chains = made.report["chains"]
+    assert sum(len(c["places"]) for c in chains) == len(wide.matches)
+    assert not {c["key"] for c in chains} & {m.chain.key for m in wide.matches}
+    for chain in chains:
+        assert chain["kernels"], chain["reason"]
+        assert all(k["error"] < passes for k in chain["kernels"])

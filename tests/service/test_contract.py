@@ -41,7 +41,7 @@ async def explain(chain: str, device: str | None, dtype: str) -> dict[str, Any]:
 
 
 def explored_app(app: FastAPI, known: Known) -> Explored:
-    config = configured(known, seed=0, seconds=None, examples=3)
+    config = configured(known, seed=0, seconds=None, examples=2)
     return explored(schemathesis.openapi.from_asgi("/openapi.json", app, config=config), known)
 
 

@@ -23,8 +23,10 @@ from mcfuser.tune.tried import schedule
 from mcfuser_db import Job, LogLine, Order
 from mcfuser_db.api_keys import KeyGrant, make_key
 from mcfuser_service import compilation, worker
+from mcfuser_service.compilation import CompileResult
 from mcfuser_service.compiler import Compiler
 from mcfuser_service.documents import Report
+from mcfuser_service.schemas import JobOptions
 from tests.support.browser import PHONE, complaints, eventually, resize, run_script
 from tests.support.kernels import tuned
 from tests.support.paths import FIXTURES
@@ -629,15 +631,20 @@ def test_where_keys_are_wanted_one_is_asked_for(browser: Any, page: Page, tmp_pa
 
 @contextmanager
 def a_worker(served: Served) -> Iterator[None]:
-    """A thread that does one job of a server as its worker would; the block ends with it."""
+    """A thread that does one job of a server as its worker would, with one trial a chain, which the
+    page has no field for; the block ends with it."""
 
     def work() -> None:
         job = served.store.claim("w", 3600)
         assert job is not None
         compiler, never = Compiler(served.settings), threading.Event()
+
+        def compile_(model: Path, options: JobOptions, *more: Any) -> CompileResult:
+            return compiler(model, options.model_copy(update={"trials": 1}), *more)
+
         try:
             worker.perform(
-                served.settings, served.store, served.blobs, compiler, job, never, never.set
+                served.settings, served.store, served.blobs, compile_, job, never, never.set
             )
         finally:
             compiler.stop()

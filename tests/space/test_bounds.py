@@ -52,7 +52,7 @@ def test_bounds_of_a_domain(domain: str, lo: list[str], hi: list[str]) -> None:
     assert (words(low), words(high)) == (lo, hi)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_every_position_of_a_domain_is_within_its_bounds(data: st.DataObject) -> None:
     number = st.integers(-4, 4)

@@ -196,7 +196,7 @@ def masked_alone(run: interpret._Run, s: Compute) -> np.ndarray:
 COMPUTE = interpret._compute
 
 
-@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases(), st.integers(0, 10**9))
 def test_random_schedules_need_no_more_masks_than_are_marked(case: Case, seed: int) -> None:
     rng, ready = Random(seed), program(case.chain)

@@ -35,7 +35,7 @@ def agree(schedule: Schedule, plain: Chain, seed: int) -> None:
         np.testing.assert_allclose(found[name] / scale, expected[name] / scale, rtol=0, atol=1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(sorted(LINES)),
     st.fixed_dictionaries({a: st.integers(1, 20 if a != "b" else 2) for a in "bmnkh"}),

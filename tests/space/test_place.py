@@ -120,7 +120,7 @@ def flat(body: Sequence[Statement]) -> list[tuple[Statement, tuple[str, ...]]]:
     return [(s, tuple(loop.axis for loop in outer)) for s, outer in statements(body)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(placements(), st.booleans())
 def test_every_operator_runs_once_and_every_output_is_stored_once(found, move) -> None:
     of, plan = found
@@ -136,7 +136,7 @@ def test_every_operator_runs_once_and_every_output_is_stored_once(found, move) -
     assert len(set(names)) == len(names)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(placements(), st.booleans())
 def test_nothing_is_read_before_it_is_there(found, move) -> None:
     of, plan = found
@@ -160,7 +160,7 @@ def test_nothing_is_read_before_it_is_there(found, move) -> None:
     assert known <= {b.name for b in buffers}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(placements())
 def test_dead_loops_are_dropped_and_the_grid_is_the_nest_of_bound_loops(found) -> None:
     of, plan = found
@@ -176,7 +176,7 @@ def test_dead_loops_are_dropped_and_the_grid_is_the_nest_of_bound_loops(found) -
         body = body[0].body
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(placements())
 def test_loads_stand_at_the_outermost_loop_that_indexes_them(found) -> None:
     of, plan = found
@@ -213,7 +213,7 @@ def moved_bytes(of: Program, plan: Plan, move: bool, tiles: dict[str, int]) -> i
     return total
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(placements(), st.data())
 def test_moving_loads_and_stores_never_adds_bytes(found, data) -> None:
     of, plan = found

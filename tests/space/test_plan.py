@@ -146,7 +146,7 @@ def exact(schedule: Schedule) -> bool:
     return split is None or schedule.trips(split.axis) % schedule.parts == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plans(split=True))
 def test_counts_equal_a_walk_over_the_schedule(found) -> None:
     plan, tiles = found
@@ -177,7 +177,7 @@ def tensor_bytes(c: Chain, counts: dict[str, int]) -> int:
     return sum(n * BYTES[c.tensor(t).dtype] for t, n in counts.items())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plans(divide=True))
 def test_where_tiles_divide_the_bytes_are_those_that_the_interpreter_touches(found) -> None:
     plan, tiles = found
@@ -192,7 +192,7 @@ def test_where_tiles_divide_the_bytes_are_those_that_the_interpreter_touches(fou
     assert traffic(plan, tiles[:1])[0] == moved
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plans())
 def test_elsewhere_they_are_those_and_the_padding(found) -> None:
     plan, tiles = found

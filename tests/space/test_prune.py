@@ -364,7 +364,7 @@ def test_samples_of_a_pruned_space_are_its_candidates() -> None:
     assert {p for p, _ in sample(few, 100)} == {p for p, _ in few.tables or ()}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(cases(high=40), st.integers(0, 1000))
 def test_no_rule_throws_away_every_legal_candidate(case, seed) -> None:
     """What is left of a random chain's space is placed, and computes the chain."""

@@ -21,7 +21,7 @@ from tests.support.tensorir_agree import call, compiled, error
 
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
-SEEDS, DRAWN = 8, 40
+SEEDS, DRAWN = 5, 25
 """Random schedules, so many over all seeds; `--cases 2000` draws more."""
 BOUNDED = {
     "attention": [

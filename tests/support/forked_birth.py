@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from mcfuser.process.load import leave_out_torch, load
 FORKED = frozenset({
     "tests.support.hasty_compile", "tests.support.hasty_command", "tests.support.serve_slowly",
     "tests.support.hasty_import", "mcfuser.measure.child", "mcfuser_service.worker_child",
+    "mcfuser.runtime.runner",
 })  # fmt: skip
 """The modules whose processes are cloned: those that a Python is told to run, and those that
 mcfuser.process.birth and mcfuser.process.confinement are."""
@@ -41,6 +42,8 @@ _LOADED = (
     "mcfuser_service.worker_child", "mcfuser.measure.child", "mcfuser.backends.cpu.runner",
     "tests.support.slow_compiler",
 )  # fmt: skip
+_LOADED_TO_RUN = ("mcfuser.process.birth", "mcfuser.runtime.runner")
+_WITHOUT_COMPILER = "TVM_USE_RUNTIME_LIB"  # mcfuser.runtime.runner has it; its import is TVM's
 _CLONE_PARENT = 0x8000
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine) if sys.platform == "linux" else None
 """The number of the system call. Without it every child starts afresh."""
@@ -65,12 +68,14 @@ def install() -> None:
             os.open(os.devnull, os.O_RDWR)
         _serve(socket.socket(fileno=control))
     theirs.close()
-    setattr(supervised, "Popen", popen_of(lambda: ours))  # noqa: B010
+    setattr(supervised, "Popen", popen_of(lambda _: ours))  # noqa: B010
 
 
-def popen_of(twin: Callable[[], socket.socket]) -> type[subprocess.Popen[Any]]:
+def popen_of(
+    twin: Callable[[Mapping[str, str]], socket.socket],
+) -> type[subprocess.Popen[Any]]:
     """A Popen whose processes are clones of the twin at the other end of a socket, where they run
-    one of FORKED."""
+    one of FORKED. Which twin it is may depend on the environment of what is run."""
     lock = threading.Lock()
     signature = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
@@ -90,7 +95,7 @@ def popen_of(twin: Callable[[], socket.socket]) -> type[subprocess.Popen[Any]]:
                 "umask": _umask(),
             }  # fmt: skip
             with lock:
-                channel = twin()
+                channel = twin(request["environment"])
                 channel.settimeout(_PATIENT)
                 words = json.dumps(request, default=str).encode()
                 socket.send_fds(channel, [words], [*streams, *passed])
@@ -113,23 +118,25 @@ def _umask() -> int:
 
 
 @cache
-def _started() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _started(with_compiler: bool) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """A twin of this process, which may have any number of threads: a new process, and its end of
-    the socket."""
+    the socket. One without TVM's compiler runs modules, as users' processes do."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    loaded, more = (_LOADED, {}) if with_compiler else (_LOADED_TO_RUN, {_WITHOUT_COMPILER: "1"})
     with theirs:
         return ours, subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], env={**os.environ, **ALONE}, stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *loaded],
+            pass_fds=[theirs.fileno()], env={**os.environ, **ALONE, **more},
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
 
-ForkedPopen = popen_of(lambda: _started()[0])
+ForkedPopen = popen_of(lambda environment: _started(_WITHOUT_COMPILER not in environment)[0])
 
 
 def main() -> None:
     leave_out_torch()
-    for name in _LOADED:
+    for name in sys.argv[2:]:
         load(name)
     _serve(socket.socket(fileno=int(sys.argv[1])))
 
@@ -140,11 +147,8 @@ def _serve(control: socket.socket) -> NoReturn:
         message, descriptors, *_ = socket.recv_fds(control, _LARGEST, 16)
         if not message:
             os._exit(0)
-        pid = _clone()
-        if pid == 0:
-            control.close()
-            _live(json.loads(message), descriptors)
-        control.send(str(pid).encode())
+        if _clone() == 0:
+            _live(json.loads(message), descriptors, control)
         for one in descriptors:
             os.close(one)
 
@@ -163,14 +167,17 @@ def _clone() -> int:
     return pid
 
 
-def _live(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Runs in a clone: what a new Python with these arguments would do."""
+def _live(request: dict[str, Any], descriptors: list[int], control: socket.socket) -> NoReturn:
+    """Runs in a clone: what a new Python with these arguments would do. It tells its id once it has
+    its group: who kills the group before there is one would wait for a process that lives on."""
     status = 1
     try:
         if request["session"]:
             os.setsid()
         elif request["group"] >= 0:
             os.setpgid(0, request["group"])
+        control.send(str(os.getpid()).encode())
+        control.close()
         high = [fcntl.fcntl(one, fcntl.F_DUPFD, _HIGH) for one in descriptors]
         os.closerange(_STREAMS, _HIGH)
         for one, number in zip(high, [*range(_STREAMS), *request["passed"]], strict=True):
@@ -187,6 +194,8 @@ def _live(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

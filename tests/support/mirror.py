@@ -79,7 +79,7 @@ THROUGH: dict[str, str] = {
     "space/test_ends.py": "space/past",
     "service/test_worker.py": "service/worker_child",
     "cli/test_command.py": """
-        cli/batch cli/bisect cli/compile cli/explain cli/run cli/serve cli/space""",
+        cli/batch cli/bisect cli/explain cli/serve cli/space""",
     "backends/cuda/test_runner.py": """
         backends/cuda/driver   backends/cuda/timing""",
     "codegen/cuda/test_pool.py": "codegen/cuda/compile_server",

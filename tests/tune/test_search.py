@@ -35,7 +35,7 @@ from tests.support.compiled import Remembering
 from tests.support.workers import Away, StandIn
 
 H200 = CATALOGUE["nvidia/h200"]
-CHAIN = gemm(1, 128, 128, 64, 64, "float16")
+CHAIN = gemm(1, 64, 64, 32, 64, "float16")
 
 
 class Bench(StandIn):
@@ -150,10 +150,10 @@ def test_launches_that_cannot_be_read_are_a_miss(bench, damage) -> None:
 
 
 def test_a_search_cut_short_on_a_gpu_is_made_longer(bench) -> None:
-    cache = MemoryCache()
-    first = tune(CHAIN, H200, cache, TuneOptions(trials=8), worker=bench)
+    chain, cache = gemm(1, 128, 128, 64, 64, "float16"), MemoryCache()
+    first = tune(chain, H200, cache, TuneOptions(trials=8), worker=bench)
     assert first.budget.ended == "trials"
-    more = tune(CHAIN, H200, cache, TuneOptions(trials=24), worker=bench)
+    more = tune(chain, H200, cache, TuneOptions(trials=12), worker=bench)
     assert more.trials > first.trials and cache.get(first.key) is more
     assert bench.asked[-1] == (2, True)  # both, interleaved
     measured = [t.measured for t in (first, more) if t.measured is not None]

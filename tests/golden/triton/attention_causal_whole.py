@@ -1,4 +1,4 @@
-# causal as mh.kn, tiles m=64 n=128 k=32 h=64
+# causal as mh.kn, tiles m=32 n=64 k=32 h=64
 #
 #   S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]
 #   X[b, m, n] = 5.0 * tanh(S[b, m, n] / 5.0) - 0.1 * n
@@ -20,27 +20,27 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)
 def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
     pid = tl.program_id(0)
     b = pid % 12
-    m_start = (7 - pid // 12) * 64
-    m = m_start + tl.arange(0, 64)
+    m_start = (15 - pid // 12) * 32
+    m = m_start + tl.arange(0, 32)
     h = tl.arange(0, 64)
-    S_0 = tl.zeros((64, 128), tl.float32)
-    S_1 = tl.zeros((64, 128), tl.float32)
+    S_0 = tl.zeros((32, 64), tl.float32)
+    S_1 = tl.zeros((32, 64), tl.float32)
     for k_start in range(0, 64, 32):
         k = k_start + tl.arange(0, 32)
         Q = tl.load(Q_ptr + b * 32768 + m[:, None] * 64 + k[None, :])
         # n: iteration 1 of 2
-        n = tl.arange(0, 128)
-        K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
+        n = tl.arange(0, 64)
+        K = tl.load(K_ptr + b * 8192 + k[:, None] + n[None, :] * 64)
         S_0 = tl.dot(Q, K, S_0)
         # n: iteration 2 of 2
-        n = 128 + tl.arange(0, 128)
-        K = tl.load(K_ptr + b * 16384 + k[:, None] + n[None, :] * 64)
+        n = 64 + tl.arange(0, 64)
+        K = tl.load(K_ptr + b * 8192 + k[:, None] + n[None, :] * 64)
         S_1 = tl.dot(Q, K, S_1)
-    R = tl.full((64,), LOWEST, tl.float32)
-    Z = tl.zeros((64,), tl.float32)
-    U = tl.zeros((64, 64), tl.float32)
+    R = tl.full((32,), LOWEST, tl.float32)
+    Z = tl.zeros((32,), tl.float32)
+    U = tl.zeros((32, 64), tl.float32)
     # n: iteration 1 of 2
-    n = tl.arange(0, 128)
+    n = tl.arange(0, 64)
     X = 5.0 * (1.0 - 2.0 / (tl.exp2(S_0 * 0.5770780163555853) + 1.0)) - (0.1 * n)[None, :]
     X_inside = tl.where(n[None, :] <= m[:, None], X, LOWEST)
     R_old = R
@@ -52,11 +52,11 @@ def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
     )
     P = tl.exp2(P_part_1)
     Z += tl.sum(P, 1)
-    V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
+    V = tl.load(V_ptr + b * 8192 + n[:, None] * 64 + h[None, :])
     U = tl.dot(P, V.to(tl.float32), U, input_precision="ieee")
     # n: iteration 2 of 2
-    n = 128 + tl.arange(0, 128)
-    if 128 <= m_start + 63:
+    n = 64 + tl.arange(0, 64)
+    if 64 <= m_start + 31:
         X = 5.0 * (1.0 - 2.0 / (tl.exp2(S_1 * 0.5770780163555853) + 1.0)) - (0.1 * n)[None, :]
         X_inside = tl.where(n[None, :] <= m[:, None], X, LOWEST)
         R_old = R
@@ -68,7 +68,7 @@ def attention_causal_whole(Q_ptr, K_ptr, V_ptr, O_ptr):
         )
         P = tl.exp2(P_part_1)
         Z += tl.sum(P, 1)
-        V = tl.load(V_ptr + b * 16384 + n[:, None] * 64 + h[None, :])
+        V = tl.load(V_ptr + b * 8192 + n[:, None] * 64 + h[None, :])
         U = tl.dot(P, V.to(tl.float32), U, input_precision="ieee")
     O = tl.where(U == 0.0, 0.0, U / Z[:, None])
     tl.store(O_ptr + b * 32768 + m[:, None] * 64 + h[None, :], O.to(tl.float16))

@@ -50,7 +50,7 @@ class Case:
 
 SMALL = {"b": 2, "g": 2, "k": 32, "h": 32}
 TILES = {"b": 1, "g": 1, "k": 32, "h": 32}
-SEEDS = 3
+SEEDS = 2
 
 
 def sizes(words: str) -> dict[str, int]:
