@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import LOWEST, from_json
+from mcfuser.chain import LOWEST, from_json, product
 from mcfuser.expr import ARITY, Call, Const, Index, parse
-from mcfuser.space.reference import evaluate, logical, value
+from mcfuser.space.reference import contract, evaluate, logical, value
 from tests.support.chains import chain, inputs, named
 
 PLAIN = {
@@ -124,6 +124,18 @@ def test_results_are_float64() -> None:
     c = named("linear", {"m": 3, "n": 3, "k": 3})
     found = evaluate(c, {n: a.astype(np.float32) for n, a in inputs(c).items()})
     assert {a.dtype for a in found.values()} == {np.dtype(np.float64)}
+
+
+def test_a_product_keeps_single_precision_and_widens_what_is_narrower() -> None:
+    """Errors are in float32, which is twice as fast; a sum of ones in float16 ends at 2,048."""
+    c = named("linear", {"m": 1, "n": 1, "k": 4096})
+    (o,) = [o for o in c.operators if o.reduce == "sum"]
+    roles = product(o)
+    assert roles is not None
+    for narrow, wanted in ((np.float32, np.float32), (np.float16, np.float64)):
+        known = {n: np.ones(c.shape(n), narrow) for n in c.inputs}
+        found = contract(c, o, roles, known, roles.left)
+        assert found.dtype == wanted and found.ravel().tolist() == [4096.0]
 
 
 # --- how tensors lie ------------------------------------------------------------------------

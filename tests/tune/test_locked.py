@@ -15,12 +15,12 @@ from mcfuser.backends import backend_of
 from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.chain import Chain, attention, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE, device_named
-from mcfuser.lock import DeviceLock, Lock
+from mcfuser.lock import DeviceLock, KernelPin, Lock
 from mcfuser.measure.request import failure
 from mcfuser.measure.worker import Worker
 from mcfuser.process.child import NO_TIME
 from mcfuser.tune.cover import Cover, Decision, pieces
-from mcfuser.tune.locked import LockedKernels, LockMiss, model_pin
+from mcfuser.tune.locked import LockedKernels, LockMiss, _plan, model_pin
 from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import tune
 from tests.support.chains import renamed
@@ -125,6 +125,18 @@ def test_what_was_left_to_tvm_stays_there(device: Worker) -> None:
     nothing = Decision(unfused_cut(SMALL), None, (), (), "left to TVM: it was too slow")
     found = rebuilt(lock_of(device, (SMALL, nothing)), device, SMALL)
     assert found.kept is None and found.reason == "left to TVM, as mcfuser.lock has it"
+
+
+def test_a_split_into_as_many_parts_as_there_are_iterations_is_built(device: Worker) -> None:
+    """Of 32 positions, in tiles of 16, there are two parts, and not three."""
+    long = gemm(2, 32, 32, 16, 16)
+    names = {a.name: a.name for a in long.axes}
+    tiles = {"m": 16, "n": 16, "k": 16, "h": 16}
+    pin = KernelPin(expression="m.nkh", tiles=tiles, split="n", parts=2, knobs={})
+    plan, _ = _plan(long, pin, names)
+    assert (plan.split, plan.parts) == ("n", 2)
+    with pytest.raises(ValueError, match="axis n has no 3 parts"):
+        _plan(long, pin.model_copy(update={"parts": 3}), names)
 
 
 def changed(lock: Lock, edit) -> Lock:

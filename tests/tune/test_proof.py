@@ -14,7 +14,7 @@ from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Call
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import distinct, parted, prune, space
-from mcfuser.tune.proof import disproof
+from mcfuser.tune.proof import ITERATIONS, TILE, _shrunk, disproof
 from tests.support.chains import chain
 from tests.support.paths import CHAINS
 
@@ -37,6 +37,17 @@ def test_candidates_of_every_example_are_proven(path: Path) -> None:
     c = from_json(json.loads(path.read_text()))
     for plan, tiles in drawn(c, 3):
         assert disproof(c, plan, tiles, True, 0) is None, plan.notation
+
+
+@pytest.mark.parametrize("extent", [1, 2, 7, 31, 32, 33, 64, 65, 96, 128, 1000])
+@pytest.mark.parametrize("tile", [1, 2, 16, 32, 64, 1024])
+def test_small_extents_and_tiles_divide_each_other_as_large_ones_do(extent: int, tile: int) -> None:
+    n, t = _shrunk(extent, tile)
+    assert 1 <= t <= n <= TILE * ITERATIONS
+    assert (t == n) == (tile >= extent)
+    if tile < extent:
+        assert -(-n // t) == min(-(-extent // tile), ITERATIONS) and t == min(tile, TILE)
+        assert t == 1 or (n % t == 0) == (extent % tile == 0)
 
 
 ROLLED = chain(
