@@ -39,7 +39,8 @@ from mcfuser.graph.partition import ModelProduct, Partition, partition
 from mcfuser.graph.price import STARTING, Price
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch, places
-from mcfuser.graph.tensors import aligned
+from mcfuser.graph.weights import aligned
+from mcfuser.graph.wire import ModelBytes
 from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
@@ -222,7 +223,7 @@ class _Run:
 
 
 def compile_model(
-    model: bytes,
+    model: ModelBytes,
     device: Device,
     cache: Cache,
     options: TuneOptions,
@@ -321,7 +322,7 @@ def compile_model(
 
 
 def _loaded(
-    model: bytes,
+    model: ModelBytes,
     device: Device,
     shapes: InputShapes,
     limits: ModelLimits,
