@@ -19,7 +19,8 @@ import onnx
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.compile import CompiledModel, DecidedModel, build
+from mcfuser.build import DecidedModel, build
+from mcfuser.compile import CompiledModel
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import DisagreementError, InputError, LimitError
 from mcfuser.graph.check import (

@@ -27,10 +27,23 @@ class _Pinned(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class NamesPin(_Pinned):
+    """The names that a kernel's source has: of the chain that it was generated for, and of that
+    chain's axes and tensors, in its order."""
+
+    chain: str
+    axes: tuple[str, ...]
+    tensors: tuple[str, ...]
+
+
 class KernelPin(_Pinned):
     """A candidate: the tiling expression, tile sizes by axis, the axis that is split into `parts`
     if there is one, and the knobs. `space` and `shifts` name the space that it is from. Axes have
-    the names of the locked chain."""
+    the names of the locked chain.
+
+    Chains that are equal but for their names share kernels, so a kernel's source may have the
+    `names` of another one; without them it has those of the chain that is built.
+    """
 
     expression: Annotated[str, Field(max_length=300)]
     tiles: Mapping[str, _Count]
@@ -39,6 +52,7 @@ class KernelPin(_Pinned):
     knobs: Mapping[str, bool | int | str]
     space: Literal["mcfuser", "chimera"] = "mcfuser"
     shifts: bool = True
+    names: NamesPin | None = None
 
 
 class ChainPin(_Pinned):

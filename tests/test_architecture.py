@@ -25,7 +25,8 @@ MEASURED = SPACE | {"backend", "measure", "process"}
 CODE = LOWERED | {"codegen"}
 BACKENDS = MEASURED | CODE | {"model", "backends", "devices", "diagnosis"}
 TUNED = BACKENDS | {"search", "tune", "revision", "lock"}
-COMPILED = TUNED | {"graph", "compile"}
+BUILT = TUNED | {"graph", "build"}
+COMPILED = BUILT | {"whole", "decide", "compiled_report", "compile"}
 
 # What a room may import besides itself: rooms of this package, and libraries. Values (errors,
 # expr, chain, device) may go anywhere but upstream.
@@ -59,7 +60,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         VALUES | {"devices", "measure", "process", "runtime"},
         {"google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi"},
     ),
-    "compile": (COMPILED, {"numpy", "tvm"}),
+    "build": (BUILT, {"numpy", "tvm"}),
+    "whole": (BUILT, set()),
+    "decide": (BUILT | {"whole"}, set()),
+    "compiled_report": (TUNED | {"graph"}, set()),
+    "compile": (COMPILED, {"numpy"}),
     "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),
     "derivation": (SPACE, set()),

@@ -12,34 +12,32 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
 
 import pytest
 from fastapi.testclient import TestClient
 
 from mcfuser import compile as compiling
-from mcfuser.chain import Chain, flops, unfused_cut
+from mcfuser import decide as deciding
 from mcfuser.compile import CompiledModel, LockedBuild, compile_model
+from mcfuser.decide import CHOOSING
 from mcfuser.devices.catalogue import device_named
 from mcfuser.graph import segment
 from mcfuser.graph.load import load
-from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.partition import partition
 from mcfuser.lock import EntryPin, Lock, ModelPin, updated
 from mcfuser.measure.rounds import MARGIN
-from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision
 from mcfuser.tune.locked import LockMiss
 from mcfuser.tune.progress import Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, MemoryCache, Tuned, TuneOptions
+from mcfuser.tune.tuner import tune
 from mcfuser_db import Blobs, Storage
 from mcfuser_service.app import create_app
 from mcfuser_service.settings import ServiceSettings
 from tests.support.agreement import disagreement
 from tests.support.blocks import bert, decoding
-from tests.support.interpreted import Pickler
+from tests.support.chains import renamed
 from tests.support.nets import Net
 from tests.support.paths import FIXTURES
-from tests.support.workers import Away, StandIn
 
 CPU = device_named("cpu")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
@@ -118,7 +116,8 @@ def test_a_decoding_step_is_right_and_is_built_as_it_was_locked(
     """Its norms share the kernels of their products, by one price; the lock has these chains though
     another price would not."""
     model = decoding(64, 4, 2, 96, 16).SerializeToString()
-    monkeypatch.setattr(compiling, "expected", lambda chain, *_, **__: 1e-6)
+    for module in (compiling, deciding):
+        monkeypatch.setattr(module, "expected", lambda chain, *_, **__: 1e-6)
     made = compile_model(model, CPU, MemoryCache(), QUICK, {})
     assert disagreement(made.module, model, tmp_path) < 1e-5
     keys = [c["key"] for c in made.report["chains"]]
@@ -128,32 +127,6 @@ def test_a_decoding_step_is_right_and_is_built_as_it_was_locked(
     monkeypatch.setattr(compiling, "expected", lambda chain, *_, **__: len(chain.operators) ** 3)
     again = compile_model(model, CPU, MemoryCache(), QUICK, {}, locked=lock_of(made, model))
     assert [c["key"] for c in again.report["chains"]] == keys
-
-
-@pytest.mark.parametrize("crossing", [0.1, 1.0, 10.0])
-def test_covers_that_are_predicted_to_be_close_are_both_measured(
-    crossing: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Of three products in a row, the first two or the last two share a chain; which do is told by
-    their measured times, which are multiplied by a number for what has the first two."""
-    measured = compiling._seconds
-
-    def seconds(parted: Partition, decisions: Mapping[str, Decision]) -> float:
-        first = any(m.chain.name.startswith("MatMul_0_") for m in parted.matches)
-        return measured(parted, decisions) * (crossing if first else 1.0)
-
-    monkeypatch.setattr(compiling, "expected", lambda chain, *_, **__: 1e-6)
-    monkeypatch.setattr(compiling, "_seconds", seconds)
-    told: list[Progress | Note] = []
-    made, model = compiled("three_products", MemoryCache(), listener=told.append)
-    notes = (n.words for n in told if isinstance(n, Note))
-    (note,) = [words for words in notes if words.startswith("kernels with chain 'MatMul_")]
-    assert note.endswith("are kept")
-    names = {c["name"] for c in made.report["chains"]}
-    if crossing != 1.0:
-        assert ("MatMul_0_MatMul_2" in names) == (crossing < 1)
-    assert disagreement(made.module, model, tmp_path) < 1e-5
-    assert [p["chain"] is None for p in made.report["products"]] == [False] * 3
 
 
 def test_a_precision_is_never_chosen_unasked() -> None:
@@ -244,53 +217,10 @@ def test_a_compilation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum("1 candidates tried" in n for n in notes) == sum(len(c["kernels"]) for c in chains)
 
 
-def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> None:
-    now = time.monotonic()
-    run = compiling._Run(
-        CPU, MemoryCache(), QUICK, unheard, cast(Worker, None), now + 1000, 5.0, now - 30,
-        planned=5, searches=5,
-    )  # fmt: skip
-    run.searches = 4  # the first search is under way: nothing is known but the deadline
-    assert run.left(now - 30) == pytest.approx(1005, abs=1)
-    run.searches = 2  # two are over in 20 s, the third has taken 10 of them, two are to come
-    assert run.left(now - 10) == pytest.approx(0 + 20 + 5, abs=1)
-    run.deadline = now + 3
-    assert run.left(now - 10) == pytest.approx(8, abs=1)
-
-
-def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest() -> None:
-    """Seven searches in turn, of which each takes all it may have, or 0.3 s for a choice."""
-    useful, shares, left = compiling.USEFUL, [], 10.0
-    for searches in range(7, 0, -1):
-        shares.append(compiling._share(left, searches, useful))
-        left -= shares[-1] or 0.3
-    assert shares == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
-    assert left > 0 and compiling._share(8.0, 9, useful) == useful
-    assert compiling._share(useful, 1, useful) == useful
-    assert compiling._share(useful, 1, 2 * useful) == 0.0
-
-
-def test_time_is_short_where_the_searches_to_come_would_measure_nothing() -> None:
-    def short(worker: Worker, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        run = compiling._Run(
-            worker.device, MemoryCache(), QUICK, unheard, worker, end, 5.0, searches=5
-        )
-        return run.short
-
-    gpu = device_named("h200")
-    for worker in (StandIn(CPU), StandIn(gpu)):
-        assert short(worker, 4 * compiling.USEFUL) and not short(worker, 6 * compiling.USEFUL)
-    assert not short(Away(gpu), 1.0), "nothing is measured there"
-    many = StandIn(gpu)
-    many.builder = Pickler(enough=compiling.USEFUL / 2)  # so many that a search takes less
-    assert short(many, 2 * compiling.USEFUL) and not short(many, 3 * compiling.USEFUL)
-
-
 def test_with_no_time_at_all_everything_is_left_to_tvm(tmp_path: Path) -> None:
     model = (FIXTURES / "attention_where.onnx").read_bytes()
     artifact = compile_model(
-        model, CPU, MemoryCache(), TuneOptions(), {}, end=time.monotonic() - compiling.CHOOSING
+        model, CPU, MemoryCache(), TuneOptions(), {}, end=time.monotonic() - CHOOSING
     )
     assert all(not c["kernels"] and c["reason"].startswith("left to TVM: ") and
                "no time was left" in c["reason"] for c in artifact.report["chains"])  # fmt: skip
@@ -323,26 +253,6 @@ def test_a_number_that_is_known_only_at_run_time_is_read_by_a_kernel(tmp_path: P
     assert disagreement(artifact.module, model, tmp_path) <= 1e-5
 
 
-def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A convolution after a map of more elements, on a CPU whose cache nobody knows."""
-    net = Net()
-    wide = net.op("Relu", net.input("x", 1, 32, 64, 64))
-    pooled = net.op("Softmax", net.op("Reshape", wide, net.ints(512, 256)))
-    conv = net.op("Conv", net.input("y", 1, 32, 40, 40), net.weight(32, 32, 3, 3))
-    model = net.model(pooled, conv).SerializeToString()
-    decided = []
-
-    def decide(chain: Chain, *_: object) -> Decision:
-        decided.append(chain)
-        return Decision(unfused_cut(chain), None, (), (), "noted")
-
-    monkeypatch.setattr(compiling, "decide", decide)
-    assert CPU.cache == 0
-    compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
-    assert len(decided) == 2 and flops(decided[0]) > 0 == flops(decided[1])
-    assert compiling.weight(decided[1], CPU) > 0
-
-
 def lock_of(artifact: CompiledModel, model: bytes) -> LockedBuild:
     """The lock that a batch writes after a compilation."""
     made = ModelPin.model_validate(json.loads(json.dumps(artifact.report["lock"])))
@@ -362,7 +272,7 @@ def test_a_lock_gives_the_same_module_without_a_search(
     artifact, model = once(name)[0], (FIXTURES / f"{name}.onnx").read_bytes()
     locked, cache = lock_of(artifact, model), MemoryCache()
     for search in ("tune", "compare", "decide"):
-        monkeypatch.setattr(compiling, search, None)
+        monkeypatch.setattr(deciding, search, None)
     again = [compile_model(model, CPU, cache, QUICK, {}, locked=locked) for _ in range(2)]
     for made in again:
         assert bytes(made.module) == bytes(artifact.module)
@@ -374,6 +284,21 @@ def test_a_lock_gives_the_same_module_without_a_search(
             "as mcfuser.lock has it", "left to TVM, as mcfuser.lock has it",
         }  # fmt: skip
     assert not cache.kept and not cache.uses, "a locked build leaves the cache alone"
+
+
+def test_a_lock_gives_the_same_module_where_others_have_tuned_its_kernels(tmp_path: Path) -> None:
+    """The cache has a kernel of an equal chain of other names, which its source has."""
+    model = (FIXTURES / "no_product.onnx").read_bytes()
+    found = partition(load(model, {}).module, 1e9, 1e9).matches[0].chain
+    named = renamed(found, {a.name: f"{a.name}9" for a in found.axes}, {found.inputs[0]: "theirs"})
+    cache = MemoryCache()
+    theirs = tune(named, CPU, cache, QUICK)
+    artifact = compile_model(model, CPU, cache, QUICK, {})
+    kept = artifact.decided.decisions[found.key].kernels
+    assert [k.source for k in kept] == [theirs.source] and "theirs" in theirs.source
+    again = compile_model(model, CPU, MemoryCache(), QUICK, {}, locked=lock_of(artifact, model))
+    assert bytes(again.module) == bytes(artifact.module)
+    assert disagreement(again.module, model, tmp_path) < 1e-5
 
 
 def test_a_model_with_other_chains_than_the_locks_is_refused() -> None:

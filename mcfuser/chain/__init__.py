@@ -3,7 +3,7 @@
 from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
-from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, without_dead
+from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
 from mcfuser.chain.strides import flat_size, strides_of
 from mcfuser.chain.values import (
@@ -63,6 +63,7 @@ __all__ = [
     "strides_of",
     "subchain",
     "to_json",
+    "under_names",
     "unfused_cut",
     "without_dead",
 ]

@@ -1,11 +1,11 @@
-"""Chains derived from a chain: with run-time extents fixed, of some of its operators, inlined."""
+"""Chains derived from a chain: with run-time extents fixed, of some operators, inlined, renamed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mcfuser.chain.values import Bounds, Chain, sources
+from mcfuser.chain.values import Bounds, Chain, renamed, sources
 from mcfuser.errors import ChainError
 from mcfuser.expr import Expr, Index, Read, at, rewrite
 
@@ -33,6 +33,33 @@ def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
 def run_time(chain: Chain) -> dict[str, Bounds]:
     """The bounds of the extents that are known only at run time, by axis."""
     return {a.name: a.extent for a in chain.axes if isinstance(a.extent, Bounds)}
+
+
+def under_names(chain: Chain, name: str, axes: Sequence[str], tensors: Sequence[str]) -> Chain:
+    """The chain under another name, with other names of its axes and its tensors, in its order.
+
+    Raises ChainError where there are more or fewer of them, or a chain cannot have such names.
+    """
+    if len(axes) != len(chain.axes) or len(tensors) != len(chain.tensors):
+        raise ChainError(
+            f"chain '{chain.name}' has {len(chain.axes)} axes and {len(chain.tensors)} tensors, "
+            f"and names are given for {len(axes)} and {len(tensors)}"
+        )
+    letters = {a.name: new for a, new in zip(chain.axes, axes, strict=True)}
+    names = {t.name: new for t, new in zip(chain.tensors, tensors, strict=True)}
+    shapes = (
+        tuple(letters[d] if isinstance(d, str) else d for d in t.shape) for t in chain.tensors
+    )
+    return Chain(
+        name,
+        tuple(replace(a, name=letters[a.name]) for a in chain.axes),
+        tuple(
+            replace(t, name=names[t.name], shape=shape)
+            for t, shape in zip(chain.tensors, shapes, strict=True)
+        ),
+        tuple(renamed(o, names, letters) for o in chain.operators),
+        tuple(names[o] for o in chain.outputs),
+    )
 
 
 def subchain(chain: Chain, outs: Sequence[str], name: str) -> Chain:

@@ -382,11 +382,12 @@ def canonical(chain: Chain) -> str:
     for t in chain.tensors:
         shape = tuple(letters[d] if isinstance(d, str) else d for d in t.shape)
         lines.append(f"{names[t.name]}={shape} {t.dtype} {t.constant} {t.strides} {t.offset}")
-    lines += [str(_renamed(o, names, letters)) for o in chain.operators]
+    lines += [str(renamed(o, names, letters)) for o in chain.operators]
     return "\n".join([*lines, *(names[o] for o in chain.outputs)])
 
 
-def _renamed(o: Operator, names: Mapping[str, str], letters: Mapping[str, str]) -> Operator:
+def renamed(o: Operator, names: Mapping[str, str], letters: Mapping[str, str]) -> Operator:
+    """The operator with other names of tensors, and of axes (`letters`)."""
     return Operator(
         names[o.out],
         tuple(letters[a] for a in o.axes),

@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -208,6 +208,19 @@ def _how(mode: RunMode) -> str:
     if mode == "host":
         return str(threads())
     return runner.KERNELS if mode == "kernels" else runner.GRAPH
+
+
+def timed_in_turns(
+    modules: Sequence[Path],
+    feeds: Mapping[str, NDArray[np.generic]],
+    mode: RunMode,
+    limit: float = math.inf,
+) -> tuple[float, ...]:
+    """The median seconds of a run of each module, which take turns, each in a process of its own;
+    the arguments and the errors are those of `running`."""
+    with ExitStack() as stack:
+        children = [stack.enter_context(running(path, feeds, mode, limit)) for path in modules]
+        return timed([child.again for child in children])
 
 
 def timed(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:

@@ -81,6 +81,15 @@ class Decision:
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def words(self) -> str:
+        """Why these kernels were chosen, and whether that was without a measurement. Where they
+        were timed in rounds with others (`ratio`), it was not."""
+        unmeasured = any(t.measured is None for t in self.kernels) and self.ratio is None
+        if not unmeasured or "predicted, not measured" in self.reason:
+            return self.reason
+        return f"{self.reason}, predicted, not measured"
+
+    @property
     def kernels(self) -> tuple[Tuned, ...]:
         """The kernels that are installed; none where the chain is left to TVM."""
         return self.kept.kernels if self.kept is not None else ()

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from mcfuser.backend import Backend, Kernel
-from mcfuser.chain import Bounds, Chain, unfused_cut
+from mcfuser.chain import Bounds, Chain, under_names, unfused_cut
 from mcfuser.device import Device
 from mcfuser.errors import ChainError, InputError, LimitError
-from mcfuser.lock import BoxPin, ChainPin, DeviceLock, KernelPin, Lock, ModelPin
+from mcfuser.lock import BoxPin, ChainPin, DeviceLock, KernelPin, Lock, ModelPin, NamesPin
 from mcfuser.measure.request import Measured, smaller_extents
 from mcfuser.measure.worker import Worker, offsets
 from mcfuser.process.child import NO_TIME
@@ -83,6 +83,11 @@ def _kernel_pin(tuned: Tuned, piece: Chain) -> KernelPin:
         knobs=dict(tuned.lowering),
         space=tuned.space,
         shifts=tuned.shifts,
+        names=NamesPin(
+            chain=tuned.chain.name,
+            axes=tuple(a.name for a in tuned.chain.axes),
+            tensors=tuple(t.name for t in tuned.chain.tensors),
+        ),
     )
 
 
@@ -162,6 +167,7 @@ class LockedKernels:
         if known in self.made:
             return self.made[known]
         try:
+            piece, names = _written(piece, pin, names)
             plan, tiles = _plan(piece, pin, names)
             settings = _settings(pin, self.worker)
             tuned = self._checked(chain, piece, pin, plan, tiles, settings)
@@ -303,6 +309,18 @@ def _nearest(chain: Chain, there: DeviceLock) -> str:
         return f"none of the {len(there.chains)} locked chains has its operators"
     here = next((o for o in operators if o not in named.operators), operators[-1])
     return f"the locked chain of this name has other operators: '{here}' is not among them"
+
+
+def _written(
+    piece: Chain, pin: KernelPin, names: Mapping[str, str]
+) -> tuple[Chain, Mapping[str, str]]:
+    """The chain by the names that the kernel's source has, and its axes by those of the lock, given
+    the names of the chain to be built."""
+    if pin.names is None:
+        return piece, names
+    written = under_names(piece, pin.names.chain, pin.names.axes, pin.names.tensors)
+    axes = {a.name: b.name for a, b in zip(piece.axes, written.axes, strict=True)}
+    return written, {locked: axes[a] for locked, a in names.items() if a in axes}
 
 
 def _plan(piece: Chain, pin: KernelPin, names: Mapping[str, str]) -> tuple[Plan, dict[str, int]]:

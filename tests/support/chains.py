@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from mcfuser.chain import Axis, Chain, Operator, Tensor, from_json, parse_operator
-from mcfuser.expr import rename
+from mcfuser.chain import Chain, from_json, parse_operator, under_names
 
 LINES: Mapping[str, tuple[Mapping[str, Sequence[str | int]], Sequence[str]]] = {
     "gemm": (
@@ -140,26 +139,8 @@ def inputs(c: Chain, seed: int = 0) -> dict[str, np.ndarray]:
 def renamed(c: Chain, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Chain:
     """The same chain under other names; those that are not given stay."""
 
-    def letters(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(axes.get(a, a) for a in names)
-
-    def moved(o: Operator) -> Operator:
-        domain = None if o.domain is None else rename(o.domain, tensors, axes)
-        body = rename(o.body, tensors, axes)
-        out = tensors.get(o.out, o.out)
-        return Operator(out, letters(o.axes), body, o.reduce, letters(o.over), domain)
-
-    def tensor(t: Tensor) -> Tensor:
-        shape = tuple(axes.get(d, d) if isinstance(d, str) else d for d in t.shape)
-        return Tensor(tensors.get(t.name, t.name), shape, t.dtype, t.constant, t.strides, t.offset)
-
-    return Chain(
-        c.name,
-        tuple(Axis(axes.get(a.name, a.name), a.extent) for a in c.axes),
-        tuple(tensor(t) for t in c.tensors),
-        tuple(moved(o) for o in c.operators),
-        tuple(tensors.get(o, o) for o in c.outputs),
-    )
+    letters = [axes.get(a.name, a.name) for a in c.axes]
+    return under_names(c, c.name, letters, [tensors.get(t.name, t.name) for t in c.tensors])
 
 
 def other(chain: Chain) -> tuple[Chain, dict[str, str], dict[str, str]]:

@@ -50,6 +50,8 @@ THROUGH: dict[str, str] = {
     "graph/dynamic/test_buckets.py": "graph/dynamic/describe graph/dynamic/verify",
     "graph/test_check.py": "graph/running measure/tolerance",
     "test_bisect.py": "graph/intermediate",
+    "test_compile.py": "build compiled_report",
+    "test_decide.py": "whole",
     "graph/test_archive.py": "graph/delivery",
     "graph/test_external.py": "graph/session graph/tensors graph/weights",
     "graph/test_fold.py": "graph/constants graph/evaluate",

@@ -13,7 +13,7 @@ import pytest
 from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
 from mcfuser.backends.cpu.backend import CpuBackend
-from mcfuser.chain import Chain, attention, from_json, gemm, to_json, unfused_cut
+from mcfuser.chain import Chain, attention, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE, device_named
 from mcfuser.lock import DeviceLock, Lock
 from mcfuser.measure.request import failure
@@ -23,6 +23,7 @@ from mcfuser.tune.cover import Cover, Decision, pieces
 from mcfuser.tune.locked import LockedKernels, LockMiss, model_pin
 from mcfuser.tune.tuned import MemoryCache, Tuned, TuneOptions
 from mcfuser.tune.tuner import tune
+from tests.support.chains import renamed
 from tests.support.workers import Away, StandIn
 
 CPU = device_named("cpu")
@@ -83,14 +84,33 @@ def test_a_kernel_is_rebuilt_and_checked(device: Worker, whole: Decision, lock: 
     assert kernel.trials == 0 and found.reason == "as mcfuser.lock has it"
 
 
+def other_names() -> Chain:
+    return renamed(SMALL, {"m": "x"}, {"A": "Left"})
+
+
 def test_names_do_not_matter(device: Worker, whole: Decision, lock: Lock) -> None:
-    text = json.dumps(to_json(SMALL)).replace('"A"', '"Left"').replace("A[", "Left[")
-    text = text.replace("b, m", "b, x").replace('"m"', '"x"').replace("[m", "[x")
-    renamed = from_json(json.loads(text))
-    assert renamed.key == SMALL.key and renamed != SMALL
-    (kernel,) = rebuilt(lock, device, renamed).kernels
-    assert kernel.chain == renamed and kernel.error is not None
+    """The source has those that it had, whoever asks for it."""
+    (searched,), (kernel,) = whole.kernels, rebuilt(lock, device, other_names()).kernels
+    assert other_names().key == SMALL.key and other_names() != SMALL
+    assert kernel.chain == SMALL and kernel.error is not None
+    assert (kernel.source, candidate(kernel)) == (searched.source, candidate(searched))
+
+
+def test_a_kernel_that_was_tuned_under_other_names_keeps_them(
+    device: Worker, whole: Decision
+) -> None:
+    locked = lock_of(device, (other_names(), whole))
+    (kernel,) = rebuilt(locked, device, other_names()).kernels
+    assert kernel.source == whole.kernels[0].source
+
+
+def test_without_names_a_kernel_has_those_of_its_chain(
+    device: Worker, whole: Decision, lock: Lock
+) -> None:
+    (kernel,) = rebuilt(changed(lock, edited("kernel", names=None)), device, other_names()).kernels
+    assert kernel.chain == other_names() and kernel.error is not None
     assert kernel.tiles["x"] == whole.kernels[0].tiles["m"]
+    assert "Left" in kernel.source
 
 
 def test_the_cover_is_the_locks(device: Worker) -> None:
@@ -129,6 +149,7 @@ def half(chain: Chain) -> Chain:
     return replace(chain, tensors=tuple(narrow))
 
 
+NAMES = {"chain": "x", "axes": list("bmnkh"), "tensors": list("ABDCE")}
 BAD = {
     "a toolchain": (edited("device", toolchain={"llvm": "1"}), "llvm is .* here and 1 in the lock"),
     "sources": (edited("device", sources="0"), "sources that generate code are .* and 0 in the"),
@@ -146,6 +167,11 @@ BAD = {
     "a split of the grid": (edited("kernel", split="m", parts=2), "axis m has no 2 parts"),
     "a split into too many": (edited("kernel", split="n", parts=1 << 30), "has no 1073741824 pa"),
     "tiles of too few axes": (edited("kernel", tiles={"m": 16}), "tiles of .* are expected"),
+    "too few names": (edited("kernel", names=NAMES | {"axes": ["m"]}), "names are given for 1 and"),
+    "a name that is code": (
+        edited("kernel", names=NAMES | {"tensors": ["A", "B", "C", "D", "E=exit()"]}),
+        "must be named by letters",
+    ),
     "an unknown knob": (edited("kernel", knobs={"odd": 1}), "knobs .*odd.* are only in one of"),
     "a knob's unknown value": (
         edited("kernel", knobs={"rows": 7, "vectors": 2, "lanes": 16, "matrix": False}),

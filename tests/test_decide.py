@@ -1,0 +1,193 @@
+"""Which kernels compute a model's chains: what is tuned first, how long, and which cover wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mcfuser import compile as compiling
+from mcfuser import decide as deciding
+from mcfuser import whole
+from mcfuser.build import DecidedModel, build
+from mcfuser.chain import Chain, flops, unfused_cut
+from mcfuser.compile import CompiledModel, compile_model
+from mcfuser.decide import ModelTuning
+from mcfuser.devices.catalogue import device_named
+from mcfuser.errors import InputError
+from mcfuser.graph.draw import Feeds
+from mcfuser.graph.partition import Partition
+from mcfuser.measure.worker import Worker
+from mcfuser.tune.cover import Decision
+from mcfuser.tune.progress import Note, Progress, unheard
+from mcfuser.tune.tuned import MemoryCache, TuneOptions
+from mcfuser.whole import WholeModules
+from tests.support.agreement import disagreement
+from tests.support.interpreted import Pickler
+from tests.support.nets import Net
+from tests.support.paths import FIXTURES
+from tests.support.workers import Away, StandIn
+
+CPU = device_named("cpu")
+QUICK = TuneOptions(trials=1, timeout=3600.0)
+"""Made before tests give options patience: no search may end by a busy machine's clock."""
+
+
+def rivals(
+    factor: float, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[CompiledModel, bytes, list[str]]:
+    """Three products in a row, of which the first two or the last two share a chain, for the same
+    price; the times of kernels in sum are multiplied by a number for what has the first two. And
+    what is told of covers."""
+    measured = deciding._sum
+
+    def multiplied(decided: DecidedModel) -> float:
+        return measured(decided) * (factor if crosses(decided.parted) else 1.0)
+
+    for module in (compiling, deciding):
+        monkeypatch.setattr(module, "expected", lambda chain, *_, **__: 1e-6)
+    monkeypatch.setattr(deciding, "_sum", multiplied)
+    told: list[Progress | Note] = []
+    model = (FIXTURES / "three_products.onnx").read_bytes()
+    options = {"trials": 1, "timeout": 3600.0} | options
+    made = compile_model(model, CPU, MemoryCache(), TuneOptions(**options), {}, told.append)
+    return made, model, [n.words for n in told if isinstance(n, Note) and "cover" in n.words]
+
+
+def crosses(parted: Partition) -> bool:
+    return any(m.chain.name == "MatMul_0_MatMul_2" for m in parted.matches)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_covers_that_are_predicted_to_be_close_are_both_measured(
+    factor: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(WholeModules, "seconds", None)  # their sums are far from each other
+    made, model, (note,) = rivals(factor, monkeypatch)
+    assert note.startswith("a cover with chain 'MatMul_") and "one without" in note
+    assert crosses(made.decided.parted) == (factor < 1)
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+    assert [p["chain"] is None for p in made.report["products"]] == [False] * 3
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_covers_whose_kernels_take_as_long_are_timed_as_whole_modules(
+    faster: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The other cover is kept where its module is faster, and no module is built twice."""
+    built, timed = [], []
+
+    def counted(decided: DecidedModel) -> Any:
+        built.append(decided.parted)
+        return build(decided)
+
+    def in_turns(modules: Sequence[Path], feeds: Feeds, mode: str, limit: float) -> Any:
+        timed.append([module.read_bytes() for module in modules])
+        assert mode == "host" and list(feeds) == ["x"] and limit > 0
+        return (1.0, 2.0) if faster else (2.0, 2.02)
+
+    monkeypatch.setattr(whole, "build", counted)
+    monkeypatch.setattr(whole, "timed_in_turns", in_turns)
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    made, model, (note,) = rivals(1.0, monkeypatch)
+    assert len(built) == 2 and crosses(built[0]) != crosses(built[1])
+    ((other, first),) = timed
+    assert bytes(made.module) == (other if faster else first)
+    assert made.decided.parted is built[0 if faster else 1]
+    assert note.endswith("the first is kept" if faster else "the second is kept")
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+
+
+def test_modules_that_are_timed_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    made, model, (note,) = rivals(1.0, monkeypatch)
+    assert "the whole module" in note
+    assert disagreement(made.module, model, tmp_path) < 1e-5
+
+
+def test_where_a_module_cannot_be_timed_the_sums_of_its_kernels_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise InputError("it does not run")
+
+    monkeypatch.setattr(whole, "timed_in_turns", fails)
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    made, _, (why, note) = rivals(0.1, monkeypatch)
+    assert why == "two covers were not timed as whole modules: it does not run"
+    assert crosses(made.decided.parted) and "the sum of its kernels" in note
+
+
+def test_modules_are_timed_only_where_there_is_time_to_build_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WholeModules, "seconds", None)
+    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    monkeypatch.setattr(deciding, "STARTED", 1e9)
+    assert crosses(rivals(0.1, monkeypatch)[0].decided.parted)
+
+
+def test_the_estimate_of_the_time_left_follows_the_searches_that_are_over() -> None:
+    now = time.monotonic()
+    run = ModelTuning(
+        CPU, MemoryCache(), QUICK, unheard, cast(Worker, None), now + 1000, 5.0, now - 30,
+        planned=5, searches=5,
+    )  # fmt: skip
+    run.searches = 4  # the first search is under way: nothing is known but the deadline
+    assert run.left(now - 30) == pytest.approx(1005, abs=1)
+    run.searches = 2  # two are over in 20 s, the third has taken 10 of them, two are to come
+    assert run.left(now - 10) == pytest.approx(0 + 20 + 5, abs=1)
+    run.deadline = now + 3
+    assert run.left(now - 10) == pytest.approx(8, abs=1)
+
+
+def test_short_time_is_spent_on_what_weighs_most_and_the_model_chooses_the_rest() -> None:
+    """Seven searches in turn, of which each takes all it may have, or 0.3 s for a choice."""
+    useful, shares, left = deciding.USEFUL, [], 10.0
+    for searches in range(7, 0, -1):
+        shares.append(deciding._share(left, searches, useful))
+        left -= shares[-1] or 0.3
+    assert shares == [useful, 0.0, 0.0, 0.0, useful, 0.0, 0.0], "choices took less than expected"
+    assert left > 0 and deciding._share(8.0, 9, useful) == useful
+    assert deciding._share(useful, 1, useful) == useful
+    assert deciding._share(useful, 1, 2 * useful) == 0.0
+
+
+def test_time_is_short_where_the_searches_to_come_would_measure_nothing() -> None:
+    def short(worker: Worker, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        run = ModelTuning(
+            worker.device, MemoryCache(), QUICK, unheard, worker, end, 5.0, searches=5
+        )
+        return run.short
+
+    gpu = device_named("h200")
+    for worker in (StandIn(CPU), StandIn(gpu)):
+        assert short(worker, 4 * deciding.USEFUL) and not short(worker, 6 * deciding.USEFUL)
+    assert not short(Away(gpu), 1.0), "nothing is measured there"
+    many = StandIn(gpu)
+    many.builder = Pickler(enough=deciding.USEFUL / 2)  # so many that a search takes less
+    assert short(many, 2 * deciding.USEFUL) and not short(many, 3 * deciding.USEFUL)
+
+
+def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution after a map of more elements, on a CPU whose cache nobody knows."""
+    net = Net()
+    wide = net.op("Relu", net.input("x", 1, 32, 64, 64))
+    pooled = net.op("Softmax", net.op("Reshape", wide, net.ints(512, 256)))
+    conv = net.op("Conv", net.input("y", 1, 32, 40, 40), net.weight(32, 32, 3, 3))
+    model = net.model(pooled, conv).SerializeToString()
+    decided = []
+
+    def decide(chain: Chain, *_: object) -> Decision:
+        decided.append(chain)
+        return Decision(unfused_cut(chain), None, (), (), "noted")
+
+    monkeypatch.setattr(deciding, "decide", decide)
+    assert CPU.cache == 0
+    compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
+    assert len(decided) == 2 and flops(decided[0]) > 0 == flops(decided[1])
+    assert deciding.weight(decided[1], CPU) > 0
