@@ -21,7 +21,7 @@ from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.partition import Partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch
-from mcfuser.graph.tensors import aligned
+from mcfuser.graph.weights import aligned
 from mcfuser.tune.cover import Decision, pieces
 from mcfuser.tune.tuned import names_of
 from mcfuser.tune.tuner import kept_kernel

@@ -40,6 +40,7 @@ from mcfuser.graph.load import NOTHING, Loaded, bound, load
 from mcfuser.graph.partition import ModelProduct
 from mcfuser.graph.price import STARTING, Price
 from mcfuser.graph.selection import ChainMatch, places
+from mcfuser.graph.wire import ModelBytes
 from mcfuser.lock import BoxPin, Lock
 from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
@@ -85,7 +86,7 @@ class LockedBuild:
 
 
 def compile_model(
-    model: bytes,
+    model: ModelBytes,
     device: Device,
     cache: Cache,
     options: TuneOptions,
@@ -200,7 +201,7 @@ def _report(
 
 
 def _loaded(
-    model: bytes,
+    model: ModelBytes,
     device: Device,
     shapes: InputShapes,
     limits: ModelLimits,
@@ -225,7 +226,7 @@ def _loaded(
 
 
 def _drawn(
-    model: bytes,
+    model: ModelBytes,
     shapes: InputShapes,
     limits: ModelLimits,
     folder: DataFolder | None,

@@ -25,6 +25,7 @@ from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.segment import Considered, Verdict
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import tensor_form
+from mcfuser.graph.wire import ModelBytes
 from mcfuser.tune.cover import pieces
 from mcfuser.tune.expected import expected
 from mcfuser.tune.tuned import TuneOptions
@@ -96,7 +97,7 @@ class ModelExplanation:
 
 
 def explain(
-    model: bytes,
+    model: ModelBytes,
     device: Device,
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,

@@ -13,6 +13,7 @@ from pathlib import Path
 from mcfuser.build import DecidedModel, build
 from mcfuser.devices.catalogue import HOST
 from mcfuser.graph.draw import Feeds
+from mcfuser.graph.embedded import released
 from mcfuser.graph.partition import Partition
 from mcfuser.graph.running import RunMode, timed_in_turns
 
@@ -48,7 +49,9 @@ class WholeModules:
             paths = []
             for number, decided in enumerate(covers):
                 paths.append(Path(folder) / f"{number}.so")
-                paths[-1].write_bytes(self.module(decided))
+                module = self.module(decided)
+                paths[-1].write_bytes(module)
+                released(module)
             mode: RunMode = "host" if covers[0].device.name == HOST else "graph"
             feeds = self.inputs()
             return timed_in_turns(paths, feeds, mode, max(0.0, until - time.monotonic()))

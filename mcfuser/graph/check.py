@@ -26,6 +26,7 @@ from mcfuser.graph.refusal import ort_reason
 from mcfuser.graph.running import Ran, RunMode, library_at, named, running, threads, timed
 from mcfuser.graph.session import session
 from mcfuser.graph.weights import OnnxModel
+from mcfuser.graph.wire import ModelBytes
 from mcfuser.measure.tolerance import QUANTIZED, tolerance
 
 ReferenceRun = Callable[[], Sequence[Any]]
@@ -70,7 +71,7 @@ class Checked:
 
 def check(
     module: Path,
-    model: bytes,
+    model: ModelBytes,
     shapes: Mapping[str, tuple[int, ...]],
     seed: int = 0,
     mode: RunMode = "host",

@@ -12,10 +12,11 @@ from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
 from mcfuser.graph.read import ONNXRUNTIMES, normalized, operator_name, parse
 from mcfuser.graph.sizes import check_sizes
+from mcfuser.graph.wire import ModelBytes
 
 
 def inspect(
-    model: bytes,
+    model: ModelBytes,
     shapes: InputShapes,
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,

@@ -42,6 +42,7 @@ from mcfuser.graph.siblings import combine_siblings
 from mcfuser.graph.sizes import check_sizes
 from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
+from mcfuser.graph.wire import ModelBytes
 
 # Operators that the importer handles outside its table of converters.
 _DIRECT = frozenset({"If", "Constant"})
@@ -76,7 +77,7 @@ class Loaded:
 
 
 def load(
-    model: bytes,
+    model: ModelBytes,
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
@@ -90,10 +91,20 @@ def load(
     that are written into the memory of inputs, by these. Raises ModelError, naming the input,
     operator or node that cannot be used, or the limit that is exceeded.
     """
+    return imported(_written(model, shapes, limits, folder, in_place), limits, narrow, in_place)
+
+
+def _written(
+    model: ModelBytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    limits: ModelLimits,
+    folder: DataFolder | None,
+    in_place: Mapping[str, str],
+) -> OnnxModel:
+    """The model with fixed input shapes in operators that TVM imports; raises as `load` does."""
     fixed = bound(model, shapes, limits, folder)
     mark_shared(fixed.proto.graph, in_place.values())
-    written = written_out(fixed, limits)
-    return imported(written, limits, narrow, in_place)
+    return written_out(fixed, limits)
 
 
 def written_out(fixed: OnnxModel, limits: ModelLimits) -> OnnxModel:
@@ -118,6 +129,7 @@ def imported(
     """The Relax module of a model in operators that TVM imports; `narrow` and `in_place` are
     `load`'s. Raises ModelError."""
     constant = fold(written)
+    del written  # and its weights, where nobody else has them: those of `constant` are others
     combined = combine_siblings(constant.with_proto(einsums(constant.proto)))
     folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
@@ -133,7 +145,7 @@ def imported(
 
 
 def bound(
-    model: bytes,
+    model: ModelBytes,
     shapes: Mapping[str, tuple[int, ...]],
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
@@ -145,7 +157,7 @@ def bound(
     return checked
 
 
-def checked_model(model: bytes, limits: ModelLimits, folder: DataFolder | None) -> OnnxModel:
+def checked_model(model: ModelBytes, limits: ModelLimits, folder: DataFolder | None) -> OnnxModel:
     """The checked ONNX model as it was given; raises as `load` does."""
     return read(model, _known(), limits, folder)
 

@@ -27,7 +27,8 @@ from mcfuser.graph.precision import (
     is_wide,
     types,
 )
-from mcfuser.graph.tensors import aligned, numpy_dtype, tensor_over
+from mcfuser.graph.tensors import numpy_dtype, tensor_over
+from mcfuser.graph.weights import aligned
 
 
 def narrowed(module: tvm.IRModule, narrow: str) -> tuple[tvm.IRModule, Narrowing]:

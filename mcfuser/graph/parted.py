@@ -21,8 +21,9 @@ import numpy as np
 from tvm import relax
 
 from mcfuser.graph.dataflow import BIJECTIVE, Dataflow, array, dtype, extents, shape, sources
-from mcfuser.graph.tensors import aligned, tensor_over
+from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.views import permutation
+from mcfuser.graph.weights import aligned
 
 _READ = ("relax.broadcast_to", "relax.strided_slice")
 """Views that are no operators: they are followed where they are read."""

@@ -12,6 +12,7 @@ from mcfuser.errors import ModelError
 from mcfuser.graph.bind import open_dimensions
 from mcfuser.graph.calls import check_calls
 from mcfuser.graph.constants import check_constants
+from mcfuser.graph.embedded import APART, embedded, lightened
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.messages import inside
@@ -19,7 +20,7 @@ from mcfuser.graph.opset import raised
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.sizes import inferred_shapes, outline
 from mcfuser.graph.weights import OnnxModel, gathered
-from mcfuser.graph.wire import scan
+from mcfuser.graph.wire import ModelBytes, scan
 
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 _UNCHECKED = "com.microsoft"
@@ -31,7 +32,7 @@ _IR_VERSION_TAG = b"\x08"  # the first byte of every ONNX file: field 1, a varin
 
 
 def read(
-    model: bytes,
+    model: ModelBytes,
     known: Collection[str],
     limits: ModelLimits = DEFAULTS,
     folder: DataFolder | None = None,
@@ -47,7 +48,7 @@ def read(
     return normalized(parse(model, limits, folder), known, limits)
 
 
-def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -> OnnxModel:
+def parse(model: ModelBytes, limits: ModelLimits, folder: DataFolder | None = None) -> OnnxModel:
     """The model that the bytes hold, with all its data at hand; raises as `read` does."""
     if not model:
         raise ModelError("the model is empty (0 bytes); give an ONNX file")
@@ -55,9 +56,10 @@ def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -
     try:
         if not scan(model, limits):
             raise DecodeError
-        proto.ParseFromString(model)
+        light, taken = lightened(model) if len(model) >= APART else (model, [])
+        proto.ParseFromString(light)
     except DecodeError:
-        if model.startswith(_IR_VERSION_TAG):
+        if model[:1] == _IR_VERSION_TAG:
             raise ModelError(
                 f"the ONNX model is truncated or damaged: it cannot be read to the end of its "
                 f"{len(model)} bytes; export or download it again"
@@ -71,11 +73,12 @@ def parse(model: bytes, limits: ModelLimits, folder: DataFolder | None = None) -
         lacks = "operator set" if not proto.opset_import else "output"
         raise ModelError(f"the ONNX model names no {lacks}: it is truncated; export it again")
     _name_domains(proto)
+    weights = embedded(proto, model, taken)
     check_constants(proto, limits)
     proto.DiscardUnknownFields()  # a reader of newer models might find data in them
     if folder is not None:
         proto.ClearField("training_info")
-    found = gathered(proto, folder, limits)
+    found = gathered(proto, folder, limits, weights)
     proto.ClearField("training_info")
     return found
 

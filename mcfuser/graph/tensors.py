@@ -9,10 +9,7 @@ import ml_dtypes
 import numpy as np
 import tvm
 
-from mcfuser.graph.weights import OnnxArray
-
-ALIGNMENT = 64
-"""Bytes to which TVM wants the data of a tensor aligned."""
+from mcfuser.graph.weights import ALIGNMENT, OnnxArray
 
 
 def tensor_over(array: OnnxArray) -> tvm.runtime.Tensor:
@@ -26,17 +23,6 @@ def tensor_over(array: OnnxArray) -> tvm.runtime.Tensor:
         octets if octets.flags.writeable else np.asarray(_Unlocked(octets))
     )
     return whole._create_view(array.shape, str(array.dtype))
-
-
-def aligned(array: OnnxArray) -> OnnxArray:
-    """The array, or a copy of it, that `tensor_over` shares."""
-    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
-        return array
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    copy: OnnxArray = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def array_over(tensor: Any) -> OnnxArray:

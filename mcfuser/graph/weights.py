@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +25,10 @@ from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.messages import inside
 
 OnnxArray = NDArray[np.generic]
+ALIGNMENT = 64
+"""Bytes to which TVM wants the data of a tensor aligned."""
+NONE: Mapping[str, OnnxArray] = MappingProxyType({})
+"""No weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +43,22 @@ class OnnxModel:
         return self if proto is self.proto else replace(self, proto=proto)
 
 
-def gathered(proto: onnx.ModelProto, folder: DataFolder | None, limits: ModelLimits) -> OnnxModel:
+def gathered(
+    proto: onnx.ModelProto,
+    folder: DataFolder | None,
+    limits: ModelLimits,
+    embedded: Mapping[str, OnnxArray] = NONE,
+) -> OnnxModel:
     """The model with its external data: the large weights of its graph as arrays over the folder's
-    files, all other tensors inside of the message, which is changed.
+    files, all other tensors inside of the message, which is changed. The weights `embedded` are
+    declared there already.
 
     Raises ModelError where there is no folder to read from, where a tensor's place is not one of
     the folder's files, or where there is more data than the limits allow.
     """
-    weights: dict[str, OnnxArray] = {}
+    weights = dict(embedded)
     total = copied = 0
-    for tensor, is_weight in _external(proto):
+    for tensor, is_weight in _external(proto, set(embedded)):
         if folder is None:
             raise ModelError(
                 f"{described(tensor)}, which did not come with it; give the folder that has both, "
@@ -74,15 +85,18 @@ def gathered(proto: onnx.ModelProto, folder: DataFolder | None, limits: ModelLim
     return OnnxModel(proto, weights)
 
 
-def _external(proto: onnx.ModelProto) -> Iterator[tuple[TensorProto, bool]]:
-    """The tensors with external data, and whether each is a weight of the main graph."""
+def _external(proto: onnx.ModelProto, embedded: set[str]) -> Iterator[tuple[TensorProto, bool]]:
+    """The tensors with external data, and whether each is a weight of the main graph. One tensor of
+    each name in `embedded` names no file."""
     for tensor in inside(proto, TensorProto):
-        if is_declared(tensor):
+        if is_declared(tensor) and tensor.name not in embedded:
             raise ModelError(
                 f"tensor '{tensor.name}' names no external file; export the model again"
             )
+        if is_declared(tensor):
+            embedded.remove(tensor.name)
     for tensor in proto.graph.initializer:
-        if is_external(tensor):
+        if is_external(tensor) and not is_declared(tensor):
             yield tensor, True
     for tensor in inside(proto, TensorProto):
         if is_external(tensor) and not is_declared(tensor):
@@ -108,6 +122,21 @@ def stored(name: str, array: OnnxArray, weights: dict[str, OnnxArray]) -> Tensor
         return numpy_helper.from_array(np.asarray(array, order="C"), name)
     weights[name] = array
     return declaration(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def aligned(array: OnnxArray) -> OnnxArray:
+    """The array, or a copy of it, that TVM's tensors share (graph.tensors)."""
+    shared = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    return array if shared else aligned_copy(array)
+
+
+def aligned_copy(array: OnnxArray) -> OnnxArray:
+    """A dense copy of an array whose data is aligned."""
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy: OnnxArray = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _check_kind(tensor: TensorProto) -> None:

@@ -7,8 +7,10 @@ protobuf accepts any bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from mmap import mmap
 from typing import Any
 
 import onnx
@@ -16,7 +18,11 @@ import onnx
 from mcfuser.errors import ModelError
 from mcfuser.graph.limits import ModelLimits
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+ModelBytes = bytes | mmap
+"""The bytes of a model, which may be those of a mapped file."""
+LENGTH = 2
+"""The kind of a field that says how many bytes it has."""
+_VARINT, _FIXED64, _FIXED32 = 0, 1, 5
 _DEEPEST = 96  # messages inside messages; protobuf itself refuses more than 100
 _PATIENCE = 20  # counting stops at this multiple of the nodes' limit; the message has the count
 
@@ -46,11 +52,11 @@ class _Count:
             self.limits.check("fields", self.fields, "the model has {} parts and names", more=True)
 
 
-class _DamagedError(Exception):
+class DamagedError(Exception):
     """The bytes are no protobuf message."""
 
 
-def scan(model: bytes, limits: ModelLimits) -> bool:
+def scan(model: ModelBytes, limits: ModelLimits) -> bool:
     """Counts the parts of a model; tells whether its bytes are a protobuf message to their end.
 
     Raises ModelError where the model exceeds the limits, or a name is not UTF-8.
@@ -58,7 +64,7 @@ def scan(model: bytes, limits: ModelLimits) -> bool:
     count = _Count(limits)
     try:
         _message(model, 0, len(model), _model(), count, 0, 0)
-    except (_DamagedError, IndexError):
+    except (DamagedError, IndexError):
         return False
     count.check()
     limits.check("nodes", count.nodes, "the model has {} nodes", more=True)
@@ -66,7 +72,7 @@ def scan(model: bytes, limits: ModelLimits) -> bool:
 
 
 def _message(
-    data: bytes, at: int, end: int, table: _Table, count: _Count, depth: int, graphs: int
+    data: ModelBytes, at: int, end: int, table: _Table, count: _Count, depth: int, graphs: int
 ) -> None:
     """Counts the fields of the message in data[at:end]."""
     if table.name == "NodeProto":
@@ -79,32 +85,43 @@ def _message(
     if depth > _DEEPEST:
         raise ModelError(f"the model's parts are nested more than {_DEEPEST} deep; flatten it")
     known = table.fields
+    for _, tag, start, stop in fields(data, at, end):
+        if tag & 7 == LENGTH and stop <= end and tag >> 3 in known:
+            count.fields += 1
+            if not count.fields & 0xFFFF:
+                count.check()
+            inner = known[tag >> 3]
+            if isinstance(inner, _Table):
+                _message(data, start, stop, inner, count, depth + 1, graphs)
+            elif inner is not None:
+                _check_text(data[start:stop], table.name, inner)
+
+
+def fields(data: ModelBytes | memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of the message in data[at:end]: where each begins, its tag (its number and its
+    kind), and where its bytes begin and end.
+
+    Raises DamagedError or IndexError where the message does not end there.
+    """
     while at < end:
-        tag, at = _varint(data, at)
+        begin = at
+        tag, start = _varint(data, at)
         kind = tag & 7
         if kind == _VARINT:
-            _, at = _varint(data, at)
-        elif kind == _LENGTH:
-            size, at = _varint(data, at)
-            start, at = at, at + size
-            if at <= end and tag >> 3 in known:
-                count.fields += 1
-                if not count.fields & 0xFFFF:
-                    count.check()
-                inner = known[tag >> 3]
-                if isinstance(inner, _Table):
-                    _message(data, start, at, inner, count, depth + 1, graphs)
-                elif inner is not None:
-                    _check_text(data[start:at], table.name, inner)
+            _, at = _varint(data, start)
+        elif kind == LENGTH:
+            size, start = _varint(data, start)
+            at = start + size
         elif kind in (_FIXED32, _FIXED64):
-            at += 4 if kind == _FIXED32 else 8
+            at = start + (4 if kind == _FIXED32 else 8)
         else:
-            raise _DamagedError
+            raise DamagedError
+        yield begin, tag, start, at
     if at > end:
-        raise _DamagedError
+        raise DamagedError
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: ModelBytes | memoryview, at: int) -> tuple[int, int]:
     """The number of variable length at a position, and the position of its end."""
     value = data[at]
     if value < 0x80:
@@ -116,7 +133,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at + 1
-    raise _DamagedError
+    raise DamagedError
 
 
 def _check_text(text: bytes, message: str, name: str) -> None:

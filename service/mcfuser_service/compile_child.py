@@ -22,10 +22,13 @@ from mcfuser.device import Device
 from mcfuser.devices.catalogue import device_named
 from mcfuser.extents import from_json, highest
 from mcfuser.graph.delivery import delivered
+from mcfuser.graph.embedded import released
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import bound
+from mcfuser.graph.wire import ModelBytes
 from mcfuser.lock import read_lock
+from mcfuser.process.blocks import return_blocks
 from mcfuser.revision import revision
 from mcfuser.tune.progress import Note, Progress
 from mcfuser.tune.tuned import Cache, MemoryCache, TuneOptions
@@ -63,6 +66,7 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
             case _:
                 assert_never(told)
 
+    return_blocks()
     listener(Progress("start"))
     end: float | None = request["end"]
     device, cache = device_named(request["device"]), MemoryCache()
@@ -94,13 +98,15 @@ def answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]
         )
         library = Path(request["module"])
         library.write_bytes(artifact.module)
+        released(artifact.module)
         checked: dict[str, Any] = {"skipped": "not asked for"}
         if request["check"]:
             listener(Progress("check"))
             seed = request["options"].get("seed", 0)
             if artifact.buckets is None:
-                fixed = bound(model, highest(shapes), limits, data)
-                checked = verify(artifact, library, fixed, seed, end)
+                again = bound(model, highest(shapes), limits, data)
+                checked = verify(artifact, library, again, seed, end)
+                del again  # and its weights
             else:
                 checked = verify_dynamic(artifact, library, seed, end)
         provenance = {
@@ -123,7 +129,9 @@ def _starting(device: Device) -> float:
     return backend.starting if backend.missing() is None else 0.0
 
 
-def _source(request: Mapping[str, Any], model: bytes, data: DataFolder | None) -> dict[str, Any]:
+def _source(
+    request: Mapping[str, Any], model: ModelBytes, data: DataFolder | None
+) -> dict[str, Any]:
     """What a module was made from: the model, the files with its weights, and the archive of both,
     if it was in one."""
     archive = _digest(Path(request["model"])) if request["folder"] is None and data else None
@@ -137,7 +145,9 @@ def _digest(path: Path) -> str:
 
 
 def _described(data: bytes | mmap) -> dict[str, Any]:
-    return {"sha256": sha256(data).hexdigest(), "bytes": len(data)}
+    described = {"sha256": sha256(data).hexdigest(), "bytes": len(data)}
+    released(data)
+    return described
 
 
 def _locked(request: Mapping[str, Any], device: str) -> LockedBuild | None:

@@ -26,8 +26,8 @@ from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import load
 from mcfuser.graph.read import parse, read
 from mcfuser.graph.session import session
-from mcfuser.graph.tensors import aligned, array_over, tensor_over
-from mcfuser.graph.weights import OnnxModel
+from mcfuser.graph.tensors import array_over, tensor_over
+from mcfuser.graph.weights import OnnxModel, aligned
 from tests.support.paths import FIXTURES
 
 EXPORTED = FIXTURES / "external" / "linear.onnx"

@@ -27,6 +27,7 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import ModelLimits
 from mcfuser.graph.load import Loaded, ModelPort, checked_model, imported, written_out
 from mcfuser.graph.weights import OnnxModel
+from mcfuser.graph.wire import ModelBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _imported(model: DynamicModel, box: Box, made: PaddedModel, narrow: str | No
 
 
 def load_buckets(
-    model: bytes,
+    model: ModelBytes,
     shapes: InputShapes,
     limits: ModelLimits,
     folder: DataFolder | None,
