@@ -109,10 +109,10 @@ def _written(
 
 def written_out(fixed: OnnxModel, limits: ModelLimits) -> OnnxModel:
     """A bound model, which is changed, in operators that TVM imports. Raises ModelError."""
-    changed = rewrite(fixed.proto, limits)
+    changed = rewrite(fixed.proto, limits, fixed.weights)
     written = expand(fixed.proto, _known(), limits)
     if written is not fixed.proto:
-        rewrite(written, limits)
+        rewrite(written, limits, fixed.weights)
     if changed or written is not fixed.proto:
         check_sizes(written, limits)
     check_operators(written, _imported())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx
 import onnxruntime
 from onnx import helper
 
+from mcfuser.graph.messages import inside
 from mcfuser.graph.weights import OnnxArray, OnnxModel
 
 
@@ -19,6 +21,7 @@ def session(
 
     Weights that are arrays are not copied: the caller keeps them while the session is used.
     """
+    model = _without_unread(model)
     if model.weights:
         values = [_value(array) for array in model.weights.values()]
         options.add_external_initializers(list(model.weights), values)
@@ -28,6 +31,25 @@ def session(
         providers=["CPUExecutionProvider"],
         disabled_optimizers=list(disabled),
     )
+
+
+def _without_unread(model: OnnxModel) -> OnnxModel:
+    """The model without the weights that nothing reads: onnxruntime drops them, and then does not
+    find what it is given data for."""
+    graph = model.proto.graph
+    if not model.weights:
+        return model
+    read = {name for node in inside(graph, onnx.NodeProto) for name in node.input}
+    read |= {value.name for value in (*graph.input, *graph.output)}
+    if read >= model.weights.keys():
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for number in reversed(range(len(graph.initializer))):
+        name = graph.initializer[number].name
+        if name in model.weights and name not in read:
+            del proto.graph.initializer[number]
+    return OnnxModel(proto, {n: a for n, a in model.weights.items() if n in read})
 
 
 def _value(array: OnnxArray) -> onnxruntime.OrtValue:

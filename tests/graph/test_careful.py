@@ -45,3 +45,19 @@ def test_what_agrees_with_precise_sigmoids_agrees_and_nothing_else(
     after = settled_errors(errors, 1e-4, model, low, found)
     assert (max(after.values()) <= 1e-4) == settled and max(after.values()) < 2e-3
     assert settled_errors(errors, 1.0, model, low, found) == errors, "these passed"
+
+
+@pytest.mark.parametrize(("factor", "settled"), [(1.0, True), (1.001, False)])
+def test_what_agrees_with_the_model_as_it_is_written_agrees_and_nothing_else(
+    factor: float, settled: bool
+) -> None:
+    """onnxruntime may compute a product with a quantized weight as one of bytes."""
+    net = Net()
+    weight = np.random.default_rng(0).integers(-128, 128, (1024, 64)).astype(np.int8)
+    read = net.op("DequantizeLinear", net.const(weight, np.int8), net.const(0.02))
+    model = OnnxModel(net.model(net.op("MatMul", net.input("x", 16, 1024), read)))
+    x = np.random.default_rng(1).standard_normal((16, 1024)).astype(np.float32)
+    found = [(factor * (x.astype(np.float64) @ (weight * 0.02))).astype(np.float32)]
+    (name,) = (o.name for o in model.proto.graph.output)
+    after = settled_errors({name: 5e-3}, 1e-4, model, {"x": x}, found)
+    assert (after[name] <= 1e-4) == settled and after[name] < 2e-3

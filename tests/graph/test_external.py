@@ -11,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -28,6 +29,7 @@ from mcfuser.graph.read import parse, read
 from mcfuser.graph.session import session
 from mcfuser.graph.tensors import array_over, tensor_over
 from mcfuser.graph.weights import OnnxModel, aligned
+from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
 EXPORTED = FIXTURES / "external" / "linear.onnx"
@@ -323,9 +325,35 @@ def test_constants_of_weights_are_folded(dtype: type, offset: int, tmp_path: Pat
     assert "R.permute_dims" not in loaded.module.script()
 
 
-def test_onnxruntime_reads_the_arrays(folder: Path) -> None:
-    import onnxruntime
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_weight_that_nothing_reads_is_no_obstacle(nested: bool, tmp_path: Path) -> None:
+    """onnxruntime drops it, and then refuses data that it is given for it. What only a branch reads
+    is read."""
+    net = Net()
+    y = net.op("MatMul", net.input("x", 4, 512), net.weight(512, 256))
+    spare = net.weight(256, 256)
+    if nested:
+        branches = [
+            helper.make_graph(
+                [helper.make_node(kind, [y, spare], ["z"])], kind, [],
+                [helper.make_tensor_value_info("z", TensorProto.FLOAT, [4, 256])],
+            )
+            for kind in ("MatMul", "Gemm")
+        ]  # fmt: skip
+        truth = net.input("c", 1, dtype=np.bool_)
+        y = net.op("If", truth, then_branch=branches[0], else_branch=branches[1])
+    path = tmp_path / "model.onnx"
+    onnx.save(net.model(y), path, save_as_external_data=True, size_threshold=1024)
+    model = parse(path.read_bytes(), DEFAULTS, DataFolder(tmp_path))
+    assert set(model.weights) >= {spare}
+    before = model.proto.SerializeToString()
+    asked = session(model, onnxruntime.SessionOptions())
+    assert [i.name for i in asked.get_inputs()] == ["x", "c"][: 1 + nested]
+    assert model.proto.SerializeToString() == before
+    assert load(path.read_bytes(), {}, folder=DataFolder(tmp_path)).inputs
 
+
+def test_onnxruntime_reads_the_arrays(folder: Path) -> None:
     model = parse(
         product(placed("w", weight(), location="w.bin", offset=64)), DEFAULTS, DataFolder(folder)
     )

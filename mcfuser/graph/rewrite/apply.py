@@ -21,20 +21,25 @@ from mcfuser.graph.rewrite.known import KnownValues
 from mcfuser.graph.rewrite.loop import LOOPS
 from mcfuser.graph.rewrite.table import REWRITES
 from mcfuser.graph.sizes import inferred_shapes, outline
-from mcfuser.graph.weights import OnnxArray
+from mcfuser.graph.weights import NONE, OnnxArray
 
 
-def rewrite(proto: onnx.ModelProto, limits: ModelLimits = DEFAULTS) -> bool:
+def rewrite(
+    proto: onnx.ModelProto,
+    limits: ModelLimits = DEFAULTS,
+    weights: Mapping[str, OnnxArray] = NONE,
+) -> bool:
     """Replaces, in the model, every node for which there is a rewrite, every loop, and every If
     whose condition is known or that has several results; whether there was such a node.
 
-    Input shapes must be fixed. Raises ModelError, naming the operator, where a node cannot be
-    replaced, or the limit that the replacements exceed.
+    Input shapes must be fixed; `weights` are the large ones that the model declares. Raises
+    ModelError, naming the operator, where a node cannot be replaced, or the limit that the
+    replacements exceed.
     """
     every = list(inside(proto.graph, onnx.NodeProto))
     if not any(_key(node) in REWRITES or node.op_type in ("If", *LOOPS) for node in every):
         return False
-    known = KnownValues(proto.opset_import)
+    known = KnownValues(proto.opset_import, weights=weights)
     known.add_graph(proto.graph)
     walk = _Walk(opset(proto), limits, len(every))
     walk.graph(proto.graph, known, inferred_shapes(outline(proto)).graph)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.messages import inside
-from mcfuser.graph.weights import OnnxArray, is_declared
+from mcfuser.graph.weights import NONE, OnnxArray, is_declared
 
 Opsets = Sequence[onnx.OperatorSetIdProto]
 _SMALL = 4096  # elements of a constant that is computed here
@@ -37,7 +37,8 @@ class KnownValues:
     """The types of the values of a model, and its constants, by name.
 
     `types` has every value whose element type is known; `constants` has the initializers, and few
-    small numbers that nodes compute from constants and shapes. `names` has all names in use.
+    small numbers that nodes compute from constants and shapes; `weights` has the large initializers
+    whose data is elsewhere. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
     `sequences` has the names of the tensors of which each sequence consists, `listed` is the
     number of these in all, and `counts` has how many names were made from a name.
@@ -51,6 +52,7 @@ class KnownValues:
     sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     listed: int = 0
+    weights: Mapping[str, OnnxArray] = field(default_factory=lambda: NONE)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value; None where some extent of it is not known."""
@@ -62,12 +64,15 @@ class KnownValues:
 
     def array(self, name: str) -> OnnxArray | None:
         """The elements of a constant; None where the value is not known to be one."""
-        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+        if name not in self.constants:
+            return self.weights.get(name)
+        array: OnnxArray = numpy_helper.to_array(self.constants[name])
+        return array
 
     def add_constant(self, tensor: TensorProto) -> None:
         """Adds a constant under its name."""
         self.names.add(tensor.name)
-        if not is_declared(tensor):  # a large weight's data is elsewhere, and no rewrite needs it
+        if not is_declared(tensor):
             self.constants[tensor.name] = tensor
         self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+import tvm
 from onnx.reference import ReferenceEvaluator
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.external import DataFolder
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
 from tests.support.nets import Net
@@ -59,6 +64,19 @@ def test_weights_of_few_bits(
     tolerance = 2e-4 if dtype is np.float32 else 5e-2 * 2**bits / 16
     made = agree(model, given, tolerance)
     assert [n.op_type for n in made.graph.node] == ["MatMul", "Identity"]
+
+
+def test_weights_of_few_bits_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
+    weights = {"w": drawn(256, 16, 32, dtype=np.uint8), "scales": scales(256, 16)}
+    given = {"x": drawn(2, 1024)}
+    model = one_node(
+        "MatMulNBits", [*given, *weights], 1, given, weights, ORT,
+        K=1024, N=256, bits=4, block_size=64,
+    )  # fmt: skip
+    inside, path = load(model.SerializeToString(), {}), tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
+    beside = load(path.read_bytes(), {}, folder=DataFolder(tmp_path))
+    tvm.ir.assert_structural_equal(beside.module, inside.module)
 
 
 def test_weights_that_are_inputs_are_refused() -> None:
