@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,13 +113,19 @@ def test_each_bucket_is_compared_at_three_shapes(made: CompiledModel, folder: Pa
     assert found["error"] <= 1e-5 < found["tolerance"]
 
 
+def differing(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., dict[str, float]]) -> None:
+    """Modules have these errors, whatever they are compared with."""
+    monkeypatch.setattr("mcfuser.graph.dynamic.verify.output_errors", wrong)
+    monkeypatch.setattr("mcfuser.graph.dynamic.verify.settled_errors", lambda e, *_: dict(e))
+
+
 def test_a_module_that_differs_is_named_with_its_shapes(
     made: CompiledModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(names: Sequence[str], *results: object) -> dict[str, float]:
         return dict.fromkeys(names, math.inf)
 
-    monkeypatch.setattr("mcfuser.graph.dynamic.verify.output_errors", wrong)
+    differing(monkeypatch, wrong)
     with pytest.raises(DisagreementError, match=r"at batch=\d, length=\d+ \(bucket 1\).*bisect"):
         verify_dynamic(made, folder / "module.so", 0, None)
 
@@ -130,7 +136,7 @@ def test_slices_that_differ_are_named(
     def wrong(names: Sequence[str], outputs: Sequence[np.ndarray], *_: object) -> dict[str, float]:  # type: ignore[type-arg]
         return dict.fromkeys(names, float(len(outputs[0]) == 5))
 
-    monkeypatch.setattr("mcfuser.graph.dynamic.verify.output_errors", wrong)
+    differing(monkeypatch, wrong)
     with pytest.raises(DisagreementError, match=r"at batch=5, length=\d+ \(in slices\).*bisect"):
         verify_dynamic(made, folder / "module.so", 0, None)
 
