@@ -287,8 +287,8 @@ def _masked_before(
     for name, node in softmaxes.items():
         scores = expected.get(node.input[0])
         agrees = name in found and name != first.value
-        zeros = agrees and (np.isnan(expected[name]) & (found[name] == 0)).any()
-        if name in zeroed or (agrees and not zeros) or scores is None:
+        agrees = agrees and not (np.isnan(expected[name]) & (found[name] == 0)).any()
+        if name in zeroed or agrees or scores is None:
             continue
         rows = masked_rows(node, scores)
         if rows.any():

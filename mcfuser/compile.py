@@ -18,13 +18,7 @@ from mcfuser.backend import Backend
 from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel, build_buckets
 from mcfuser.chain import flops
-from mcfuser.compiled_report import (
-    compilation_report,
-    outline_of,
-    port_of,
-    precision_of,
-    products_of,
-)
+from mcfuser.compiled_report import compilation_report, products_of
 from mcfuser.decide import CHOOSING, ModelTuning, decide_all, decision_words, partition_for, rival
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import HOST
@@ -33,7 +27,6 @@ from mcfuser.extents import BUCKETS, InputShapes, highest, ranged
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, load_buckets
 from mcfuser.graph.dynamic.choice import Box
-from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import NOTHING, Loaded, bound, load
@@ -46,7 +39,7 @@ from mcfuser.measure.worker import Worker
 from mcfuser.model.least import least
 from mcfuser.tune.cover import Decision
 from mcfuser.tune.expected import expected
-from mcfuser.tune.locked import LockedKernels, model_pin
+from mcfuser.tune.locked import LockedKernels
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress, unheard
 from mcfuser.tune.tuned import Cache, RetuneCache, TuneOptions, Use
 from mcfuser.whole import WholeModules
@@ -168,36 +161,11 @@ def compile_model(
     listener(Progress("build", left=building))
     module = whole.module(decided[0]) if dynamic is None else build_buckets(dynamic, decided)
     seconds = {"tuning": tuned - begun, "building": time.monotonic() - tuned}
-    report = _report(options, decided, matches, decisions, seconds, dynamic)
+    report = compilation_report(options, decided, matches, decisions, seconds, dynamic)
     report["in_place"] = dict(in_place)
     report["external"] = list(folder.files) if folder is not None else []
     listener(Progress("done", 1, 1, left=0.0))
     return CompiledModel(module, report, decided[-1], dynamic)
-
-
-def _report(
-    options: TuneOptions,
-    decided: Sequence[DecidedModel],
-    matches: Sequence[ChainMatch],
-    decisions: Mapping[str, Decision],
-    seconds: Mapping[str, float],
-    dynamic: LoadedBuckets | None,
-) -> dict[str, Any]:
-    """What is told of a compilation: of each chain, kernel and product, and of the ports and the
-    order of a model, or of its buckets."""
-    device, backend, parted = decided[0].device, decided[0].backend, [d.parted for d in decided]
-    report = compilation_report(device, options, matches, products_of(parted), decisions, seconds)
-    keys = list(places(matches))
-    report["outline"] = outline_of(decided[-1].loaded, parted[-1], keys)
-    report["precision"] = precision_of(decided[-1].loaded, backend)
-    chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
-    report["lock"] = model_pin(device, backend, chains, _box_pins(dynamic)).model_dump(mode="json")
-    if dynamic is not None:
-        numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
-        return report | dynamic_report(dynamic, numbers)
-    report["inputs"] = [port_of(p) for p in decided[0].loaded.inputs]
-    report["outputs"] = [port_of(p) for p in decided[0].loaded.outputs]
-    return report
 
 
 def _loaded(
@@ -294,12 +262,6 @@ def _boxes(locked: LockedBuild | None, shapes: InputShapes) -> list[Box] | None:
             "without ranges; write the lock anew with --update-lock"
         )
     return [Box(dict(b.low), dict(b.high)) for b in locked.buckets]
-
-
-def _box_pins(dynamic: LoadedBuckets | None) -> tuple[BoxPin, ...] | None:
-    if dynamic is None:
-        return None
-    return tuple(BoxPin(low=dict(b.box.low), high=dict(b.box.high)) for b in dynamic.buckets)
 
 
 def _uses(matches: Sequence[ChainMatch], decisions: Mapping[str, Decision]) -> Iterator[Use]:

@@ -8,14 +8,19 @@ from importlib.metadata import version
 from typing import Any
 
 from mcfuser.backend import Backend
+from mcfuser.build import DecidedModel
 from mcfuser.chain import Chain, unfused_cut
 from mcfuser.device import Device
+from mcfuser.graph.dynamic.buckets import LoadedBuckets
+from mcfuser.graph.dynamic.describe import dynamic_report
 from mcfuser.graph.load import Loaded, ModelPort
 from mcfuser.graph.outline import MOST, outline
 from mcfuser.graph.partition import ModelProduct, Partition
 from mcfuser.graph.selection import ChainMatch, places
+from mcfuser.lock import BoxPin
 from mcfuser.model.work import chain_work
 from mcfuser.tune.cover import Decision
+from mcfuser.tune.locked import model_pin
 from mcfuser.tune.tuned import Tuned, TuneOptions
 
 SLOWER = "this CPU widens narrow values as it reads them: the float32 module may be faster"
@@ -23,39 +28,52 @@ SLOWER = "this CPU widens narrow values as it reads them: the float32 module may
 
 
 def compilation_report(
-    device: Device,
     options: TuneOptions,
+    decided: Sequence[DecidedModel],
     matches: Sequence[ChainMatch],
-    products: Sequence[ModelProduct],
     decisions: Mapping[str, Decision],
     seconds: Mapping[str, float],
+    dynamic: LoadedBuckets | None,
 ) -> dict[str, Any]:
-    found = places(matches)
+    """What is told of a compilation: of each chain, kernel and product, and of the ports and the
+    order of a model, or of its buckets."""
+    device, backend, loaded = decided[0].device, decided[0].backend, decided[-1].loaded
+    parted, found = [d.parted for d in decided], places(matches)
     keys = list(found)
     fused_at = {
         i for i, match in enumerate(matches) if _fused(match.chain, decisions[match.chain.key])
     }
-    return {
+    chains = {m.chain.key: (m.chain, decisions[m.chain.key]) for m in reversed(matches)}
+    report = {
         "device": device.name,
         "arch": device.arch,
         "units": device.units,
         "seed": options.seed,
         "times": _times(decisions),
         "chains": [_chain(found[k], decisions[k], device) for k in keys],
-        "products": [_product(p, matches, keys, fused_at, device) for p in products],
+        "products": [_product(p, matches, keys, fused_at, device) for p in products_of(parted)],
         "seconds": {k: round(v, 3) for k, v in seconds.items()},
         "versions": {n: version(n) for n in ("mcfuser", "apache-tvm", "onnx", "numpy")},
+        "outline": _outline(loaded, parted[-1], keys),
+        "precision": _precision(loaded, backend),
+        "lock": model_pin(device, backend, chains, _box_pins(dynamic)).model_dump(mode="json"),
     }
+    if dynamic is not None:
+        numbers = [sorted({keys.index(m.chain.key) for m in p.matches}) for p in parted]
+        return report | dynamic_report(dynamic, numbers)
+    report["inputs"] = [_port(p) for p in loaded.inputs]
+    report["outputs"] = [_port(p) for p in loaded.outputs]
+    return report
 
 
-def outline_of(loaded: Loaded, parted: Partition, keys: Sequence[str]) -> dict[str, Any]:
+def _outline(loaded: Loaded, parted: Partition, keys: Sequence[str]) -> dict[str, Any]:
     """The order in which a model's chains and its other operators run; `more` steps are left out.
     Of a model with ranges of extents it is that of its largest bucket."""
     steps = outline(loaded.module, parted, keys)
     return {"steps": [s.to_json() for s in steps[:MOST]], "more": max(0, len(steps) - MOST)}
 
 
-def precision_of(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
+def _precision(loaded: Loaded, backend: Backend) -> dict[str, Any] | None:
     """How a model was narrowed, as the report has it; None where its own types stand."""
     if loaded.narrowing is None:
         return None
@@ -70,6 +88,12 @@ def products_of(parted: Sequence[Partition]) -> list[ModelProduct]:
             made.append(p if p.chain is None else replace(p, chain=p.chain + before))
         before += len(part.matches)
     return made
+
+
+def _box_pins(dynamic: LoadedBuckets | None) -> tuple[BoxPin, ...] | None:
+    if dynamic is None:
+        return None
+    return tuple(BoxPin(low=dict(b.box.low), high=dict(b.box.high)) for b in dynamic.buckets)
 
 
 def _times(decisions: Mapping[str, Decision]) -> str:
@@ -161,5 +185,5 @@ def _product(
     }
 
 
-def port_of(p: ModelPort) -> dict[str, Any]:
+def _port(p: ModelPort) -> dict[str, Any]:
     return {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}

@@ -27,26 +27,17 @@ from mcfuser.tune.tuner import compare, tune
 from mcfuser.whole import WholeModules
 
 _REASONS = 3  # for which candidates failed that are told of each kernel, the commonest first
-
-
 CHOOSING = 2.0
 """Seconds after tuning's end in which the model may still choose kernels for untuned chains, where
 the module must be there by some time."""
-
-
 USEFUL = 4.0
 """Seconds without which a search measures nothing, or next to nothing, on two busy cores. With more
 builders it may be less (Builder.enough)."""
-
-
 SAVES = 0.1
 """The share of a chain's time that its fused kernel must be able to save to be tried where the time
 for searches is short."""
-
-
 CHOICE = 0.5
 """Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
-
 NEAR = 1.1
 """Covers whose kernels' times in sum differ by less than this factor are timed as whole modules."""
 STARTED = 10.0

@@ -63,7 +63,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "build": (BUILT, {"numpy", "tvm"}),
     "whole": (BUILT, set()),
     "decide": (BUILT | {"whole"}, set()),
-    "compiled_report": (TUNED | {"graph"}, set()),
+    "compiled_report": (BUILT, set()),
     "compile": (COMPILED, {"numpy"}),
     "bisect": (COMPILED, {"numpy", "onnx", "tvm"}),
     "explain": (COMPILED, {"tvm"}),

@@ -37,7 +37,7 @@ QUICK = TuneOptions(trials=1, timeout=3600.0)
 
 
 def rivals(
-    factor: float, monkeypatch: pytest.MonkeyPatch, **options: Any
+    factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[CompiledModel, bytes, list[str]]:
     """Three products in a row, of which the first two or the last two share a chain, for the same
     price; the times of kernels in sum are multiplied by a number for what has the first two. And
@@ -52,8 +52,7 @@ def rivals(
     monkeypatch.setattr(deciding, "_sum", multiplied)
     told: list[Progress | Note] = []
     model = (FIXTURES / "three_products.onnx").read_bytes()
-    options = {"trials": 1, "timeout": 3600.0} | options
-    made = compile_model(model, CPU, MemoryCache(), TuneOptions(**options), {}, told.append)
+    made = compile_model(model, CPU, MemoryCache(), QUICK, {}, told.append)
     return made, model, [n.words for n in told if isinstance(n, Note) and "cover" in n.words]
 
 

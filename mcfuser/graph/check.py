@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -131,8 +131,8 @@ def settled_errors(
     `passes`, each such output is compared with the model as it is written, which onnxruntime's
     optimizations change where weights are quantized, and with precise sigmoids, too; the smallest
     error is its."""
-    settled, precise = dict(errors), careful(model)
-    for written in (model, precise) if precise is not model else (model,):
+    settled = dict(errors)
+    for written in _written(model):
         if all(e <= passes for e in settled.values()):
             break
         try:
@@ -143,6 +143,13 @@ def settled_errors(
         again = output_errors(list(settled), found, expected)
         settled = {n: e if e <= passes else min(e, again[n]) for n, e in settled.items()}
     return settled
+
+
+def _written(model: OnnxModel) -> Iterator[OnnxModel]:
+    """The model, and the one with precise sigmoids if it has any."""
+    yield model
+    if (precise := careful(model)) is not model:
+        yield precise
 
 
 def model_tolerance(proto: onnx.ModelProto, narrow: str | None = None) -> float:

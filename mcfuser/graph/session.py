@@ -8,8 +8,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from mcfuser.graph.messages import inside
-from mcfuser.graph.weights import OnnxArray, OnnxModel
+from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read
 
 
 def session(
@@ -36,20 +35,18 @@ def session(
 def _without_unread(model: OnnxModel) -> OnnxModel:
     """The model without the weights that nothing reads: onnxruntime drops them, and then does not
     find what it is given data for."""
-    graph = model.proto.graph
     if not model.weights:
         return model
-    read = {name for node in inside(graph, onnx.NodeProto) for name in node.input}
-    read |= {value.name for value in (*graph.input, *graph.output)}
-    if read >= model.weights.keys():
+    graph = model.proto.graph
+    unread = model.weights.keys() - names_read(graph) - {i.name for i in graph.input}
+    if not unread:
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    for number in reversed(range(len(graph.initializer))):
-        name = graph.initializer[number].name
-        if name in model.weights and name not in read:
-            del proto.graph.initializer[number]
-    return OnnxModel(proto, {n: a for n, a in model.weights.items() if n in read})
+    kept = [t for t in graph.initializer if t.name not in unread]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    return OnnxModel(proto, {n: a for n, a in model.weights.items() if n not in unread})
 
 
 def _value(array: OnnxArray) -> onnxruntime.OrtValue:

@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcfuser.graph.messages import inside
-from mcfuser.graph.weights import OnnxArray, OnnxModel, stored
+from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read, stored
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Einsum"})
 _SPLIT_BY_INPUT = 13
@@ -68,8 +67,7 @@ def combine_siblings(model: OnnxModel) -> OnnxModel:
 
 def _drop_unread(graph: onnx.GraphProto, arrays: dict[str, OnnxArray]) -> None:
     """Drops the weights that no node reads any more."""
-    read = {n for node in inside(graph, onnx.NodeProto) for n in node.input}
-    read |= {o.name for o in graph.output}
+    read = names_read(graph)
     kept = [t for t in graph.initializer if t.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)

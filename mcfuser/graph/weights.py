@@ -103,6 +103,12 @@ def _external(proto: onnx.ModelProto, embedded: set[str]) -> Iterator[tuple[Tens
             yield tensor, False
 
 
+def names_read(graph: onnx.GraphProto) -> set[str]:
+    """The names that nodes read, those of nested graphs included, and those of the results."""
+    read = {name for node in inside(graph, onnx.NodeProto) for name in node.input}
+    return read | {o.name for o in graph.output}
+
+
 def is_declared(tensor: TensorProto) -> bool:
     """Whether the data of a tensor is an array of OnnxModel.weights."""
     return tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data

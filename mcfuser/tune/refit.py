@@ -18,10 +18,9 @@ from mcfuser.device import Device
 from mcfuser.errors import ChainError, InputError
 from mcfuser.model.fitted import FitSample, costs, fit, predicted
 from mcfuser.model.ranking import spearman, top
-from mcfuser.space.candidates import Candidate, candidates
-from mcfuser.space.knobs import KnobTable
+from mcfuser.space.candidates import Candidate
 from mcfuser.space.plan import Floats, Plan
-from mcfuser.tune.expected import pruned
+from mcfuser.tune.expected import listed
 from mcfuser.tune.tried import Tried, results_of
 from mcfuser.tune.tuned import Tuned, TuneOptions
 
@@ -145,10 +144,9 @@ def _sample(
     if not right:
         return None
     try:
-        space, _ = pruned(tuned.chain, device, options)
+        every = listed(tuned.chain, device, options, backend)
     except ChainError:
         return None
-    every = candidates(space, KnobTable(backend.knobs, device), backend.feasible)
     results = results_of(tuned.chain, every, tuned.shifts, right)
     groups: dict[Plan, list[Candidate]] = {}
     for row in results:

@@ -74,10 +74,14 @@ def llama(
 
 def fed_forward(n: Net, x: str, width: int, inner: int) -> str:
     """x and what a norm, two projections, a gate and a third projection make of it."""
-    h = norm(n, x, width)
+    return n.op("Add", x, gated(n, norm(n, x, width), width, inner))
+
+
+def gated(n: Net, h: str, width: int, inner: int) -> str:
+    """What two projections of h, a gate and a third projection make of it."""
     gate, up = (n.op("MatMul", h, n.weight(width, inner)) for _ in range(2))
-    gated = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
-    return n.op("Add", x, n.op("MatMul", gated, n.weight(inner, width)))
+    both = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
+    return n.op("MatMul", both, n.weight(inner, width))
 
 
 def decoding(
@@ -107,9 +111,7 @@ def decoding(
     if not parallel:
         x = n.op("Add", x, attended)
         h = norm(n, x, width)
-    gate, up = (n.op("MatMul", h, n.weight(width, inner)) for _ in range(2))
-    gated = n.op("Mul", n.op("Mul", gate, n.op("Sigmoid", gate)), up)
-    down = n.op("MatMul", gated, n.weight(inner, width))
+    down = gated(n, h, width, inner)
     if parallel:
         x = n.op("Add", x, attended)
     return n.model(n.op("Add", x, down), keys, values)

@@ -19,7 +19,7 @@ from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import PaddedGraph
 from mcfuser.graph.dynamic.rules.table import ROWS, RULES, rows
 from mcfuser.graph.messages import inside
-from mcfuser.graph.weights import OnnxArray, OnnxModel, stored
+from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read, stored
 
 _ANY: Sign = "any"
 _LOOKED_AT = 1 << 22
@@ -207,8 +207,7 @@ def _assembled(upper: OnnxModel, graph: PaddedGraph) -> OnnxModel:
     del proto.graph.node[:], proto.graph.value_info[:]
     proto.graph.node.extend(graph.nodes)
     proto.graph.initializer.extend(graph.constants)
-    read = {name for node in inside(proto.graph, onnx.NodeProto) for name in node.input}
-    read |= {o.name for o in proto.graph.output}
+    read = names_read(proto.graph)
     kept = [w for w in proto.graph.initializer if w.name in read]
     del proto.graph.initializer[:]  # a table that only constant positions read is read no more
     proto.graph.initializer.extend(kept)
