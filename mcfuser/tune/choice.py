@@ -59,7 +59,8 @@ def chosen(
     the others where the model expects them to take at most TRUSTED times as long as its own first.
     Reasons for which candidates failed are counted in `failed`. Those that failed when they were
     measured (`results`) are left out. After the `deadline` (time.monotonic) the first that is
-    built is chosen; where it is over already, LATE seconds later.
+    built is chosen, and no others are begun. Where it is over already, the first that is built
+    LATE seconds later is chosen of CHOICES, all of which are begun before the chain is given up.
     """
     if not len(candidates):
         return None
@@ -69,7 +70,7 @@ def chosen(
     order = _ordered(candidates, times, carried)[:attempts]
     together = worker.builder.workers
     for first in range(0, len(order), together):
-        if first and time.monotonic() >= limit:
+        if first and not late and time.monotonic() >= limit:
             break
         listener(Progress("compile", first, len(order), failed=sum(failed.values())))
         some = [candidates.candidate(i) for i in order[first : first + together]]

@@ -121,6 +121,14 @@ def test_where_no_time_is_left_a_few_are_tried(found) -> None:
     assert bench.built == CHOICES
 
 
+def test_where_time_is_over_few_builders_try_as_many(found, monkeypatch) -> None:
+    monkeypatch.setattr(choice, "LATE", 0.0)
+    bench = Bench(unfit=CHOICES - 1)
+    object.__setattr__(bench.builder, "workers", 1)
+    best = choose(found, bench, deadline=time.monotonic() - 1.0)
+    assert place(found, best) == CHOICES - 1
+
+
 class Slow(Bench):
     """Builds kernels that are done when the test says so."""
 
