@@ -13,7 +13,7 @@ from tests.support.db_storages import upgrade_by_copy
 
 @pytest.fixture(scope="session", autouse=True)
 def databases_are_copied(patch: pytest.MonkeyPatch) -> None:
-    """The migrations take longer than what most tests ask a database in memory."""
+    """The migrations take longer than what most tests ask a database."""
     patch.setattr("mcfuser_db.database.upgrade", upgrade_by_copy)
 
 

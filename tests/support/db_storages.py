@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from mcfuser.tune.progress import Progress
 from mcfuser_db import Storage
@@ -74,13 +75,23 @@ def _do(where: str, statement: str) -> None:
 
 
 def upgrade_by_copy(engine: Engine) -> None:
-    """In place of mcfuser_db.engine.upgrade: a database in memory, which is new, becomes a copy of
-    one that the migrations were run on."""
-    if engine.url.database not in (None, "", ":memory:"):
+    """In place of mcfuser_db.engine.upgrade: a SQLite database that is new, in memory or a file,
+    becomes a copy of one that the migrations were run on."""
+    if engine.dialect.name != "sqlite" or not _is_new(engine.url.database):
         upgrade(engine)
         return
-    with _COPYING, engine.connect() as connection:
-        _migrated_in_memory().backup(connection.connection.driver_connection)
+    try:
+        with _COPYING, engine.connect() as connection:
+            _migrated_in_memory().backup(connection.connection.driver_connection)
+    except DBAPIError:
+        upgrade(engine)  # which says why it cannot be used
+
+
+def _is_new(name: str | None) -> bool:
+    """Whether nothing was ever written to a database of SQLite's."""
+    if name in (None, "", ":memory:"):
+        return True
+    return not name.startswith("file:") and Path(name).is_file() and not Path(name).stat().st_size
 
 
 _COPYING = Lock()
