@@ -28,6 +28,9 @@ LARGEST = 1 << 16
 """The largest tile that is not a whole extent: a row of so many numbers fills a block's memory."""
 PADDING = 0.05
 """Rule 3's limit on the share of padding, where the extent is not a power of two."""
+MOST = 1 << 18
+"""Candidates that rule 4 leaves: all of them are listed and priced with every value of the knobs,
+and beside one that is left out lies another of nearly its size."""
 SLACK = 1.2
 """Rule 4 allows this much over the limit, for errors of the estimate (section III-C)."""
 
@@ -188,12 +191,29 @@ def _whole(size: int) -> bool:
 def fast_memory(whole: Space, device: Device) -> Space:
     """Rule 4: the tiles of a block fit its fast memory, by equation (1), with 20 % of slack.
 
-    Where none do, those that need least stay.
+    Where none do, those that need least stay. Of more than MOST, the axes with the most sizes have
+    fewer.
     """
     every = [(plan, tiles, footprint(plan, tiles)) for plan, tiles in _plans(whole)]
     limit = max(SLACK * device.fast, min(float(needs.min()) for _, _, needs in every))
     tables = [(plan, tiles[needs <= limit]) for plan, tiles, needs in every]
-    return replace(whole, tables=tuple((p, t) for p, t in tables if len(t)))
+    return _thinned(whole, [(p, t) for p, t in tables if len(t)])
+
+
+def _thinned(whole: Space, tables: list[tuple[Plan, Ints]]) -> Space:
+    """The space with these tables, in which the axis with the most sizes loses every other one that
+    is neither a power of two nor the last, the extent, until MOST candidates or no such sizes are
+    left."""
+    options = list(whole.options)
+    while sum(len(tiles) for _, tiles in tables) > MOST:
+        longest = max(range(len(options)), key=lambda i: len(options[i]))
+        sizes = options[longest]
+        kept = tuple(t for i, t in enumerate(sizes) if i % 2 == 0 or _whole(t) or t == sizes[-1])
+        if kept == sizes:
+            break
+        options[longest] = kept
+        tables = [(plan, t[np.isin(t[:, longest], kept)]) for plan, t in tables]
+    return replace(whole, options=tuple(options), tables=tuple((p, t) for p, t in tables if len(t)))
 
 
 def distinct(whole: Space) -> Space:

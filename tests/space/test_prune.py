@@ -21,6 +21,7 @@ from mcfuser.space.expression import parse
 from mcfuser.space.interpret import interpret
 from mcfuser.space.plan import blocks, footprint
 from mcfuser.space.prune import (
+    MOST,
     RULES,
     SLACK,
     Space,
@@ -260,6 +261,17 @@ def test_rule_4_keeps_the_smallest_where_none_fits() -> None:
     limited = fast_memory(narrowed, tiny)
     assert limited.candidates >= 1
     assert set(needs(limited)) == {min(needs(fast_memory(narrowed, A100)))}
+
+
+def test_rule_4_keeps_every_other_size_of_the_longest_axes_where_too_many_fit() -> None:
+    narrowed = padding(deduplicate(space(gemm(1, 240_000, 240_000, 16, 16)), A100), A100)
+    limited = fast_memory(narrowed, replace(A100, fast=10**12))
+    assert MOST // 8 < limited.candidates <= MOST < narrowed.candidates
+    for before, after in zip(narrowed.options, limited.options, strict=True):
+        assert set(before) >= set(after) and (len(before) < 9 or 64 < len(after) < len(before))
+        assert {t for t in before if t & (t - 1) == 0} | {before[-1]} <= set(after)
+    used = {tuple(row) for _, tiles in limited.tables or () for row in tiles.tolist()}
+    assert used == set(every(*limited.options))
 
 
 # --- equal candidates -----------------------------------------------------------------------
