@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,13 +15,7 @@ from mcfuser.tune.progress import Progress
 from mcfuser_db import Job, KeyedRequest, KeyReused, Order, Storage
 from mcfuser_db.again import INTERRUPTIONS
 from tests.support.clock import Clock
-from tests.support.db_storages import STORAGES, claim_all, fresh, open_store, processes
-
-
-@pytest.fixture(params=("memory", *STORAGES))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh(request.param, tmp_path) as url:
-        yield url
+from tests.support.db_storages import claim_all, fresh, open_store, processes
 
 
 def order(work: str = "a") -> Order:

@@ -23,8 +23,7 @@ from mcfuser_db import Storage
 from mcfuser_db.engine import connect, upgrade
 from tests.support.db_server import Missing, server
 
-STORAGES = ("file", "postgresql")
-"""Over which all is tested; the storage contract also over "memory", SQLite with one connection."""
+STORAGES = ("file", "memory", "postgresql")
 
 
 @contextmanager
