@@ -431,13 +431,14 @@ def test_the_light_rooms_load_at_once_and_alone(module: str) -> None:
         f"import {module}; seconds = time.process_time() - start; "
         f"print(seconds, *[m for m in {HEAVY!r} if m in sys.modules])"
     )
-    seconds = []
-    for _ in range(3):
+
+    def loaded_at_once() -> bool:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-        first, *heavy = done.stdout.decode().split()
+        seconds, *heavy = done.stdout.decode().split()
         assert heavy == []
-        seconds.append(float(first))
-    assert min(seconds) < 0.5
+        return float(seconds) < 0.5
+
+    assert any(loaded_at_once() for _ in range(3))
 
 
 KINDS_ARE_NAMED_IN = {"backends", "devices", "lowering", "codegen", "runtime"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ CPU = device_named("cpu")
 RELU = (FIXTURES / "feed_forward_relu.onnx").read_bytes()
 
 
+@cache
+def tuned() -> MemoryCache:
+    """What one test has tuned, which others need not: they ask whether it is right."""
+    return MemoryCache()
+
+
 def compiled(model: bytes) -> CompiledModel:
-    return compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {})
+    return compile_model(model, CPU, tuned(), TuneOptions(trials=1), {})
 
 
 def bisected(model: bytes) -> Bisection:
@@ -174,7 +181,7 @@ def test_marks_do_not_hide_what_differs() -> None:
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_values_of_a_narrow_module_agree_within_its_tolerance(narrow: str) -> None:
     model = (FIXTURES / "escaping.onnx").read_bytes()
-    made = compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {}, narrow=narrow)
+    made = compile_model(model, CPU, tuned(), TuneOptions(trials=1), {}, narrow=narrow)
     fixed = bound(model, {})
     found = bisect(made.decided, fixed, inputs(fixed, np.random.default_rng(0)))
     assert found.first is None and found.compared >= 2
@@ -203,7 +210,7 @@ def test_values_beyond_float16_are_told_as_such(tmp_path: Path) -> None:
 def verified(
     model: bytes, folder: Path, end: float | None = None, narrow: str | None = None
 ) -> dict[str, Any]:
-    made = compile_model(model, CPU, MemoryCache(), TuneOptions(trials=1), {}, narrow=narrow)
+    made = compile_model(model, CPU, tuned(), TuneOptions(trials=1), {}, narrow=narrow)
     (folder / "module.so").write_bytes(made.module)
     return verify(made, folder / "module.so", bound(model, {}), 0, end)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from mcfuser_service.access import secured
 from mcfuser_service.documents import KernelDocument, Problem, Report
@@ -49,9 +51,11 @@ def readable(routes: APIRouter, path: str, **more: Any) -> Callable[[Route], Rou
     """Registers a function for GET and HEAD; `describe` documents HEAD."""
 
     def register(function: Route) -> Route:
-        quiet = {k: v for k, v in more.items() if k != "include_in_schema"}
         routes.get(path, **more)(function)
-        routes.head(path, include_in_schema=False, **quiet)(function)
+        head = copy(routes.routes[-1])  # to make a second one takes as long as the first
+        assert isinstance(head, APIRoute)
+        head.methods, head.include_in_schema = {"HEAD"}, False
+        routes.routes.append(head)
         return function
 
     return register

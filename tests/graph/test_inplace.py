@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from onnx import helper
 from tvm import relax
 
+from mcfuser.codegen.llvm import module as llvm
+from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import ModelError
 from mcfuser.graph.check import answer, answered, reference_run, reference_session
 from mcfuser.graph.load import bound, load
@@ -26,7 +28,8 @@ def ran(
 ) -> tuple[list[np.ndarray], dict[str, tvm.runtime.Tensor], list[tvm.runtime.Tensor]]:
     """Results as arrays, the inputs as the module leaves them, and the results as it gives them."""
     loaded = load(proto.SerializeToString(), {}, in_place=pairs)
-    machine = relax.VirtualMachine(tvm.compile(loaded.module, target="llvm"), tvm.cpu())
+    built = tvm.compile(loaded.module, target=llvm.cpu_target(probe_cpu()))
+    machine = relax.VirtualMachine(built, tvm.cpu())
     tensors = {p.name: tvm.runtime.tensor(feeds[p.name]) for p in loaded.inputs}
     results = machine["main"](*tensors.values())
     return [r.numpy() for r in results], tensors, list(results)

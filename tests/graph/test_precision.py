@@ -20,6 +20,7 @@ from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from tests.support.agreement import disagreement
 from tests.support.blocks import MASKED, bert
 from tests.support.nets import Net
+from tests.support.paths import FIXTURES
 
 CPU = device_named("cpu")
 QUICK = TuneOptions(trials=1, timeout=3600.0)
@@ -182,16 +183,20 @@ def test_which_constants_fit(values: list[float], half: bool, brain: bool) -> No
     assert (fits(array, "float16"), fits(array, "bfloat16")) == (half, brain)
 
 
-@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
-def test_a_small_bert_in_a_narrow_precision_computes_the_float32_model(
-    narrow: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("narrow", "name", "products", "passes"),
+    [("float16", "bert", 6, 2e-3), ("bfloat16", "attention_where", 3, 2e-2)],
+)
+def test_a_model_in_a_narrow_precision_computes_the_float32_model(
+    narrow: str, name: str, products: int, passes: float, tmp_path: Path
 ) -> None:
     """It has the chains of the float32 model, under keys of their own, and every chain has kernels
     that pass narrow values."""
-    model, passes = bert().SerializeToString(), {"float16": 2e-3, "bfloat16": 2e-2}[narrow]
+    small = FIXTURES / f"{name}.onnx"
+    model = bert().SerializeToString() if name == "bert" else small.read_bytes()
     made = compile_model(model, CPU, MemoryCache(), QUICK, {}, narrow=narrow)
     assert 1e-6 < disagreement(made.module, model, tmp_path) < passes
-    narrowing = {"dtype": narrow, "narrow_products": 6, "float32_products": 0}
+    narrowing = {"dtype": narrow, "narrow_products": products, "float32_products": 0}
     assert narrowing.items() <= made.report["precision"].items()
     wide = partition(load(model, {}).module, CPU.throughput("float32"), CPU.bandwidth)
     chains = made.report["chains"]

@@ -13,7 +13,7 @@ import pytest
 
 from mcfuser.tune.tried import Tried
 from mcfuser.tune.tuned import Tuned
-from tests.support.browser import PHONE, complaints, eventually, resize, run_script
+from tests.support.browser import PHONE, complaints, eventually, resize, run_script, visit
 from tests.support.kernels import tuned
 from tests.support.records import searched
 from tests.support.served import Served, serving
@@ -36,7 +36,8 @@ def served(
 def page(browser: Any, served: Served) -> Iterator[Any]:
     """The browser, on the page of the server; nothing may have been complained of in the end."""
     resize(browser, 1200, 900)
-    browser.get(f"http://127.0.0.1:{served.port}/")
+    if browser.current_url != (root := f"http://127.0.0.1:{served.port}/"):
+        browser.get(root)
     yield browser
     assert complaints(browser) == []
 
@@ -278,8 +279,7 @@ class Shown:
         self.page, self.root = page, f"http://127.0.0.1:{served.port}/"
 
     def open(self, fragment: str) -> None:
-        self.page.get("about:blank")
-        self.page.get(self.root + fragment)
+        visit(self.page, self.root, fragment.removeprefix("#"))
 
     def texts(self, selector: str) -> list[str]:
         found = run_script(

@@ -27,7 +27,7 @@ from mcfuser_service.compilation import CompileResult
 from mcfuser_service.compiler import Compiler
 from mcfuser_service.documents import Report
 from mcfuser_service.schemas import JobOptions
-from tests.support.browser import PHONE, complaints, eventually, resize, run_script
+from tests.support.browser import PHONE, complaints, eventually, resize, run_script, visit
 from tests.support.kernels import tuned
 from tests.support.paths import FIXTURES
 from tests.support.reports import KEYS, report
@@ -77,10 +77,9 @@ class Page:
     browser: Any
     served: Served
 
-    def open(self, where: str = "/") -> None:
-        """Goes to an address of the page, and loads it anew."""
-        self.browser.get("about:blank")
-        self.browser.get(f"http://127.0.0.1:{self.served.port}/#{where}")
+    def open(self, where: str = "/", anew: bool = False) -> None:
+        """Goes to an address of the page; a test's first loads it (tests.support.browser.visit)."""
+        visit(self.browser, f"http://127.0.0.1:{self.served.port}/", where, anew)
         self.settled()
 
     def settled(self) -> None:
@@ -492,7 +491,7 @@ class TestColours:
         page.button("Show the page in dark colours").click()
         dark = page.browser.execute_script(ground)
         assert dark != light
-        page.open()
+        page.open(anew=True)
         assert page.browser.execute_script(ground) == dark, "it is kept"
         page.button("Show the page in light colours").click()
         assert page.browser.execute_script("return localStorage.length") == 0, (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product as every
 
 import numpy as np
@@ -41,7 +42,11 @@ from tests.support.every_schedule import right
 
 SIZES = dict.fromkeys("bmnkhpc", 8)
 GEMM = program(gemm(1, 8, 8, 8, 8))
-PROGRAMS = {name: program(named(name, SIZES)) for name in LINES}
+
+
+@cache
+def listed(name: str) -> Program:
+    return program(named(name, SIZES))
 
 
 def text(expression: str, dead: Sequence[str] = (), move: bool = True, of: Program = GEMM) -> str:
@@ -88,7 +93,7 @@ def test_a_store_leaves_a_loop_that_only_recomputes_it() -> None:
 
 
 def test_an_online_softmax_is_one_loop() -> None:
-    assert text("m.n(k,h)", "kh", of=PROGRAMS["softmax_in_place"]) == (
+    assert text("m.n(k,h)", "kh", of=listed("softmax_in_place")) == (
         "m(L_Q,n(L_K,C_S,C_R,C_P,C_Z,L_V,C_O_sum),C_O,S_O)"
     )
 
@@ -100,7 +105,7 @@ def test_what_cannot_be_repaired_walks_again() -> None:
 
 
 def test_siblings_share_the_load_of_their_input() -> None:
-    assert text("mh.nk", of=PROGRAMS["gated"]).count("L_X") == 1
+    assert text("mh.nk", of=listed("gated")).count("L_X") == 1
 
 
 # --- what holds of every placed program -----------------------------------------------------
@@ -108,7 +113,7 @@ def test_siblings_share_the_load_of_their_input() -> None:
 
 @st.composite
 def placements(draw: st.DrawFn) -> tuple[Program, Plan]:
-    of = PROGRAMS[draw(st.sampled_from(sorted(PROGRAMS)))]
+    of = listed(draw(st.sampled_from(sorted(LINES))))
     expression = draw(st.sampled_from(tilings(of.chain)))
     if draw(st.booleans()):
         expression = bind(of.chain, expression)
@@ -224,7 +229,7 @@ def test_moving_loads_and_stores_never_adds_bytes(found, data) -> None:
 
 
 def test_running_values_are_kept_before_they_move_and_repaired_after() -> None:
-    buffers, body = place(PROGRAMS["attention"], parse("m.n(k,h)"), "kh")
+    buffers, body = place(listed("attention"), parse("m.n(k,h)"), "kh")
     inside = [s for s, outer in flat(body) if "n" in outer]
     order = {(type(s).__name__, getattr(s, "buffer", "")): i for i, s in enumerate(inside)}
     keep, step = order["SaveOld", "R"], order["Compute", "R"]
@@ -237,7 +242,7 @@ def test_running_values_are_kept_before_they_move_and_repaired_after() -> None:
 def test_repairs_follow_what_moved_in_the_order_of_the_chain() -> None:
     """Kernels read as their chain does, and equal candidates stay equal text."""
     for name, targets in (("attention", "ZU"), ("softmax_in_place", ["Z", "O_sum"])):
-        _, body = place(PROGRAMS[name], parse("m.n(k,h)"), "kh")
+        _, body = place(listed(name), parse("m.n(k,h)"), "kh")
         inside = [s for s, outer in flat(body) if "n" in outer]
         at = next(i for i, s in enumerate(inside) if isinstance(s, Compute) and s.buffer == "R")
         after = inside[at + 1 : at + 3]
@@ -245,7 +250,7 @@ def test_repairs_follow_what_moved_in_the_order_of_the_chain() -> None:
 
 
 def test_a_dead_loop_needs_no_repair() -> None:
-    _, body = place(PROGRAMS["attention"], parse("m.n(k,h)"), "nkh")
+    _, body = place(listed("attention"), parse("m.n(k,h)"), "nkh")
     assert not [s for s, _ in flat(body) if isinstance(s, (SaveOld, Repair))]
 
 
@@ -406,7 +411,7 @@ def test_the_next_product_may_follow_the_combined_one() -> None:
 
 
 def test_combining_repairs_by_what_moved() -> None:
-    of = PROGRAMS["softmax_in_place"]
+    of = listed("softmax_in_place")
     _, body = place(of, parse("mh.nk"), (), split="n")
     found = [s for s, _ in statements(body) if isinstance(s, Combine)]
     assert [(s.buffer, [r.new for r in s.repairs]) for s in found] == [
@@ -426,7 +431,7 @@ def test_combining_repairs_by_what_moved() -> None:
     ],
 )
 def test_what_cannot_be_split_says_why(name, expression, axis, reason) -> None:
-    of = GEMM if name == "gemm" else PROGRAMS[name]
+    of = GEMM if name == "gemm" else listed(name)
     with pytest.raises(Illegal, match=reason):
         place(of, parse(expression), (), split=axis)
 

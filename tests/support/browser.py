@@ -14,6 +14,7 @@ import pytest
 _FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
     "disable-background-networking", "disable-component-update", "disable-dev-shm-usage",
+    "disable-site-isolation-trials",  # one process shows all pages: to start one costs as a load
 )  # fmt: skip
 PHONE = (390, 844)
 """Width and height of a phone's window, px."""
@@ -49,11 +50,30 @@ def browsing(profile: Path) -> Iterator[Any]:
 
 
 def resize(browser: Any, width: int, height: int, dark: bool = False) -> None:
-    """Gives the window a size, in px, and the system a light or a dark look."""
+    """Gives the window a size, in px, and the system a light or a dark look, where nothing moves
+    for ornament: that would be drawn sixty times a second."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     look = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [look]})
+    still = {"name": "prefers-reduced-motion", "value": "reduce"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [look, still]})
+
+
+def visit(browser: Any, page: str, fragment: str, anew: bool = False) -> None:
+    """Goes to a fragment of a page, such as "/cache", as a link there leads to it. The page is
+    loaded if it is to be `anew`, and where the browser is on another page or there already."""
+    here, _, at = browser.current_url.partition("#")
+    if anew or here != page or at == fragment:
+        browser.get("about:blank")
+        browser.get(f"{page}#{fragment}")
+        return
+    run_script(
+        browser,
+        """const led = new Promise((tell) => addEventListener("hashchange", tell, { once: true }));
+        location.hash = given[0];
+        await led;""",
+        fragment,
+    )
 
 
 def run_script(browser: Any, body: str, *given: Any) -> Any:
