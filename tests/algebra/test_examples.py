@@ -22,7 +22,7 @@ from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
 from tests.support.examples import EXAMPLES, ROLLED, document, small
 
-PLANS = 8
+PLANS = 5
 HOISTED = {"layer_norm", "layer_norm_projection", "rms_norm_projection", "rms_norm_swiglu"}
 
 

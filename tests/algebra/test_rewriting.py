@@ -156,7 +156,7 @@ def rewritten(draw: st.DrawFn) -> tuple[Chain, Chain]:
     return c, new
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rewritten(), st.permutations([*"abcdefz"]), st.integers(0, 10**6))
 def test_a_chain_written_otherwise_is_fused_the_same_way(both, letters, pick) -> None:
     plain, new = both

@@ -40,7 +40,7 @@ from mcfuser.space.statement import (
 from tests.support.random_chains import cases
 
 VISITS = 4096
-CASES = 100
+CASES = 60
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -30,14 +32,22 @@ def compiled() -> tuple[TritonSource, Binary]:
 
 @pytest.fixture(scope="module", params=["kernel", "last"])
 def split(request: pytest.FixtureRequest) -> tuple[TritonSource, Binary]:
+    return split_by(request.param)
+
+
+@cache
+def split_by(combine: str) -> tuple[TritonSource, Binary]:
     tiles = {"m": 32, "n": 16, "k": 32, "h": 32}
     schedule = scheduled(attention(2, 64, 64, 32, 32, "float16"), "mh.nk", tiles, "n", 3)
-    source = generate(schedule, f"split_{request.param}", TritonKnobs(combine=request.param))
+    source = generate(schedule, f"split_{combine}", TritonKnobs(combine=combine))
     return source, compile_source(source, "sm_90")
 
 
-def module_with(source: TritonSource, binary: Binary) -> tvm.IRModule:
-    """add(q, constant), the kernel, gelu: the kernel between operators that TVM compiles."""
+def module_with(
+    source: TritonSource, binary: Binary, *more: tuple[TritonSource, Binary]
+) -> tvm.IRModule:
+    """add(q, constant), the kernels one after another, gelu: kernels between operators that TVM
+    compiles."""
     q, k, v = (
         relax.Var(n.lower(), relax.TensorType(PHYSICAL[n], "float16")) for n in ("Q", "K", "V")
     )
@@ -45,13 +55,16 @@ def module_with(source: TritonSource, binary: Binary) -> tvm.IRModule:
     shift = rng.standard_normal(PHYSICAL["Q"]).astype(np.float16)
     scale = rng.standard_normal((2, 256, 128)).astype(np.float16)
     builder = relax.BlockBuilder()
-    launcher = builder.add_func(cuda_module.launcher(source, binary, PHYSICAL), binary.name)
+    kernels = ((source, binary), *more)
+    launchers = [builder.add_func(cuda_module.launcher(s, b, PHYSICAL), b.name) for s, b in kernels]
     with builder.function("main", [q, k, v]):
         with builder.dataflow():
-            moved = builder.emit(relax.op.add(q, relax.const(shift)))
+            o = builder.emit(relax.op.add(q, relax.const(shift)))
             kind = relax.TensorType(PHYSICAL["O"], "float16")
-            zeros = [relax.const(np.zeros(w.size, w.dtype)) for w in cuda_module.counters(source)]
-            o = builder.emit(relax.call_tir(launcher, [moved, k, v, *zeros], kind))
+            for launcher, (s, _) in zip(launchers, kernels, strict=True):
+                zeros = [relax.const(np.zeros(w.size, w.dtype)) for w in cuda_module.counters(s)]
+                again = builder.emit(relax.op.reshape(o, PHYSICAL["Q"]))
+                o = builder.emit(relax.call_tir(launcher, [again, k, v, *zeros], kind))
             large = builder.emit(relax.op.max(relax.const(scale)))
             out = builder.emit_output(relax.op.multiply(relax.op.nn.gelu(o), large))
         builder.emit_func_output(out)

@@ -21,8 +21,8 @@ from tests.support.tensorir_agree import call, compiled, error
 
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
-SEEDS, DRAWN = 5, 25
-"""Random schedules, so many over all seeds; `--cases 2000` draws more."""
+DRAWN = 5
+"""Random schedules of a seed, one of each kind; `--cases 2000` draws more, over all seeds."""
 BOUNDED = {
     "attention": [
         "S[b, m, n] = sum[k] A[b, m, k] * B[b, n, k]",

@@ -15,7 +15,7 @@ from mcfuser.space.schedule import Schedule
 from tests.support import plain
 
 
-def schedules(c: Chain, most: int = 3) -> Iterator[Schedule]:
+def plans(c: Chain, most: int = 3) -> Iterator[tuple[Plan, dict[str, int]]]:
     """Every expression, bound to the grid or not, with tiles of 1 to `most` positions."""
     ready = program(c)
     for e in tilings(ready.chain):
@@ -23,7 +23,12 @@ def schedules(c: Chain, most: int = 3) -> Iterator[Schedule]:
             for t in range(1, most + 1):
                 tiles = {a: min(t, ready.chain.size(a)) for a in loop_axes(ready.chain)}
                 dead = frozenset(a for a, n in tiles.items() if n >= ready.chain.size(a))
-                yield Plan(ready, bound, dead).schedule(tiles)
+                yield Plan(ready, bound, dead), tiles
+
+
+def schedules(c: Chain, most: int = 3) -> Iterator[Schedule]:
+    """The schedule of each of these plans."""
+    return (plan.schedule(tiles) for plan, tiles in plans(c, most))
 
 
 def right(c: Chain, x: Mapping[str, np.ndarray]) -> int:

@@ -4,13 +4,15 @@ it may hold (wide_chains)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from mcfuser.chain import Chain, from_json
+from mcfuser.space.plan import Plan
 from mcfuser.space.schedule import Schedule
-from tests.support.every_schedule import schedules
+from tests.support.every_schedule import plans
 from tests.support.plain import plain
 from tests.support.wide_chains import memory, seen
 
@@ -115,8 +117,14 @@ HARD: dict[str, Chain] = {
 
 def some(c: Chain, most: int) -> Iterator[Schedule]:
     """So many of a chain's schedules, from first to last."""
-    every = list(schedules(c))
-    yield from every[:: max(1, len(every) // most)][:most]
+    every = _plans(c)
+    for plan, tiles in every[:: max(1, len(every) // most)][:most]:
+        yield plan.schedule(tiles)
+
+
+@cache
+def _plans(c: Chain) -> list[tuple[Plan, dict[str, int]]]:
+    return list(plans(c))
 
 
 def filled(c: Chain, seed: int) -> dict[str, np.ndarray]:

@@ -49,7 +49,12 @@ def every(chain: Chain) -> Candidates:
 
 def times(chain: Chain, constants: Mapping[str, float]) -> Floats:
     """The seconds that constants give each candidate of a chain."""
-    found = every(chain)
+    return _times(chain, tuple(constants.items()))
+
+
+@cache
+def _times(chain: Chain, given: tuple[tuple[str, float], ...]) -> Floats:
+    found, constants = every(chain), dict(given)
     return found.estimates(
         found.rows, lambda p, t, s, d: predicted(*CUDA.events(p, t, s, d), constants)
     )

@@ -30,20 +30,13 @@ class Case:
 
 
 def interpreted(cases: Sequence[Case], folder: Path) -> list[dict[str, np.ndarray] | str]:
-    """What each case leaves in memory, workspaces included, or the error that it ended with.
-
-    Two processes share the cases.
-    """
+    """What each case leaves in memory, workspaces included, or the error that it ended with."""
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = []
-    for i in range(2):
-        part = folder / str(i)
-        part.mkdir()
-        (part / "cases.pickle").write_bytes(pickle.dumps(list(cases[i::2])))
-        running.append(subprocess.Popen([sys.executable, __file__, str(part)], env=env))
-    assert [process.wait() for process in running] == [0, 0]
-    parts = [pickle.loads((folder / str(i) / "found.pickle").read_bytes()) for i in range(2)]
-    return [parts[i % 2][i // 2] for i in range(len(cases))]
+    (folder / "cases.pickle").write_bytes(pickle.dumps(list(cases)))
+    subprocess.run([sys.executable, __file__, str(folder)], env=env, check=True)
+    found: list[dict[str, np.ndarray] | str]
+    found = pickle.loads((folder / "found.pickle").read_bytes())
+    return found
 
 
 # --- in the process

@@ -326,7 +326,7 @@ UNUSUAL = {
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_chains_have_kernels_that_are_right(name: str, device: Worker) -> None:
     chain = from_json(UNUSUAL[name])
-    tuned = tune(chain, CPU, MemoryCache(), TuneOptions(trials=4), worker=device)
+    tuned = tune(chain, CPU, MemoryCache(), TuneOptions(trials=2), worker=device)
     assert tuned.error is not None and tuned.error < 2e-2
     assert not [why for why in tuned.failed if "ran longer" not in why], tuned.failed
 

@@ -23,7 +23,15 @@ from mcfuser.errors import DeviceError
 from mcfuser.graph.tensors import tensor_over
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.statement import Illegal
-from tests.support.cuda_modules import MISSING, PHYSICAL, compiled, module_with, split, tvm
+from tests.support.cuda_modules import (
+    MISSING,
+    PHYSICAL,
+    compiled,
+    module_with,
+    split,
+    split_by,
+    tvm,
+)
 from tests.support.triton_cases import run_time, scheduled
 
 __all__ = ["compiled", "split"]  # fixtures
@@ -43,10 +51,19 @@ def mapped() -> tuple[TritonSource, Binary]:
 
 
 @pytest.fixture(scope="module")
-def library(compiled: tuple[TritonSource, Binary]) -> bytes:
-    """A module for an H200, none of whose own kernels waits for those ahead of it."""
-    kernel = cuda_module.kernel(*compiled)
-    return cuda_module.build(module_with(*compiled), device_named("nvidia/h200"), [kernel])
+def four(
+    compiled: tuple[TritonSource, Binary], mapped: tuple[TritonSource, Binary]
+) -> list[tuple[TritonSource, Binary]]:
+    """A kernel, two that are split, and one with tensor maps."""
+    return [compiled, split_by("kernel"), split_by("last"), mapped]
+
+
+@pytest.fixture(scope="module")
+def library(four: list[tuple[TritonSource, Binary]]) -> bytes:
+    """A module for an H200 with all four, none of which waits for those ahead of it."""
+    kernels = [cuda_module.kernel(*one) for one in four]
+    first, *more = four
+    return cuda_module.build(module_with(*first, *more), device_named("nvidia/h200"), kernels)
 
 
 @gpu
@@ -56,43 +73,35 @@ def test_the_library_holds_the_cubin_and_no_source(
     _, binary = compiled
     assert library.startswith(b"\x7fELF")
     assert binary.cubin in library
-    assert library.count(b"\x7fELF") >= 3, "the library, the kernel, and what TVM compiled"
+    assert library.count(b"\x7fELF") >= 6, "the library, four kernels, and what TVM compiled"
     assert b"fused_attention_0" in library
     assert b"__global__" not in library, "TVM fell back to embedding CUDA source"
 
 
 @gpu
 def test_only_kernels_that_wait_may_start_before_those_ahead_of_them_end(
-    compiled: tuple[TritonSource, Binary], library: bytes
+    four: list[tuple[TritonSource, Binary]], library: bytes
 ) -> None:
-    source, binary = compiled
-    tag = DEPENDENT.encode()
-    older, waiting = (
-        cuda_module.build(
-            module_with(source, binary), device_named(device),
-            [cuda_module.kernel(replace(source, dependent=dependent), binary)],
-        )
-        for dependent, device in ((False, "a100"), (True, "h200"))
-    )  # fmt: skip
-    assert older.count(tag) == 0
-    assert waiting.count(tag) > library.count(tag) > 0, (
-        "what TVM computes is tagged as well, where GPUs can wait"
+    tag, (first, *more) = DEPENDENT.encode(), four
+    older = cuda_module.build(
+        module_with(*first), device_named("a100"), [cuda_module.kernel(*first)]
     )
+    kernels = [cuda_module.kernel(replace(s, dependent=True), binary) for s, binary in four]
+    waiting = cuda_module.build(module_with(*first, *more), device_named("h200"), kernels)
+    assert older.count(tag) == 0
+    assert library.count(tag) > 0, "what TVM computes is tagged as well, where GPUs can wait"
+    assert waiting.count(tag) == library.count(tag) + sum(len(k.functions) for k in kernels)
 
 
 @gpu
 def test_a_split_runs_in_a_module_with_a_workspace_of_its_own(
-    split: tuple[TritonSource, Binary],
+    split: tuple[TritonSource, Binary], library: bytes
 ) -> None:
     source, binary = split
-    library = cuda_module.build(
-        module_with(source, binary), device_named("h200"), [cuda_module.kernel(source, binary)]
-    )
     assert library.count(binary.cubin) == 1, "one cubin for both kernels"
     assert b"TVMBackendAllocWorkspace" in library
     for launch in source.launches:
         assert launch.name.encode() in library
-    assert b"__global__" not in library
 
 
 def test_a_split_launches_its_kernels_in_order(split: tuple[TritonSource, Binary]) -> None:
@@ -153,7 +162,9 @@ def test_a_launcher_hands_tensor_maps_over(mapped: tuple[TritonSource, Binary]) 
 
 
 @gpu
-def test_a_module_is_built_with_tensor_maps(mapped: tuple[TritonSource, Binary]) -> None:
+def test_a_module_is_built_with_tensor_maps(
+    mapped: tuple[TritonSource, Binary], library: bytes
+) -> None:
     source, binary = mapped
     kernel = cuda_module.kernel(source, binary)
     ((_, types),) = kernel.functions
@@ -162,10 +173,8 @@ def test_a_module_is_built_with_tensor_maps(mapped: tuple[TritonSource, Binary])
         *(cuda_module.MAP, *["int32"] * 3, *["int64"] * 3) * 3,
         *["int64"] * 2,
     )
-    library = cuda_module.build(module_with(source, binary), device_named("h200"), [kernel])
     assert binary.cubin in library
     assert ENCODE.encode() in library
-    assert b"__global__" not in library
 
 
 def test_extents_known_at_run_time_only_are_refused(compiled: tuple[TritonSource, Binary]) -> None:

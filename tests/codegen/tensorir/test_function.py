@@ -16,20 +16,21 @@ from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, loops
-from tests.support.drawn_schedules import DRAWN, SEEDS, at_run_time, drawn, errors, parted
+from tests.support.drawn_schedules import DRAWN, at_run_time, drawn, errors, parted
 from tests.support.paths import GOLDEN
 from tests.support.schedules import build, random_inputs, schedules
 from tests.support.tensorir_agree import WIDE, call, error, run
 
 GOLDEN = GOLDEN / "tensorir"
 NARROW = TensorirKnobs(4, 3, 8)
+SEEDS = 3
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.FixtureRequest) -> None:
     """A fifth of each kind: every chain, bound or not, ragged, packed."""
     rng = random.Random(seed)
-    count = (request.config.getoption("--cases") or DRAWN) // SEEDS
+    count = (request.config.getoption("--cases") or DRAWN * SEEDS) // SEEDS
 
     def make(kind: str, schedule: Schedule) -> TensorirSource | None:
         source = generate(schedule, "kernel", rng.choice((WIDE, NARROW)))
@@ -40,15 +41,16 @@ def test_random_schedules_agree_with_the_chain(seed: int, request: pytest.Fixtur
         assert wrong < 1e-5, which
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4, 6])
+@pytest.mark.parametrize("parts", [3, 6])
 @pytest.mark.parametrize("name", ["attention", "gemm"])
 def test_parts_that_are_empty_add_nothing(name: str, parts: int) -> None:
-    """Of four iterations, three parts take two, two and none, and six leave two without any."""
+    """Of four iterations, three parts take two, two and none, and six leave two without any. Parts
+    that all have some are drawn at random above."""
     chain = build(name, {"b": 2, "m": 20, "n": 60, "k": 8, "h": 20})
     tiles = {"b": 1, "m": 16, "n": 16, "k": 8, "h": 32}
     schedule = parted(chain, parse("mh.nk"), tiles, "n", parts)
     empty = parts * schedule.span("n") - schedule.trips("n") >= schedule.span("n")
-    assert empty == (parts in (3, 6))
+    assert empty
     inputs = random_inputs(chain, parts)
     first = chain.inputs[0]
     inputs[first] *= 30  # scores of several hundred: the parts' maxima lie far apart

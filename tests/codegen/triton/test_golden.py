@@ -137,13 +137,14 @@ def test_every_kernel_that_is_dependent_waits_before_it_touches_memory() -> None
             assert not re.search(r"\b(load|store|fetch|put|atomic_\w+|warp_specialize)\(", before)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_splits_bounds_and_run_time_extents_compile(arch: str) -> None:
+@pytest.mark.parametrize(("arch", "first"), [("sm_80", 0), ("sm_90", 1)])
+def test_splits_bounds_and_run_time_extents_compile(arch: str, first: int) -> None:
+    """Every second one for each architecture: of each kind, some for either."""
     words = ("split", "run_time", "causal", "local")
     names = [
         n for n, golden in GOLDENS.items()
         if any(w in n for w in words) and not n.endswith("_tma") and not golden.dependent
-    ]  # fmt: skip
+    ][first::2]  # fmt: skip
     sources = [source_of(n) for n in names]
     for name, source, binary in zip(names, sources, compile_all(sources, arch, 2), strict=True):
         assert isinstance(binary, Binary), f"{name}: {binary}"

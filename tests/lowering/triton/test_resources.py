@@ -172,7 +172,7 @@ def test_estimates_are_those_that_were_fitted(
 def test_estimates_agree_with_the_compiler() -> None:
     chain = gemm(1, 512, 256, 64, 64, "float16")
     found = every(distinct(prune(space(chain), H200)[0]), H200)
-    order = np.random.default_rng(0).permutation(len(found))[:12]
+    order = np.random.default_rng(0).permutation(len(found))[:8]
     chosen = [found.candidate(i) for i in order]
     sources = []
     for c in chosen:
@@ -187,7 +187,7 @@ def test_estimates_agree_with_the_compiler() -> None:
             one = made(plan, tiles, asked.warps * (1 + asked.groups), asked.stages)
             near += abs(one.shared[0] - binary.shared) <= 0.2 * binary.shared
             assert (binary.shared <= H200.fast) == (one.shared[0] <= H200.fast)
-    assert near >= 7
+    assert near >= 5
 
 
 def test_certain_spilling_and_idle_warps_are_left_out() -> None:

@@ -201,7 +201,7 @@ def test_the_swizzle_is_as_wide_as_a_row(dtype, box, swizzle, part) -> None:
 def test_triton_lays_tiles_out_as_described(dtype: str, k: int) -> None:
     """The compiler compares what Triton has compiled in, and raises Illegal where it differs."""
     chain = chain_named("linear", {"m": 512, "n": 256, "k": 256}, dtype)
-    rows_of_boxes = [{"m": 512, "n": 16}] if (dtype, k) != ("float32", 64) else []  # 3 s alone
+    rows_of_boxes = [{"m": 512, "n": 16}] if k == 16 else []  # deeper ones take seconds
     large = (
         [{"m": 64, "n": 128}] if dtype != "float32" else [{"m": 64, "n": 16}, {"m": 16, "n": 128}]
     )
