@@ -134,8 +134,8 @@ def test_every_schedule_computes_its_chain_at_the_cost_it_predicts(
     run()
     total = seen["all"]
     assert total >= cases_ * 0.99  # a small remainder may be repetitions
-    shares = {"three products": 4, "rolled": 4, "ragged": 4, "split": 10, "bounded": 20}
-    for kind, share in shares.items():
+    shares = {"three products": 12, "rolled": 12, "ragged": 3, "split": 60, "bounded": 60}
+    for kind, share in shares.items():  # far less than the mean of many runs: few cases vary
         assert seen[kind] * share >= total, f"{kind}: {seen}"
 
 
