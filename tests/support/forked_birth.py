@@ -1,5 +1,4 @@
-"""Children that begin with TVM loaded, and the CPU's rates measured: either takes longer than most
-of what tests ask them.
+"""Children that begin with TVM loaded: its import takes longer than most of what tests ask them.
 
 A process that has loaded what they load, and does nothing else, the twin of who starts them, is
 cloned for each. The clone is a child of who asked for it (clone(2), CLONE_PARENT), as if that had
@@ -27,7 +26,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mcfuser.devices.cpu import probe_cpu
 from mcfuser.process import supervised
 from mcfuser.process.child import ALONE
 from mcfuser.process.load import leave_out_torch, load
@@ -140,8 +138,6 @@ def main() -> None:
     leave_out_torch()
     for name in sys.argv[2:]:
         load(name)
-    if _WITHOUT_COMPILER not in os.environ:
-        probe_cpu()  # with threads that have ended
     _serve(socket.socket(fileno=int(sys.argv[1])))
 
 
