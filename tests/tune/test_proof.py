@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,9 @@ from mcfuser.chain import Chain, from_json
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Call
 from mcfuser.space.plan import Plan
-from mcfuser.space.prune import Space, distinct, parted, prune, space
+from mcfuser.tune.expected import pruned
 from mcfuser.tune.proof import ITERATIONS, TILE, _shrunk, disproof
+from mcfuser.tune.tuned import TuneOptions
 from tests.support.chains import chain
 from tests.support.paths import CHAINS
 
@@ -23,13 +23,8 @@ H200 = CATALOGUE["nvidia/h200"]
 EXAMPLES = sorted((CHAINS).glob("*.json"))
 
 
-@cache
-def pruned(c: Chain) -> Space:
-    return parted(distinct(prune(space(c), H200)[0]), H200)
-
-
 def drawn(c: Chain, count: int) -> list[tuple[Plan, dict[str, int]]]:
-    found = pruned(c)
+    found, _ = pruned(c, H200, TuneOptions())
     rng, some = np.random.default_rng(0), []
     for _ in range(count):
         plan, tiles = (found.tables or ())[rng.integers(len(found.tables or ()))]

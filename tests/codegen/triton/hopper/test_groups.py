@@ -287,6 +287,7 @@ def broken(run: Run, source: TritonSource, seed: int) -> bool:
 @pytest.mark.parametrize(
     "case",
     [
+        Case("causal", "mh.nk", "m=512 n=512 k=64 h=64", "m=128 n=64 k=64 h=64"),
         Case("grouped_causal", "gmh.nk", "m=384 n=256 k=64 h=64", "m=192 n=64 k=64 h=64", 3),
         Case("attention", "mh.nk", "m=512 n=256 k=64 h=64", "m=256 n=64 k=64 h=64", 4),
         Case("gated", "mn.k", "m=384 n=128 k=256", "m=192 n=64 k=64", 3, "bfloat16"),
@@ -294,7 +295,7 @@ def broken(run: Run, source: TritonSource, seed: int) -> bool:
     ids=lambda case: case.chain,
 )
 def test_kernels_compile(case: Case) -> None:
-    """Of three and four groups; one of two is compiled with the golden files."""
+    """Of two, three and four groups."""
     source = case.source
     binary = compile_source(source, "sm_90")
     groups = sizes(case.tiles)["m"] // 64
