@@ -6,6 +6,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def matrix_rate(cores: int, at_once: Callable[[int, Callable[[int], object]], fl
 
 
 def _compiled() -> Any:
+    """The work of `_STEPS`, compiled. It is parsed in a thread of its own, for TVM reads the source of
+    every frame on the stack."""
     import tvm
 
     loads = [
@@ -67,7 +70,8 @@ def _compiled() -> Any:
         for i in range(2) for j in range(2)
     ]  # fmt: skip
     lines = "\n".join(f"        {_CALL}{x}))" for x in (*loads, *products))
-    function = tvm.script.from_source(_TEXT.replace("LINES", lines))
+    with ThreadPoolExecutor(1, "parser") as parser:
+        function = parser.submit(tvm.script.from_source, _TEXT.replace("LINES", lines)).result()
     name = str(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUName")())
     target = {"kind": "llvm", "mcpu": name, "mattr": [f"+{f}" for f in FEATURES]}
     return tvm.compile(tvm.IRModule({"rate": function}), target=tvm.target.Target(target))["rate"]

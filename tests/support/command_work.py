@@ -16,6 +16,7 @@ import tvm.relax.frontend.onnx  # noqa: F401
 import mcfuser.tune.tuner  # noqa: F401
 import mcfuser_db  # noqa: F401
 import mcfuser_service.compile_child  # noqa: F401
+import tests.support.late_imports  # noqa: F401
 from tests.support import hasty_command
 from tests.support.command import CommandRequest
 

@@ -40,7 +40,7 @@ mcfuser.process.birth and mcfuser.process.confinement are."""
 _LOADED = (
     "mcfuser_service.compile_child", "mcfuser_service.import_child", "mcfuser_service.serve",
     "mcfuser_service.worker_child", "mcfuser.measure.child", "mcfuser.backends.cpu.runner",
-    "tests.support.slow_compiler",
+    "tests.support.slow_compiler", "tests.support.late_imports",
 )  # fmt: skip
 _LOADED_TO_RUN = ("mcfuser.process.birth", "mcfuser.runtime.runner")
 _WITHOUT_COMPILER = "TVM_USE_RUNTIME_LIB"  # mcfuser.runtime.runner has it; its import is TVM's

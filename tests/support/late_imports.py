@@ -1,0 +1,12 @@
+"""What a compilation imports only once it needs it: processes that are cloned for compilations have
+it from the start."""
+
+from __future__ import annotations
+
+import numpy.random  # noqa: F401
+import sympy.physics.units  # noqa: F401
+import tvm.relax.script  # noqa: F401
+import tvm.script.tirx  # noqa: F401
+
+import mcfuser.devices.amx
+import mcfuser.devices.cpu  # noqa: F401
