@@ -7,9 +7,11 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 from mcfuser.backends.cpu.backend import CpuBackend
@@ -124,6 +126,12 @@ def forked_births(patch: pytest.MonkeyPatch) -> None:
     """Processes that compile models, and those that measure, begin with TVM loaded."""
     if _TVM:
         patch.setattr("mcfuser.process.supervised.Popen", ForkedPopen)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_commands(patch: pytest.MonkeyPatch) -> None:
+    """typer makes the whole command anew for each call, from the signatures of its functions."""
+    patch.setattr("typer.testing._get_command", cache(typer.testing._get_command))
 
 
 @pytest.fixture(scope="session", autouse=True)

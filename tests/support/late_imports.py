@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy.random  # noqa: F401
 import sympy.physics.units  # noqa: F401
-import tvm.relax.script  # noqa: F401
+import tvm.relax.script
 import tvm.script.tirx  # noqa: F401
 
 import mcfuser.devices.amx
