@@ -58,8 +58,8 @@ def matrix_rate(cores: int, at_once: Callable[[int, Callable[[int], object]], fl
 
 
 def _compiled() -> Any:
-    """The work of `_STEPS`, compiled. It is parsed in a thread of its own, for TVM reads the source of
-    every frame on the stack."""
+    """The work of `_STEPS`, compiled. It is parsed in a thread of its own, for TVM reads the source
+    of every frame on the stack."""
     import tvm
 
     loads = [
