@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.testing
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
@@ -42,24 +43,62 @@ settings.load_profile("suite")
 
 
 LONGEST = (
-    "service/test_page_live.py", "test_compile.py", "cli/test_compile.py", "cli/test_command.py",
-    "codegen/triton/test_golden.py", "codegen/tensorir/test_function.py",
-    "codegen/tensorir/test_matrix.py", "service/test_serve.py", "tune/test_search.py",
-    "codegen/triton/hopper/test_groups.py", "test_bisect.py", "hostile/test_hostile_live.py",
-    "graph/dynamic/test_buckets.py", "codegen/cuda/test_cubin.py", "tune/test_tuner.py",
-    "service/test_compilation.py", "codegen/cuda/test_module.py", "graph/test_precision.py",
-    "service/oci/test_transfer.py", "graph/test_narrow.py", "service/test_page_cache_live.py",
-    "db/test_store.py", "service/test_contract.py", "service/test_app.py",
-    "codegen/triton/test_interpreted.py", "graph/test_inplace.py", "db/test_migrations.py",
-    "batch/test_batch.py", "tune/test_proof.py", "codegen/test_hard_chains.py",
-    "hostile/test_hostile_models.py", "codegen/triton/hopper/test_tensor_map.py",
-    "deploy/test_github.py", "tune/test_refit.py", "space/test_oracle.py", "db/test_job_events.py",
-    "service/test_inspect.py", "batch/test_remote.py", "algebra/test_examples.py",
-    "codegen/cuda/test_pool.py", "measure/test_worker.py", "graph/test_concatenation.py",
-    "service/test_access.py", "cli/test_terminal.py", "service/test_outage.py",
-    "space/test_prune.py", "deploy/test_monitoring.py",
+    "codegen/triton/test_golden.py", "cli/test_compile.py", "db/test_store.py",
+    "service/test_page_live.py", "test_compile.py", "codegen/tensorir/test_function.py",
+    "codegen/tensorir/test_matrix.py", "service/test_serve.py", "test_bisect.py",
+    "hostile/test_hostile_live.py", "graph/dynamic/test_buckets.py", "service/test_compilation.py",
+    "graph/test_precision.py", "service/oci/test_transfer.py", "graph/test_narrow.py",
+    "service/test_contract.py", "service/test_app.py", "codegen/triton/test_interpreted.py",
+    "graph/test_inplace.py", "batch/test_batch.py", "tune/test_proof.py",
+    "codegen/test_hard_chains.py", "hostile/test_hostile_models.py", "deploy/test_github.py",
+    "tune/test_refit.py", "space/test_oracle.py", "service/test_inspect.py", "batch/test_remote.py",
+    "algebra/test_examples.py", "measure/test_worker.py", "graph/test_concatenation.py",
+    "service/test_access.py", "cli/test_terminal.py", "space/test_prune.py",
+    "deploy/test_monitoring.py",
 )  # fmt: skip
-"""The files that take five seconds or more, the longest first."""
+"""The files that take five seconds or more, the longest first; of those that share something, the
+first one."""
+
+
+SHARING = {
+    "a fork server of commands": (
+        "cli/test_compile.py", "cli/test_command.py", "cli/test_keys.py", "cli/test_verify.py",
+        "cli/test_cache_registry.py", "cli/test_cache_exchange.py", "cli/test_cache.py",
+        "cli/test_devices.py", "cli/test_run.py", "cli/test_tune.py", "cli/test_sign.py",
+    ),
+    "a fork server of compilers": (
+        "codegen/triton/test_golden.py", "codegen/triton/hopper/test_groups.py",
+        "codegen/triton/hopper/test_tensor_map.py", "codegen/triton/test_split.py",
+        "codegen/cuda/test_cubin.py", "codegen/cuda/test_module.py", "codegen/cuda/test_pool.py",
+        "codegen/triton/test_run_time.py", "tune/test_search.py", "tune/test_tuner.py",
+        "lowering/triton/test_resources.py", "benchmarks/test_shared_memory.py",
+    ),
+    "a database server": (
+        "db/test_store.py", "db/test_migrations.py", "db/test_job_events.py", "db/test_beats.py",
+        "db/test_kernel_search.py", "db/test_retention.py", "db/test_figures.py",
+        "db/test_constants.py", "service/test_outage.py", "service/test_missed.py",
+        "service/test_worker.py", "cli/test_storage_check.py", "tune/test_tried.py",
+    ),
+    "a browser": (
+        "service/test_page_live.py", "service/test_page_cache_live.py", "batch/test_web_live.py",
+    ),
+}  # fmt: skip
+"""What takes seconds to start, and the files whose tests use it: one process runs them."""
+_SHARED = {str(TESTS / file): what for what, files in SHARING.items() for file in files}
+
+
+class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives every file to one process, as --dist loadfile does, and files that share something to
+    the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return _SHARED.get(str(TESTS.parent / file), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return SharedScheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -93,48 +132,50 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def patched(patch: pytest.MonkeyPatch) -> None:
+    """All that is changed for every test: one fixture, for each costs every test some time."""
+    if _TVM:
+        no_steady_timing(patch)
+        unoptimized(patch)
+        forked_births(patch)
+    kept_children(patch)
+    kept_commands(patch)
+    patience(patch)
+
+
 def no_steady_timing(patch: pytest.MonkeyPatch) -> None:
     """Tests ask a compiled module, and a kernel, whether it is right; steady times would take
     seconds each."""
-    if not _TVM:
-        return
     patch.setattr(CpuBackend, "runner", RUNNER)
     for name, value in ROUNDS.items():
         patch.setattr(f"mcfuser.graph.running.{name}", value)
     patch.setattr("mcfuser_service.compilation._MODULE", "tests.support.hasty_compile")
 
 
-@pytest.fixture(scope="session", autouse=True)
 def unoptimized(patch: pytest.MonkeyPatch) -> None:
     """Tests ask a module or kernel that they build whether it is right. Those that run the command
     build modules as users do, and what is measured is what users get."""
-    if _TVM:
-        from tests.support.unoptimized import cpu_target, host_target
+    from tests.support.unoptimized import cpu_target, host_target
 
-        patch.setattr("mcfuser.codegen.llvm.module.cpu_target", cpu_target)
-        patch.setattr("mcfuser.codegen.tensorir.build.host_target", host_target)
+    patch.setattr("mcfuser.codegen.llvm.module.cpu_target", cpu_target)
+    patch.setattr("mcfuser.codegen.tensorir.build.host_target", host_target)
 
 
-@pytest.fixture(scope="session", autouse=True)
 def kept_children(patch: pytest.MonkeyPatch) -> None:
     """One process measures for many tests."""
     patch.setattr("mcfuser.measure.worker.Child", KeptChild)
 
 
-@pytest.fixture(scope="session", autouse=True)
 def forked_births(patch: pytest.MonkeyPatch) -> None:
     """Processes that compile models, and those that measure, begin with TVM loaded."""
-    if _TVM:
-        patch.setattr("mcfuser.process.supervised.Popen", ForkedPopen)
+    patch.setattr("mcfuser.process.supervised.Popen", ForkedPopen)
 
 
-@pytest.fixture(scope="session", autouse=True)
 def kept_commands(patch: pytest.MonkeyPatch) -> None:
     """typer makes the whole command anew for each call, from the signatures of its functions."""
     patch.setattr("typer.testing._get_command", cache(typer.testing._get_command))
 
 
-@pytest.fixture(scope="session", autouse=True)
 def patience(patch: pytest.MonkeyPatch) -> None:
     """On a busy machine everything takes longer, and nothing has failed for that. Tests of a limit
     give their own."""

@@ -13,8 +13,8 @@ from mcfuser.graph.read import read
 from .kinds import KINDS, SECRET, UNROLLED, hidden
 from .trial import Trial, What, tried
 
-MUTANTS = 1000
-IMPORTED = 80  # of those that pass the inspection
+MUTANTS = 600
+IMPORTED = 50  # of those that pass the inspection
 HIDDEN = hidden()
 
 
