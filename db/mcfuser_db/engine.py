@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    QueuePool,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from mcfuser.errors import InputError
 from mcfuser_db.models import Base
 from mcfuser_db.private import make_file
+
+if TYPE_CHECKING:  # it is loaded where there is something to migrate, which is seldom
+    from alembic.config import Config
 
 _CONNECTIONS = 40
 """The most connections to a SQLite file in one process: one for each thread that answers requests
@@ -24,6 +33,7 @@ _PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 """What libpq is told unless the URL says otherwise: seconds for a connection, and milliseconds for
 which a server may leave unacknowledged what it was sent. Without them a machine that is gone is
 waited for a quarter of an hour."""
+_MIGRATIONS = Path(__file__).parent / "migrations"
 _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
 
 
@@ -74,14 +84,12 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
             before = _revision(connection)
-            command.upgrade(migrations(connection), revision)
+            if revision == "head" and before == newest_revision():
+                return
+            _migrate(connection, revision, where)
             is_changed = before not in (None, _revision(connection))
         if is_changed and revision == "head" and engine.dialect.name == "postgresql":
             _vacuum(engine)
-    except CommandError as error:
-        raise InputError(
-            f"database {where} was written by a newer mcfuser ({error}); upgrade this one"
-        ) from None
     except DBAPIError as error:
         cause = str(error.orig).strip().splitlines()[0]
         waits = isinstance(error, OperationalError) and engine.dialect.name != "sqlite"
@@ -89,9 +97,30 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
         raise kind(f"database {where} cannot be used: {cause}; check the URL") from None
 
 
+def newest_revision() -> str:
+    """The revision that the last migration leads to: its file's name begins with it."""
+    return max(p.name for p in (_MIGRATIONS / "versions").glob("[0-9]*.py")).partition("_")[0]
+
+
 def _revision(connection: Connection) -> str | None:
     """The revision of a database, None of an empty one."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return None if found is None else str(found)
+
+
+def _migrate(connection: Connection, revision: str, where: str) -> None:
+    """Raises InputError where the database, at `where`, has a revision that is not known here."""
+    from alembic import command
+    from alembic.util import CommandError
+
+    try:
+        command.upgrade(migrations(connection), revision)
+    except CommandError as error:
+        raise InputError(
+            f"database {where} was written by a newer mcfuser ({error}); upgrade this one"
+        ) from None
 
 
 def _vacuum(engine: Engine) -> None:
@@ -109,9 +138,10 @@ def _patience(url: URL) -> dict[str, int]:
 
 def migrations(connection: Connection) -> Config:
     """What Alembic's commands need to run the migrations on a connection."""
+    from alembic.config import Config
+
     config = Config(attributes={"connection": connection})
-    folder = str(Path(__file__).parent / "migrations")
-    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
 
 

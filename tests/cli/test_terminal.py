@@ -15,7 +15,6 @@ from mcfuser.cli.command import app
 from mcfuser.cli.terminal import ended
 
 COMMANDS = (
-    ("devices",),
     ("device", "h100", "--json"),
     ("explain", "gemm:1,64,64,32,32"),
     ("--help",),
@@ -42,7 +41,7 @@ def test_a_full_device_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("words", COMMANDS[1:])
+@pytest.mark.parametrize("words", COMMANDS)
 def test_a_reader_that_has_gone_is_no_news(words: tuple[str, ...], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

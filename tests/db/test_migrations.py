@@ -1,6 +1,8 @@
 """The migrations lead to the models, from nothing and back."""
 
 import json
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -12,13 +14,14 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, func, inspect, select, text, update
 
 from mcfuser.devices.catalogue import device_named
 from mcfuser.errors import InputError
 from mcfuser_db import KeyedRequest, Order, Storage, migrations
 from mcfuser_db.api_keys import api_keys
-from mcfuser_db.engine import connect, upgrade, writing
+from mcfuser_db.engine import connect, newest_revision, upgrade, writing
 from mcfuser_db.engine import migrations as config_of
 from mcfuser_db.models import Base, Job, KernelRow, KeyFile
 from mcfuser_db.tallies import tallies, tally
@@ -119,6 +122,23 @@ def test_sqlite_is_set_up_for_many_processes(tmp_path: Path) -> None:
 def test_every_revision_is_in_the_contract() -> None:
     folder = Path(migrations.__file__).parent / "versions"
     assert {p.name[:4] for p in folder.glob("0*.py")} == set(rows.REVISIONS)
+
+
+def test_the_newest_revision_is_the_one_that_no_other_follows() -> None:
+    with connect("sqlite://").begin() as connection:
+        scripts = ScriptDirectory.from_config(config_of(connection))
+    assert newest_revision() == scripts.get_current_head()
+
+
+def test_a_database_at_the_newest_revision_is_opened_without_alembic(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    Storage(url).close()
+    code = (
+        "import sys; from mcfuser_db import Storage; "
+        f"Storage({url!r}).close(); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("revision", rows.REVISIONS)
