@@ -1,5 +1,5 @@
-"""What a compilation imports only once it needs it: processes that are cloned for compilations have
-it from the start."""
+"""What a compilation imports or measures only once it needs it: processes that are cloned for
+compilations have it from the start."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ import sympy.physics.units  # noqa: F401
 import tvm.relax.script
 import tvm.script.tirx  # noqa: F401
 
-import mcfuser.devices.amx
-import mcfuser.devices.cpu  # noqa: F401
+from mcfuser.devices.cpu import probe_cpu
+
+probe_cpu()  # which measures the CPU once in a process, and its clones

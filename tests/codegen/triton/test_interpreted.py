@@ -20,7 +20,7 @@ from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memo
 from tests.support.triton_cases import Drawn, drawn
 from tests.support.triton_interpreted import Case, interpreted
 
-CASES, MAPPED = 30, 20
+CASES, MAPPED = 20, 14
 
 
 def cases(seed: int, count: int, lowering: TritonKnobs, step: int = 1) -> list[tuple[Drawn, Case]]:
