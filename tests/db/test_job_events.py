@@ -128,19 +128,21 @@ def test_events_are_read_from_a_version_of_each_job_on(store: Storage) -> None:
     assert store.events({}) == {}
 
 
-def test_the_last_events_are_kept(store: Storage) -> None:
+def test_the_last_events_are_kept(store: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    most_kept = MOST_EVENTS // 4
+    monkeypatch.setattr("mcfuser_db.job_events.MOST_EVENTS", most_kept)
     job, _ = store.submit(ORDER)
     claim = claimed(store)
     other, _ = store.submit(replace(ORDER, work="c" * 64))
     most = 0
-    for n in range(MOST_EVENTS + 100):
+    for n in range(most_kept + 100):
         store.renew(claim, 60, replace(PROGRESS, done=n))
-        if n % 8 == 0 and n > MOST_EVENTS - 32:
+        if n % 8 == 0 and n > most_kept - 32:
             most = max(most, len(events(store, job.id)))
     newest = read(store, job.id).version
     kept = versions(store, job.id)
     assert kept == list(range(kept[0], newest + 1))
-    assert MOST_EVENTS <= len(kept) <= most <= MOST_EVENTS + 31
+    assert most_kept <= len(kept) <= most <= most_kept + 31
     assert versions(store, other.id) == [1], "another job's stay"
 
 

@@ -227,7 +227,7 @@ def test_the_longest_part_comes_first_and_no_operator_is_computed_twice() -> Non
     assert len(set(bodies)) == len(bodies)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.integers(0, 3),

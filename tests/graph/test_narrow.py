@@ -216,7 +216,7 @@ def _operator(n: Net, kind: str, x: str, y: str) -> str:
             return n.op("Reshape", turned, n.ints(6, 8))
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(nets(), st.sampled_from(NARROW))
 def test_random_graphs_agree(model: onnx.ModelProto, narrow: str) -> None:
     assert max(errors(model, narrow)) <= 4 * PASSES[narrow]

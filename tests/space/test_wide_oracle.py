@@ -29,7 +29,7 @@ from mcfuser.space.statement import Illegal, statements
 from tests.support import plain
 from tests.support.wide_chains import MODES, Case, drawn, facts, values, wide
 
-CASES = 120
+CASES = 90
 VISITS = 1024
 TOLERANCE = 1e-9
 ROUNDING, UNSTEADY = 1e-14, 1e-10

@@ -14,6 +14,8 @@ import pytest
 _FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
     "disable-background-networking", "disable-component-update", "disable-dev-shm-usage",
+    "disable-extensions", "disable-default-apps", "metrics-recording-only", "disable-breakpad",
+    "in-process-gpu",  # as the next one: fewer processes
     "disable-site-isolation-trials",  # one process shows all pages: to start one costs as a load
 )  # fmt: skip
 PHONE = (390, 844)

@@ -21,7 +21,7 @@ from tests.support.tensorir_agree import call, compiled, error
 
 EXTENTS = (1, 7, 16, 33, 48, 64, 77)
 KINDS = ("plain", "split", "bounded", "run time", "all")
-DRAWN = 5
+DRAWN = 4
 """Random schedules of a seed, one of each kind; `--cases 2000` draws more, over all seeds."""
 BOUNDED = {
     "attention": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,9 +17,14 @@ from mcfuser.tune.refit import Ranking, Refit, refit, samples
 from tests.support.refitted import CHAINS, COUNT, DEVICE, all_kept, kept, times, true_constants
 
 
+@cache
+def found_from_true() -> Refit:
+    """What a fit to candidates of the true constants finds: for several tests."""
+    return refit(all_kept(true_constants()), DEVICE, CUDA)
+
+
 def test_constants_that_are_wrong_for_a_device_are_found() -> None:
-    true = true_constants()
-    found = refit(all_kept(true), DEVICE, CUDA)
+    true, found = true_constants(), found_from_true()
     assert found.candidates == COUNT * len(CHAINS) and len(found.chains) == len(CHAINS)
     assert found.better and found.after.spearman > found.before.spearman
     assert found.after.spearman > 0.9 and found.after.top < 1.05 and not found.few
@@ -36,7 +42,7 @@ def test_constants_that_are_right_already_are_not_worse_for_it() -> None:
 
 def test_terms_that_occur_nowhere_keep_their_constants() -> None:
     every = all_kept(true_constants())
-    found, current = refit(every, DEVICE, CUDA), dict(costs(DEVICE))
+    found, current = found_from_true(), dict(costs(DEVICE))
     events = np.vstack([s.sample.events for s in samples(every, DEVICE, CUDA)[0]])
     absent = [n for n, used in zip(NAMES, events.any(axis=0), strict=True) if not used]
     assert absent and set(found.constants) == set(current)

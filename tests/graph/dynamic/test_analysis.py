@@ -303,7 +303,7 @@ STEPS = [
 """Operators whose results have rows of eight columns, as what they read has."""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=4),
     between=st.lists(st.sampled_from(["Tanh", "Cos", "Sigmoid", "Log"]), min_size=5, max_size=5),
@@ -337,7 +337,7 @@ def prepared() -> Callable[[str], tuple[DynamicModel, PaddedModel]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_bucket_computes_the_model_at_any_shape(
     name: str, data: st.DataObject, prepared: Callable[[str], tuple[DynamicModel, PaddedModel]]
