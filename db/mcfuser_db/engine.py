@@ -87,8 +87,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
             if revision == "head" and before == newest_revision():
                 return
             _migrate(connection, revision, where)
-            is_changed = before not in (None, _revision(connection))
-        if is_changed and revision == "head" and engine.dialect.name == "postgresql":
+        if before is not None and revision == "head" and engine.dialect.name == "postgresql":
             _vacuum(engine)
     except DBAPIError as error:
         cause = str(error.orig).strip().splitlines()[0]

@@ -27,11 +27,15 @@ def probe_cpu() -> Device:
 
 def unmeasured_cpu() -> Device:
     """This machine's CPU without its rates, on which no `Device.key` depends."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    arch, cores = _architecture(), usable or 1
+    arch, cores = _architecture(), len(_usable()) or os.cpu_count() or 1
     return Device(
         "cpu", "cpu", arch, cores, (), 0.0, _private_cache(), _vector_bits(), matrix=matrix_unit()
     )  # fmt: skip
+
+
+def _usable() -> list[int]:
+    """The cores that this process may use; none where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def _architecture() -> str:
@@ -88,11 +92,10 @@ def _at_once(count: int, work: Callable[[int], object]) -> float:
     """Seconds in which that many threads do `work`, each with its number; the best of five. Each
     keeps to one core where the system allows that: for the few milliseconds that the work takes,
     two threads would stay where they were woken, which may be the same core."""
-    pinned = hasattr(os, "sched_setaffinity")
-    cores = sorted(os.sched_getaffinity(0)) if pinned else []
+    cores = _usable()
 
     def here(i: int) -> object:
-        if pinned:
+        if cores:
             os.sched_setaffinity(0, {cores[i % len(cores)]})  # this thread's alone
         return work(i)
 
