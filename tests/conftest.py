@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import typer.testing
 from hypothesis import settings
-from xdist.scheduler import LoadFileScheduling
 
 from mcfuser.backends.cpu.backend import CpuBackend
 from mcfuser.codegen.cuda.pool import Compilers
@@ -46,7 +45,7 @@ LONGEST = (
     "codegen/triton/test_golden.py", "cli/test_compile.py", "db/test_store.py",
     "service/test_page_live.py", "test_compile.py", "codegen/tensorir/test_function.py",
     "codegen/tensorir/test_matrix.py", "service/test_serve.py", "test_bisect.py",
-    "hostile/test_hostile_live.py", "graph/dynamic/test_buckets.py", "service/test_compilation.py",
+    "graph/dynamic/test_buckets.py", "service/test_compilation.py",
     "graph/test_precision.py", "service/oci/test_transfer.py", "graph/test_narrow.py",
     "service/test_contract.py", "service/test_app.py", "codegen/triton/test_interpreted.py",
     "graph/test_inplace.py", "batch/test_batch.py", "tune/test_proof.py",
@@ -60,44 +59,10 @@ LONGEST = (
 first one."""
 
 
-SHARING = {
-    "a fork server of commands": (
-        "cli/test_compile.py", "cli/test_command.py", "cli/test_keys.py", "cli/test_verify.py",
-        "cli/test_cache_registry.py", "cli/test_cache_exchange.py", "cli/test_cache.py",
-        "cli/test_devices.py", "cli/test_run.py", "cli/test_tune.py", "cli/test_sign.py",
-    ),
-    "a fork server of compilers": (
-        "codegen/triton/test_golden.py", "codegen/triton/hopper/test_groups.py",
-        "codegen/triton/hopper/test_tensor_map.py", "codegen/triton/test_split.py",
-        "codegen/cuda/test_cubin.py", "codegen/cuda/test_module.py", "codegen/cuda/test_pool.py",
-        "codegen/triton/test_run_time.py", "tune/test_search.py", "tune/test_tuner.py",
-        "lowering/triton/test_resources.py", "benchmarks/test_shared_memory.py",
-    ),
-    "a database server": (
-        "db/test_store.py", "db/test_migrations.py", "db/test_job_events.py", "db/test_beats.py",
-        "db/test_kernel_search.py", "db/test_retention.py", "db/test_figures.py",
-        "db/test_constants.py", "service/test_outage.py", "service/test_missed.py",
-        "service/test_worker.py", "cli/test_storage_check.py", "tune/test_tried.py",
-    ),
-    "a browser": (
-        "service/test_page_live.py", "service/test_page_cache_live.py", "batch/test_web_live.py",
-    ),
-}  # fmt: skip
-"""What takes seconds to start, and the files whose tests use it: one process runs them."""
-_SHARED = {str(TESTS / file): what for what, files in SHARING.items() for file in files}
-
-
-class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Gives every file to one process, as --dist loadfile does, and files that share something to
-    the same one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return _SHARED.get(str(TESTS.parent / file), file)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.scheduling import SharedScheduling  # needs pytest-xdist, as this hook does
+
     return SharedScheduling(config, log) if config.option.dist == "loadfile" else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.mirror import ELSEWHERE, THROUGH, mirror, modules
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, TESTS
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
@@ -19,5 +19,11 @@ def test_a_module_has_its_test_file_or_says_which_looks_at_it(module: str) -> No
 
 
 def test_what_looks_at_a_module_exists_and_so_does_the_module() -> None:
-    assert not {t for t in THROUGH if not (ROOT / "tests" / t).exists()}
+    assert not {t for t in THROUGH if not (TESTS / t).exists()}
     assert not set(ELSEWHERE) - set(modules())
+
+
+def test_files_that_share_a_process_exist() -> None:
+    scheduling = pytest.importorskip("tests.support.scheduling", exc_type=ImportError)
+    named = [path for used in scheduling.SHARING.values() for path in used]
+    assert named and not [path for path in named if not (TESTS / path).exists()]

@@ -15,7 +15,7 @@ from mcfuser.cli.terminal import ended
 from tests.support.paths import LANDSCAPES, ROOT
 
 
-def printed(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def estimates(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "estimates.py"), *words],
         capture_output=True, text=True, check=False, cwd=folder,
@@ -27,7 +27,7 @@ def test_models_are_judged_on_every_landscape_of_a_folder(tmp_path: Path) -> Non
     (tmp_path / "h200").mkdir()
     for name in ("G1", "S4"):
         shutil.copy(LANDSCAPES / f"{name}.json", tmp_path / "h200")
-    ran = printed("model", "--data", str(tmp_path), "--constants", folder=tmp_path)
+    ran = estimates("model", "--data", str(tmp_path), "--constants", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     for name in ("G1", "S4"):
         for model in ("equation (2)", "roofline", "fitted to the others"):
@@ -36,7 +36,7 @@ def test_models_are_judged_on_every_landscape_of_a_folder(tmp_path: Path) -> Non
 
 
 def test_estimates_are_compared_with_what_is_allocated(tmp_path: Path) -> None:
-    ran = printed("shared-memory", "--workload", "G1", "--limit", "1", folder=tmp_path)
+    ran = estimates("shared-memory", "--workload", "G1", "--limit", "1", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "equation (1)" in ran.stdout and "nvidia/h200, float16: " in ran.stdout
 

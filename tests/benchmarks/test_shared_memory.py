@@ -38,9 +38,9 @@ def test_as_many_of_each_workload_are_drawn_and_the_same_for_a_seed() -> None:
 
 
 def test_estimates_stand_beside_what_is_allocated() -> None:
-    device = "nvidia/a100"
-    chosen = draw({n: PAPER[n] for n in ("G1", "S7")}, CATALOGUE[device], 4, 0)
+    device = CATALOGUE["nvidia/a100"]
+    chosen = draw({n: PAPER[n] for n in ("G1", "S7")}, device, 4, 0)
     with Compilers(2) as compilers:
-        sized, failed = measure(chosen, CATALOGUE[device], compilers, lambda done, total: None)
+        sized, failed = measure(chosen, device, compilers, lambda done, total: None)
     assert len(sized) + failed == 4
     assert all(s.allocated > 0 and s.estimate > 0 and s.equation > 0 for s in sized)

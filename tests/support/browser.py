@@ -15,7 +15,7 @@ _FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
     "disable-background-networking", "disable-component-update", "disable-dev-shm-usage",
     "disable-extensions", "disable-default-apps", "metrics-recording-only", "disable-breakpad",
-    "in-process-gpu",  # as the next one: fewer processes
+    "in-process-gpu",  # no process of its own for what there is not
     "disable-site-isolation-trials",  # one process shows all pages: to start one costs as a load
 )  # fmt: skip
 PHONE = (390, 844)
