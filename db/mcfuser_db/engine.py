@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ _PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 """What libpq is told unless the URL says otherwise: seconds for a connection, and milliseconds for
 which a server may leave unacknowledged what it was sent. Without them a machine that is gone is
 waited for a quarter of an hour."""
+_BUSY_S = 30
+"""Seconds for which a SQLite file that another process has locked is waited for."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _UPGRADE_LOCK = 0x6D636675  # any number that no one else locks: the letters "mcfu"
 
@@ -175,11 +179,29 @@ def _private(name: str) -> None:
 def _prepare(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver begins nothing by itself: `_begin` does
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout = 30000")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_S * 1000}")
+    _log_ahead(cursor)
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _log_ahead(cursor: Any) -> None:
+    """Has a SQLite file write ahead to a log, from now on.
+
+    SQLite does not wait for a lock here: it holds a lock to read when it asks for the one to write,
+    and two processes that did so would wait for each other. Those that open a new file at once have
+    to ask again.
+    """
+    end = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+        time.sleep(0.01)
 
 
 def _begin(connection: Connection) -> None:

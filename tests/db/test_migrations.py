@@ -1,8 +1,10 @@
 """The migrations lead to the models, from nothing and back."""
 
 import json
+import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -117,6 +119,18 @@ def test_sqlite_is_set_up_for_many_processes(tmp_path: Path) -> None:
                 for p in ("journal_mode", "foreign_keys", "busy_timeout")}  # fmt: skip
     assert told == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 30000}
     engine.dispose()
+
+
+def test_a_new_file_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # the journal cannot be chosen now, and SQLite says so at once
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(Storage, f"sqlite:///{path}")
+        assert wait([opened], timeout=0.2).not_done
+        other.execute("COMMIT")
+        opened.result(timeout=30).close()
+    other.close()
 
 
 def test_every_revision_is_in_the_contract() -> None:
