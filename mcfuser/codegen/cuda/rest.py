@@ -13,6 +13,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from mcfuser.codegen.cuda.reduced import in_blocks, one_result
 from mcfuser.codegen.cuda.together import small_together
 from mcfuser.codegen.shapes import ordered_shapes
 
@@ -26,21 +27,24 @@ LARGE = 1 << 14
 RULES = (
     dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(),
 )  # fmt: skip
-"""TVM's rules for schedules on a GPU, in its order; the one that remains takes every function."""
+"""TVM's rules for schedules on a GPU, in its order; the one that remains takes every function, and
+gives each result of a reduction one thread."""
 SCHEDULED = "tirx.is_scheduled"
 """The attribute of functions that have schedules."""
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
 def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` before its schedules,
-    which are `tried`, `bools_one_by_one` and `small_together` after them, and `ordered_shapes`
-    last."""
+    """TVM's pipeline for Relax modules on an NVIDIA GPU, with `in_vectors` and schedules of
+    reductions among its own, which are `tried`, `bools_one_by_one` and `small_together` after them,
+    and `ordered_shapes` last."""
     *legalize, _ = cuda.legalize_passes(target)
-    vectors = dlight.ScheduleRule.from_callable("Vectors")(in_vectors)
+    made = dlight.ScheduleRule.from_callable
+    vectors, first = made("Vectors")(in_vectors), made("OneResult")(one_result)
+    rules = [first, *RULES, made("InBlocks")(in_blocks)]
     return tvm.transform.Sequential([
         *cuda.library_dispatch_passes(target), *legalize,
-        dlight.ApplyDefaultSchedule(vectors, *map(tried, RULES), dlight.gpu.Fallback()),
+        dlight.ApplyDefaultSchedule(vectors, *map(tried, rules), dlight.gpu.Fallback()),
         bools_one_by_one(), small_together(),
         *cuda.dataflow_lower_passes(target), *cuda.finalize_passes(target),
         ordered_shapes,
@@ -48,8 +52,8 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
 
 
 def tried(rule: dlight.ScheduleRule) -> dlight.ScheduleRule:
-    """A rule of TVM's that leaves to the next one the functions at which it raises: a vector by a
-    matrix, as it takes a depthwise convolution for, is to have extents that are numbers."""
+    """A rule that leaves to the next one the functions at which it raises: TVM's for a vector by a
+    matrix, as it takes a depthwise convolution for, asks for extents that are numbers."""
 
     def schedule(function: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
         try:

@@ -4,7 +4,6 @@ go one by one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,24 +12,7 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from mcfuser.codegen.cuda import rest
-
-TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
-Make = Callable[..., relax.Expr]
-
-
-def unscheduled(make: Make, *shapes: tuple[int, ...], dtype: str = "float16") -> tirx.PrimFunc:
-    """The loops of a model that makes its result of some inputs."""
-    builder = relax.BlockBuilder()
-    inputs = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            out = builder.emit_output(make(*inputs))
-        builder.emit_func_output(out)
-    t = relax.transform
-    passes = [t.LegalizeOps(), t.AnnotateTIROpPattern(), t.FuseOps(), t.FuseTIR()]
-    module = tvm.transform.Sequential(passes)(builder.get())
-    (function,) = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
-    return function
+from tests.support.gpu_functions import TARGET, Make, source, unscheduled
 
 
 def vectors(function: tirx.PrimFunc) -> list[int]:
@@ -86,25 +68,6 @@ def test_bools_that_are_moved_are_left_to_tvm() -> None:
     shapes = [(1, 4, 60, 64), (1, 4, 4, 64)]
     assert not vectors(unscheduled(beside, *shapes, dtype="bool"))
     source(beside, *((s, "bool") for s in shapes))
-
-
-def source(make: Make, *inputs: tuple[tuple[int, ...], str]) -> str:
-    """The CUDA of a model that makes its result of inputs with these shapes and types."""
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(*typed)) for i, typed in enumerate(inputs)]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.normalize(make(*given)))
-        builder.emit_func_output(out)
-    with TARGET:
-        scheduled = rest.pipeline(TARGET)(builder.get())
-    kernels = {
-        n.name_hint: f.with_attr("global_symbol", n.name_hint)
-        for n, f in scheduled.functions_items()
-        if isinstance(f, tirx.PrimFunc)
-    }
-    built = tvm.compile(tvm.IRModule(kernels), target=TARGET)
-    return "".join(made.inspect_source() for made in built.mod.imports)
 
 
 def masked(x: relax.Expr, y: relax.Expr, *masks: relax.Expr) -> relax.Expr:

@@ -1,0 +1,145 @@
+"""Reductions without a chain on a GPU: a result has the threads of a block, or of several."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from numpy.typing import NDArray
+from tvm import relax, s_tir, tirx
+from tvm.relax import op
+
+from mcfuser.codegen.cuda import rest
+from mcfuser.codegen.cuda.reduced import in_blocks, one_result
+from tests.support.gpu_functions import TARGET, Make, source, unscheduled
+
+Shape = tuple[int, ...]
+
+
+def loops(schedule: s_tir.Schedule) -> list[list[tuple[str, int]]]:
+    """The loops of each block: the threads or blocks that share it, or "", and its extent."""
+
+    def told(loop: tirx.For) -> tuple[str, int]:
+        bound = loop.thread_binding
+        return ("" if bound is None else bound.thread_tag.removesuffix("Idx.x"), int(loop.extent))
+
+    inside = schedule.get_child_blocks(schedule.get_sblock("root"))
+    return [[told(schedule.get(x)) for x in schedule.get_loops(b)] for b in inside]
+
+
+def serial(schedule: s_tir.Schedule, *given: NDArray[Any]) -> None:
+    """Runs a schedule without its threads on a CPU; the last array is written."""
+    text = schedule.mod.script().replace("private=True, ", "")
+    text, count = re.subn(r'T\.thread_binding\((.*), thread="\w+\.x"\)', r"T.serial(\1)", text)
+    assert count
+    run = tvm.compile(tvm.script.from_source(text), target="llvm")
+    tensors = [tvm.runtime.tensor(a) for a in given]
+    run["main"](*tensors)
+    given[-1][...] = tensors[-1].numpy()
+
+
+def any_infinite(x: relax.Expr) -> relax.Expr:
+    return op.max(op.astype(op.isinf(x), "int64"))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "dtype", "expected"),
+    [
+        (lambda x: op.max(x), (3, 50, 111), "int64", np.max),
+        (lambda x: op.max(x, axis=[1]), (4, 5000), "int32", lambda x: x.max(1)),
+        (lambda x: op.min(x, axis=[0]), (100, 7), "int64", lambda x: x.min(0)),
+        (lambda x: op.max(x, axis=[0, 2]), (40, 3, 900), "int64", lambda x: x.max((0, 2))),
+        (lambda x: op.sum(x), (300, 1000), "int64", np.sum),
+        (lambda x: op.prod(x, axis=[1]), (4, 33), "float64", lambda x: x.prod(1)),
+        (lambda x: op.argmax(x), (70_000,), "int32", np.argmax),
+        (lambda x: op.argmax(x, axis=1), (2, 40_000), "int32", lambda x: x.argmax(1)),
+    ],
+    ids=["max", "max of rows", "min of columns", "max of both", "sum", "product", "place",
+         "places"],
+)  # fmt: skip
+def test_results_are_those_of_one_thread_each(
+    make: Make, shape: Shape, dtype: str, expected: Any
+) -> None:
+    """Largest values come several times, so that the first place is asked for."""
+    schedule = in_blocks(unscheduled(make, shape, dtype=dtype), TARGET, False)
+    assert schedule is not None
+    rng = np.random.default_rng(0)
+    x = rng.integers(-9, 10, shape).astype(dtype) if dtype != "float64" else rng.random(shape) + 0.5
+    wanted = np.asarray(expected(x))
+    found = np.zeros(wanted.shape, wanted.dtype)
+    serial(schedule, x, found)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "shared"),
+    [
+        (lambda x: op.max(x), (3, 40), [("block", 1), ("", 1), ("thread", 128)]),
+        (lambda x: op.max(x, axis=[1]), (4, 5000), [("block", 4), ("", 5), ("thread", 1024)]),
+    ],
+    ids=["one", "several"],
+)
+def test_a_result_has_the_threads_of_a_block(
+    make: Make, shape: Shape, shared: list[tuple[str, int]]
+) -> None:
+    schedule = in_blocks(unscheduled(make, shape, dtype="int64"), TARGET, False)
+    assert schedule is not None
+    assert loops(schedule) == [shared]
+
+
+def test_many_elements_are_shared_by_blocks_whose_parts_one_combines() -> None:
+    schedule = in_blocks(unscheduled(op.max, (1, 160, 512), dtype="int64"), TARGET, False)
+    assert schedule is not None
+    parts, combined = loops(schedule)
+    assert parts == [("block", 4), ("", 20), ("thread", 1024)]
+    assert combined == [("block", 1), ("thread", 4)]
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda x: op.max(x, axis=[1]), (1 << 15, 64)),  # threads enough
+        (lambda x: op.max(x, axis=[1]), (64, 16)),  # next to nothing to share
+        (lambda x: op.add(x, x), (64, 64)),
+        (lambda x: op.cumsum(x, axis=1), (4, 64)),
+    ],
+    ids=["many results", "few elements", "elementwise", "scan"],
+)
+def test_others_are_left_to_tvm(make: Make, shape: Shape) -> None:
+    try:
+        function = unscheduled(make, shape, dtype="int64")
+    except ValueError:  # a scan is no loops, but a call
+        return
+    assert in_blocks(function, TARGET, False) is None
+
+
+def test_sums_of_several_results_are_left_to_tvm() -> None:
+    """Its rule for them is as good."""
+    function = unscheduled(lambda x: op.sum(x, axis=[1]), (4, 4096), dtype="int64")
+    assert one_result(function, TARGET, False) is None
+    assert one_result(unscheduled(op.sum, (4, 4096), dtype="int64"), TARGET, False) is not None
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_the_pipeline_has_threads_share_what_is_left_of_a_model(keepdims: bool) -> None:
+    """As a half-precision T5 asks whether any of its values is infinite."""
+
+    def asked(x: relax.Expr) -> relax.Expr:
+        marked = op.astype(op.isinf(x), "int64")
+        return op.astype(op.max(marked, keepdims=keepdims), "bool")
+
+    text = source(asked, ((1, 160, 512), "float16"))
+    assert [int(n) for n in re.findall(r"for \(int \w+ = 0; \w+ < (\d+);", text)] == [20]
+
+
+def test_the_rules_stand_around_those_of_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's own take a single result before these would, and its last rule takes everything."""
+    seen: list[str] = []
+    monkeypatch.setattr(rest, "tried", lambda rule: seen.append(type(rule).__name__) or rule)
+    with TARGET:
+        rest.pipeline(TARGET)
+    assert seen[0] != seen[-1]
+    assert seen[1:-1] == [type(rule).__name__ for rule in rest.RULES]
