@@ -22,6 +22,14 @@ Candidate = tuple[int, ...]
 Estimate = Callable[[Plan, Ints, Columns, Device], Floats]
 """Seconds for tiles [candidates, axes] of a plan under settings of knobs."""
 
+MANY = 1 << 19
+"""Candidates of which no more are looked at one by one than are promising: two products whose
+weights fill no block have a million, and to list and to price them takes four seconds."""
+NEAR = 2.0
+"""Tiles are promising up to this multiple of the least time. Of 14 chains with 4,000 tiles or more
+(H200, benchmarks/gpu.py's suites, 2026-11-25), 2 to 21 % are, the 20 best candidates of each have
+tiles up to 1.29, and of the 200 best of each all but few: 2.3 in one chain."""
+
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
@@ -61,6 +69,35 @@ class Candidates:
             key = 2 * key + dead
         order = np.argsort(key, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(rows) else []
+
+
+def promising(space: Space, table: KnobTable, feasible: Feasible, estimate: Estimate) -> Space:
+    """A space that rule 4 has tabled, where it has more than MANY candidates without the tiles that
+    are expected to take NEAR times the least or longer, while all knobs but the first have their
+    defaults."""
+    tables = space.tables or ()
+    if sum(len(tiles) for _, tiles in tables) * len(table) <= MANY:
+        return space
+    plain = KnobTable(table.kind, table.device, plain=True)
+    times = [_least(plan, tiles, plain, feasible, estimate) for plan, tiles in tables]
+    limit = NEAR * min((float(t.min()) for t in times if len(t)), default=float("inf"))
+    if limit == float("inf"):  # none is feasible with them
+        return space
+    near = [(plan, tiles[t < limit]) for (plan, tiles), t in zip(tables, times, strict=True)]
+    return replace(space, tables=tuple((plan, tiles) for plan, tiles in near if len(tiles)))
+
+
+def _least(
+    plan: Plan, tiles: Ints, table: KnobTable, feasible: Feasible, estimate: Estimate
+) -> Floats:
+    """The least seconds of each of the tiles under the settings of a table, infinity where none is
+    feasible."""
+    least = np.full(len(tiles), np.inf)
+    which, numbers = table.choose(plan, tiles, feasible, measured=False)
+    if len(which):
+        seconds = estimate(plan, tiles[which], table.columns(numbers), table.device)
+        np.minimum.at(least, which, seconds)
+    return least
 
 
 def candidates(

@@ -70,10 +70,11 @@ def declared(kind: type) -> tuple[Knob, ...]:
 @dataclass(frozen=True)
 class KnobTable:
     """The settings of a knobs dataclass that a device allows, numbered from 0; the first field's
-    values vary slowest."""
+    values vary slowest. In a `plain` table all knobs but the first have their defaults."""
 
     kind: type
     device: Device
+    plain: bool = False
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -81,7 +82,10 @@ class KnobTable:
 
     @cached_property
     def settings(self) -> tuple[KnobSettings, ...]:
-        every = itertools.product(*(k.values for k in self.knobs))
+        first, *rest = (k.values for k in self.knobs)
+        if self.plain:
+            rest = [(k.default,) for k in self.knobs[1:]]
+        every = itertools.product(first, *rest)
         made = (self.kind(*values) for values in every)
         return tuple(s for s in made if not hasattr(s, "allowed") or s.allowed(self.device))
 

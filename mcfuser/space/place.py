@@ -48,6 +48,25 @@ def place(
     the paper's section III-B. `split` names the loop whose iterations are divided into parts that
     are combined afterwards. Raises Illegal where the results of parts cannot be combined.
     """
+    return finished(program, *drawn(program, expression, dead, move, split))
+
+
+def finished(
+    program: Program, buffers: tuple[Buffer, ...], body: tuple[Statement, ...]
+) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
+    """What was `drawn`, with the bounds of loops, and with masks past the ends of axes."""
+    return buffers, marked(program, buffers, bounded(body))
+
+
+def drawn(
+    program: Program,
+    expression: Expression,
+    dead: Collection[str] = (),
+    move: bool = True,
+    split: str | None = None,
+) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
+    """Buffers and statements as `place` gives them, which also raises the same, but without what
+    follows from them (`finished`): two are equal where these are."""
     unshared = frozenset[str]()
     while True:
         placing = _Placing(program, expression, frozenset(dead), move, split, unshared)
@@ -59,9 +78,7 @@ def place(
             continue
         break
     placing.combine()
-    body = bounded(freeze(placing.root, set(program.batch) | set(expression.grid)))
-    buffers = placing.buffers()
-    return buffers, marked(program, buffers, body)
+    return placing.buffers(), freeze(placing.root, set(program.batch) | set(expression.grid))
 
 
 class _Stale(Exception):

@@ -17,7 +17,7 @@ from mcfuser.chain import BYTES, Chain
 from mcfuser.expr import Affine
 from mcfuser.space.count import calls
 from mcfuser.space.expression import Expression, loop_axes
-from mcfuser.space.place import place
+from mcfuser.space.place import drawn, finished
 from mcfuser.space.program import Program
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
@@ -60,8 +60,13 @@ class Plan:
         return loop_axes(self.program.chain)
 
     @cached_property
+    def drawn(self) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
+        """The plan's buffers, and its statements before they are finished (place.drawn)."""
+        return drawn(self.program, self.expression, self.dead, split=self.split)
+
+    @cached_property
     def placed(self) -> tuple[tuple[Buffer, ...], tuple[Statement, ...]]:
-        return place(self.program, self.expression, self.dead, split=self.split)
+        return finished(self.program, *self.drawn)
 
     @property
     def notation(self) -> str:
@@ -81,7 +86,7 @@ def splits(plan: Plan) -> tuple[str, ...]:
     for a in plan.expression.axes:
         if a in reduced and a not in plan.dead and a not in plan.expression.grid:
             try:
-                _ = replace(plan, split=a, parts=2).placed
+                _ = replace(plan, split=a, parts=2).drawn
             except Illegal:
                 continue
             axes.append(a)
@@ -239,7 +244,7 @@ def footprint(plan: Plan, tiles: Ints) -> Ints:
     sizes = sizes_of(plan, tiles)
     total = np.zeros(len(tiles))
     maps = {o.out for o in plan.program.chain.operators if o.reduce == "none"}
-    for buffer in plan.placed[0]:
+    for buffer in plan.drawn[0]:
         if buffer.tensor in maps and not any(d.whole for d in buffer.dims):
             continue
         width = BYTES[plan.program.chain.tensor(buffer.tensor).dtype]

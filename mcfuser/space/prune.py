@@ -221,7 +221,7 @@ def distinct(whole: Space) -> Space:
     dead. Candidates are equal when their statements and tiles are."""
     merged: dict[object, tuple[Plan, Ints]] = {}
     for plan, tiles in whole.tables or ():
-        merged.setdefault(plan.placed, (plan, tiles))
+        merged.setdefault(plan.drawn, (plan, tiles))
     return replace(whole, tables=tuple(merged.values()))
 
 

@@ -29,6 +29,9 @@ SURE = 1.1
 FAR = 3.0
 """A whole chain is not tuned where it is predicted to take this multiple of the unfused cut's
 time."""
+AXES = 8
+"""A chain of several pieces and more axes is not tuned whole: nine loops have 40,000 orders, and to
+look at them takes a minute."""
 PIECES = 5
 """Chains of more pieces than this have too many cuts to ask the model about each."""
 
@@ -144,10 +147,7 @@ def decide(
     unfused_at, reasons = unfused_cut(chain), list[str]()
     whole, predict = (len(chain.operators),), _once_each(predict)
     fused, unfused = None, None
-    if len(unfused_at) > 1 and not together:
-        far: str | None = "no time was left to try fewer kernels"
-    else:
-        far = _far(chain, unfused_at, predict)
+    far = _far(chain, unfused_at, predict, together)
     if far is not None:
         reasons.append(far)
         unfused = _tuned_cover(chain, unfused_at, search, math.inf, reasons)
@@ -190,11 +190,16 @@ def _once_each(predict: PredictSeconds) -> PredictSeconds:
     return predicted
 
 
-def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds) -> str | None:
-    """Why the whole chain need not be tuned: the model expects far more of its time than of the
-    unfused cut's. None where it does not."""
+def _far(chain: Chain, unfused_at: Cut, predict: PredictSeconds, together: bool) -> str | None:
+    """Why the whole chain need not be tuned: there is no time to try pieces `together`, it has too
+    many axes, or the model expects far more of its time than of the unfused cut's. None where it
+    has to be."""
     if len(unfused_at) == 1:
         return None
+    if len(chain.axes) > AXES:
+        return f"its {len(chain.axes)} axes have too many orders to look at"
+    if not together:
+        return "no time was left to try fewer kernels"
     whole = predict(chain)
     if not math.isfinite(whole):
         return None

@@ -11,7 +11,7 @@ from mcfuser.backend import Backend
 from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
-from mcfuser.space.candidates import Candidates, Estimate, candidates
+from mcfuser.space.candidates import Candidates, Estimate, candidates, promising
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.plan import Floats
 from mcfuser.space.prune import Space, SpaceKind, distinct, parted, prune, space
@@ -22,8 +22,7 @@ PRICED = 1024
 SPACES = 8
 """Spaces that are kept: a chain's and its pieces', which are priced first and searched then."""
 LISTED = 4
-"""Spaces whose candidates are kept as rows, with their times. The largest have a million: to list
-and to price them takes seconds."""
+"""Spaces whose candidates are kept as rows, with their times."""
 
 
 def pruned(chain: Chain, device: Device, options: TuneOptions) -> tuple[Space, Mapping[str, int]]:
@@ -47,9 +46,19 @@ def _pruned(
 def listed(
     chain: Chain, device: Device, options: TuneOptions, backend: Backend, measured: bool = True
 ) -> Candidates:
-    """The candidates of a chain, without those that must not be used without a measurement unless
-    they can be `measured`. Raises ChainError where one kernel cannot compute the chain."""
+    """The candidates of a chain that are searched, of a large space the promising ones, without
+    those that must not be used without a measurement unless they can be `measured`. Raises
+    ChainError where one kernel cannot compute the chain."""
     return _listed(chain, device, options.space, options.shifts, backend, measured)
+
+
+def all_candidates(
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend
+) -> Candidates:
+    """All candidates of a chain, among them those that an earlier search has kept. Raises as
+    `listed` does."""
+    left, _ = pruned(chain, device, options)
+    return candidates(left, KnobTable(backend.knobs, device), backend.feasible)
 
 
 @lru_cache(LISTED)
@@ -57,7 +66,9 @@ def _listed(
     chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> Candidates:
     left, _ = _pruned(chain, device, kind, shifts)
-    return candidates(left, KnobTable(backend.knobs, device), backend.feasible, measured)
+    table = KnobTable(backend.knobs, device)
+    left = promising(left, table, backend.feasible, backend.estimate)
+    return candidates(left, table, backend.feasible, measured)
 
 
 @lru_cache(LISTED)

@@ -20,7 +20,7 @@ from mcfuser.model.fitted import FitSample, costs, fit, predicted
 from mcfuser.model.ranking import spearman, top
 from mcfuser.space.candidates import Candidate
 from mcfuser.space.plan import Floats, Plan
-from mcfuser.tune.expected import listed
+from mcfuser.tune.expected import all_candidates
 from mcfuser.tune.tried import Tried, results_of
 from mcfuser.tune.tuned import Tuned, TuneOptions
 
@@ -144,7 +144,7 @@ def _sample(
     if not right:
         return None
     try:
-        every = listed(tuned.chain, device, options, backend)
+        every = all_candidates(tuned.chain, device, options, backend)
     except ChainError:
         return None
     results = results_of(tuned.chain, every, tuned.shifts, right)

@@ -20,7 +20,7 @@ from mcfuser.measure.worker import Worker, offsets
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.tune.budget import Budget, StopReason
 from mcfuser.tune.choice import chosen
-from mcfuser.tune.expected import listed, pruned
+from mcfuser.tune.expected import all_candidates, listed, pruned
 from mcfuser.tune.key import CacheKey
 from mcfuser.tune.progress import Listener
 from mcfuser.tune.related import carried
@@ -120,7 +120,7 @@ class Tuning:
         backend, options = self.worker.backend, self.options
         if self.only is None:
             return listed(self.chain, self.device, options, backend, measured)
-        every = listed(self.chain, self.device, options, backend)
+        every = all_candidates(self.chain, self.device, options, backend)
         only = replace(self.only, seconds=0.0, failed=None)
         rows = list(results_of(self.chain, every, only.shifts, [only]))
         shape = len(rows), every.rows.shape[1]

@@ -10,10 +10,10 @@ import pytest
 
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.space.candidates import Candidates, candidates
+from mcfuser.space.candidates import MANY, NEAR, Candidates, candidates, promising
 from mcfuser.space.knobs import Columns, KnobTable, knob
 from mcfuser.space.plan import Ints, Plan
-from mcfuser.space.prune import distinct, parted, prune, space
+from mcfuser.space.prune import Space, distinct, parted, prune, space
 from tests.support.chains import named
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -79,3 +79,63 @@ def test_a_prediction_is_asked_for_once_a_plan_and_lands_at_its_rows(found: Cand
 def test_no_rows_ask_nothing(found: Candidates) -> None:
     times = found.estimates(found.rows[:0], lambda *_: pytest.fail("asked"))
     assert len(times) == 0
+
+
+def all_feasible(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
+    return np.ones(len(tiles), bool)
+
+
+def by_tiles(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
+    """Seconds that are the sum of a candidate's tiles; less by half with other settings."""
+    return tiles.sum(axis=1) / np.where(settings["unroll"] == 1, 1.0, 2.0)
+
+
+def tabled(tables: Space) -> set[tuple[str, tuple[int, ...]]]:
+    found = ((f"{p.expression} {sorted(p.dead)} {p.split} {p.parts}", t) for p, t in tables.tables)  # type: ignore[union-attr]
+    return {(name, tuple(row)) for name, tiles in found for row in tiles.tolist()}
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcfuser.space.candidates.MANY", 100)
+
+
+@pytest.mark.usefixtures("few")
+def test_of_many_candidates_those_with_tiles_near_the_best_are_promising(
+    found: Candidates,
+) -> None:
+    @dataclass(frozen=True)
+    class TwoKnobs:
+        warps: int = knob(1, (1, 2))
+        unroll: int = knob(1, (1, 3))
+
+    left = promising(found.space, KnobTable(TwoKnobs, H200), all_feasible, by_tiles)
+    every = tabled(found.space)
+    least = min(sum(tiles) for _, tiles in every)
+    assert tabled(left) == {(p, t) for p, t in every if sum(t) < NEAR * least}
+    assert 0 < len(tabled(left)) < len(every)
+
+
+@pytest.mark.usefixtures("few")
+def test_tiles_that_no_plain_settings_allow_are_not_promising(found: Candidates) -> None:
+    def large(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
+        return tiles.sum(axis=1) > 150
+
+    left = promising(found.space, KnobTable(OneKnob, H200), large, by_tiles)
+    sums = {sum(tiles) for _, tiles in tabled(left)}
+    assert min(sums) > 150 and max(sums) < NEAR * min(sums)
+
+
+@pytest.mark.usefixtures("few")
+def test_where_no_plain_settings_are_feasible_all_stays(found: Candidates) -> None:
+    def none(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> np.ndarray:
+        return settings["unroll"] == 9
+
+    assert promising(found.space, KnobTable(OneKnob, H200), none, by_tiles) is found.space
+
+
+def test_of_few_candidates_all_stay(found: Candidates) -> None:
+    assert len(found) <= MANY
+    table = KnobTable(OneKnob, H200)
+    left = promising(found.space, table, all_feasible, lambda *_: pytest.fail("asked"))
+    assert left is found.space

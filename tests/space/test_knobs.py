@@ -103,3 +103,8 @@ def test_a_default_that_is_no_value_and_a_field_without_declaration_are_refused(
 
     with pytest.raises(TypeError, match=r"Loose\.warps is not declared with knob"):
         declared(Loose)
+
+
+def test_in_a_plain_table_the_first_knob_alone_varies() -> None:
+    plain = KnobTable(ThreeKnobs, DEVICE, plain=True)
+    assert plain.settings == (ThreeKnobs(2), ThreeKnobs(4))

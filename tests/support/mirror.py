@@ -63,7 +63,7 @@ THROUGH: dict[str, str] = {
     "chain/test_chain.py": "chain/document chain/forms chain/roles chain/values",
     "chain/test_cut.py": "chain/part",
     "space/test_place.py": "space/statement",
-    "backends/cuda/test_candidates.py": "tune/expected lowering/triton/knobs",
+    "backends/cuda/test_candidates.py": "lowering/triton/knobs",
     "model/test_fitted.py": "model/groups  ",
     "tune/test_recall.py": "tune/tuned",
     "tune/test_related.py": "db/relatives",

@@ -10,7 +10,7 @@ import pytest
 from mcfuser.chain import Chain, attention, from_json, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
-from mcfuser.tune.cover import FAR, Decision, decide
+from mcfuser.tune.cover import AXES, FAR, Decision, decide
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -89,6 +89,31 @@ def test_a_gain_within_noise_keeps_the_pieces(gain: float) -> None:
     made = Bench(PARTS | WHOLE, together=[7e-6 * gain, 7e-6]).decide(SMALL)
     assert gain > MARGIN and made.kept is not None and made.kept.cut == unfused_cut(SMALL)
     assert made.reason.startswith("3 kernels are kept: fused takes")
+
+
+def many_axes(count: int) -> Chain:
+    """Two products, a window and a patch among their axes."""
+    rows = "mijlopq"[: count - 3]
+    index = ", ".join(rows)
+    tensors = {"A": f"{rows}k", "B": "kn", "D": "nh", "E": f"{rows}h"}
+    lines = [f"C[{index}, n] = sum[k] A[{index}, k] * B[k, n]",
+             f"E[{index}, h] = sum[n] C[{index}, n] * D[n, h]"]  # fmt: skip
+    shapes = {t: {"shape": list(axes), "dtype": "float32"} for t, axes in tensors.items()}
+    extents = dict.fromkeys(f"{rows}knh", 4)
+    return from_json({"name": "c", "axes": extents, "tensors": shapes, "operators": lines})
+
+
+@pytest.mark.parametrize("count", [AXES, AXES + 1])
+def test_a_chain_of_many_axes_is_not_looked_at_whole(count: int) -> None:
+    """It is not even priced."""
+    bench = Bench({(1, "C"): 1e-6, (1, "E"): 1e-6, (2, "E"): 1e-6})
+    made = bench.decide(many_axes(count))
+    whole = ("C", "E")
+    if count > AXES:
+        assert whole not in bench.asked and bench.predicted == []
+        assert len(made.kernels) == 2 and f"its {count} axes" in made.reason
+    else:
+        assert whole in bench.asked and whole in bench.predicted
 
 
 def test_pieces_alone_are_tuned_where_there_is_no_time_to_try_them_together() -> None:

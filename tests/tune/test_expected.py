@@ -1,0 +1,47 @@
+"""The candidates that a search has, and what the model expects of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mcfuser.backends.cuda.backend import CUDA
+from mcfuser.chain import from_text
+from mcfuser.devices.catalogue import CATALOGUE
+from mcfuser.tune import expected
+from mcfuser.tune.tuned import TuneOptions
+
+H200 = CATALOGUE["nvidia/h200"]
+CHAIN = from_text("gemm:1,512,256,64,64", "float16")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every space is a large one, and nothing is known of any."""
+    monkeypatch.setattr("mcfuser.space.candidates.MANY", 0)
+    for kept in (expected._listed, expected._expected, expected.estimated):
+        monkeypatch.setattr(expected, kept.__name__, kept.__wrapped__)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("measured", [True, False])
+def test_the_best_candidates_of_a_large_space_are_listed(measured: bool) -> None:
+    """A fraction of all; the price of the chain is that of the whole space."""
+    whole = expected.all_candidates(CHAIN, H200, TuneOptions(), CUDA)
+    listed = expected.listed(CHAIN, H200, TuneOptions(), CUDA, measured)
+    assert len(listed) < len(whole) / 2
+    rows = {tuple(r) for r in listed.rows.tolist()}
+    if measured:
+        best = np.argsort(whole.estimates(whole.rows, CUDA.estimate))[:50]
+        plans = {(str(whole.plan(r)[0].expression), *r[1:].tolist()) for r in whole.rows[best]}
+        kept = {(str(listed.plan(r)[0].expression), *r[1:]) for r in rows}
+        assert plans <= kept
+    price = float(whole.estimates(whole.rows, CUDA.estimate).min())
+    found = expected.expected(CHAIN, H200, TuneOptions(), CUDA, measured)
+    assert found == pytest.approx(price) if measured else found >= price
+
+
+def test_a_small_space_is_listed_whole() -> None:
+    whole = expected.all_candidates(CHAIN, H200, TuneOptions(), CUDA)
+    listed = expected.listed(CHAIN, H200, TuneOptions(), CUDA)
+    np.testing.assert_array_equal(listed.rows, whole.rows)
