@@ -111,7 +111,7 @@ class Worker:
         seed: int,
         together: bool,
         offsets: Mapping[str, float],
-        varied: bool = False,
+        varied: bool,
     ) -> None:
         """Has the child make a test case before it is asked to measure on it; does not wait."""
         self.warm()

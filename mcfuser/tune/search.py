@@ -79,9 +79,9 @@ def announce(worker: Worker, chain: Chain, seed: int, offsets: Mapping[str, floa
     """
     if worker.backend.on_host:
         return
-    worker.announce(chain, seed, False, offsets)
+    worker.announce(chain, seed, False, offsets, varied=False)
     worker.announce(chain, seed + 1, False, {}, varied=True)
-    worker.announce(chain, seed + 1, True, {})
+    worker.announce(chain, seed + 1, True, {}, varied=False)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from tests.support.chains import chain, named
         (["T[m, n] = U[m, n] + 1.0", "Y[m, n] = log(T[m, n]) * Z[m, n]"], {"U"}),
         (["S[m] = sum[n] U[m, n] * Z[m, n]", "Y[m] = sqrt(S[m])"], {"U", "Z"}),
         (["Y[m, n] = pow(U[m, n], 0.3) + pow(Z[m, n], 2.0)"], {"U"}),
+        (["Y[m, n] = sqrt(pow(U[m, n], 2.0)) + sqrt(pow(Z[m, n], 3.0))"], {"Z"}),
         (["Y[m, n] = U[m, n] / (1.0 + exp(-Z[m, n]))"], set()),
         (["Q[m] = sum[n] U[m, n] * U[m, n]", "Y[m, n] = Z[m, n] / sqrt(Q[m] + 0.5)"], set()),
     ],
