@@ -121,6 +121,7 @@ GUARDED = [
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / exp(Z[m])"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / (1.0 - Z[m])"),
     ("Z[m] = sum[n] M[m, n]", "M[m, n] / float16(1.0 + exp(-Z[m]))"),
+    ("Z[m] = sum[n] M[m, n]", "select(Z[m] <= 0.0, M[m, n] / Z[m], 1.0)"),
 ]
 LEFT = [
     ("Z[m] = max[n] M[m, n]", "M[m, n] / Z[m]"),
