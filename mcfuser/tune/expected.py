@@ -57,7 +57,14 @@ def all_candidates(
 ) -> Candidates:
     """All candidates of a chain, among them those that an earlier search has kept. Raises as
     `listed` does."""
-    left, _ = pruned(chain, device, options)
+    return _every(chain, device, options.space, options.shifts, backend)
+
+
+@lru_cache(LISTED)
+def _every(
+    chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend
+) -> Candidates:
+    left, _ = _pruned(chain, device, kind, shifts)
     return candidates(left, KnobTable(backend.knobs, device), backend.feasible)
 
 
@@ -65,9 +72,11 @@ def all_candidates(
 def _listed(
     chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> Candidates:
-    left, _ = _pruned(chain, device, kind, shifts)
+    whole, _ = _pruned(chain, device, kind, shifts)
     table = KnobTable(backend.knobs, device)
-    left = promising(left, table, backend.feasible, backend.estimate)
+    left = promising(whole, table, backend.feasible, backend.estimate)
+    if left is whole and measured:
+        return _every(chain, device, kind, shifts, backend)
     return candidates(left, table, backend.feasible, measured)
 
 

@@ -19,7 +19,7 @@ CHAIN = from_text("gemm:1,512,256,64,64", "float16")
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every space is a large one, and nothing is known of any."""
     monkeypatch.setattr("mcfuser.space.candidates.MANY", 0)
-    for kept in (expected._listed, expected._expected, expected.estimated):
+    for kept in (expected._listed, expected._every, expected._expected, expected.estimated):
         monkeypatch.setattr(expected, kept.__name__, kept.__wrapped__)
 
 
@@ -44,4 +44,6 @@ def test_the_best_candidates_of_a_large_space_are_listed(measured: bool) -> None
 def test_a_small_space_is_listed_whole() -> None:
     whole = expected.all_candidates(CHAIN, H200, TuneOptions(), CUDA)
     listed = expected.listed(CHAIN, H200, TuneOptions(), CUDA)
-    np.testing.assert_array_equal(listed.rows, whole.rows)
+    assert listed is whole  # listed once
+    unmeasured = expected.listed(CHAIN, H200, TuneOptions(), CUDA, measured=False)
+    assert 0 < len(unmeasured) < len(whole)
