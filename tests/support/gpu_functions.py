@@ -37,7 +37,7 @@ def source(make: Make, *inputs: tuple[tuple[int, ...], str]) -> str:
         with builder.dataflow():
             out = builder.emit_output(builder.normalize(make(*given)))
         builder.emit_func_output(out)
-    with TARGET:
+    with TARGET, tvm.transform.PassContext(config=rest.FUSED):
         scheduled = rest.pipeline(TARGET)(builder.get())
     kernels = {
         n.name_hint: f.with_attr("global_symbol", n.name_hint)

@@ -49,7 +49,7 @@ def main() -> None:
     import tvm
 
     from mcfuser.codegen.cuda import dependent
-    from mcfuser.codegen.cuda.rest import pipeline
+    from mcfuser.codegen.cuda.rest import FUSED, pipeline
 
     if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is None:
         raise RuntimeError("TVM's CUDA runtime does not load here, so it would embed source")
@@ -57,7 +57,7 @@ def main() -> None:
     target = tvm.target.Target(_target(order), host="llvm")
     lowering = dependent.register() if waits(order["arch"]) else "default"
     _know_frames_of_imports()
-    with target:
+    with target, tvm.transform.PassContext(config=FUSED):
         executable = tvm.compile(
             module, target=target, relax_pipeline=pipeline(target), tir_pipeline=lowering
         )

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.s_tir import dlight
 
 from mcfuser.codegen.cuda import rest
@@ -128,6 +128,45 @@ def test_a_rule_that_raises_leaves_a_function_to_the_next_one() -> None:
             rule.apply(function, TARGET, False)
         assert rest.tried(rule).apply(function, TARGET, False) is None
     assert "__global__" in source(depthwise, *inputs)
+
+
+def test_no_rule_is_asked_about_a_function_that_reduces_nothing() -> None:
+    """Each would inline all of its blocks first."""
+    asked: list[tirx.PrimFunc] = []
+
+    def seen(function: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> None:
+        asked.append(function)
+
+    rule = rest.tried(dlight.ScheduleRule.from_callable("Seen")(seen))
+    sums = unscheduled(lambda x: relax.op.sum(relax.op.exp(x), axis=[1]), (64, 4096))
+    for function in (unscheduled(lambda x, y: relax.op.exp(x) + y, (64, 64), (64, 64)), sums):
+        assert rule.apply(function, TARGET, False) is None
+    assert asked == [sums]
+
+
+def test_a_function_has_few_of_many_steps_that_are_put_together() -> None:
+    def steps(x: relax.Expr) -> relax.Expr:
+        parts = [relax.op.strided_slice(x, [0], [i], [i + 1]) for i in range(100)]
+        return relax.op.concat(parts, axis=0)
+
+    most = rest.FUSED["relax.FuseOps.max_depth"]
+    assert max(blocks(steps, (100, 64), {})) > most >= max(blocks(steps, (100, 64), rest.FUSED))
+
+
+def blocks(make: Make, shape: tuple[int, ...], config: dict[str, int]) -> list[int]:
+    """The blocks of each function of a model, fused under a configuration of TVM's."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.normalize(make(x)))
+        builder.emit_func_output(out)
+    t = relax.transform
+    with tvm.transform.PassContext(config=config):
+        passes = [t.LegalizeOps(), t.AnnotateTIROpPattern(), t.FuseOps(), t.FuseTIR()]
+        module = tvm.transform.Sequential(passes)(builder.get())
+    made = [s_tir.Schedule(f) for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    return [len(s.get_child_blocks(s.get_sblock("root"))) for s in made]
 
 
 def test_the_rules_are_those_of_tvm_in_its_order() -> None:
