@@ -133,6 +133,16 @@ def widened(*dtypes: int) -> Callable[[NodeBody], list[str | None] | None]:
     return written
 
 
+def extreme_of_bools(body: NodeBody) -> list[str | None] | None:
+    """ONNX's ReduceMax and ReduceMin of bools, for which TVM has no least value: of numbers."""
+    x, *axes = body.node.input
+    if body.dtype(body.read(0)) != TensorProto.BOOL:
+        return None
+    kept = {a.name: helper.get_attribute_value(a) for a in body.node.attribute}
+    y = body.op(body.node.op_type, body.cast(x, TensorProto.INT32), *axes, **kept)
+    return [body.cast(y, TensorProto.BOOL)]
+
+
 def power(body: NodeBody) -> list[str | None] | None:
     """ONNX's Pow of bfloat16, or of two types: the result has that of the base."""
     base, exponent = body.reads(2)

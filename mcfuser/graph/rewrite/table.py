@@ -67,6 +67,8 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "Pow"): activation.power,
     ("", "QLinearConv"): quantized.convolution,
     ("", "QLinearMatMul"): quantized.product,
+    ("", "ReduceMax"): activation.extreme_of_bools,
+    ("", "ReduceMin"): activation.extreme_of_bools,
     ("", "Resize"): sampling.resize,
     ("", "ReverseSequence"): movement.reverse_sequence,
     ("", "RMSNormalization"): normalization.rms_normalization,

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.load import load
@@ -115,6 +116,26 @@ def test_infinity_of_no_sign_or_both() -> None:
     model = one_node("IsInf", ["x"], 1, given, opset=20, dtypes=[np.bool_])
     rewrite(model)
     assert [n.op_type for n in model.graph.node] == ["IsInf"]
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_whether_any_or_all_hold(
+    kind: str, keepdims: int, axis: int | None, tmp_path: Path
+) -> None:
+    """TVM has no least bool to begin a maximum with."""
+    x = np.array([[False] * 3, [True] * 3, [True, False, True]])
+    given = {"x": x} | ({"axes": np.array([axis])} if axis is not None else {})
+    model = one_node(kind, [*given], 1, given, opset=20, dtypes=[np.bool_], keepdims=keepdims)
+    for name in {*given} - {"x"}:  # axes are known before the model runs
+        model.graph.initializer.append(numpy_helper.from_array(given[name], name))
+        model.graph.input.remove(next(i for i in model.graph.input if i.name == name))
+    loaded = load(model.SerializeToString(), {})
+    (found,) = computed(loaded.module, [x], tmp_path)
+    wanted = (np.max if kind == "ReduceMax" else np.min)(x, axis=axis, keepdims=bool(keepdims))
+    assert found.dtype == np.bool_
+    np.testing.assert_array_equal(found, wanted)
 
 
 NARROW_CASES = {
