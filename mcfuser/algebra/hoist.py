@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from mcfuser.algebra.dependence import dependences, through_maps
 from mcfuser.algebra.linear import NOTHING
 from mcfuser.algebra.pivot import centred, pivots
-from mcfuser.algebra.quotient import finite
+from mcfuser.algebra.quotient import bounded
 from mcfuser.algebra.summable import summable
 from mcfuser.algebra.terms import ONE, Summand, Term, as_map, terms
 from mcfuser.chain import Chain, Operator, Tensor, fresh, product, without_dead
@@ -81,7 +81,7 @@ def _split(chain: Chain, o: Operator, factored: Term) -> Chain:
     result: Expr = total
     for wrap in factored.outer:
         result = wrap(result)
-    if o.domain is not None and not finite(adding.chain, result):
+    if o.domain is not None and not bounded(adding.chain, result):
         result = Call("select", (Call("eq", (total, Const(0.0))), Const(0.0), result))
     return adding.done(result)
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcfuser.algebra.dependence import through_maps
+from mcfuser.algebra.linear import linear
 from mcfuser.chain import Chain
-from mcfuser.expr import Call, Cast, Const, Expr, Read, children, reads
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, children, reads
 
 ZERO = Const(0.0)
+_BOUNDED = ("tanh", "erf", "lt", "le", "eq", "ne", "and", "or", "not")
+"""What is finite whatever its arguments are."""
 
 
 def guarded(chain: Chain) -> Chain:
@@ -72,6 +75,44 @@ def finite(chain: Chain, e: Expr) -> bool:
         return all(holds(a) for a in children(x))
 
     return holds(through_maps(chain, e))
+
+
+def bounded(chain: Chain, e: Expr) -> bool:
+    """The value is finite even where inputs are minus infinity, as masks are."""
+    return finite(chain, e) and not _masked(chain, through_maps(chain, e))
+
+
+def _masked(chain: Chain, e: Expr) -> bool:
+    """An input that is minus infinity may make the value infinite: it is a term, a factor, or part
+    of a reduction that is. What it divides is zero, and a maximum starts at the lowest number."""
+    if isinstance(e, Cast):
+        return e.dtype not in DISCRETE and _masked(chain, e.arg)
+    if isinstance(e, Read):
+        if chain.tensor(e.tensor).dtype in DISCRETE:
+            return False
+        if e.tensor in chain.inputs:
+            return True
+        o = chain.operator(e.tensor)
+        infinite = _rises if o.reduce == "max" else _masked
+        return infinite(chain, through_maps(chain, o.body))
+    if not isinstance(e, Call) or e.op in _BOUNDED:
+        return False
+    if e.op in ("exp", "exp2"):
+        return _rises(chain, e.args[0])
+    values = {"div": e.args[:1], "select": e.args[1:]}.get(e.op, e.args)
+    return any(_masked(chain, a) for a in values)
+
+
+def _rises(chain: Chain, e: Expr) -> bool:
+    """An input that is minus infinity may make the value plus infinity."""
+
+    def rises(atom: Expr, factor: float) -> bool:
+        if isinstance(atom, Read) and atom.tensor in chain.inputs:
+            return factor < 0 and _masked(chain, atom)
+        lowest = isinstance(atom, Read) and chain.operator(atom.tensor).reduce == "max"
+        return not (lowest and factor < 0) and _masked(chain, atom)
+
+    return any(rises(atom, factor) for atom, factor in linear(e).items())
 
 
 def _guard(e: Expr, nonzero: frozenset[Expr], chain: Chain) -> Expr:

@@ -220,11 +220,11 @@ def _of_select(at: Summand, e: Call) -> tuple[Term, ...]:
 
 
 def _bounded(at: Summand, t: Term) -> bool:
-    """What is applied to the sum is finite."""
+    """What is applied to the sum is finite, masks or not."""
     applied: Expr = ONE
     for wrap in t.outer:
         applied = wrap(applied)
-    return quotient.finite(at.chain, applied)
+    return quotient.bounded(at.chain, applied)
 
 
 def _of_sum(at: Summand, e: Expr) -> tuple[Term, ...]:

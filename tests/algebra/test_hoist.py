@@ -292,6 +292,18 @@ def test_a_factor_stays_where_the_domain_shields_it() -> None:
     np.testing.assert_allclose(found, evaluate(c, x)["O"])
 
 
+def test_a_sum_of_nothing_is_zero_whatever_a_mask_makes_of_its_factor() -> None:
+    """A row of X is minus infinity, and so is its sum Z; O sums nothing in the last rows."""
+    lines = ["Z[m] = sum[n] X[m, n]", "O[m] = sum[n] V[n] * Z[m] where m < 3"]
+    c = chain(AXES, {"X": "mn", "V": "n"}, lines)
+    x = inputs(c)
+    x["X"][-1] = -np.inf
+    moved = hoist(c)
+    assert moved != c
+    assert evaluate(moved, x)["O"][-1] == 0.0
+    np.testing.assert_allclose(evaluate(moved, x)["O"], evaluate(c, x)["O"])
+
+
 def test_an_equal_sum_within_a_domain_is_another_sum() -> None:
     lines = ["T[m] = sum[n] X[m, n] where n <= m", "R[m] = max[n] X[m, n]",
              "O[m] = sum[n] X[m, n] / R[m]"]  # fmt: skip

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcfuser.algebra.dependence import dependences
-from mcfuser.algebra.quotient import guarded, unguarded
+from mcfuser.algebra.quotient import bounded, guarded, unguarded
 from mcfuser.chain import Chain
+from mcfuser.expr import parse
 from mcfuser.space.expression import bind, loop_axes, tilings
 from mcfuser.space.interpret import interpret
 from mcfuser.space.plan import Plan
@@ -143,6 +144,38 @@ def test_quotients_by_sums_that_may_vanish_are_guarded(first: str, body: str) ->
     assert (found == c.operator("Y")) == ((first, body) in LEFT)
     if (first, body) in GUARDED:
         assert unguarded(found.body) == c.operator("Y").body
+
+
+@pytest.mark.parametrize(
+    ("first", "factor", "expected"),
+    [
+        ("Z[m] = sum[n] M[m, n]", "Z[m]", False),
+        ("Z[m] = sum[n] M[m, n]", "M[m, 0]", False),
+        ("Z[m] = sum[n] M[m, n]", "tanh(Z[m]) + float32(M[m, 0] < Z[m])", True),
+        ("Z[m] = sum[n] M[m, n]", "select(M[m, 0] < 1.0, 2.0, 3.0)", True),
+        ("Z[m] = sum[n] M[m, n]", "select(0 < m, Z[m], 3.0)", False),
+        ("Z[m] = sum[n] M[m, n] * M[m, n]", "3.0 / (Z[m] + 1.0)", True),
+        ("Z[m] = sum[n] M[m, n] * M[m, n]", "M[m, 0] / (Z[m] + 1.0)", False),
+        ("Z[m] = sum[n] int32(M[m, n])", "Z[m]", True),
+        ("Z[m] = max[n] M[m, n]", "Z[m]", True),
+        ("Z[m] = max[n] -M[m, n]", "Z[m]", False),
+        ("Z[m] = max[n] 0.5 * M[m, n] + 1.0", "Z[m]", True),
+        ("Z[m] = max[n] abs(M[m, n])", "Z[m]", False),
+        ("Z[m] = sum[n] exp(M[m, n])", "Z[m]", True),
+        ("Z[m] = sum[n] exp2(2.0 - M[m, n])", "Z[m]", False),
+        ("Z[m] = sum[n] exp(L[m] - n)", "Z[m]", True),
+    ],
+)
+def test_a_factor_is_bounded_where_no_mask_makes_it_infinite(
+    first: str, factor: str, expected: bool
+) -> None:
+    c = chain(AXES, SHAPES, [first, f"Y[m] = {factor}"])
+    assert bounded(c, parse(factor)) == expected
+
+
+def test_the_sum_of_a_row_and_its_maximum_is_bounded_as_the_maximum_starts_at_the_lowest() -> None:
+    lines = ["R[m] = max[n] M[m, n]", "Z[m] = sum[n] exp(M[m, n] - R[m])", "Y[m] = Z[m]"]
+    assert bounded(chain(AXES, SHAPES, lines), parse("Z[m]"))
 
 
 def test_an_exponential_that_rounds_to_zero_divides_nothing_to_nothing() -> None:

@@ -40,7 +40,6 @@ def split(body: str, shifts: bool = True) -> list[tuple[str, str]]:
         ("X[m, n] / Z[m] * V[n]", "X[m, n] * V[n]", "t / Z[m]"),
         ("X[m, n] / (V[n] * Z[m])", "X[m, n] / V[n]", "t / Z[m]"),
         ("pow(X[m, n] / Z[m], 2.0)", "X[m, n] * X[m, n]", "t / Z[m] / Z[m]"),
-        ("select(n < 3, X[m, n] * Z[m], 0.0)", "select(n < 3, X[m, n], 0.0)", "t * Z[m]"),
     ],
 )
 def test_factors_leave_the_sum(body: str, inner: str, outer: str) -> None:
@@ -69,6 +68,17 @@ def test_a_choice_with_a_quotient_that_may_be_infinite_is_not_taken_apart() -> N
     at = summand("select(n < 3, X[m, n] / Z[m], 0.0)")
     (only,) = terms(at, at.operator.body)
     assert only.outer == () and at.waits(only.inner)
+
+
+@pytest.mark.parametrize(
+    ("first", "leaves"),
+    [("Z[m] = sum[n] exp(X[m, n])", True), ("Z[m] = sum[n] X[m, n]", False)],
+)
+def test_a_factor_leaves_a_choice_unless_a_mask_makes_it_infinite(first: str, leaves: bool) -> None:
+    at = summand("select(n < 3, X[m, n] * Z[m], 0.0)", first)
+    (only,) = terms(at, at.operator.body)
+    assert bool(only.outer) == leaves
+    assert at.waits(only.inner) != leaves
 
 
 @pytest.mark.parametrize(
