@@ -123,8 +123,12 @@ def cast(x: Value, dtype: str) -> Value:
         return condition(x)
     if dtype not in LOWEST:
         return float(x)
-    inside = LOWEST[dtype] - 1 < x < -LOWEST[dtype]
-    return int(x) if inside else math.nan  # any number: machines differ
+    return int(x) if LOWEST[dtype] - 1 < x < -LOWEST[dtype] else outside(dtype)
+
+
+def outside(dtype: str) -> Value:
+    """What a real becomes that no whole number of the type is near: any number, machines differ."""
+    return math.nan
 
 
 def _number(x: Value) -> int | float:
