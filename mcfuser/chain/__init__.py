@@ -4,7 +4,7 @@ from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
-from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, product, products
+from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, over_window, product, products
 from mcfuser.chain.strides import flat_size, strides_of
 from mcfuser.chain.values import (
     BYTES,
@@ -54,6 +54,7 @@ __all__ = [
     "largest",
     "lowest",
     "nbytes",
+    "over_window",
     "parse_operator",
     "parts",
     "product",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mcfuser.chain.strides import flat_size, strides_of
 from mcfuser.chain.values import BYTES, Chain, Operator
 from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, axes
 
@@ -55,6 +56,29 @@ def product(operator: Operator) -> Product | None:
         columns=tuple(x for x in operator.axes if x in b and x not in a),
         depth=operator.over,
     )
+
+
+WINDOW = 64
+"""The most positions of a window that is walked position by position."""
+
+
+def over_window(chain: Chain, operator: Operator) -> bool:
+    """Whether an operator multiplies the windows of each channel by that channel's weights, as a
+    depthwise convolution does: a product with rows or columns alone, so no matrix product, that
+    sums over few positions, and whose windows overlap."""
+    roles = product(operator)
+    if roles is None or (roles.rows and roles.columns):
+        return False
+    extents = [chain.extent(a) for a in roles.depth]
+    few = math.prod(e if isinstance(e, int) else WINDOW + 1 for e in extents) <= WINDOW
+    return few and any(_overlaps(chain, r) for r in (roles.left, roles.right))
+
+
+def _overlaps(chain: Chain, r: Read) -> bool:
+    """Whether positions of a read share elements, but for those along dimensions of stride 0."""
+    moving = zip(r.indices, strides_of(chain, r.tensor), strict=True)
+    along = {a for index, stride in moving if stride for a in index.axes}
+    return math.prod(chain.size(a) for a in along) > flat_size(chain, r.tensor)
 
 
 def _without_casts(e: Expr) -> Expr:

@@ -1,7 +1,8 @@
 """A plan's loops as Triton runs them: written out iteration by iteration, pipelined, or neither.
 
 A loop over an axis of which a buffer keeps several tiles is written out, since registers cannot be
-chosen by a variable; the innermost loop that is left and loads is the one that is pipelined.
+chosen by a variable, and so is one along a window; the innermost loop that is left and loads is the
+one that is pipelined.
 """
 
 from __future__ import annotations
@@ -11,9 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from mcfuser.chain import Chain, over_window
 from mcfuser.lowering.uses import touched
 from mcfuser.space.plan import Floats, Plan, Sizes
-from mcfuser.space.statement import Buffer, Illegal, Load, Loop, Statement, loops, statements
+from mcfuser.space.statement import (
+    Buffer,
+    Compute,
+    Illegal,
+    Load,
+    Loop,
+    Statement,
+    loops,
+    statements,
+)
 
 OUTER = ("grid", "split")
 """Kinds of loops whose iterations go to blocks of their own."""
@@ -25,28 +36,39 @@ def kept(buffer: Buffer, several: Callable[[str], bool]) -> tuple[str, ...]:
     return tuple(a for d in buffer.dims if d.whole for a in d.index.axes if several(a))
 
 
-def written_out(loop: Loop, buffers: Mapping[str, Buffer], several: Callable[[str], bool]) -> bool:
-    """The loop must be written out: its variable chooses among tiles in registers, and registers
-    cannot be indexed by a variable."""
-    inside = {name for s, _ in statements(loop.body) for name in touched(s)}
-    return any(loop.axis in kept(buffers[name], several) for name in inside)
+def written_out(
+    chain: Chain, loop: Loop, buffers: Mapping[str, Buffer], several: Callable[[str], bool]
+) -> bool:
+    """The loop is written out. It must be where its variable chooses among tiles in registers, for
+    registers cannot be indexed by a variable; a walk along a window is, so that its loads do not
+    wait for each other."""
+    inside = [s for s, _ in statements(loop.body)]
+    names = {name for s in inside for name in touched(s)}
+    if any(loop.axis in kept(buffers[name], several) for name in names):
+        return True
+    computed = [s.operator for s in inside if isinstance(s, Compute)]
+    return any(loop.axis in o.over and over_window(chain, o) for o in computed)
 
 
 def lowered_body(plan: Plan) -> tuple[Statement, ...]:
     """The statements of a plan, in which the loops that are written out are marked `unrolled`."""
     buffers, body = plan.placed
-    return _marked(body, {b.name: b for b in buffers}, lambda a: a not in plan.dead)
+    named = {b.name: b for b in buffers}
+    return _marked(plan.program.chain, body, named, lambda a: a not in plan.dead)
 
 
 def _marked(
-    body: Sequence[Statement], buffers: Mapping[str, Buffer], several: Callable[[str], bool]
+    chain: Chain,
+    body: Sequence[Statement],
+    buffers: Mapping[str, Buffer],
+    several: Callable[[str], bool],
 ) -> tuple[Statement, ...]:
     marked: list[Statement] = []
     for s in body:
         if isinstance(s, Loop):
-            out = s.kind == "serial" and written_out(s, buffers, several)
+            out = s.kind == "serial" and written_out(chain, s, buffers, several)
             kind = "unrolled" if out else s.kind
-            s = replace(s, kind=kind, body=_marked(s.body, buffers, several))
+            s = replace(s, kind=kind, body=_marked(chain, s.body, buffers, several))
         marked.append(s)
     return tuple(marked)
 

@@ -11,6 +11,7 @@ from mcfuser.lowering.loops import pipelined, serial
 from mcfuser.lowering.triton.instructions import HOPPER
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Ints, Plan
+from mcfuser.space.prune import windows
 
 HELD = 285.0
 """Estimated registers of a thread above which a candidate certainly spills too much."""
@@ -38,6 +39,8 @@ def feasible(
 ) -> NDArray[np.bool_]:
     """Which candidates [candidates] are feasible: they do not certainly spill, a block has their
     shared memory, no warp is without work, and there are no more stages than iterations, or two.
+    Windows are walked position by position: threads would share a sum over a whole one, and pass
+    its parts to each other.
 
     Instructions of warp groups need a loop of several iterations that is pipelined in at least two
     stages: without, Triton 3.6 lets a later load overwrite a tile that an unfinished product still
@@ -45,6 +48,7 @@ def feasible(
     277 kernels with one stage were wrong or faulted, 5 of 92 without iterations, and none of 2,124
     others.
     """
+    walked = np.all(tiles[:, windows(plan)] == 1, axis=1)
     made = TritonCandidates(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
     iterations = np.ones(len(tiles))
     for loop, _ in serial(made.facts.body):
@@ -54,8 +58,9 @@ def feasible(
     for dot in made.dots.values():
         busy |= dot.rows * dot.columns >= FEW * 32 * warps
     if not made.dots:
-        return np.asarray(stages <= iterations)
+        return np.asarray((stages <= iterations) & walked)
     grouped = np.any([d.grouped for d in made.dots.values()], axis=0)
     staged = (stages <= np.maximum(iterations, 2)) & (~grouped | ((stages > 1) & (iterations > 1)))
     fits = (made.registers <= HELD) & (made.shared <= device.fast) & (made.gathered <= GATHERED)
-    return np.asarray(fits & staged & busy & (made.multiplied <= WRITTEN_OUT))
+    fits &= (made.multiplied <= WRITTEN_OUT) & walked
+    return np.asarray(fits & staged & busy)

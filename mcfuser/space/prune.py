@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator, product
+from mcfuser.chain import Chain, Operator, over_window, product
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
@@ -85,15 +85,27 @@ def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
 def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
     has it (few rows of a norm fill a device); one position where another axis fills its side of
-    every product (the heads that share keys, next to the rows of each)."""
+    every product (the heads that share keys, next to the rows of each), or along a window."""
     sizes: tuple[int, ...] = (1, 2, 4, 8)
     for o in chain.operators:
         roles = product(o)
+        if over_window(chain, o):
+            sizes = sizes[:1] if a in o.over else sizes
+            continue
         for side in (roles.rows, roles.columns, roles.depth) if roles is not None else ():
             if a in side:
                 others = max((chain.size(x) for x in side if x != a), default=0)
                 sizes = sizes[:1] if others >= GRANULE else ()
     return sizes
+
+
+def windows(plan: Plan) -> tuple[int, ...]:
+    """Where the tiles of a plan have the axes along windows, of which the space has the whole and
+    single positions."""
+    chain = plan.program.chain
+    along = {a for o in chain.operators if over_window(chain, o) for a in o.over}
+    several = [a in along and chain.size(a) > 1 and small_tiles(chain, a) != () for a in plan.axes]
+    return tuple(i for i, found in enumerate(several) if found)
 
 
 def space(chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True) -> Space:

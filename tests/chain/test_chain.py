@@ -26,6 +26,7 @@ from mcfuser.chain import (
     gemm,
     inline,
     nbytes,
+    over_window,
     parse_operator,
     parts,
     product,
@@ -38,7 +39,7 @@ from mcfuser.expr import Read, parse, read
 from mcfuser.space.program import program
 from mcfuser.space.prune import tile_sizes
 from mcfuser.space.reference import evaluate
-from tests.support.chains import LINES, extents, inputs, named, renamed
+from tests.support.chains import LINES, chain, depthwise, extents, inputs, named, renamed
 from tests.support.paths import CHAINS
 
 EXAMPLES = sorted((CHAINS).glob("*.json"))
@@ -503,6 +504,39 @@ def test_a_matrix_times_a_vector_has_no_columns() -> None:
     roles = product(parse_operator("y[m] = sum[k] A[m, k] * x[k]"))
     assert roles is not None
     assert (roles.rows, roles.columns) == (("m",), ())
+
+
+def test_a_depthwise_convolution_is_over_windows() -> None:
+    for c in (depthwise(), depthwise(3, stride=2), depthwise(8)):
+        assert over_window(c, c.operator("C"))
+    lines = ["C[b, m] = sum[k] X[b, m + k] * W[b, k]"]
+    c = chain({"b": 3, "m": 20, "k": 31}, {"X": ["b", 50], "W": "bk"}, lines)
+    assert over_window(c, c.operator("C"))
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        depthwise(9),  # 81 positions
+        depthwise(3, stride=3),  # windows side by side
+        chain({"m": 20, "k": 31}, {"X": "mk", "W": "k"}, ["C[m] = sum[k] X[m, k] * W[k]"]),
+        chain({"m": 20, "k": 5, "h": 4}, {"X": [24], "W": "kh"},
+              ["C[m, h] = sum[k] X[m + k] * W[k, h]"]),
+        chain({"m": 20, "k": 5}, {"X": [24]}, ["C[m] = sum[k] X[m + k]"]),
+        chain({"b": 3, "m": 20, "k": [1, 5]}, {"X": ["b", 24], "W": "bk"},
+              ["C[b, m] = sum[k] X[b, m + k] * W[b, k]"]),
+    ],
+    ids=["long", "apart", "vector", "columns", "no product", "run time"],
+)  # fmt: skip
+def test_what_is_not_over_windows(c: Chain) -> None:
+    assert not over_window(c, c.operator("C"))
+
+
+def test_rows_that_are_repeated_are_no_windows() -> None:
+    c = chain({"b": 8, "m": 20, "k": 5}, {"X": "bmk", "W": "bk"},
+              ["C[b, m] = sum[k] X[b, m, k] * W[b, k]"])  # fmt: skip
+    repeated = [replace(t, strides=(0, 5, 1)) if t.name == "X" else t for t in c.tensors]
+    assert not over_window(replace(c, tensors=tuple(repeated)), c.operator("C"))
 
 
 def test_batch_axes_are_kept_by_all_and_told_apart_by_no_product() -> None:

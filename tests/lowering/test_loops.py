@@ -20,11 +20,11 @@ from mcfuser.lowering.loops import (
     serial,
     written_out,
 )
-from mcfuser.space.expression import parse
+from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.plan import Plan, sizes_of
 from mcfuser.space.program import program
 from mcfuser.space.statement import Compute, Illegal, Load, Loop, loops, statements
-from tests.support.chains import chain, named
+from tests.support.chains import chain, depthwise, named
 from tests.support.triton_cases import scheduled
 
 EXTENTS = {"m": 128, "n": 128, "k": 64, "h": 64}
@@ -41,9 +41,9 @@ def test_a_loop_over_tiles_that_a_buffer_keeps_is_written_out() -> None:
     schedule = scheduled(CHAIN, "m.n(k,h)", tiles)
     buffers = {b.name: b for b in schedule.buffers}
     assert {n: kept(b, several) for n, b in buffers.items() if kept(b, several)} == {"E": ("h",)}
-    found = {x.axis: written_out(x, buffers, several) for x in loops(schedule.body)}
+    found = {x.axis: written_out(CHAIN, x, buffers, several) for x in loops(schedule.body)}
     assert found["h"] and not found["n"]
-    assert not any(written_out(x, buffers, lambda a: False) for x in loops(schedule.body))
+    assert not any(written_out(CHAIN, x, buffers, lambda a: False) for x in loops(schedule.body))
 
 
 def test_a_loop_beside_a_kept_buffer_that_it_does_not_touch_stays_a_loop() -> None:
@@ -52,7 +52,17 @@ def test_a_loop_beside_a_kept_buffer_that_it_does_not_touch_stays_a_loop() -> No
     buffers = {b.name: b for b in schedule.buffers}
     loop = next(x for x in loops(schedule.body) if x.axis == "h")
     loads = tuple(s for s in loop.body if isinstance(s, Load))
-    assert loads and not written_out(replace(loop, body=loads), buffers, several)
+    assert loads and not written_out(CHAIN, replace(loop, body=loads), buffers, several)
+
+
+def test_loops_along_a_window_are_written_out() -> None:
+    c = depthwise()
+    plan = Plan(program(c), bind(c, tilings(c)[0]), frozenset())
+    kinds = {x.axis: x.kind for x in loops(lowered_body(plan))}
+    assert {a: kinds[a] for a in "ks"} == {"k": "unrolled", "s": "unrolled"}
+    norm = named("layer_norm", {"m": 512, "n": 256})
+    plan = Plan(program(norm), bind(norm, tilings(norm)[0]), frozenset())
+    assert {x.kind for x in loops(lowered_body(plan))} == {"grid", "serial"}
 
 
 def test_the_innermost_loop_that_loads_is_pipelined() -> None:

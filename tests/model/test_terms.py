@@ -11,9 +11,10 @@ from mcfuser.chain import gemm
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.model.terms import LIMIT, LINE, Terms, resident, terms
-from mcfuser.space.expression import parse
+from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
+from tests.support.chains import depthwise
 
 H200, A100 = CATALOGUE["nvidia/h200"], CATALOGUE["nvidia/a100"]
 TILES = {"m": 64, "n": 64, "k": 64, "h": 64}
@@ -83,6 +84,21 @@ def test_a_pipelined_loop_waits_for_less_with_more_stages() -> None:
 
 def test_without_stages_every_load_is_waited_for() -> None:
     assert events(made(stages=1), "load") > events(made(stages=2), "load")
+
+
+def test_loads_of_a_walk_along_a_window_are_in_flight_at_once_element_by_element() -> None:
+    c, found = depthwise(), {}
+    for k in (1, 7):
+        tiles = {"m": 4, "i": 20, "k": k, "s": k}
+        dead = frozenset(a for a in tiles if tiles[a] == c.size(a))
+        plan, one = Plan(program(c), bind(c, tilings(c)[0]), dead), np.asarray([1])
+        rows = np.asarray([[tiles[a] for a in plan.axes]])
+        found[k] = TritonCandidates(plan, rows, one, one, one == 0)
+    assert events(found[1], "load") == events(found[7], "load") == 2
+    window = 2 * 4 * 32, 2
+    issued = [max(1, nbytes / (32 * 2)) for nbytes in window]
+    assert events(found[1], "issue") == 49 * sum(issued)
+    assert events(found[1], "lines") > 10 * events(found[1], "distinct")
 
 
 def test_parts_end_in_a_second_kernel_or_in_the_last_block() -> None:

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from mcfuser.chain import attention, from_json, gemm
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
-from mcfuser.space.expression import parse
+from mcfuser.space.expression import parse, tilings
 from mcfuser.space.interpret import interpret
-from mcfuser.space.plan import blocks, footprint
+from mcfuser.space.plan import Plan, blocks, footprint
+from mcfuser.space.program import program
 from mcfuser.space.prune import (
     MOST,
     RULES,
@@ -36,9 +37,10 @@ from mcfuser.space.prune import (
     small_tiles,
     space,
     tile_sizes,
+    windows,
 )
 from mcfuser.space.reference import evaluate
-from tests.support.chains import LINES, named
+from tests.support.chains import LINES, depthwise, named
 from tests.support.paths import CHAINS
 from tests.support.random_chains import cases
 
@@ -122,6 +124,18 @@ def test_a_head_stands_alone_where_its_rows_fill_a_product(m: int, small: tuple[
     })  # fmt: skip
     assert small_tiles(c, "g") == small
     assert small_tiles(c, "m") == small_tiles(c, "n") == ()
+
+
+def test_windows_are_taken_whole_or_position_by_position() -> None:
+    c = depthwise()
+    assert [small_tiles(c, a) for a in "ks"] == [(1,)] * 2
+    assert [small_tiles(c, a) for a in "mi"] == [(1, 2, 4, 8)] * 2
+    plan = Plan(program(c), tilings(c)[0], frozenset())
+    assert {plan.axes[i] for i in windows(plan)} == {"k", "s"}
+    flat = depthwise(1)
+    assert windows(Plan(program(flat), tilings(flat)[0], frozenset())) == ()
+    norm = named("layer_norm", {"m": 512, "n": 256})
+    assert windows(Plan(program(norm), tilings(norm)[0], frozenset())) == ()
 
 
 # --- every chain ----------------------------------------------------------------------------

@@ -122,6 +122,21 @@ def chain(
     )
 
 
+def depthwise(width: int = 7, size: int = 20, stride: int = 1) -> Chain:
+    """Windows of each channel times that channel's weights; the data lie row by row, and their
+    windows overlap where the stride is smaller than they are."""
+    rows = (size - 1) * stride + width
+    return from_json({
+        "axes": {"b": 3, "m": size, "i": size, "k": width, "s": width},
+        "tensors": {
+            "A": {"shape": list("bmkis"), "dtype": "float16",
+                  "strides": [rows * rows, rows * stride, rows, stride, 1]},
+            "W": {"shape": list("bks"), "dtype": "float16"},
+        },
+        "operators": ["C[b, m, i] = sum[k, s] A[b, m, k, i, s] * W[b, k, s]"],
+    })  # fmt: skip
+
+
 def named(name: str, extents: Mapping[str, object]) -> Chain:
     return chain(extents, *LINES[name])
 

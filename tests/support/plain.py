@@ -84,7 +84,8 @@ def value_of(
 ) -> Value:
     """The value of an expression where the axes stand at these positions.
 
-    A quotient whose divisor reads one of `sums` is 0 where its numerator is 0.
+    A quotient whose divisor reads one of `sums` is 0 where its numerator is 0; it may be no number
+    where the divisor is none, since nothing guards a divisor that cannot be 0.
     """
     if isinstance(e, Const):
         return e.value
@@ -97,7 +98,7 @@ def value_of(
     if isinstance(e, Call):
         args = [value_of(a, at, known, sums) for a in e.args]
         if e.op == "div" and args[0] == 0 and _reads_any(e.args[1], sums):
-            return 0.0
+            return math.nan if args[1] != args[1] else 0.0
         return FUNCTIONS[e.op](*args)
     assert_never(e)
 
@@ -137,12 +138,15 @@ def _number(x: Value) -> int | float:
 
 
 def _numbers(function: Callable[..., Value]) -> Callable[..., Value]:
-    """The function on numbers: whole ones as long as all of them are, else reals."""
+    """The function on numbers: whole ones as long as all of them are, else reals. Whole results are
+    those of 64 bits."""
 
     def of_numbers(*args: Value) -> Value:
         numbers = [_number(x) for x in args]
         whole = all(isinstance(x, int) for x in numbers)
-        return function(*(numbers if whole else map(float, numbers)))
+        found = function(*(numbers if whole else map(float, numbers)))
+        fits = not isinstance(found, int) or -(2**63) <= found < 2**63
+        return found if fits else outside("int64")
 
     return of_numbers
 

@@ -20,6 +20,7 @@ from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.model import roofline
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
+from mcfuser.space.prune import windows
 
 
 class CpuBackend:
@@ -57,7 +58,9 @@ class CpuBackend:
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> NDArray[np.bool_]:
-        return np.ones(len(tiles), bool)
+        """All but those that walk windows position by position: passes over tiles are not worth it
+        for so few."""
+        return np.asarray(np.all(tiles[:, windows(plan)] > 1, axis=1))
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return roofline.sequential(plan, tiles, device, settings["matrix"])

@@ -15,9 +15,12 @@ import pytest
 from mcfuser.chain import fixed
 from mcfuser.codegen.triton import generate
 from mcfuser.lowering.triton.knobs import TritonKnobs
+from mcfuser.space.expression import bind, tilings
 from mcfuser.space.statement import Illegal, loops
+from tests.support.chains import depthwise
 from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
-from tests.support.triton_cases import Drawn, drawn
+from tests.support.triton_agree import agree as agree_with_the_chain
+from tests.support.triton_cases import Drawn, drawn, scheduled
 from tests.support.triton_interpreted import Case, interpreted
 
 CASES, MAPPED = 20, 14
@@ -73,6 +76,16 @@ def test_tensor_maps_agree_with_the_oracle(tmp_path: Path) -> None:
     assert kinds["bounded"] >= MAPPED // 10, kinds
     assert kinds["ragged"] >= MAPPED // 4, kinds
     agree(drawn_cases, tmp_path)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_walk_along_windows_agrees_with_what_the_chain_means(stride: int) -> None:
+    c = depthwise(3, 10, stride)
+    expression = bind(c, tilings(c)[0])
+    schedule = scheduled(c, expression, {"m": 4, "i": 10, "k": 1, "s": 1})
+    source = agree_with_the_chain(schedule, c)
+    assert source.text.count("C += A * W") == 9
+    assert "for " not in source.text and "tl.sum" not in source.text
 
 
 def _kinds(case: Drawn) -> set[str]:
