@@ -115,8 +115,17 @@ class Builder(Protocol):
         it."""
         ...
 
+    def ahead(self, chain: Chain, schedule: Schedule, name: str, settings: KnobSettings) -> None:
+        """Begins to make a kernel for which `begin` will be called, where several are made at a
+        time. Raises as `begin` does."""
+        ...
+
+    def foreseen(self, name: str) -> bool:
+        """Whether a kernel of that name was begun `ahead`, and `begin` not called for it since."""
+        ...
+
     def abandon(self) -> None:
-        """Ends what is still being made."""
+        """Ends what is still being made, but for what was begun ahead."""
         ...
 
     def stop(self) -> None:

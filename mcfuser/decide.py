@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,11 +19,11 @@ from mcfuser.graph.price import Price
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.measure.rounds import MARGIN, Interleaved
 from mcfuser.measure.worker import Worker
-from mcfuser.tune.cover import Decision, decide
+from mcfuser.tune.cover import Decision, decide, likely
 from mcfuser.tune.expected import expected
 from mcfuser.tune.progress import ChainPlace, Listener, Note, Progress
 from mcfuser.tune.tuned import Cache, Tuned, TuneOptions
-from mcfuser.tune.tuner import compare, tune
+from mcfuser.tune.tuner import begin_ahead, compare, tune
 from mcfuser.whole import WholeModules
 
 _REASONS = 3  # for which candidates failed that are told of each kernel, the commonest first
@@ -38,6 +38,8 @@ SAVES = 0.1
 for searches is short."""
 CHOICE = 0.5
 """Seconds in which the model chooses a kernel: 0.1 to 0.7 were measured."""
+AHEAD = 2
+"""Chains of which kernels are built at a time where the model chooses them."""
 NEAR = 1.1
 """Covers whose kernels' times in sum differ by less than this factor are timed as whole modules."""
 STARTED = 10.0
@@ -133,6 +135,15 @@ class ModelTuning:
         backend = self.worker.backend
         return expected(chain, self.device, self.options, backend, self.measured)
 
+    def begin_ahead(self, chains: Iterable[Chain]) -> None:
+        """Begins to build the kernels that the model will choose for chains, where the device is
+        not at hand, or no time is left to measure."""
+        if time.monotonic() < self.deadline and self.measured:
+            return
+        for chain in chains:
+            if time.monotonic() < self.give_up:
+                begin_ahead(chain, self.device, self.cache, self.options, self.worker)
+
     def compare(
         self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
     ) -> Interleaved:
@@ -167,13 +178,15 @@ def decide_all(
     saves = {same[-1].chain.key: same[-1].saved / run.device.bandwidth for same in found}
     run.share = run.options.timeout / max(1, sum(searches))
     run.begun, run.planned = time.monotonic(), sum(searches)
-    decisions = {}
+    decisions, upcoming = {}, list(distinct.values())
     for at, (key, chain) in enumerate(distinct.items()):
         run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
         together = not run.short or saves[key] >= SAVES * weight(chain, run.device)
         if not together:
             run.searches = sum(alone[at:])
+        for each in upcoming[at : at + AHEAD]:
+            run.begin_ahead(likely(each, together))
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain), together
         )

@@ -172,6 +172,39 @@ def test_time_is_short_where_the_searches_to_come_would_measure_nothing() -> Non
     assert short(many, 2 * deciding.USEFUL) and not short(many, 3 * deciding.USEFUL)
 
 
+def test_kernels_of_two_chains_are_built_while_the_model_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three chains, of which one has two products."""
+    net = Net()
+    outputs = []
+    for i, n in enumerate((48, 32, 16)):
+        x = net.op("MatMul", net.input(f"x{i}", n, 64), net.weight(64, n))
+        outputs.append(net.op("MatMul", x, net.weight(n, 32)) if i == 0 else x)
+    model = net.model(*outputs).SerializeToString()
+    told = list[tuple[str, str]]()
+
+    def begin_ahead(chain: Chain, *_: object) -> None:
+        told.append(("ahead", chain.key))
+
+    def decide(chain: Chain, *_: object) -> Decision:
+        told.append(("decided", chain.key))
+        return Decision(unfused_cut(chain), None, (), (), "noted")
+
+    monkeypatch.setattr(deciding, "begin_ahead", begin_ahead)
+    monkeypatch.setattr(deciding, "decide", decide)
+    compile_model(model, device_named("h200"), MemoryCache(), QUICK, {})
+    order = [key for what, key in told if what == "decided"]
+    assert len(order) == 3
+    first = told[: told.index(("decided", order[0]))]
+    assert [key for _, key in first if key in order] == order[:2]
+    assert len(first) == 4, "one of them has two pieces"
+    assert ("ahead", order[2]) in told[len(first) : told.index(("decided", order[1]))]
+    told.clear()
+    compile_model(model, CPU, MemoryCache(), QUICK, {})
+    assert {what for what, _ in told} == {"decided"}, "it can be measured"
+
+
 def test_what_weighs_most_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A convolution after a map of more elements, on a CPU whose cache nobody knows."""
     net = Net()

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
+from contextlib import suppress
 
 import numpy as np
 
@@ -61,6 +62,7 @@ def chosen(
     measured (`results`) are left out. After the `deadline` (time.monotonic) the first that is
     built is chosen, and no others are begun. Where it is over already, the first that is built
     LATE seconds later is chosen of CHOICES, all of which are begun before the chain is given up.
+    One that was begun ahead (`begin_ahead`) is tried alone.
     """
     if not len(candidates):
         return None
@@ -68,12 +70,13 @@ def chosen(
     late = time.monotonic() >= deadline
     attempts, limit = (CHOICES, time.monotonic() + LATE) if late else (ATTEMPTS, deadline)
     order = _ordered(candidates, times, carried)[:attempts]
-    together = worker.builder.workers
-    for first in range(0, len(order), together):
+    alone, together = int(worker.builder.foreseen(name)), worker.builder.workers
+    for first in (*range(alone), *range(alone, len(order), together)):
         if first and not late and time.monotonic() >= limit:
             break
         listener(Progress("compile", first, len(order), failed=sum(failed.values())))
-        some = [candidates.candidate(i) for i in order[first : first + together]]
+        group = order[first : first + (1 if first < alone else together)]
+        some = [candidates.candidate(i) for i in group]
         made = _made(chain, candidates, worker, some, name, shifts, failed, results, limit)
         if made is not None:
             candidate, kernel = made
@@ -90,6 +93,19 @@ def chosen(
                 len(candidates),
             )
     return None
+
+
+def begin_ahead(
+    chain: Chain, candidates: Candidates, carried: Sequence[Candidate], worker: Worker, name: str
+) -> None:
+    """Begins to build the candidate that `chosen` will try first."""
+    if not len(candidates) or worker.builder.foreseen(name):
+        return
+    times = estimated(candidates, worker.backend.estimate)
+    first = candidates.candidate(_ordered(candidates, times, carried)[0])
+    plan, tiles = candidates.plan(first)
+    with suppress(Illegal):
+        worker.builder.ahead(chain, plan.schedule(tiles), name, candidates.settings(first))
 
 
 def _ordered(candidates: Candidates, times: Floats, carried: Sequence[Candidate]) -> Sequence[int]:

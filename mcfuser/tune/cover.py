@@ -131,6 +131,16 @@ def pieces(chain: Chain, where: Cut) -> tuple[Chain, ...]:
     return (chain,) if len(where) == 1 else cut(guarded(chain), where)
 
 
+def likely(chain: Chain, together: bool) -> tuple[Chain, ...]:
+    """The chains that `decide` is likely to tune: the whole one, unless it is known not to be, and
+    the pieces of its unfused cut."""
+    unfused_at = unfused_cut(chain)
+    if len(unfused_at) == 1:
+        return (chain,)
+    whole = (chain,) if together and len(chain.axes) <= AXES else ()
+    return (*whole, *pieces(chain, unfused_at))
+
+
 def decide(
     chain: Chain,
     device: Device,

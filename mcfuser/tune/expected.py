@@ -21,7 +21,7 @@ PRICED = 1024
 """Predicted times that are kept: a model's chains are priced before they are tuned."""
 SPACES = 8
 """Spaces that are kept: a chain's and its pieces', which are priced first and searched then."""
-LISTED = 4
+LISTED = 8
 """Spaces whose candidates are kept as rows, with their times."""
 
 

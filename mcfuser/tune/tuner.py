@@ -18,16 +18,21 @@ from mcfuser.errors import ChainError
 from mcfuser.measure.rounds import Interleaved
 from mcfuser.measure.worker import Worker, interleaved
 from mcfuser.process.child import NO_TIME
+from mcfuser.tune import choice
+from mcfuser.tune.expected import listed
 from mcfuser.tune.key import CacheKey, driver, key_here
 from mcfuser.tune.progress import Listener, unheard
 from mcfuser.tune.rebuild import vetted
 from mcfuser.tune.recall import better, recall, serves
+from mcfuser.tune.related import carried
+from mcfuser.tune.search import FIRST
 from mcfuser.tune.tuned import (
     Cache,
     NoCandidate,
     RetuneCache,
     Tuned,
     TuneOptions,
+    kernel_name,
     names_of,
 )
 from mcfuser.tune.tuning import Tuning
@@ -112,6 +117,24 @@ def tune(
     tuned = replace(tuned, missed=missed)
     cache.put(tuned)
     return tuned
+
+
+def begin_ahead(
+    chain: Chain, device: Device, cache: Cache, options: TuneOptions, worker: Worker
+) -> None:
+    """Begins to build the kernel that the model will choose for a chain, where none is kept, and
+    where the back end builds several kernels at a time."""
+    backend = worker.backend
+    key = key_of(chain, device, options, backend)
+    if worker.builder.workers < 2 or cache.get(key.digest) is not None:
+        return
+    try:
+        every = listed(chain, device, options, backend, measured=False)
+    except ChainError:
+        return  # one kernel cannot compute it
+    relatives = cache.related(chain, device.name)
+    first = carried(chain, every, options.shifts, relatives, FIRST)
+    choice.begin_ahead(chain, every, first, worker, kernel_name(key.digest))
 
 
 def key_of(

@@ -64,6 +64,11 @@ class Pickler:
         launch = {"unroll": settings.unroll, "tensors": [t.name for t in chain.tensors]}
         return Pickled(Kernel(chain, str(schedule), launch, pickle.dumps(schedule)))
 
+    def ahead(self, chain, schedule, name, settings) -> None: ...
+
+    def foreseen(self, name: str) -> bool:
+        return False
+
     def abandon(self) -> None: ...
 
     def stop(self) -> None: ...

@@ -18,7 +18,7 @@ class StandIn(Worker):
     def __init__(self, device: Device, backend: Backend | None = None) -> None:
         super().__init__(backend or backend_of(device), device, cores=2)
         if isinstance(self.builder, CudaBuilder):
-            self.builder.compilers = Remembering(2)
+            self.builder.compilers, self.builder.early = Remembering(2), Remembering(2)
 
     def warm(self) -> None: ...
 

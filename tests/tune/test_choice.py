@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -18,7 +18,7 @@ from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import choice
-from mcfuser.tune.choice import CHOICES, TRUSTED, chosen
+from mcfuser.tune.choice import CHOICES, TRUSTED, begin_ahead, chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.progress import unheard
 from mcfuser.tune.search import Best
@@ -204,3 +204,49 @@ def test_what_is_never_built_is_not_chosen(found, monkeypatch) -> None:
     failed: Counter[str] = Counter()
     assert choose(found, Slow(), failed, deadline=time.monotonic() - 1.0) is None
     assert failed == {NO_TIME: CHOICES}
+
+
+class Foresighted(Bench):
+    """Builds kernels ahead."""
+
+    def __init__(self, unfit: int = 0) -> None:
+        super().__init__(unfit=unfit)
+        self.early = list[tuple]()
+        object.__setattr__(self.builder, "workers", CHOICES)
+        object.__setattr__(self.builder, "ahead", lambda *given: self.early.append(given))
+        object.__setattr__(self.builder, "foreseen", lambda name: bool(self.early))
+
+
+def test_what_the_model_prefers_is_begun_ahead_and_tried_alone(found) -> None:
+    bench = Foresighted()
+    for _ in range(2):
+        begin_ahead(CHAIN, found, (), bench, "kernel")
+    assert len(bench.early) == 1, "it is under way"
+    first = ranked(found)[0]
+    plan, tiles = found.plan(first)
+    assert bench.early[0] == (CHAIN, plan.schedule(tiles), "kernel", found.settings(first))
+    assert place(found, choose(found, bench)) == 0
+    assert bench.built == 1
+
+
+def test_where_what_was_begun_ahead_does_not_fit_the_others_are_tried(found) -> None:
+    bench = Foresighted(unfit=2)
+    begin_ahead(CHAIN, found, (), bench, "kernel")
+    best = choose(found, bench)
+    assert place(found, best) == 2 and bench.built == 1 + CHOICES
+    late = Foresighted(unfit=1000)
+    begin_ahead(CHAIN, found, (), late, "kernel")
+    assert choose(found, late, deadline=time.monotonic() - 1.0) is None
+    assert late.built == CHOICES, "not one twice"
+
+
+def test_nothing_is_begun_ahead_that_cannot_be_written_or_is_not_there(found) -> None:
+    bench = Foresighted()
+
+    def refuse(*given):
+        raise Illegal("it has no text")
+
+    begin_ahead(CHAIN, replace(found, rows=found.rows[:0]), (), bench, "kernel")
+    object.__setattr__(bench.builder, "ahead", refuse)
+    begin_ahead(CHAIN, found, (), bench, "kernel")
+    assert not bench.early

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mcfuser.chain import Chain, attention, from_json, gemm, unfused_cut
+from mcfuser.algebra.quotient import guarded
+from mcfuser.chain import Chain, attention, cut, from_json, gemm, unfused_cut
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.rounds import MARGIN, Interleaved
-from mcfuser.tune.cover import AXES, FAR, Decision, decide
+from mcfuser.tune.cover import AXES, FAR, Decision, decide, likely
 from mcfuser.tune.tuned import NoCandidate, Tuned
 
 H200 = CATALOGUE["nvidia/h200"]
@@ -321,3 +322,13 @@ def test_without_the_whole_an_intermediate_cut_may_still_win() -> None:
     made = bench.decide(SMALL)
     assert pieces(SMALL) not in bench.asked and bench.compared == [2, 3]
     assert made.kept is not None and made.kept.cut == (2, 5)
+
+
+def test_the_chains_that_are_likely_to_be_tuned() -> None:
+    (first, *_) = cut(SMALL, unfused_cut(SMALL))
+    assert likely(first, True) == likely(first, False) == (first,)
+    whole, *apart = likely(SMALL, True)
+    assert whole is SMALL
+    assert [pieces(c) for c in apart] == [pieces(c) for c in likely(SMALL, False)]
+    assert len(apart) == len(unfused_cut(SMALL))
+    assert [c.key for c in apart] == [c.key for c in cut(guarded(SMALL), unfused_cut(SMALL))]

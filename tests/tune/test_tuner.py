@@ -26,7 +26,7 @@ from mcfuser.tune import tuning as tuning_module
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.progress import Progress
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, kernel_name, names_of
-from mcfuser.tune.tuner import kept_kernel, kernel_of, key_of, tune
+from mcfuser.tune.tuner import begin_ahead, kept_kernel, kernel_of, key_of, tune
 from tests.support.chains import other
 from tests.support.workers import Away, StandIn
 
@@ -34,6 +34,7 @@ CPU = device_named("cpu")
 BACKEND = backend_of(CPU)
 H200 = CATALOGUE["nvidia/h200"]
 SMALL = gemm(2, 32, 32, 16, 16)
+HALF, GPU = gemm(1, 32, 32, 32, 32, "float16"), CATALOGUE["nvidia/h200"]
 KEPT = MemoryCache()
 
 
@@ -371,6 +372,34 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
         with pytest.raises(NoCandidate, match="its error is 1"):
             tune(SMALL, CPU, MemoryCache(), TuneOptions(), worker=Wrong(0))
     assert ended and right.measured is None
+
+
+class Foresighted(Away):
+    """Builds two kernels at a time; the first ones it keeps on record."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.early, ahead = list[str](), self.builder.ahead
+        self.builder.ahead = lambda *given: (self.early.append(given[2]), ahead(*given))
+
+
+def test_a_kernel_that_will_be_chosen_is_begun_ahead_unless_one_is_kept() -> None:
+    cache, options, worker = MemoryCache(), TuneOptions(), Foresighted(GPU)
+    try:
+        begin_ahead(HALF, GPU, cache, options, worker)
+        name = kernel_name(key_of(HALF, GPU, options).digest)
+        assert worker.early == [name] and worker.builder.foreseen(name)
+        tuned = tune(HALF, GPU, cache, options, worker=worker)
+        assert not worker.builder.foreseen(name) and tuned.trials == 1 and tuned.binary
+        begin_ahead(HALF, GPU, cache, options, worker)
+        unfit = from_json({
+            "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+            "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
+        })  # fmt: skip
+        begin_ahead(unfit, GPU, cache, options, worker)
+        assert worker.early == [name]
+    finally:
+        worker.stop()
 
 
 def test_from_giving_up_on_there_is_no_kernel_but_a_cached_one(device: Worker) -> None:

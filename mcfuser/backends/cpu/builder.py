@@ -46,6 +46,12 @@ class SourceBuilder:
         source = tensorir.generate(schedule, name, settings)
         return Written(Kernel(chain, source.text, tensorir.to_record(source)))
 
+    def ahead(self, chain: Chain, schedule: Schedule, name: str, settings: TensorirKnobs) -> None:
+        """A kernel is made no sooner."""
+
+    def foreseen(self, name: str) -> bool:
+        return False
+
     def abandon(self) -> None:
         """Nothing is being made."""
 

@@ -61,6 +61,8 @@ class CudaBuilder:
     def __init__(self, device: Device, cores: int | None = None) -> None:
         self.device = device
         self.compilers = Compilers(cores or os.cpu_count() or 1)
+        self.early = Compilers(self.compilers.workers)
+        self._ahead = dict[str, tuple[TritonSource, Pending]]()
 
     @property
     def workers(self) -> int:
@@ -80,12 +82,26 @@ class CudaBuilder:
     def begin(
         self, chain: Chain, schedule: Schedule, name: str, settings: TritonKnobs
     ) -> CubinBuilding:
-        source = triton.generate(schedule, name, settings, waits(self.device.arch))
-        pending = self.compilers.begin(source, self.device.arch)
+        source = self._source(schedule, name, settings)
+        known, pending = self._ahead.pop(name, (None, None))
+        if pending is None or known != source:
+            pending = self.compilers.begin(source, self.device.arch)
         return CubinBuilding(chain, source, self.device.arch, pending, self.compilers)
+
+    def ahead(self, chain: Chain, schedule: Schedule, name: str, settings: TritonKnobs) -> None:
+        source = self._source(schedule, name, settings)
+        self._ahead[name] = source, self.early.begin(source, self.device.arch)
+
+    def foreseen(self, name: str) -> bool:
+        return name in self._ahead
+
+    def _source(self, schedule: Schedule, name: str, settings: TritonKnobs) -> TritonSource:
+        return triton.generate(schedule, name, settings, waits(self.device.arch))
 
     def abandon(self) -> None:
         self.compilers.abandon()
 
     def stop(self) -> None:
+        self._ahead.clear()
+        self.early.stop()
         self.compilers.stop()

@@ -30,3 +30,24 @@ def test_kernels_wait_where_the_architecture_can(device: str, waits: bool) -> No
     occupancy = CUDA.occupancy(kernel, device_named(device))
     assert occupancy is not None and occupancy.threads == 32 * TritonKnobs().warps
     assert occupancy.blocks > 1 and 0 < occupancy.fraction <= 1
+
+
+def test_what_is_begun_ahead_is_made_once_and_never_abandoned() -> None:
+    chain = gemm(1, 32, 32, 32, 32, "float16")
+    schedule = scheduled(chain, "mh.nk", dict.fromkeys("mnkh", 32))
+    builder = CudaBuilder(device_named("h100"), 2)
+    try:
+        builder.ahead(chain, schedule, "kernel", TritonKnobs())
+        assert builder.foreseen("kernel") and not builder.foreseen("another")
+        builder.abandon()
+        begun = builder.begin(chain, schedule, "kernel", TritonKnobs())
+        assert not builder.foreseen("kernel") and not builder.compilers.processes
+        builder.abandon()
+        assert begun.kernel().source == begun.source.text
+        builder.ahead(chain, schedule, "kernel", TritonKnobs())
+        other = builder.begin(chain, schedule, "kernel", TritonKnobs(warps=2))
+        assert other.source.warps == 2 and other.kernel().binary != begun.kernel().binary
+        assert not builder.foreseen("kernel")
+    finally:
+        builder.stop()
+    assert not builder.early.processes
