@@ -101,6 +101,11 @@ class ModelTuning:
         )
 
     @property
+    def late(self) -> bool:
+        """No time is left to measure."""
+        return time.monotonic() >= self.deadline
+
+    @property
     def short(self) -> bool:
         """Whether the searches still to come have too little time for each to measure something.
         Where the device is not at hand they measure nothing, and share what time there is."""
@@ -132,13 +137,13 @@ class ModelTuning:
         is left to choose by it."""
         if time.monotonic() >= self.give_up:
             return math.inf
-        backend = self.worker.backend
-        return expected(chain, self.device, self.options, backend, self.measured)
+        backend, measured = self.worker.backend, self.measured and not self.late
+        return expected(chain, self.device, self.options, backend, measured)
 
     def begin_ahead(self, chains: Iterable[Chain]) -> None:
         """Begins to build the kernels that the model will choose for chains, where the device is
         not at hand, or no time is left to measure."""
-        if time.monotonic() < self.deadline and self.measured:
+        if self.measured and not self.late:
             return
         for chain in chains:
             if time.monotonic() < self.give_up:
@@ -182,11 +187,13 @@ def decide_all(
     for at, (key, chain) in enumerate(distinct.items()):
         run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
-        together = not run.short or saves[key] >= SAVES * weight(chain, run.device)
+        soon = upcoming[at : at + AHEAD]
+        worth = [saves[c.key] >= SAVES * weight(c, run.device) for c in soon]
+        together, *_ = kept = [not run.short or w for w in worth]
         if not together:
             run.searches = sum(alone[at:])
-        for each in upcoming[at : at + AHEAD]:
-            run.begin_ahead(likely(each, together))
+        for each, whole in zip(soon, kept, strict=True):
+            run.begin_ahead(likely(each, whole))
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain), together
         )

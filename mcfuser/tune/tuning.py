@@ -58,18 +58,18 @@ class Tuning:
         self.stages["distinct"] = self.space.candidates
 
     def run(self) -> Tuned:
-        name, best, results = kernel_name(self.key.digest), None, {}
+        name, best, results, unusable = kernel_name(self.key.digest), None, {}, False
         why = self.worker.refused(self.deadline)
         if why is not None:
             self.failed[why] += 1
-        else:
+        elif not self._late() or self.cache.tried(self.key.digest):
             log = TriedLog(partial(self.cache.keep_tried, self.key, self.chain, self.device.name))
             search = self._search(name, log)
             try:
-                best, results = search.run(), search.tried
+                best, results, unusable = search.run(), search.tried, search.unusable
             finally:
                 log.flush()
-        if best is None and (why is not None or search.unusable or self._late()):
+        if best is None and (why is not None or unusable or self._late()):
             best = self._choice(name, results)
         if best is None:
             raise self._none()

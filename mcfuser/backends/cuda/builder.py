@@ -83,9 +83,11 @@ class CudaBuilder:
         self, chain: Chain, schedule: Schedule, name: str, settings: TritonKnobs
     ) -> CubinBuilding:
         source = self._source(schedule, name, settings)
-        known, pending = self._ahead.pop(name, (None, None))
+        known, pending = self._ahead.get(name, (None, None))
         if pending is None or known != source:
             pending = self.compilers.begin(source, self.device.arch)
+        else:
+            del self._ahead[name]
         return CubinBuilding(chain, source, self.device.arch, pending, self.compilers)
 
     def ahead(self, chain: Chain, schedule: Schedule, name: str, settings: TritonKnobs) -> None:

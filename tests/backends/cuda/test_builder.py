@@ -47,7 +47,7 @@ def test_what_is_begun_ahead_is_made_once_and_never_abandoned() -> None:
         builder.ahead(chain, schedule, "kernel", TritonKnobs())
         other = builder.begin(chain, schedule, "kernel", TritonKnobs(warps=2))
         assert other.source.warps == 2 and other.kernel().binary != begun.kernel().binary
-        assert not builder.foreseen("kernel")
+        assert builder.foreseen("kernel"), "that is another one"
     finally:
         builder.stop()
     assert not builder.early.processes
