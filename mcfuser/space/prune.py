@@ -24,6 +24,8 @@ from mcfuser.space.program import Program, program
 
 GRANULE = 16
 """Tile sizes are multiples of it (tensor cores need 16 x 16 x 16), and the extent itself."""
+SIDE = 256
+"""Positions along the short axes of one side of a product that are a tile at any rate."""
 LARGEST = 1 << 16
 """The largest tile that is not a whole extent: a row of so many numbers fills a block's memory."""
 PADDING = 0.05
@@ -84,8 +86,9 @@ def tile_sizes(extent: int, small: Sequence[int] = ()) -> tuple[int, ...]:
 
 def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     """The tiles of fewer than 16 positions that suit an axis: powers of two where no matrix product
-    has it (few rows of a norm fill a device); one position where another axis fills its side of
-    every product (the heads that share keys, next to the rows of each), or along a window."""
+    has it (few rows of a norm fill a device); one position along a window, and where another axis
+    fills its side of every product (the heads that share keys, next to the rows of each), or others
+    do together and that side is no tile (the rows of windows of a picture)."""
     sizes: tuple[int, ...] = (1, 2, 4, 8)
     for o in chain.operators:
         roles = product(o)
@@ -94,8 +97,10 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
             continue
         for side in (roles.rows, roles.columns, roles.depth) if roles is not None else ():
             if a in side:
-                others = max((chain.size(x) for x in side if x != a), default=0)
-                sizes = sizes[:1] if others >= GRANULE else ()
+                others = [chain.size(x) for x in side if x != a]
+                long, rest = max(others, default=0) >= GRANULE, math.prod(others)
+                apart = rest >= GRANULE and rest * chain.size(a) > SIDE
+                sizes = sizes[:1] if long or apart else ()
     return sizes
 
 

@@ -126,6 +126,28 @@ def test_a_head_stands_alone_where_its_rows_fill_a_product(m: int, small: tuple[
     assert small_tiles(c, "m") == small_tiles(c, "n") == ()
 
 
+@pytest.mark.parametrize(
+    ("extents", "small"),
+    [((3, 3, 14, 14), (1,)), ((8, 2, 8, 2), ()), ((14, 15), ()), ((9, 16), (1,))],
+)
+def test_short_axes_stand_alone_where_all_of_them_are_no_tile(
+    extents: tuple[int, ...], small: tuple[int, ...]
+) -> None:
+    """Rows of windows: 3 x 3 windows of 14 x 14 positions."""
+    names = [f"m{i}" for i in range(len(extents))]
+    rows = ", ".join(names)
+    c = from_json({
+        "axes": {"k": 64, "n": 64, **dict(zip(names, extents, strict=True))},
+        "tensors": {"A": {"shape": [*names, "k"]}, "B": {"shape": ["k", "n"]}},
+        "operators": [f"C[{rows}, n] = sum[k] A[{rows}, k] * B[k, n]"],
+    })  # fmt: skip
+    assert small_tiles(c, names[0]) == small
+    left, _ = prune(space(c), H200)
+    fits = [np.prod(tiles[:, [plan.axes.index(a) for a in names]], axis=1).min()
+            for plan, tiles in left.tables or ()]  # fmt: skip
+    assert min(fits) <= 256
+
+
 def test_windows_are_taken_whole_or_position_by_position() -> None:
     c = depthwise()
     assert [small_tiles(c, a) for a in "ks"] == [(1,)] * 2

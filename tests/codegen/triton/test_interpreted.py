@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from mcfuser.chain import fixed
+from mcfuser.chain import fixed, from_json
 from mcfuser.codegen.triton import generate
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, tilings
@@ -86,6 +86,21 @@ def test_a_walk_along_windows_agrees_with_what_the_chain_means(stride: int) -> N
     source = agree_with_the_chain(schedule, c)
     assert source.text.count("C += A * W") == 9
     assert "for " not in source.text and "tl.sum" not in source.text
+
+
+@pytest.mark.parametrize("tiles", [(1, 1, 3, 5), (1, 3, 1, 5), (2, 1, 3, 1)])
+def test_rows_of_windows_agree_with_what_the_chain_means(tiles: tuple[int, ...]) -> None:
+    """2 x 3 windows of 3 x 5 positions in 6 x 15."""
+    c = from_json({
+        "axes": {"p": 2, "q": 3, "m": 3, "i": 5, "k": 16, "n": 16},
+        "tensors": {
+            "A": {"shape": list("pqmik"), "dtype": "float16", "strides": [720, 80, 240, 16, 1]},
+            "B": {"shape": ["k", "n"], "dtype": "float16"},
+        },
+        "operators": ["C[p, q, m, i, n] = sum[k] A[p, q, m, i, k] * B[k, n]"],
+    })  # fmt: skip
+    sizes = dict(zip("pqmi", tiles, strict=True)) | {"k": 16, "n": 16}
+    agree_with_the_chain(scheduled(c, bind(c, tilings(c)[0]), sizes), c)
 
 
 def _kinds(case: Drawn) -> set[str]:
