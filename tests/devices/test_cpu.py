@@ -39,16 +39,22 @@ def test_rates_are_those_of_all_cores_together() -> None:
 
 
 def test_threads_of_numpy_are_no_part_of_the_rates() -> None:
-    """A process whose NumPy has one thread sees the same machine."""
-    rates = []
-    for threads in ("1", str(os.cpu_count())):
+    """A process whose NumPy has one thread sees the same machine, unless others are busy there."""
+
+    def rate(threads: int) -> float:
         told = subprocess.run(
             [sys.executable, "-c", ASKED], capture_output=True, text=True, check=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": threads},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": str(threads)},
         )  # fmt: skip
-        rates.append(float(told.stdout))
-    one, every = rates
-    assert every / 3 < one < 3 * every
+        return float(told.stdout)
+
+    cores, seen = os.cpu_count() or 1, []
+    for _ in range(3):
+        one, every = rate(1), rate(cores)
+        seen.append(one / every)
+        if 1 / 3 < seen[-1] < 3:
+            return
+    raise AssertionError(f"with one thread, it is {seen} times as fast")
 
 
 ASKED = """
