@@ -73,6 +73,10 @@ def from_sympy(value: Any) -> Expr:
         return Call("exp", (from_sympy(value.args[0]),))
     if value.is_Pow and value.args[0] == 2:
         return Call("exp2", (from_sympy(value.args[1]),))
+    if isinstance(value, sp.log) and isinstance(value.args[0], sp.exp):
+        return from_sympy(value.args[0].args[0])  # reals: what would overflow on the way does not
+    if isinstance(value, sp.log) and value.args[0].is_Pow and value.args[0].args[0] == 2:
+        return from_sympy(sp.expand(value.args[0].args[1] * sp.log(2).evalf()))
     if isinstance(value, sp.log):
         return Call("log", (from_sympy(value.args[0]),))
     if value.is_Pow and value.args[1] == -1:

@@ -15,8 +15,12 @@ from mcfuser.algebra.roll import OLD, Refusal, Roll, _kept, _solve, rolls
 from mcfuser.algebra.stability import RepairStep
 from mcfuser.chain import LOWEST, Chain
 from mcfuser.expr import Read, parse, reads, text
-from mcfuser.space.reference import value
-from tests.support.chains import chain, named, renamed
+from mcfuser.space.expression import tilings
+from mcfuser.space.interpret import interpret
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import program
+from mcfuser.space.reference import evaluate, value
+from tests.support.chains import chain, inputs, named, renamed
 
 AXES = {"m": 4, "n": 6, "h": 3, "k": 5}
 SHAPES = {"X": "mn", "M": "mn", "V": "nh", "w": "m"}
@@ -328,3 +332,19 @@ def test_a_sum_over_more_than_its_maximum_walks_again() -> None:
     found = rolls(chain({"m": 8, "n": 8}, {"X": "mn"}, lines))
     assert [type(r) for r in found] == [Roll, Refusal]
     assert "'Y' accumulates outside the domain of 'R'" in found[1].reason  # type: ignore[union-attr]
+
+
+def test_a_maximum_that_moves_by_a_multiple_of_another_is_repaired_without_a_power() -> None:
+    """The other one is kept times log2(e); 2 to the difference overflowed, and so did its log."""
+    lines = ["Y[h, n] = sum[m] X[h, m] * W[m, n]", "R[h] = max[n] Y[h, n]",
+             "Z[h] = max[n] exp(Y[h, n] - R[h]) * Y[h, n]",
+             "T[h] = max[n] (Y[h, n] - R[h]) * (-0.75)"]  # fmt: skip
+    c = chain({"h": 4, "n": 8, "m": 2}, {"X": "hm", "W": "mn"}, lines, outputs=["Z", "T"])
+    ready = program(c)
+    schedules = [Plan(ready, e, frozenset()).schedule({"h": 1, "n": 1, "m": 1})
+                 for e in tilings(ready.chain) if str(e) == "hnm"]  # fmt: skip
+    x = {n: a * 1000.0 for n, a in inputs(c).items()}
+    for schedule in schedules:
+        assert "T = repair" in str(schedule)
+        np.testing.assert_allclose(interpret(schedule, x)[0]["T"], evaluate(c, x)["T"])
+    assert schedules

@@ -78,3 +78,12 @@ def test_a_cast_is_refused_and_so_is_what_no_operator_says() -> None:
         to_sympy(Cast(Index("r"), "int32"), SYMBOLS)
     with pytest.raises(ChainError, match="cannot be written as an expression"):
         from_sympy(sp.gamma(SYMBOLS["r"]))
+
+
+@pytest.mark.parametrize("base", [sp.E, sp.Integer(2)])
+def test_the_logarithm_of_a_power_is_its_exponent_which_does_not_overflow(base: sp.Expr) -> None:
+    r, c = SYMBOLS["r"], SYMBOLS["c"]
+    power = sp.exp(r - c, evaluate=False) if base == sp.E else sp.Pow(2, r - c, evaluate=False)
+    found = from_sympy(sp.log(power, evaluate=False))
+    assert "exp" not in text(found)
+    assert value(found) == pytest.approx((0.75 - 1.5) * float(sp.log(base)))
