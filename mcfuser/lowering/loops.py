@@ -40,13 +40,13 @@ def written_out(
     chain: Chain, loop: Loop, buffers: Mapping[str, Buffer], several: Callable[[str], bool]
 ) -> bool:
     """The loop is written out. It must be where its variable chooses among tiles in registers, for
-    registers cannot be indexed by a variable; a walk along a window is, so that its loads do not
-    wait for each other."""
+    registers cannot be indexed by a variable; a walk along a window is, unless it has parts, so
+    that its loads do not wait for each other."""
     inside = [s for s, _ in statements(loop.body)]
     names = {name for s in inside for name in touched(s)}
     if any(loop.axis in kept(buffers[name], several) for name in names):
         return True
-    computed = [s.operator for s in inside if isinstance(s, Compute)]
+    computed = [s.operator for s in inside if isinstance(s, Compute) and loop.kind == "serial"]
     return any(loop.axis in o.over and over_window(chain, o) for o in computed)
 
 

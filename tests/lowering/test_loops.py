@@ -46,13 +46,27 @@ def test_a_loop_over_tiles_that_a_buffer_keeps_is_written_out() -> None:
     assert not any(written_out(CHAIN, x, buffers, lambda a: False) for x in loops(schedule.body))
 
 
-def test_a_loop_beside_a_kept_buffer_that_it_does_not_touch_stays_a_loop() -> None:
+def test_a_loop_beside_a_heldbuffer_that_it_does_not_touch_stays_a_loop() -> None:
     tiles = {"b": 1, "m": 32, "n": 32, "k": 64, "h": 32}
     schedule = scheduled(CHAIN, "m.n(k,h)", tiles)
     buffers = {b.name: b for b in schedule.buffers}
     loop = next(x for x in loops(schedule.body) if x.axis == "h")
     loads = tuple(s for s in loop.body if isinstance(s, Load))
     assert loads and not written_out(CHAIN, replace(loop, body=loads), buffers, several)
+
+
+def test_a_loop_in_parts_must_be_written_out_for_a_heldbuffer_alone() -> None:
+    tiles = {"b": 1, "m": 32, "n": 32, "k": 64, "h": 32}
+    schedule = scheduled(CHAIN, "m.n(k,h)", tiles)
+    buffers = {b.name: b for b in schedule.buffers}
+    held = next(x for x in loops(schedule.body) if x.axis == "h")
+    assert written_out(CHAIN, replace(held, kind="split"), buffers, several)
+    c = depthwise()
+    windowed = scheduled(c, bind(c, tilings(c)[0]), {"m": 4, "i": 20, "k": 1, "s": 1})
+    buffers = {b.name: b for b in windowed.buffers}
+    walk = next(x for x in loops(windowed.body) if x.axis == "k")
+    assert written_out(c, walk, buffers, lambda a: False)
+    assert not written_out(c, replace(walk, kind="split"), buffers, lambda a: False)
 
 
 def test_loops_along_a_window_are_written_out() -> None:

@@ -157,9 +157,7 @@ class TileLayout:
 
     def written_out(self, loop: Loop) -> bool:
         """The loop is unrolled in the source."""
-        return loop.kind == "serial" and written_out(
-            self.schedule.chain, loop, self._buffers, self._several
-        )
+        return written_out(self.schedule.chain, loop, self._buffers, self._several)
 
     def _several(self, a: str) -> bool:
         return self.schedule.trips(a) > 1
