@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -101,9 +101,9 @@ class ModelTuning:
         )
 
     @property
-    def late(self) -> bool:
-        """No time is left to measure."""
-        return time.monotonic() >= self.deadline
+    def chooses(self) -> bool:
+        """The model chooses: the device is not at hand, or no time is left to measure."""
+        return not self.measured or time.monotonic() >= self.deadline
 
     @property
     def short(self) -> bool:
@@ -137,17 +137,14 @@ class ModelTuning:
         is left to choose by it."""
         if time.monotonic() >= self.give_up:
             return math.inf
-        backend, measured = self.worker.backend, self.measured and not self.late
-        return expected(chain, self.device, self.options, backend, measured)
+        backend = self.worker.backend
+        return expected(chain, self.device, self.options, backend, not self.chooses)
 
-    def begin_ahead(self, chains: Iterable[Chain]) -> None:
-        """Begins to build the kernels that the model will choose for chains, where the device is
-        not at hand, or no time is left to measure."""
-        if self.measured and not self.late:
-            return
-        for chain in chains:
+    def begin_ahead(self, chain: Chain, together: bool) -> None:
+        """Begins to build the kernels that the model will choose for a chain, where it does."""
+        for piece in likely(chain, together) if self.chooses else ():
             if time.monotonic() < self.give_up:
-                begin_ahead(chain, self.device, self.cache, self.options, self.worker)
+                begin_ahead(piece, self.device, self.cache, self.options, self.worker)
 
     def compare(
         self, chain: Chain, programs: Sequence[Sequence[tuple[Tuned, Chain]]]
@@ -180,20 +177,20 @@ def decide_all(
     distinct = {same[-1].chain.key: same[-1].chain for same in found}
     alone = [len(unfused_cut(chain)) for chain in distinct.values()]
     searches = [1 + n if n > 1 else 1 for n in alone]
-    saves = {same[-1].chain.key: same[-1].saved / run.device.bandwidth for same in found}
+    saved = {same[-1].chain.key: same[-1].saved / run.device.bandwidth for same in found}
+    worth = {key: saved[key] >= SAVES * weight(c, run.device) for key, c in distinct.items()}
     run.share = run.options.timeout / max(1, sum(searches))
     run.begun, run.planned = time.monotonic(), sum(searches)
-    decisions, upcoming = {}, list(distinct.values())
+    decisions, chains = {}, list(distinct.values())
     for at, (key, chain) in enumerate(distinct.items()):
         run.place = ChainPlace(before + at + 1, before + len(distinct), chain.name)
         run.searches = sum(searches[at:])
-        soon = upcoming[at : at + AHEAD]
-        worth = [saves[c.key] >= SAVES * weight(c, run.device) for c in soon]
-        together, *_ = kept = [not run.short or w for w in worth]
+        short = run.short
+        together = not short or worth[key]
         if not together:
             run.searches = sum(alone[at:])
-        for each, whole in zip(soon, kept, strict=True):
-            run.begin_ahead(likely(each, whole))
+        for each in chains[at : at + AHEAD]:
+            run.begin_ahead(each, not short or worth[each.key])
         decisions[key] = decide(
             chain, run.device, run.tune, run.predict, partial(run.compare, chain), together
         )

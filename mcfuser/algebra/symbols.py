@@ -73,17 +73,25 @@ def from_sympy(value: Any) -> Expr:
         return Call("exp", (from_sympy(value.args[0]),))
     if value.is_Pow and value.args[0] == 2:
         return Call("exp2", (from_sympy(value.args[1]),))
-    if isinstance(value, sp.log) and isinstance(value.args[0], sp.exp):
-        return from_sympy(value.args[0].args[0])  # reals: what would overflow on the way does not
-    if isinstance(value, sp.log) and value.args[0].is_Pow and value.args[0].args[0] == 2:
-        return from_sympy(sp.expand(value.args[0].args[1] * sp.log(2).evalf()))
     if isinstance(value, sp.log):
-        return Call("log", (from_sympy(value.args[0]),))
+        return _logarithm(value.args[0])
     if value.is_Pow and value.args[1] == -1:
         return Call("div", (Const(1.0), from_sympy(value.args[0])))
     if value.is_Pow:
         return Call("pow", (from_sympy(value.args[0]), from_sympy(value.args[1])))
     raise ChainError(f"the repair '{value}' cannot be written as an expression")
+
+
+def _logarithm(value: Any) -> Expr:
+    """Of a power it is the exponent, times a number: the power might overflow on the way."""
+    import sympy as sp
+
+    base, exponent = value.as_base_exp()
+    if base == sp.E:
+        return from_sympy(exponent)
+    if base == 2:
+        return from_sympy(sp.expand(exponent * sp.log(2).evalf()))
+    return Call("log", (from_sympy(value),))
 
 
 def _from_signed(term: Any) -> tuple[bool, Expr]:

@@ -11,7 +11,6 @@ from mcfuser.lowering.loops import pipelined, serial
 from mcfuser.lowering.triton.instructions import HOPPER
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Ints, Plan
-from mcfuser.space.prune import windows
 
 HELD = 285.0
 """Estimated registers of a thread above which a candidate certainly spills too much."""
@@ -48,8 +47,8 @@ def feasible(
     277 kernels with one stage were wrong or faulted, 5 of 92 without iterations, and none of 2,124
     others.
     """
-    walked = np.all(tiles[:, windows(plan)] == 1, axis=1)
     made = TritonCandidates(plan, tiles, warps, stages, warps < 0, device.arch == HOPPER)
+    walked = np.all(tiles[:, made.facts.windows] == 1, axis=1)
     iterations = np.ones(len(tiles))
     for loop, _ in serial(made.facts.body):
         if pipelined(loop):

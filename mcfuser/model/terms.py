@@ -25,7 +25,6 @@ from mcfuser.model.locality import contiguous_bytes, distinct_tiles
 from mcfuser.model.occupancy import QUARTERS, blocks_held
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, blocks, elements, repeats
-from mcfuser.space.prune import windows
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -115,9 +114,9 @@ def terms(made: TritonCandidates, device: Device) -> Terms:
         elif isinstance(s, Repair):
             counts.add("simple_all", times * _elements(made, s.buffer, outer, made.width))
         elif isinstance(s, Load):
-            _load(counts, made, s, outer, times)
-            others = distinct_tiles(made, s, outer, together)
             apart = repeats(made.sizes, _without_walks(made, outer))  # a walk's tiles overlap
+            _load(counts, made, s, outer, times, apart)
+            others = distinct_tiles(made, s, outer, together)
             counts.add("distinct", apart * made.nbytes(s.buffer) * others / together)
         elif isinstance(s, StorePartial | Combine):
             _parts(counts, made, s, outer, times)
@@ -192,21 +191,26 @@ def _loop(
 
 
 def _load(
-    counts: Terms, made: TritonCandidates, s: Load, outer: tuple[Loop, ...], times: Floats
+    counts: Terms,
+    made: TritonCandidates,
+    s: Load,
+    outer: tuple[Loop, ...],
+    times: Floats,
+    apart: Floats,
 ) -> None:
     """A load through a tensor map is one request for a box. Without a map, threads request every
     vector, and whole lines of the cache are moved. What a walk along a window loads is in flight at
-    once, element by element, for its addresses are not those of vectors."""
+    once, so that `apart` loads are waited for, element by element, for its addresses are not those
+    of vectors."""
     nbytes = made.nbytes(s.buffer)
     run = np.minimum(contiguous_bytes(made, s), nbytes)
     alone, mapped = ~made.asynchronous(s, outer), made.mapped(s)
-    waits = repeats(made.sizes, _without_walks(made, outer))
     counts.add("box", mapped * times * nbytes)
     counts.add("lines", ~mapped * times * nbytes * np.maximum(1.0, LINE / run))
     counts.add("exposed", alone * times * nbytes)
-    counts.add("load", alone * waits)
+    counts.add("load", alone * apart)
     element = float(BYTES[made.buffer(s.buffer).dtype])
-    width = np.where(waits < times, element, np.minimum(VECTOR, run))
+    width = np.where(apart < times, element, np.minimum(VECTOR, run))
     vectors = np.maximum(1.0, nbytes / (32 * made.warps * width))
     counts.add("issue", (alone & ~mapped) * times * vectors)
     counts.add("copy", ~(alone | mapped) * times * vectors)
@@ -217,7 +221,7 @@ def _load(
 
 def _without_walks(made: TritonCandidates, outer: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """The loops around a statement that a block runs, but for those along windows."""
-    along = {made.plan.axes[i] for i in windows(made.plan)}
+    along = {made.plan.axes[i] for i in made.facts.windows}
     return tuple(x for x in inner(outer) if x.axis not in along)
 
 

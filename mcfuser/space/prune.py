@@ -98,10 +98,15 @@ def small_tiles(chain: Chain, a: str) -> tuple[int, ...]:
         for side in (roles.rows, roles.columns, roles.depth) if roles is not None else ():
             if a in side:
                 others = [chain.size(x) for x in side if x != a]
-                long, rest = max(others, default=0) >= GRANULE, math.prod(others)
-                apart = rest >= GRANULE and rest * chain.size(a) > SIDE
-                sizes = sizes[:1] if long or apart else ()
+                sizes = sizes[:1] if _filled(others, chain.size(a)) else ()
     return sizes
+
+
+def _filled(others: Sequence[int], extent: int) -> bool:
+    """Whether the other axes fill a side of a product on which an axis has this extent: one of them
+    alone, or all together where the whole side is no tile."""
+    rest = math.prod(others)
+    return max(others, default=0) >= GRANULE or (rest >= GRANULE and rest * extent > SIDE)
 
 
 def windows(plan: Plan) -> tuple[int, ...]:

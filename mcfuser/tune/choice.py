@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 
@@ -71,12 +72,12 @@ def chosen(
     attempts, limit = (CHOICES, time.monotonic() + LATE) if late else (ATTEMPTS, deadline)
     order = _ordered(candidates, times, carried)[:attempts]
     alone, together = int(worker.builder.foreseen(name)), worker.builder.workers
-    for first in (*range(alone), *range(alone, len(order), together)):
+    starts = (*range(alone), *range(alone, len(order), together))
+    for first, end in pairwise((*starts, len(order))):
         if first and not late and time.monotonic() >= limit:
             break
         listener(Progress("compile", first, len(order), failed=sum(failed.values())))
-        group = order[first : first + (1 if first < alone else together)]
-        some = [candidates.candidate(i) for i in group]
+        some = [candidates.candidate(i) for i in order[first:end]]
         made = _made(chain, candidates, worker, some, name, shifts, failed, results, limit)
         if made is not None:
             candidate, kernel = made

@@ -34,7 +34,12 @@ CPU = device_named("cpu")
 BACKEND = backend_of(CPU)
 H200 = CATALOGUE["nvidia/h200"]
 SMALL = gemm(2, 32, 32, 16, 16)
-HALF, GPU = gemm(1, 32, 32, 32, 32, "float16"), CATALOGUE["nvidia/h200"]
+HALF = gemm(1, 32, 32, 32, 32, "float16")
+ELSEWHERE = from_json({
+    "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
+    "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
+})  # fmt: skip
+"""A chain that is no one kernel: S is read at another position than it is computed."""
 KEPT = MemoryCache()
 
 
@@ -333,12 +338,8 @@ def test_unusual_chains_have_kernels_that_are_right(name: str, device: Worker) -
 
 
 def test_a_reduction_read_elsewhere_is_no_one_kernel() -> None:
-    document = {
-        "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
-        "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
-    }  # fmt: skip
     with pytest.raises(NoCandidate, match="'S' needs a kernel of its own"):
-        tune(from_json(document), CPU, MemoryCache(), TuneOptions(trials=4))
+        tune(ELSEWHERE, CPU, MemoryCache(), TuneOptions(trials=4))
 
 
 def test_where_no_time_is_left_the_model_chooses_a_kernel_that_is_right(device: Worker) -> None:
@@ -375,7 +376,7 @@ def test_the_model_chooses_nothing_that_was_found_wrong() -> None:
 
 
 class Foresighted(Away):
-    """Builds two kernels at a time; the first ones it keeps on record."""
+    """Records the names of the kernels that it begins ahead."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -384,19 +385,15 @@ class Foresighted(Away):
 
 
 def test_a_kernel_that_will_be_chosen_is_begun_ahead_unless_one_is_kept() -> None:
-    cache, options, worker = MemoryCache(), TuneOptions(), Foresighted(GPU)
+    cache, options, worker = MemoryCache(), TuneOptions(), Foresighted(H200)
     try:
-        begin_ahead(HALF, GPU, cache, options, worker)
-        name = kernel_name(key_of(HALF, GPU, options).digest)
+        begin_ahead(HALF, H200, cache, options, worker)
+        name = kernel_name(key_of(HALF, H200, options).digest)
         assert worker.early == [name] and worker.builder.foreseen(name)
-        tuned = tune(HALF, GPU, cache, options, worker=worker)
+        tuned = tune(HALF, H200, cache, options, worker=worker)
         assert not worker.builder.foreseen(name) and tuned.trials == 1 and tuned.binary
-        begin_ahead(HALF, GPU, cache, options, worker)
-        unfit = from_json({
-            "axes": {"m": 16, "n": 32}, "tensors": {"A": {"shape": ["m", "n"]}},
-            "operators": ["S[m] = sum[n] A[m, n]", "Y[m] = A[m, 0] - S[0]"],
-        })  # fmt: skip
-        begin_ahead(unfit, GPU, cache, options, worker)
+        begin_ahead(HALF, H200, cache, options, worker)
+        begin_ahead(ELSEWHERE, H200, cache, options, worker)
         assert worker.early == [name]
     finally:
         worker.stop()

@@ -12,6 +12,7 @@ from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.loops import lowered_body
 from mcfuser.lowering.triton.products import by_threads, products
 from mcfuser.space.plan import Plan
+from mcfuser.space.prune import windows
 from mcfuser.space.statement import (
     Buffer,
     Compute,
@@ -46,6 +47,11 @@ class Planned:
     @cached_property
     def buffers(self) -> Mapping[str, Buffer]:
         return {b.name: b for b in self.plan.placed[0]}
+
+    @cached_property
+    def windows(self) -> tuple[int, ...]:
+        """Where tiles have the axes along windows."""
+        return windows(self.plan)
 
     @cached_property
     def products(self) -> Mapping[str, Product]:
