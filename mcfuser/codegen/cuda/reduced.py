@@ -61,6 +61,39 @@ def _scheduled(function: tirx.PrimFunc, most: int) -> s_tir.Schedule | None:
     return schedule
 
 
+def combined(schedule: s_tir.Schedule) -> bool:
+    """Whether TVM has the threads that share a result combine what they found. Where it does not
+    know a reduction by its loops, it says nothing, and they write over each other."""
+    lowered = s_tir.transform.LowerCrossThreadReduction()(schedule.mod)
+    functions = lowered.functions.values()
+    return not any(_written_over(f.body, set()) for f in functions)
+
+
+def _written_over(statement: tirx.Stmt, bound: set[tirx.Var]) -> bool:
+    """Whether threads or blocks of threads, which the variables `bound` count, share the elements
+    that a block within a statement reduces."""
+    match statement:
+        case tirx.SeqStmt():
+            return any(_written_over(s, bound) for s in statement.seq)
+        case tirx.For():
+            threads = {statement.loop_var} if statement.thread_binding is not None else set()
+            return _written_over(statement.body, bound | threads)
+        case s_tir.SBlockRealize():
+            inside = _written_over(statement.block.body, bound)
+            return inside or bool(bound & _reduced_along(statement))
+    return False
+
+
+def _reduced_along(realize: s_tir.SBlockRealize) -> set[tirx.Var]:
+    """The variables of the loops over the elements that a block reduces; none where it does not
+    begin with an identity, as TVM's blocks that combine threads do not."""
+    if realize.block.init is None:
+        return set()
+    axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    reduced = [value for axis, value in axes if axis.iter_type == tirx.IterVar.CommReduce]
+    return {v for value in reduced for v in tirx.analysis.undefined_vars(value)}
+
+
 def _extent(block: SBlockInfo, kind: str) -> int:
     """The iterations of a block over its spatial ("S") axes, or over those it reduces ("R")."""
     extents: Sequence[int] = block.dom()
@@ -70,27 +103,30 @@ def _extent(block: SBlockInfo, kind: str) -> int:
 def _share(schedule: s_tir.Schedule, block: SBlockInfo, results: int, elements: int) -> None:
     """Binds a reduction to the threads of blocks, in parts that another one combines where that
     keeps more multiprocessors busy."""
-    threads = min(THREADS, 1 << (elements - 1).bit_length())
-    parts = _power(min(BLOCKS // results, elements // (threads * EACH)))
+    threads = min(THREADS, _power(elements))
+    most = max(1, min(BLOCKS // results, elements // (threads * EACH)))
+    # a shorter part would be a condition on its block, beside which TVM combines no threads
+    parts = max(n for n in range(1, most + 1) if elements % n == 0)
     pair = len(schedule.get(block.block_rv).writes) > 1
     reduced = _fused(schedule, block)
-    if parts == 1 or (results == 1 and pair):  # TVM's rfactor stumbles over a single pair
-        schedule.split(reduced, factors=[None, threads])
-    else:
-        part, _, _ = schedule.split(reduced, factors=[parts, None, threads])
+    if parts > 1 and not (results == 1 and pair):  # TVM's rfactor stumbles over a single pair
+        part, _ = schedule.split(reduced, factors=[parts, None])
         partial = schedule.rfactor(part, factor_axis=0)
-        *across, _, along = schedule.get_loops(partial)
+        *across, inside = schedule.get_loops(partial)
         schedule.bind(schedule.fuse(*across), "blockIdx.x")
+        _, along = schedule.split(inside, factors=[None, threads])
         schedule.bind(along, "threadIdx.x")
-    first, *_, along = schedule.get_loops(block.block_rv)
-    at = first if "S" in block.dom_kind() else schedule.add_unit_loop(first)
+        threads = _power(parts)
+    *across, reduced = schedule.get_loops(block.block_rv)
+    at = across[0] if across else schedule.add_unit_loop(reduced)
     schedule.bind(at, "blockIdx.x")
+    _, along = schedule.split(reduced, factors=[None, threads])
     schedule.bind(along, "threadIdx.x")
 
 
 def _power(number: int) -> int:
-    """The largest power of two up to a number, and at least 1."""
-    return 1 << max(0, number.bit_length() - 1)
+    """The least power of two from a number on."""
+    return 1 << (number - 1).bit_length()
 
 
 def _fused(schedule: s_tir.Schedule, block: SBlockInfo) -> Any:

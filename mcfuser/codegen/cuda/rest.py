@@ -13,7 +13,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
-from mcfuser.codegen.cuda.reduced import in_blocks, one_result
+from mcfuser.codegen.cuda.reduced import combined, in_blocks, one_result
 from mcfuser.codegen.cuda.together import small_together
 from mcfuser.codegen.shapes import ordered_shapes
 
@@ -56,16 +56,18 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
 
 
 def tried(rule: dlight.ScheduleRule) -> dlight.ScheduleRule:
-    """A rule for reductions, which leaves to the next one the functions at which it raises: TVM's
-    for a vector by a matrix, as it takes a depthwise convolution for, asks for extents that are
-    numbers. It is not asked about functions that reduce nothing: each rule inlines all blocks
-    before it looks, which takes 44 s for a hundred steps that are put together."""
+    """A rule for reductions, which leaves some functions to the next one: those at which it raises
+    (TVM's for a vector by a matrix, as it takes a depthwise convolution for, asks for extents that
+    are numbers), and those in whose schedule threads share a result without combining what they
+    found. It is not asked about functions that reduce nothing: each rule inlines all blocks before
+    it looks, which takes 44 s for a hundred steps that are put together."""
 
     def schedule(function: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
         try:
-            return rule.apply(function, target, tunable) if _reduces(function) else None
+            made = rule.apply(function, target, tunable) if _reduces(function) else None
         except Exception:  # a rule raises what it happens to raise
             return None
+        return made if made is None or combined(made) else None
 
     return dlight.ScheduleRule.from_callable(type(rule).__name__)(schedule)
 
