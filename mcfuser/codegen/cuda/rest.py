@@ -59,15 +59,16 @@ def tried(rule: dlight.ScheduleRule) -> dlight.ScheduleRule:
     """A rule for reductions, which leaves some functions to the next one: those at which it raises
     (TVM's for a vector by a matrix, as it takes a depthwise convolution for, asks for extents that
     are numbers), and those in whose schedule threads share a result without combining what they
-    found. It is not asked about functions that reduce nothing: each rule inlines all blocks before
-    it looks, which takes 44 s for a hundred steps that are put together."""
+    found, or in a way that TVM cannot lower. It is not asked about functions that reduce nothing:
+    each rule inlines all blocks before it looks, which takes 44 s for a hundred steps that are put
+    together."""
 
     def schedule(function: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
         try:
             made = rule.apply(function, target, tunable) if _reduces(function) else None
-        except Exception:  # a rule raises what it happens to raise
+            return made if made is None or combined(made) else None
+        except Exception:  # a rule raises what it happens to raise, and TVM at what it has made
             return None
-        return made if made is None or combined(made) else None
 
     return dlight.ScheduleRule.from_callable(type(rule).__name__)(schedule)
 

@@ -130,6 +130,16 @@ def test_a_rule_that_raises_leaves_a_function_to_the_next_one() -> None:
     assert "__global__" in source(depthwise, *inputs)
 
 
+def test_a_rule_whose_schedule_tvm_cannot_lower_leaves_a_function_to_the_next_one() -> None:
+    """As TVM's for a convolution in groups, dilated, is."""
+
+    def dilated(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.nn.conv2d(x, w, groups=2, dilation=(2, 1))
+
+    inputs = [((2, 6, 67, 129), "float32"), ((12, 3, 3, 3), "float32")]
+    assert "__global__" in source(dilated, *inputs)
+
+
 def test_no_rule_is_asked_about_a_function_that_reduces_nothing() -> None:
     """Each would inline all of its blocks first."""
     asked: list[tirx.PrimFunc] = []
