@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto, helper
 
-from mcfuser.graph.rewrite.body import NARROW, NodeBody
+from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.rewrite.known import INTEGERS
 
 
@@ -156,11 +156,9 @@ def power(body: NodeBody) -> list[str | None] | None:
     return [body.cast(body.op("Pow", body.cast(base, wide), body.cast(exponent, wide)), dtype)]
 
 
-def celu(body: NodeBody) -> list[str | None] | None:
-    """ONNX's Celu of narrow floats; its function in ONNX's standard is of float32 alone."""
+def celu(body: NodeBody) -> list[str | None]:
+    """ONNX's Celu, which TVM lacks; its function in ONNX's standard is of float32 alone."""
     x = body.read(0)
-    if body.dtype(x) not in NARROW:
-        return None
     wide = body.widened(x)
     alpha, one, zero = (body.like(n, wide) for n in (body.attribute("alpha", 1.0), 1.0, 0.0))
     below = body.op("Sub", body.op("Exp", body.op("Div", wide, alpha)), one)

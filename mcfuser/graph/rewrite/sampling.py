@@ -10,16 +10,25 @@ from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.weights import OnnxArray
 
+_ATTRIBUTES = (
+    "antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode",
+    "nearest_mode",
+)  # fmt: skip
+"""The attributes of Resize that say how one axis is resized."""
+_UNKNOWN = "TVM has no such form with '{}'; export it with sizes"
+_OPTIONAL = 13
+"""The first opset in which a Resize may leave out what it does not use."""
 _WHOLE = 1e-3
 """By how much of an element a size may differ from a whole number."""
 
 
 def resize(body: NodeBody) -> list[str | None] | None:
-    """A Resize that TVM would compute wrongly, as a product with a constant matrix for each axis
-    that it changes; any other one is left to TVM.
+    """A Resize that TVM would compute wrongly, axis by axis: elements that are chosen as a Gather,
+    others as a product with a constant matrix. Any other Resize is left to TVM.
 
-    TVM knows the sizes alone. Where a factor does not lead to a whole size, it interpolates at
-    other places than ONNX.
+    TVM knows the sizes alone. Where a factor does not lead to a whole size, it interpolates or
+    chooses at other places than ONNX; where it chooses, also rounds otherwise between two elements.
+    Symmetric halves of pixels it lacks; corners that it aligns for a single element divide by 0.
     """
     x, mode = body.read(0), body.attribute("mode", "nearest")
     shape = body.shape(x)
@@ -29,24 +38,43 @@ def resize(body: NodeBody) -> list[str | None] | None:
     blurred = body.attribute("antialias", 0) or body.attribute("exclude_outside", 0)
     if factors is not None and factors.size:
         wanted = [float(f) for f in factors]
-        extents = np.asarray(factors, np.float64) * [shape[axis] for axis in axes]
-        whole = bool(np.abs(extents - np.round(extents)).max() <= _WHOLE)
+        extents = [f * shape[axis] for f, axis in zip(wanted, axes, strict=True)]
+        whole = max(abs(extent - round(extent)) for extent in extents) <= _WHOLE
     elif sizes is not None:
         wanted, whole = [int(n) for n in sizes], True
+        extents = [float(n) for n in wanted]
     else:
         return None
-    if mode == "nearest" or (whole and not blurred):
+    if sizes is not None and body.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise body.refusal(_UNKNOWN.format("keep_aspect_ratio_policy"))
+    even = all(_even(shape[a], n) for a, n in zip(axes, extents, strict=True))
+    places = body.attribute("coordinate_transformation_mode", "half_pixel")
+    single = any(shape[a] > n and n < 2 for a, n in zip(axes, extents, strict=True))
+    lacking = places == "half_pixel_symmetric" or (places == "align_corners" and single)
+    if whole and not blurred and not lacking and (mode != "nearest" or even):
         return None
-    for name, plain in (
-        ("keep_aspect_ratio_policy", "stretch"),
-        ("coordinate_transformation_mode", "half_pixel"),
-    ):
-        if body.attribute(name, plain) in ("not_larger", "not_smaller", "tf_crop_and_resize"):
-            raise body.refusal(f"TVM has no such form with '{name}'; export it with sizes")
+    if places == "tf_crop_and_resize":
+        raise body.refusal(_UNKNOWN.format("coordinate_transformation_mode"))
+    one_axis = _chosen if mode == "nearest" else _resized
     for axis, size in zip(axes, wanted, strict=True):
-        if size != (shape[axis] if factors is None or not factors.size else 1):
-            x = _resized(body, x, axis, size)
+        if size != (shape[axis] if isinstance(size, int) else 1):
+            x = one_axis(body, x, axis, size)
     return [x]
+
+
+def _even(extent: int, resized: float) -> bool:
+    """Whether an axis grows or shrinks by a whole factor."""
+    large, small = max(extent, round(resized)), min(extent, round(resized))
+    return small > 0 and large % small == 0
+
+
+def _chosen(body: NodeBody, x: str, axis: int, size: float) -> str:
+    """x with the elements along one axis that are nearest to those of the new extent."""
+    extent = body.shape(x)[axis]
+    body.room(extent)
+    places: OnnxArray = np.arange(extent, dtype=np.float32).reshape(1, 1, 1, extent)
+    chosen = _alone(body, places, size).reshape(-1).astype(np.int64)
+    return body.op("Gather", x, body.ints(chosen.tolist()), axis=axis)
 
 
 def _resized(body: NodeBody, x: str, axis: int, size: float) -> str:
@@ -58,25 +86,8 @@ def _resized(body: NodeBody, x: str, axis: int, size: float) -> str:
     shape = body.shape(x)
     extent = shape[axis]
     body.room(extent, extent)
-    kept = {
-        n: v
-        for n in (
-            "antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside",
-            "mode",
-        )
-        if (v := body.attribute(n, None)) is not None
-    }  # fmt: skip
-    sized = isinstance(size, int)
     unit: OnnxArray = np.eye(extent, dtype=np.float32).reshape(1, 1, extent, extent)
-    size_of_all: OnnxArray = np.asarray([1, 1, extent if sized else 1, size])
-    given = {"x": unit, "size": size_of_all.astype(np.int64 if sized else np.float32)}
-    inputs = ["x", "", "", "size"] if sized else ["x", "", "size"]
-    alone = helper.make_node("Resize", inputs, ["y"], body.node.name, **kept)
-    most = body.limits.constant_bytes - body.bytes
-    try:
-        matrix = evaluate(alone, given, body.known.opsets, most)["y"].reshape(extent, -1)
-    except Unfolded as error:
-        raise body.refusal(str(error)) from None
+    matrix = _alone(body, unit, size).reshape(extent, -1)
     wide = body.widened(x)
     order = [*(i for i in range(len(shape)) if i != axis), axis]
     if axis == len(shape) - 2:
@@ -87,6 +98,24 @@ def _resized(body: NodeBody, x: str, axis: int, size: float) -> str:
         made = body.op("MatMul", rows, body.const(matrix, body.dtype(wide)))
         made = body.transpose(made, *np.argsort(order).tolist())
     return body.cast(made, body.dtype(x))
+
+
+def _alone(body: NodeBody, x: OnnxArray, size: float) -> OnnxArray:
+    """What the operator makes of x, [1, 1, rows, extent], whose rows alone it resizes."""
+    kept = {n: v for n in _ATTRIBUTES if (v := body.attribute(n, None)) is not None}
+    sized = isinstance(size, int)
+    size_of_all: OnnxArray = np.asarray([1, 1, x.shape[2] if sized else 1, size])
+    given = {"x": x, "size": size_of_all.astype(np.int64 if sized else np.float32)}
+    none = ""
+    if body.opset < _OPTIONAL:
+        none, given["none"] = "none", np.zeros(0, np.float32)
+    inputs = ["x", none, none, "size"] if sized else ["x", none, "size"]
+    alone = helper.make_node("Resize", inputs, ["y"], body.node.name, **kept)
+    most = body.limits.constant_bytes - body.bytes
+    try:
+        return evaluate(alone, given, body.known.opsets, most)["y"]
+    except Unfolded as error:
+        raise body.refusal(str(error)) from None
 
 
 def roi_align(body: NodeBody) -> None:

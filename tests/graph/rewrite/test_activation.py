@@ -192,3 +192,10 @@ def test_a_power_has_the_type_of_its_base(base: str, exponent: str) -> None:
     model = one_node("Pow", ["x", "n"], 1, given)
     agree(model, given, 1e-3 if base == "float16" else 1e-6)
     load(model.SerializeToString(), {})
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0])
+def test_a_celu_is_written_out(alpha: float) -> None:
+    given = {"x": drawn(4, 9)}
+    made = agree(one_node("Celu", ["x"], 1, given, alpha=alpha), given)
+    assert "Celu" not in {n.op_type for n in made.graph.node}

@@ -56,9 +56,52 @@ def test_an_interpolation_that_tvm_lacks_is_products(
     assert len(products) == sum(n not in (1.0, e) for n, e in zip(size[-2:], (4, 5), strict=True))
 
 
+@pytest.mark.parametrize("places", ["half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize("rounded", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("size", [[1.0, 1.0, 0.6, 1.7], [1.0, 2.5, 2.0, 1.0], [1, 3, 7, 3]])
+def test_elements_that_are_chosen_otherwise_than_tvm_does_are_gathered(
+    size: list[float], places: str, rounded: str
+) -> None:
+    """TVM takes the quotient of the sizes for the factor: of 253 elements and a factor of 0.4 it
+    chose the fourth instead of the third."""
+    sized = all(isinstance(n, int) for n in size)
+    inputs = ["x", "", "", "size"] if sized else ["x", "", "size"]
+    constants = {"size": np.array(size, np.int64 if sized else np.float32)}
+    model = one_node(
+        "Resize", inputs, 1, X, constants, opset=19, mode="nearest", nearest_mode=rounded,
+        coordinate_transformation_mode=places,
+    )  # fmt: skip
+    made = agree(model, X, 0.0)
+    assert {n.op_type for n in made.graph.node} == {"Gather", "Identity"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"coordinate_transformation_mode": "half_pixel_symmetric"},
+        {"coordinate_transformation_mode": "align_corners"},
+    ],
+)
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_places_that_tvm_lacks_are_written_out(mode: str, more: dict[str, str]) -> None:
+    constants = {"size": np.array([1, 2, 8, 1], np.int64)}
+    model = one_node("Resize", ["x", "", "", "size"], 1, X, constants, opset=19, mode=mode, **more)
+    assert "Resize" not in {n.op_type for n in agree(model, X).graph.node}
+
+
+def test_elements_are_chosen_in_an_opset_that_wants_every_input() -> None:
+    constants = {"roi": np.zeros(0, np.float32), "size": np.array([1, 1, 1.5, 3.1], np.float32)}
+    model = one_node("Resize", ["x", "roi", "size"], 1, X, constants, opset=11, mode="nearest")
+    assert {n.op_type for n in agree(model, X, 0.0).graph.node} == {"Gather", "Identity"}
+
+
 @pytest.mark.parametrize(
     ("factors", "more"),
-    [([1, 1, 2, 2], {"mode": "linear"}), ([1, 1, 0.6, 0.6], {"mode": "nearest"})],
+    [
+        ([1, 1, 2, 2], {"mode": "linear"}),
+        ([1, 1, 0.5, 3], {"mode": "nearest"}),
+        ([1, 1, 1.5, 1.2], {"mode": "linear"}),
+    ],
 )
 def test_an_interpolation_that_tvm_knows_stays(
     factors: list[float], more: dict[str, object]
@@ -69,11 +112,12 @@ def test_an_interpolation_that_tvm_knows_stays(
     assert [n.op_type for n in model.graph.node] == ["Resize"]
 
 
-def test_a_size_that_keeps_the_aspect_ratio_is_refused() -> None:
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_a_size_that_keeps_the_aspect_ratio_is_refused(antialias: int) -> None:
     constants = {"size": np.array([7, 7], np.int64)}
     model = one_node(
-        "Resize", ["x", "", "", "size"], 1, X, constants, opset=19, mode="linear", antialias=1,
-        axes=[2, 3], keep_aspect_ratio_policy="not_larger",
+        "Resize", ["x", "", "", "size"], 1, X, constants, opset=19, mode="linear",
+        antialias=antialias, axes=[2, 3], keep_aspect_ratio_policy="not_larger",
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"'Resize'.*'the_node'.*'keep_aspect_ratio_policy'"):
         rewrite(model)
