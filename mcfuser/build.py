@@ -17,10 +17,10 @@ from mcfuser.graph.assemble import Installed, Replacement, install
 from mcfuser.graph.dynamic.buckets import LoadedBuckets, joined
 from mcfuser.graph.intermediate import returning
 from mcfuser.graph.load import Loaded
-from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.partition import Partition
 from mcfuser.graph.refusal import refused
 from mcfuser.graph.selection import ChainMatch
+from mcfuser.graph.summing import summed_in_float32
 from mcfuser.graph.weights import aligned
 from mcfuser.tune.cover import Decision, pieces
 from mcfuser.tune.tuned import names_of
@@ -64,7 +64,7 @@ def build(
     with refused("TVM cannot build the module"):
         whole = decided.loaded.module
         whole = returning(whole, returned) if returned else whole
-        module = _with_kernels(decided, whole, replacements)
+        module = _with_kernels(whole, replacements)
         return decided.backend.library(module, binaries, decided.device)
 
 
@@ -81,16 +81,13 @@ def build_buckets(dynamic: LoadedBuckets, decided: Sequence[DecidedModel]) -> by
         for bucket in decided:
             own = {id(m) for m in bucket.parted.matches}
             chosen = [r for r in replacements if id(r.match) in own]
-            modules.append(_with_kernels(bucket, bucket.loaded.module, chosen))
+            modules.append(_with_kernels(bucket.loaded.module, chosen))
         return backend.library(joined(dynamic, modules), binaries, device)
 
 
-def _with_kernels(
-    decided: DecidedModel, module: tvm.IRModule, replacements: Sequence[Replacement]
-) -> tvm.IRModule:
-    """The module with its kernels; what is left of narrow products is summed in float32, too."""
-    installed = install(module, replacements)
-    return installed if decided.narrow is None else summed_in_float32(installed)
+def _with_kernels(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IRModule:
+    """The module with its kernels; what is left of narrow sums is computed in float32, too."""
+    return summed_in_float32(install(module, replacements))
 
 
 def _replacements(

@@ -1,4 +1,4 @@
-"""Rewrites einsums of two operands that are matrix products."""
+"""Rewrites einsums: those of two operands that are matrix products, and others of narrow floats."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import onnx.shape_inference
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+
+from mcfuser.graph.rewrite.body import NARROW
 
 
 def einsums(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every einsum of two operands replaced by a batched matrix product.
 
-    An einsum whose shapes are not known, or that is no such product, stays as it is.
+    An einsum whose shapes are not known, or that is no such product, stays as it is; but it is
+    computed of float32 where its operands are narrower, since TVM would sum in their type.
     """
     if not any(node.op_type == "Einsum" for node in proto.graph.node):
         return proto
-    shapes = _shapes(onnx.shape_inference.infer_shapes(proto))
+    typed = onnx.shape_inference.infer_shapes(proto)
+    shapes, types = _shapes(typed), _types(typed)
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     nodes: list[onnx.NodeProto] = []
     for node in proto.graph.node:
         plan = _plan(node, shapes) if node.op_type == "Einsum" else None
         if plan is None:
-            nodes.append(node)
+            nodes += _in_float32(node, types) if node.op_type == "Einsum" else [node]
             continue
         steps, constants = plan
         nodes += steps
@@ -43,6 +47,33 @@ def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
         if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
             shapes[value.name] = tuple(d.dim_value for d in dims)
     return shapes
+
+
+def _types(proto: onnx.ModelProto) -> dict[str, int]:
+    graph = proto.graph
+    types = {t.name: t.data_type for t in graph.initializer}
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return types | {v.name: v.type.tensor_type.elem_type for v in values}
+
+
+def _in_float32(node: onnx.NodeProto, types: Mapping[str, int]) -> list[onnx.NodeProto]:
+    """An einsum with its operands and its result cast where they are narrow floats."""
+    kind, result = types.get(node.input[0]), node.output[0]
+    if kind not in NARROW:
+        return [node]
+    wide = [f"{result}_wide{i}" for i in range(len(node.input))]
+    casts = [
+        helper.make_node("Cast", [x], [y], f"{y}_cast", to=TensorProto.FLOAT)
+        for x, y in zip(node.input, wide, strict=True)
+    ]
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.input[:], made.output[:] = wide, [f"{result}_sums"]
+    return [
+        *casts,
+        made,
+        helper.make_node("Cast", made.output, [result], f"{result}_cast", to=kind),
+    ]
 
 
 def _plan(

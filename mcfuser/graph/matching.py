@@ -51,11 +51,17 @@ def rewritten(
 
 def called(body: relax.Expr) -> Iterator[str]:
     """The names of the operators that the bindings of a body call, and those of its branches."""
+    return (name for name, _ in calls(body))
+
+
+def calls(body: relax.Expr) -> Iterator[tuple[str, relax.Call]]:
+    """The calls of operators in the bindings of a body and of its branches, with the operators'
+    names."""
     for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
         for binding in block.bindings:
             value = getattr(binding, "value", None)
             if isinstance(value, relax.Call) and isinstance(value.op, ir.Op):
-                yield str(value.op.name)
+                yield str(value.op.name), value
             elif isinstance(value, relax.If):
-                yield from called(value.true_branch)
-                yield from called(value.false_branch)
+                yield from calls(value.true_branch)
+                yield from calls(value.false_branch)

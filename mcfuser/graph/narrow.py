@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
-from tvm import ir, relax
+from tvm import relax
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.dataflow import Dataflow, array, dataflow, dtype
 from mcfuser.graph.precision import (
-    NARROW,
-    PRODUCTS,
     WIDE,
     Narrowing,
     Types,
@@ -55,42 +53,6 @@ def narrowed(module: tvm.IRModule, narrow: str) -> tuple[tvm.IRModule, Narrowing
     changed = relax.transform.Normalize()(changed)
     relax.analysis.well_formed(changed)
     return changed, found
-
-
-def summed_in_float32(module: tvm.IRModule) -> tvm.IRModule:
-    """The module whose `main` sums every product of narrow values in float32, and rounds it once.
-
-    Kernels do so of themselves; TVM would sum in the type of the operands.
-    """
-    main = module["main"]
-    made = _Summing().visit_expr(main)
-    changed = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    changed.update_func(changed.get_global_var("main"), made)
-    return relax.transform.Normalize()(changed)
-
-
-@relax.expr_functor.mutator
-class _Summing(relax.PyExprMutator):  # type: ignore[misc]
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        if not isinstance(call.op, ir.Op) or call.op.name.removeprefix("relax.") not in PRODUCTS:
-            return call
-        left, kind = dtype(call.args[0]), dtype(call)
-        if left not in NARROW or kind != left:
-            return call
-        wide = _with_result(call, WIDE)
-        return relax.op.astype(self.builder_.normalize(wide), kind)
-
-
-def _with_result(call: relax.Call, kind: str) -> relax.Call:
-    """A product whose result has the type `kind`."""
-    name = call.op.name.removeprefix("relax.")
-    if name == "matmul":
-        return relax.op.matmul(*call.args, out_dtype=kind)
-    a, make = call.attrs, getattr(relax.op.nn, name.removeprefix("nn."))
-    layouts = str(a.data_layout), str(a.kernel_layout), str(a.out_layout) or None
-    windows = [int(n) for n in a.strides], [int(n) for n in a.padding], [int(n) for n in a.dilation]
-    return make(*call.args, *windows, int(a.groups), *layouts, kind)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -14,6 +15,7 @@ from mcfuser.graph.assemble import install
 from mcfuser.graph.load import load
 from mcfuser.graph.partition import partition
 from tests.support.agreement import disagreement
+from tests.support.lifted import computed
 
 CPU = device_named("cpu")
 SIZES = dict(zip("bhqkdce", (2, 3, 5, 7, 4, 6, 8), strict=True))
@@ -58,3 +60,27 @@ def test_an_einsum_of_two_is_a_product(words: str, count: int, tmp_path: Path) -
     shapes = [[SIZES[letter] for letter in a], [SIZES[letter] for letter in b]]
     found = products(model(node, shapes), tmp_path)
     assert found == count if count else found <= 1
+
+
+@pytest.mark.parametrize("words", ["qd->d", "qd,kc->", "qd,qd->qd"])
+def test_an_einsum_of_narrow_floats_that_is_no_product_is_summed_in_float32(
+    words: str, tmp_path: Path
+) -> None:
+    """Of 5,000 ones, half precision counts 2,048."""
+    sizes = {"q": 5000, "d": 3, "k": 1, "c": 1}
+    operands = words.partition("->")[0].split(",")
+    shapes = [[sizes[letter] for letter in word] for word in operands]
+    names = ["x", "y"][: len(shapes)]
+    node = helper.make_node("Einsum", names, ["out"], equation=words)
+    kind = TensorProto.FLOAT16
+    graph = helper.make_graph(
+        [node], "one",
+        [helper.make_tensor_value_info(n, kind, s) for n, s in zip(names, shapes, strict=True)],
+        [helper.make_tensor_value_info("out", kind, None)],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    loaded = load(onnx.shape_inference.infer_shapes(proto).SerializeToString(), {})
+    given = [np.ones(s, np.float16) for s in shapes]
+    (found,) = computed(install(loaded.module, []), given, tmp_path)
+    wanted = np.einsum(words, *(x.astype(np.float32) for x in given)).astype(np.float16)
+    np.testing.assert_array_equal(found, wanted)

@@ -20,9 +20,9 @@ from mcfuser.graph.dataflow import array, dataflow, dtype
 from mcfuser.graph.draw import Feeds, inputs
 from mcfuser.graph.intermediate import computed_by_onnxruntime
 from mcfuser.graph.load import Loaded, bound, load
-from mcfuser.graph.narrow import summed_in_float32
 from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.precision import NARROW, is_wide
+from mcfuser.graph.summing import summed_in_float32
 from tests.support.blocks import MASKED, bert, halved, llama
 from tests.support.lifted import computed
 from tests.support.naive import primfunc

@@ -141,7 +141,17 @@ def test_whether_any_or_all_hold(
 NARROW_CASES = {
     **dict.fromkeys(("Elu", "Selu", "Celu", "ThresholdedRelu", "Atan", "Sinh"), np.float16),
     **dict.fromkeys(("Cosh", "Asinh", "Acosh", "Atanh"), np.float16),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), np.float16),
+    **dict.fromkeys(("ReduceSumSquare", "LRN", "LpPool"), np.float16),
+    "MeanVarianceNormalization": np.float16,
     **dict.fromkeys(("IsInf", "IsNaN", "Pow", "Mod", "LayerNormalization"), ml_dtypes.bfloat16),
+}
+
+
+IMAGES: dict[str, dict[str, object]] = {
+    "LRN": {"size": 3},
+    "LpPool": {"kernel_shape": [3, 3]},
+    "MeanVarianceNormalization": {},
 }
 
 
@@ -151,11 +161,13 @@ def test_what_tvm_lacks_for_narrow_floats_is_computed_of_wide_ones(
 ) -> None:
     """onnxruntime has few of them on a CPU; it computes the same operator of float32."""
     dtype = np.dtype(NARROW_CASES[kind])
-    low, high = (1, 2) if kind == "Acosh" else (-0.9, 0.9)
-    given = {"x": RANDOM.uniform(low, high, (4, 8))}
+    low, high = (1, 2) if kind in ("Acosh", "ReduceLogSum") else (-0.9, 0.9)
+    shape = (1, 4, 8, 6) if kind in IMAGES else (4, 8)
+    given = {"x": RANDOM.uniform(low, high, shape)}
     given |= {"y": np.full(8, 2.0)} if kind in ("Pow", "Mod", "LayerNormalization") else {}
     more = {"fmod": 1} if kind == "Mod" else {}
     more |= {"alpha": 0.3} if kind == "ThresholdedRelu" else {}
+    more |= IMAGES.get(kind, {})
     kinds = [np.bool_] if kind.startswith("Is") else []
     models = []
     for t in (dtype, np.dtype(np.float32)):
