@@ -13,7 +13,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
-from mcfuser.codegen.cuda.reduced import combined, in_blocks, one_result
+from mcfuser.codegen.cuda.reduced import combined, few_results, in_blocks
 from mcfuser.codegen.cuda.together import small_together
 from mcfuser.codegen.shapes import ordered_shapes
 
@@ -44,7 +44,7 @@ def pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     and `ordered_shapes` last."""
     *legalize, _ = cuda.legalize_passes(target)
     made = dlight.ScheduleRule.from_callable
-    vectors, first = made("Vectors")(in_vectors), made("OneResult")(one_result)
+    vectors, first = made("Vectors")(in_vectors), made("FewResults")(few_results)
     rules = [first, *RULES, made("InBlocks")(in_blocks)]
     return tvm.transform.Sequential([
         *cuda.library_dispatch_passes(target), *legalize,

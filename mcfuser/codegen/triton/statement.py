@@ -23,8 +23,9 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read
 from mcfuser.lowering.deferred import factor
+from mcfuser.lowering.triton.address import Stride, address
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.products import entering
 from mcfuser.space.statement import (
@@ -165,11 +166,33 @@ def _reduce(
 ) -> list[str]:
     kind = s.operator.reduce
     words = body.text
+    if _mixed(frame, s, body, kept):
+        turned = aligned(frame.dialect, body, (body.space[-1], *kept))
+        words = f"{frame.dialect.word(kind)}({turned.text}, 0)"
+        return _accumulate(frame, s, TileValue(f"{words}{times}", kept, body.dtype))
     for i in reversed(range(len(kept), len(body.space))):
         whole = f"{frame.dialect.word(kind)}({words}, {i})"
         words = whole if s.buffer not in frame.lanes else f"lanes({words})"
     words = f"{words}{times}" if words != body.text else f"{body.within(TERM)}{times}"
     return _accumulate(frame, s, TileValue(words, kept, body.dtype))
+
+
+def _mixed(frame: Frame, s: Compute, body: TileValue, kept: tuple[str, ...]) -> bool:
+    """Whether Triton would add up wrong elements along the last dimension of a tile.
+
+    Before release 3.9 it moves such a sum of a tile that was just loaded in float32 out of the
+    loop, by a reshape that mixes a thread's elements. Only where those along the last dimension
+    alone lie side by side they stay in their rows (Triton's issue 11735).
+    """
+    read, chain = s.body, frame.schedule.chain
+    if not isinstance(read, Read) or read.tensor not in chain.inputs:
+        return False
+    tensor = chain.tensor(read.tensor)
+    loaded = tensor.dtype == body.dtype == "float32" and body.text.isidentifier()
+    moves, _ = address(chain, tensor, read.indices)
+    beside = any(moves.get(a) == (Stride(1),) for a in kept)
+    in_loop = frame.groups is None and frame.depth > 1
+    return loaded and beside and in_loop and len(body.space) == len(kept) + 1
 
 
 def _accumulate(frame: Frame, s: Compute, step: TileValue) -> list[str]:

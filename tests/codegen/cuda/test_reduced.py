@@ -16,7 +16,7 @@ from tvm.relax import op
 from tvm.s_tir import dlight
 
 from mcfuser.codegen.cuda import rest
-from mcfuser.codegen.cuda.reduced import combined, in_blocks, one_result
+from mcfuser.codegen.cuda.reduced import combined, few_results, in_blocks
 from tests.support.gpu_functions import TARGET, Make, source, unscheduled
 
 Shape = tuple[int, ...]
@@ -159,11 +159,37 @@ def test_others_are_left_to_tvm(make: Make, shape: Shape) -> None:
     assert in_blocks(function, TARGET, False) is None
 
 
-def test_sums_of_several_results_are_left_to_tvm() -> None:
+@pytest.mark.parametrize(
+    ("make", "shapes", "expected"),
+    [
+        (op.sum, [(4, 4096)], np.sum),
+        (lambda x: op.sum(x, axis=[0]), [(4096, 7)], lambda x: x.sum(0)),
+        (lambda x: op.sum(x, axis=[1]), [(2, 4096, 3)], lambda x: x.sum(1)),
+        (op.matmul, [(4096,), (4096, 7)], np.matmul),
+    ],
+    ids=["one", "columns", "columns of two", "a vector by columns"],
+)
+def test_sums_of_few_columns_are_shared_before_tvm_is_asked(
+    make: Make, shapes: list[Shape], expected: Any
+) -> None:
+    """Its rule takes 92 us for seven columns of 33,333 numbers on an H200, where this takes 6."""
+    schedule = few_results(unscheduled(make, *shapes, dtype="float32"), TARGET, False)
+    assert schedule is not None and combined(schedule)
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-9, 10, s).astype(np.float32) for s in shapes]
+    wanted = np.asarray(expected(*given))
+    found = np.zeros(wanted.shape, np.float32)
+    serial(schedule, *given, found)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape"), [(1, (4, 4096)), (0, (4096, 512))], ids=["rows", "many columns"]
+)
+def test_sums_of_rows_and_of_many_columns_are_left_to_tvm(axis: int, shape: Shape) -> None:
     """Its rule for them is as good."""
-    function = unscheduled(lambda x: op.sum(x, axis=[1]), (4, 4096), dtype="int64")
-    assert one_result(function, TARGET, False) is None
-    assert one_result(unscheduled(op.sum, (4, 4096), dtype="int64"), TARGET, False) is not None
+    function = unscheduled(lambda x: op.sum(x, axis=[axis]), shape, dtype="float32")
+    assert few_results(function, TARGET, False) is None
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

@@ -298,3 +298,40 @@ def test_statements_beside_the_grid_are_refused() -> None:
     schedule = scheduled(chain, "n.mkh", {"m": 16, "n": 16, "k": 32, "h": 32})
     with pytest.raises(Illegal, match="outside the loops that form the grid"):
         generate(schedule, "f")
+
+
+def pooled(strides: list[int], dtype: str = "float32", reduce: str = "sum") -> Chain:
+    """Windows of 2 x 4 elements, summed."""
+    return from_json({
+        "axes": {"m": 4, "i": 5, "n": 2, "p": 4},
+        "tensors": {"A": {"shape": list("mnip"), "dtype": dtype, "strides": strides},
+                    "Z": {"shape": list("mi"), "dtype": dtype}},
+        "operators": [f"Z[m, i] = {reduce}[n, p] A[m, n, i, p]"],
+    })  # fmt: skip
+
+
+BESIDE, APART = [16, 8, 1, 1], [40, 20, 4, 1]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize(
+    ("m", "turned"), [(1, "(tl.trans(A), 0)"), (2, "(tl.permute(A, (2, 0, 1)), 0)")]
+)
+def test_a_tile_whose_rows_overlap_is_turned_before_it_is_reduced(
+    reduce: str, m: int, turned: str
+) -> None:
+    """Triton before 3.9 mixes the rows otherwise: an LpPool was wrong on an H200."""
+    chain = pooled(BESIDE, reduce=reduce)
+    source = agree(scheduled(chain, "mi.np", {"m": m, "i": 5, "n": 1, "p": 4}), chain)
+    assert f"tl.{reduce}{turned}" in source.text
+
+
+@pytest.mark.parametrize(
+    ("chain", "expression", "n"),
+    [(pooled(APART), "mi.np", 1), (pooled(BESIDE, "float16"), "mi.np", 1),
+     (pooled(BESIDE), "mi.np", 2)],
+    ids=["rows apart", "narrow", "no loop"],
+)  # fmt: skip
+def test_other_tiles_are_reduced_as_they_lie(chain: Chain, expression: str, n: int) -> None:
+    source = agree(scheduled(chain, expression, {"m": 1, "i": 5, "n": n, "p": 4}), chain)
+    assert "trans" not in source.text and "tl.sum(" in source.text
