@@ -13,7 +13,8 @@ from mcfuser.codegen.llvm.pad import pad
 
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
 
-_LANES = 16  # partial sums of a reduction, so that a vector of them is added at once
+_LANES = 16  # partial sums of a reduction, so that a vector of them is added at once; TVM loses the
+# condition of a last vector that is not full (33,333 numbers had a sum of 3e18)
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
