@@ -26,7 +26,7 @@ demo: venv
 	@echo "== running it beside onnxruntime"
 	$(BIN)/mcfuser run demo/out --check demo/bert.onnx
 
-# at once: the checks keep one core busy; four processes, since many tests wait for others
+# at once: the checks keep one core busy; three processes, since many tests wait for others
 test: venv
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 
@@ -34,7 +34,7 @@ test: venv
 tests: export PYTHONDONTWRITEBYTECODE =
 tests: venv
 	@echo "== tests"
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 docs: venv
 	@echo "== printing anew what docs/architecture.md shows"

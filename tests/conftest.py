@@ -42,18 +42,21 @@ settings.load_profile("suite")
 
 
 LONGEST = (
-    "codegen/triton/test_golden.py", "cli/test_compile.py", "db/test_store.py",
-    "service/test_page_live.py", "test_compile.py", "codegen/tensorir/test_function.py",
-    "codegen/tensorir/test_matrix.py", "service/test_serve.py", "test_bisect.py",
-    "graph/dynamic/test_buckets.py", "service/test_compilation.py",
-    "graph/test_precision.py", "service/oci/test_transfer.py", "graph/test_narrow.py",
-    "service/test_contract.py", "service/test_app.py", "codegen/triton/test_interpreted.py",
-    "graph/test_inplace.py", "batch/test_batch.py", "tune/test_proof.py",
-    "codegen/test_hard_chains.py", "hostile/test_hostile_models.py", "deploy/test_github.py",
-    "tune/test_refit.py", "space/test_oracle.py", "service/test_inspect.py", "batch/test_remote.py",
-    "algebra/test_examples.py", "measure/test_worker.py", "graph/test_concatenation.py",
-    "service/test_access.py", "cli/test_terminal.py", "space/test_prune.py",
-    "deploy/test_monitoring.py",
+    "codegen/triton/test_golden.py", "db/test_store.py", "service/test_page_live.py",
+    "cli/test_compile.py", "test_compile.py", "service/test_serve.py",
+    "service/oci/test_transfer.py", "batch/test_batch.py", "test_bisect.py",
+    "hostile/test_hostile_models.py", "test_decide.py", "service/test_inspect.py",
+    "graph/dynamic/test_buckets.py", "service/test_outage.py", "codegen/tensorir/test_function.py",
+    "codegen/test_hard_chains.py", "deploy/test_github.py", "deploy/test_monitoring.py",
+    "graph/test_narrow.py", "space/test_oracle.py", "batch/test_remote.py",
+    "service/test_compilation.py", "service/test_importing.py", "measure/test_worker.py",
+    "service/test_events.py", "graph/test_precision.py", "graph/test_inplace.py",
+    "service/test_contract.py", "test_explain.py", "space/test_place.py",
+    "graph/test_concatenation.py", "process/test_child.py", "deploy/test_bundle.py",
+    "tune/test_refit.py", "cli/test_terminal.py", "codegen/tensorir/test_matrix.py",
+    "cli/test_model.py", "tune/test_proof.py", "cli/test_doctor.py", "codegen/llvm/test_apart.py",
+    "lowering/triton/hopper/test_feasible.py", "service/test_app.py", "batch/test_locking.py",
+    "model/test_fitted.py",
 )  # fmt: skip
 """The files that take five seconds or more, the longest first; of those that share something, the
 first one."""
