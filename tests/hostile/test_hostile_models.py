@@ -13,7 +13,7 @@ from mcfuser.graph.read import read
 from .kinds import KINDS, SECRET, UNROLLED, hidden
 from .trial import Trial, What, tried
 
-MUTANTS = 400
+MUTANTS = 600
 IMPORTED = 50  # of those that pass the inspection
 HIDDEN = hidden()
 

@@ -46,7 +46,7 @@ def test_a_loop_over_tiles_that_a_buffer_keeps_is_written_out() -> None:
     assert not any(written_out(CHAIN, x, buffers, lambda a: False) for x in loops(schedule.body))
 
 
-def test_a_loop_beside_a_heldbuffer_that_it_does_not_touch_stays_a_loop() -> None:
+def test_a_loop_beside_a_held_buffer_that_it_does_not_touch_stays_a_loop() -> None:
     tiles = {"b": 1, "m": 32, "n": 32, "k": 64, "h": 32}
     schedule = scheduled(CHAIN, "m.n(k,h)", tiles)
     buffers = {b.name: b for b in schedule.buffers}
@@ -55,7 +55,7 @@ def test_a_loop_beside_a_heldbuffer_that_it_does_not_touch_stays_a_loop() -> Non
     assert loads and not written_out(CHAIN, replace(loop, body=loads), buffers, several)
 
 
-def test_a_loop_in_parts_must_be_written_out_for_a_heldbuffer_alone() -> None:
+def test_a_loop_in_parts_must_be_written_out_for_a_held_buffer_alone() -> None:
     tiles = {"b": 1, "m": 32, "n": 32, "k": 64, "h": 32}
     schedule = scheduled(CHAIN, "m.n(k,h)", tiles)
     buffers = {b.name: b for b in schedule.buffers}

@@ -26,8 +26,9 @@ BLOCKS = 128
 SHORT = 32
 """Elements of a result that one thread takes as fast as several."""
 COLUMNS = 256
-"""Results whose columns of elements threads share before TVM's rule is asked: it takes 92 us for
-7 columns of 33,333 numbers where this takes 6, and as long for 512 columns (H200, 2026-11-25)."""
+"""Results whose columns of elements threads share before TVM's rule is asked. For 7 columns of
+33,333 numbers it takes 92 us where this takes 6; for 512 columns both take about as long (H200,
+2026-11-25)."""
 RESULTS = 1 << 14
 """Results that keep a device busy with a thread for each."""
 

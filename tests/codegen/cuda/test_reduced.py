@@ -44,10 +44,6 @@ def serial(schedule: s_tir.Schedule, *given: NDArray[Any]) -> None:
     given[-1][...] = tensors[-1].numpy()
 
 
-def any_infinite(x: relax.Expr) -> relax.Expr:
-    return op.max(op.astype(op.isinf(x), "int64"))
-
-
 @pytest.mark.parametrize(
     ("make", "shape", "dtype", "expected"),
     [
