@@ -39,7 +39,7 @@ def chain(walk: Walk) -> Shown:
 
 def verdicts(walk: Walk) -> Shown:
     """What `mcfuser explain` prints between the chain and its loop nests."""
-    text = printed(lambda out: show_algebra(derive(walk.chain, GPU), out))
+    text = printed(lambda out: show_algebra(derive(walk.chain, walk.chain, GPU), out))
     return Shown(text[text.index("made ready") : text.index("loop nests")])
 
 

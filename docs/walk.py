@@ -106,7 +106,7 @@ class Walk:
         """A record as tuning for the CPU keeps one after one trial, of `ANSWER`. What depends on
         the sources, digests and versions, is left out."""
         plan, kernel = self.plan(TILES), self.kernel
-        left, stages = pruned(self.chain, CPU, TuneOptions())
+        left, stages = pruned(self.chain, CPU, TuneOptions(), backend_of(CPU))
         table = KnobTable(backend_of(CPU).knobs, CPU)
         every = len(candidates(left, table, backend_of(CPU).feasible))
         predicted = roofline.sequential(plan, np.asarray([[*TILES.values()]], np.int64), CPU)[0]

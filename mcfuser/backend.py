@@ -188,6 +188,11 @@ class Backend(Protocol):
         or it is not known."""
         ...
 
+    def tiled(self, chain: Chain) -> Chain:
+        """The chain whose axes the tiles of candidates are of. It computes the same elements of the
+        same arrays; its axes may be others, where these are merged (mcfuser.chain.merged)."""
+        ...
+
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
         """Which candidates [candidates] are feasible, decided without their source."""
         ...

@@ -52,12 +52,13 @@ class Derivation:
         }
 
 
-def derive(chain: Chain, device: Device) -> Derivation:
-    """The derivation of a chain; raises InputError where it cannot be fused at all."""
-    ready = program(chain)
-    pruned, _ = prune(space(chain), device)
+def derive(chain: Chain, tiled: Chain, device: Device) -> Derivation:
+    """The derivation of a chain, given the chain as the device's back end tiles it (Backend.tiled).
+    Raises InputError where it cannot be fused at all."""
+    ready = program(tiled)
+    pruned, _ = prune(space(tiled), device)
     nests = dict.fromkeys(plan.notation for plan, _ in pruned.tables or ())
-    return Derivation(chain, ready.chain, tuple(_resolved(chain, ready)), tuple(nests), device.name)
+    return Derivation(chain, ready.chain, tuple(_resolved(tiled, ready)), tuple(nests), device.name)
 
 
 def _resolved(chain: Chain, ready: Program) -> Iterator[ResolvedDependence]:

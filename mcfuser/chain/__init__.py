@@ -3,6 +3,7 @@
 from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
+from mcfuser.chain.merged import merged
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, over_window, product, products
 from mcfuser.chain.strides import flat_size, strides_of
@@ -13,11 +14,14 @@ from mcfuser.chain.values import (
     Axis,
     Bounds,
     Chain,
+    Digit,
     Extent,
     Operator,
     Reducer,
+    Stride,
     Tensor,
     canonical,
+    digits,
     identifier,
     largest,
     lowest,
@@ -32,15 +36,18 @@ __all__ = [
     "Bounds",
     "Chain",
     "Cut",
+    "Digit",
     "Extent",
     "Operator",
     "Product",
     "Reducer",
+    "Stride",
     "Tensor",
     "attention",
     "batch_axes",
     "canonical",
     "cut",
+    "digits",
     "fixed",
     "flat_size",
     "flops",
@@ -53,6 +60,7 @@ __all__ = [
     "intermediate_cuts",
     "largest",
     "lowest",
+    "merged",
     "nbytes",
     "over_window",
     "parse_operator",

@@ -48,6 +48,11 @@ class Bounds:
 Extent = int | Bounds
 
 
+def digits(stride: Stride, extent: int) -> tuple[Digit, ...]:
+    """The digits of a dimension's positions; one where it has one stride."""
+    return (Digit(extent, stride),) if isinstance(stride, int) else stride
+
+
 def lowest(dtype: str) -> float:
     """The identity of the maximum in a dtype."""
     return {"int32": -(2**31), "int64": -(2**63)}.get(dtype, LOWEST)
@@ -67,6 +72,20 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class Digit:
+    """One of several dimensions of an array along which a dimension of a tensor runs: an extent,
+    and a stride in elements."""
+
+    extent: int
+    stride: int
+
+
+Stride = int | tuple[Digit, ...]
+"""The stride along a dimension, in elements; of one that runs along several dimensions of an array,
+row by row, these: its positions are numbers whose last digit is that of the last one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A named tensor. Each dimension is a number, or the name of the axis whose extent it has.
 
@@ -79,7 +98,7 @@ class Tensor:
     shape: tuple[int | str, ...]
     dtype: str = "float32"
     constant: bool = False
-    strides: tuple[int, ...] | None = None
+    strides: tuple[Stride, ...] | None = None
     offset: int = 0
 
 
@@ -254,7 +273,7 @@ def _check_tensor(chain: Chain, t: Tensor) -> None:
         raise ChainError(
             f"tensor '{t.name}' has {len(t.shape)} dimensions, {len(t.strides)} strides"
         )
-    if t.offset < 0 or any(s < 0 for s in t.strides or ()):
+    if t.offset < 0 or any(d.stride < 0 for s in t.strides or () for d in digits(s, 1)):
         raise ChainError(
             f"tensor '{t.name}' has offset {t.offset} and strides {t.strides}; none may be "
             f"negative: an index may run backwards, as in A[{_first(chain, t) - 1} - m]"
@@ -268,7 +287,9 @@ def _first(chain: Chain, t: Tensor) -> int:
 def _check_no_overlap(chain: Chain, t: Tensor) -> None:
     """Raises ChainError where two elements of an output have one address."""
     reach = 0
-    for stride, n in sorted(zip(t.strides or (), chain.shape(t.name), strict=bool(t.strides))):
+    every = zip(t.strides or (), chain.shape(t.name), strict=bool(t.strides))
+    along = (d for s, n in every for d in digits(s, n))
+    for stride, n in sorted((d.stride, d.extent) for d in along):
         if n > 1 and stride <= reach:
             raise ChainError(
                 f"output '{t.name}' has strides {t.strides}, by which two of its elements share a "

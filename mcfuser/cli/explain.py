@@ -44,10 +44,12 @@ def explain(
     if shape or precision:
         given = "--shape" if shape else "--precision"
         raise InputError(f"{given} is for a model, and '{what}' is no file that ends in {_MODELS}")
+    from mcfuser.backends import backend_of
     from mcfuser.derivation import derive
     from mcfuser.report import show_algebra
 
-    derivation = derive(read_chain(what, dtype), device_named(device or EXAMPLE))
+    chain, target = read_chain(what, dtype), device_named(device or EXAMPLE)
+    derivation = derive(chain, backend_of(target).tiled(chain), target)
     if as_json:
         print_document(derivation.to_json())
         return

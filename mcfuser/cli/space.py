@@ -34,12 +34,14 @@ def space(
 ) -> None:
     """Count a chain's candidates, and what each rule leaves of them."""
     from mcfuser import report as reporting
+    from mcfuser.backends import backend_of
     from mcfuser.space import prune as pruning
 
     if kind not in KINDS:
         raise InputError(f"space '{kind}' is not known; use mcfuser or chimera")
     program, target = read_chain(chain, dtype), device_named(device)
-    whole = pruning.space(program, "chimera" if kind == "chimera" else "mcfuser")
+    tiled = backend_of(target).tiled(program)
+    whole = pruning.space(tiled, "chimera" if kind == "chimera" else "mcfuser")
     left, steps = pruning.prune(whole, target)
     distinct = pruning.distinct(left)
     document = {

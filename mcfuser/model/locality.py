@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from mcfuser.chain import BYTES
+from mcfuser.chain import BYTES, digits, strides_of
 from mcfuser.lowering.loops import OUTER
 from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.space.plan import Floats
@@ -30,11 +28,12 @@ def distinct_tiles(
 
 def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:
     """Bytes of a tile that are contiguous in memory [candidates]: one row of it."""
-    tensor = made.plan.program.chain.tensor(s.read.tensor)
+    chain = made.plan.program.chain
+    tensor = chain.tensor(s.read.tensor)
     width = float(BYTES[tensor.dtype])
-    strides: Mapping[int, int] = dict(enumerate(tensor.strides or ()))
-    for i, index in enumerate(s.read.indices):
-        contiguous = strides[i] == 1 if strides else i == len(s.read.indices) - 1
-        if contiguous and (a := index.plain) is not None:
-            return width * made.sizes.of(a).astype(np.float64)
+    for stride, index in zip(strides_of(chain, s.read.tensor), s.read.indices, strict=True):
+        last = digits(stride, 0)[-1]
+        if last.stride == 1 and (a := index.plain) is not None:
+            tile = made.sizes.of(a).astype(np.float64)
+            return width * (np.minimum(tile, last.extent) if last.extent else tile)
     return np.full(len(made.tiles), width)

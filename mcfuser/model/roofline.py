@@ -13,7 +13,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import BYTES, product
+from mcfuser.chain import BYTES, Stride, product
 from mcfuser.device import Device
 from mcfuser.expr import Read, reads
 from mcfuser.model.analytical import storage
@@ -150,7 +150,7 @@ def _packed(plan: Plan, sizes: Sizes, buffer: Buffer) -> NDArray[np.bool_]:
     return no
 
 
-def _contiguous(read: Read, strides: tuple[int, ...] | None) -> str | None:
+def _contiguous(read: Read, strides: tuple[Stride, ...] | None) -> str | None:
     """The axis along which the tensor is contiguous."""
     if strides is None:
         return read.indices[-1].plain

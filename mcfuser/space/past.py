@@ -100,7 +100,9 @@ def _moves(chain: Chain, r: Read, a: str) -> bool:
     strides = chain.tensor(r.tensor).strides
     factors = [dict(i.terms).get(a, 0) for i in r.indices]
     if strides is not None:
-        return sum(c * n for c, n in zip(factors, strides, strict=True)) != 0
+        along = [(c, n) for c, n in zip(factors, strides, strict=True) if c]
+        moved = sum(c * n for c, n in along if isinstance(n, int))
+        return moved != 0 or any(not isinstance(n, int) for _, n in along)
     return any(factors) and (min(factors) >= 0 or max(factors) <= 0)
 
 

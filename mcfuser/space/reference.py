@@ -14,7 +14,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import WHOLE, Chain, Operator, Product, lowest, product
+from mcfuser.chain import WHOLE, Chain, Operator, Product, digits, lowest, product
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, reads
 
 Array = NDArray[Any]
@@ -113,15 +113,17 @@ def _of_two(op: str, x: Array, y: Array) -> Array:
 
 
 def logical(chain: Chain, name: str, array: Array) -> Array:
-    """The tensor as the chain indexes it: a view of the array that has its strides and offset."""
+    """The tensor as the chain indexes it: a view of the array that has its strides and offset; a
+    copy where a dimension runs along several of the array."""
     tensor = chain.tensor(name)
     if tensor.strides is None:
         return array.ravel()[tensor.offset :][: math.prod(chain.shape(name))].reshape(
             chain.shape(name)
         )
-    flat = array.ravel()[tensor.offset :]
-    strides = tuple(s * flat.itemsize for s in tensor.strides)
-    return np.lib.stride_tricks.as_strided(flat, chain.shape(name), strides)
+    flat, shape = array.ravel()[tensor.offset :], chain.shape(name)
+    along = [d for s, n in zip(tensor.strides, shape, strict=True) for d in digits(s, n)]
+    extents, strides = [d.extent for d in along], [d.stride * flat.itemsize for d in along]
+    return np.lib.stride_tricks.as_strided(flat, extents, strides).reshape(shape)
 
 
 def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:

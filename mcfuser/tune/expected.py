@@ -25,19 +25,22 @@ LISTED = 8
 """Spaces whose candidates are kept as rows, with their times."""
 
 
-def pruned(chain: Chain, device: Device, options: TuneOptions) -> tuple[Space, Mapping[str, int]]:
-    """The pruned space of a chain, and the number of candidates before and after each rule.
+def pruned(
+    chain: Chain, device: Device, options: TuneOptions, backend: Backend
+) -> tuple[Space, Mapping[str, int]]:
+    """The pruned space of a chain as its back end tiles it, and the number of candidates before and
+    after each rule.
 
     Plans with few blocks are there with a loop split into parts, too.
     """
-    return _pruned(chain, device, options.space, options.shifts)
+    return _pruned(chain, device, options.space, options.shifts, backend)
 
 
 @lru_cache(SPACES)
 def _pruned(
-    chain: Chain, device: Device, kind: SpaceKind, shifts: bool
+    chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend
 ) -> tuple[Space, Mapping[str, int]]:
-    whole = space(chain, kind, shifts)
+    whole = space(backend.tiled(chain), kind, shifts)
     left, steps = prune(whole, device)
     sizes = {"space": whole.candidates} | {s.rule: s.candidates for s in steps}
     return parted(distinct(left), device), MappingProxyType(sizes)
@@ -64,7 +67,7 @@ def all_candidates(
 def _every(
     chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend
 ) -> Candidates:
-    left, _ = _pruned(chain, device, kind, shifts)
+    left, _ = _pruned(chain, device, kind, shifts, backend)
     return candidates(left, KnobTable(backend.knobs, device), backend.feasible)
 
 
@@ -72,7 +75,7 @@ def _every(
 def _listed(
     chain: Chain, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> Candidates:
-    whole, _ = _pruned(chain, device, kind, shifts)
+    whole, _ = _pruned(chain, device, kind, shifts, backend)
     table = KnobTable(backend.knobs, device)
     left = promising(whole, table, backend.feasible, backend.estimate)
     if left is whole and measured:

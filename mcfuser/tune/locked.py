@@ -168,7 +168,7 @@ class LockedKernels:
             return self.made[known]
         try:
             piece, names = _written(piece, pin, names)
-            plan, tiles = _plan(piece, pin, names)
+            plan, tiles = _plan(self.worker.backend.tiled(piece), pin, names)
             settings = _settings(pin, self.worker)
             tuned = self._checked(chain, piece, pin, plan, tiles, settings)
         except (Illegal, ChainError, KeyError, ValueError) as error:
@@ -249,7 +249,7 @@ class LockedKernels:
         """The time and the error of a kernel that is right; neither is known where its schedule
         was interpreted only, for a device that is not at hand."""
         if self.worker.refused(self.deadline) is not None:
-            why = disproof(piece, plan, tiles, pin.shifts, SEED)
+            why = disproof(self.worker.backend.tiled(piece), plan, tiles, pin.shifts, SEED)
             if why is not None:
                 raise self._miss(chain, why)
             return Measured(None, None)
@@ -323,8 +323,8 @@ def _written(
     return written, {locked: axes[a] for locked, a in names.items() if a in axes}
 
 
-def _plan(piece: Chain, pin: KernelPin, names: Mapping[str, str]) -> tuple[Plan, dict[str, int]]:
-    whole = space(piece, pin.space, pin.shifts)
+def _plan(tiled: Chain, pin: KernelPin, names: Mapping[str, str]) -> tuple[Plan, dict[str, int]]:
+    whole = space(tiled, pin.space, pin.shifts)
     expression = rename(parse(pin.expression), names)
     given = {names[a]: n for a, n in pin.tiles.items()}
     if set(given) != set(whole.axes):

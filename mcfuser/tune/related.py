@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -62,28 +62,39 @@ def fastest(tried: Iterable[Tried]) -> tuple[Tried, ...]:
 
 
 def carried(
-    chain: Chain, every: Candidates, shifts: bool, relatives: Sequence[Relative], most: int
+    chain: Chain,
+    every: Candidates,
+    shifts: bool,
+    relatives: Sequence[Relative],
+    most: int,
+    tiled: Callable[[Chain], Chain],
 ) -> list[Candidate]:
     """At most so many of a chain's candidates that are nearest to the best of its relatives: the
-    best of each first."""
+    best of each first. `tiled` is the back end's (Backend.tiled)."""
     found: dict[Candidate, None] = {}
     for rank in range(BEST):
         for relative in relatives:
             if rank < len(relative.best) and relative.best[rank].shifts == shifts:
-                near = _nearest(chain, every, relative.chain, relative.best[rank])
+                near = _nearest(chain, every, relative.chain, relative.best[rank], tiled)
                 if near is not None and len(found) < most:
                     found.setdefault(near)
     return list(found)
 
 
-def _nearest(chain: Chain, every: Candidates, other: Chain, best: Tried) -> Candidate | None:
+def _nearest(
+    chain: Chain,
+    every: Candidates,
+    other: Chain,
+    best: Tried,
+    tiled: Callable[[Chain], Chain],
+) -> Candidate | None:
     """The candidate of a chain with the expression and the split of another chain's whose tiles are
     nearest; a tile that is a whole axis stays one. None where there is no such expression."""
     names = {f"a{i}": a.name for i, a in enumerate(chain.axes)}
     try:
         expression = str(rename(parse(best.expression), names))
         split = names[best.split] if best.split is not None else None
-        tiles = _scaled(chain, other, best)
+        tiles = _scaled(chain, other, best, tiled)
         wanted = np.asarray([tiles[axis] for axis in every.space.axes], np.float64)
     except (KeyError, InputError):
         return None
@@ -102,12 +113,15 @@ def _nearest(chain: Chain, every: Candidates, other: Chain, best: Tried) -> Cand
     return every.candidate(rows[int(np.argmin(apart))])
 
 
-def _scaled(chain: Chain, other: Chain, best: Tried) -> dict[str, int]:
-    """The tiles of another chain's candidate by the names of this one's axes."""
-    tiles = {}
+def _scaled(
+    chain: Chain, other: Chain, best: Tried, tiled: Callable[[Chain], Chain]
+) -> dict[str, int]:
+    """The tiles of another chain's candidate by the names of this one's axes. Raises KeyError where
+    the two are tiled along different axes."""
+    own, others, tiles = tiled(chain), tiled(other), dict[str, int]()
     for at, (mine, theirs) in enumerate(zip(chain.axes, other.axes, strict=True)):
         size = best.tiles.get(f"a{at}")
         if size is not None:
-            whole, extent = largest(theirs.extent), largest(mine.extent)
+            whole, extent = others.size(theirs.name), own.size(mine.name)
             tiles[mine.name] = extent if size >= whole else min(size, extent)
     return tiles

@@ -133,7 +133,7 @@ def begin_ahead(
     except ChainError:
         return  # one kernel cannot compute it
     relatives = cache.related(chain, device.name)
-    first = carried(chain, every, options.shifts, relatives, FIRST)
+    first = carried(chain, every, options.shifts, relatives, FIRST, backend.tiled)
     choice.begin_ahead(chain, every, first, worker, kernel_name(key.digest))
 
 

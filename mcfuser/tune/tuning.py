@@ -52,7 +52,7 @@ class Tuning:
         self.listener, self.worker, self.deadline = listener, worker, deadline
         self.offsets = offsets(chain) if options.shifts else {}
         announce(worker, chain, options.seed, self.offsets)
-        self.space, stages = pruned(chain, device, options)
+        self.space, stages = pruned(chain, device, options, worker.backend)
         self.stages = dict(stages)
         self.failed: Counter[str] = Counter()
         self.stages["distinct"] = self.space.candidates
@@ -95,7 +95,7 @@ class Tuning:
             self.listener,
             known,
             lambda results: log.add(tried(chain, every, shifts, results, estimate)),
-            first=carried(chain, every, shifts, relatives, FIRST),
+            first=carried(chain, every, shifts, relatives, FIRST, self.worker.backend.tiled),
         )
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
@@ -104,7 +104,9 @@ class Tuning:
         return chosen(
             self.chain,
             every,
-            carried(self.chain, every, self.options.shifts, relatives, FIRST),
+            carried(
+                self.chain, every, self.options.shifts, relatives, FIRST, self.worker.backend.tiled
+            ),
             self.worker,
             name,
             self.options.shifts,

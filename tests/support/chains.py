@@ -122,6 +122,23 @@ def chain(
     )
 
 
+def rms_norm_product() -> Chain:
+    """Rows that are normed and multiplied: threads and a product read the same tile."""
+    return from_json({
+        "axes": {"m": 96, "n": 64, "k": 128},
+        "tensors": {
+            "X": {"shape": ["m", "k"], "dtype": "float16"},
+            "W": {"shape": ["k", "n"], "dtype": "float16", "constant": True},
+            "Y": {"shape": ["m", "n"], "dtype": "float16"},
+        },
+        "operators": [
+            "Q[m] = sum[k] X[m, k] * X[m, k]",
+            "P[m, k] = X[m, k] * (1.0 / sqrt(Q[m] / 128.0 + 1e-05))",
+            "Y[m, n] = sum[k] float16(P[m, k]) * W[k, n]",
+        ],
+    })  # fmt: skip
+
+
 def depthwise(width: int = 7, size: int = 20, stride: int = 1) -> Chain:
     """Windows of each channel times that channel's weights; the data lie row by row, and their
     windows overlap where the stride is smaller than they are."""

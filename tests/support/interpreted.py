@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mcfuser.backend import Function, Kernel, Names, Occupancy
+from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.measure.case import Case, decode, encode
 from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, failure
@@ -92,6 +93,9 @@ class Interpreted:
 
     def driver(self) -> str:
         return ""
+
+    def tiled(self, chain: Chain) -> Chain:
+        return chain
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
         return np.ones(len(tiles), bool)

@@ -145,6 +145,7 @@ def language(place: tuple[int, int]) -> SimpleNamespace:
         int1=np.bool_,
         constexpr=lambda value: value,
         program_id=lambda axis: tile(np.int32(place[axis])),
+        inline_asm_elementwise=lambda text, constraints, args, **_: args[0],
         static_range=range, cdiv=lambda a, b: -(-a // b), debug_barrier=lambda: None,
         arange=lambda first, last: tile(np.arange(first, last, dtype=np.int32)),
         zeros=lambda shape, dtype: tile(np.zeros(shape, dtype)),

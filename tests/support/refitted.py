@@ -43,7 +43,7 @@ def true_constants(seed: int = 0, spread: float = 1.0) -> dict[str, float]:
 
 @cache
 def every(chain: Chain) -> Candidates:
-    space, _ = pruned(chain, DEVICE, TuneOptions())
+    space, _ = pruned(chain, DEVICE, TuneOptions(), CUDA)
     return candidates(space, KnobTable(CUDA.knobs, DEVICE), CUDA.feasible)
 
 

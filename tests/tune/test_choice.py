@@ -54,7 +54,7 @@ class Bench(StandIn):
 
 @pytest.fixture(scope="module")
 def found() -> Candidates:
-    space, _ = pruned(CHAIN, DEVICE, TuneOptions())
+    space, _ = pruned(CHAIN, DEVICE, TuneOptions(), INTERPRETED)
     return candidates(space, KnobTable(INTERPRETED.knobs, DEVICE), INTERPRETED.feasible)
 
 

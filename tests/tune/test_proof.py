@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mcfuser.backends.cuda.backend import CUDA
 from mcfuser.chain import Chain, from_json
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.expr import Call
@@ -24,7 +25,7 @@ EXAMPLES = sorted((CHAINS).glob("*.json"))
 
 
 def drawn(c: Chain, count: int) -> list[tuple[Plan, dict[str, int]]]:
-    found, _ = pruned(c, H200, TuneOptions())
+    found, _ = pruned(c, H200, TuneOptions(), CUDA)
     rng, some = np.random.default_rng(0), []
     for _ in range(count):
         plan, tiles = (found.tables or ())[rng.integers(len(found.tables or ()))]

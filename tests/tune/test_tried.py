@@ -41,7 +41,7 @@ ESTIMATE = backend_of(CPU).estimate
 
 
 def every() -> Candidates:
-    space, _ = pruned(CHAIN, CPU, TuneOptions())
+    space, _ = pruned(CHAIN, CPU, TuneOptions(), backend_of(CPU))
     table = KnobTable(backend_of(CPU).knobs, CPU)
     return candidates(space, table, backend_of(CPU).feasible)
 

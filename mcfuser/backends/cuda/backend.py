@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cuda.builder import CudaBuilder
 from mcfuser.backends.versions import ABSENT, package_version
-from mcfuser.chain import Chain
+from mcfuser.chain import Chain, merged
 from mcfuser.codegen import triton
 from mcfuser.codegen.cuda.cubin import Binary
 from mcfuser.device import Device
@@ -40,7 +40,7 @@ class CudaBackend:
     knobs: type = TritonKnobs
     sources: tuple[str, ...] = (
         "errors.py", "expr.py", "chain", "algebra", "space", "lowering", "codegen/triton",
-        "codegen/cuda/cubin.py",
+        "codegen/cuda/cubin.py", "codegen/cuda/rings.py",
     )  # fmt: skip
     soft: Mapping[str, int] = MappingProxyType({"sympy": 0, "triton": 2, "ptxas": 2})
     """A kept kernel is a binary, which no compiler makes again; a new minor version of one may make
@@ -65,6 +65,10 @@ class CudaBackend:
             return _DRIVER.read_text().strip()
         except OSError:
             return ""
+
+    def tiled(self, chain: Chain) -> Chain:
+        """With short axes merged: a position is written in digits where it becomes an address."""
+        return merged(chain)
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from mcfuser.chain import BYTES
+from mcfuser.codegen.cuda.rings import overwritten
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource
 from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
@@ -105,6 +106,8 @@ def _kernel(source: TritonSource, launch: Launch, module: ModuleType, target: An
     )
     compiled = compile_kernel(signature, target=target, options=_options(source))
     _expect(launch.maps, compiled.metadata)
+    if not source.gluon and overwritten(compiled.asm["ttgir"], source.stages):
+        raise Illegal("Triton loads a tile over one that an unfinished product reads")
     return compiled
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mcfuser.chain import Tensor
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
 from mcfuser.codegen.triton.tile import TileValue, aligned, both, cast, shape_text
 from mcfuser.expr import Affine
-from mcfuser.lowering.triton.address import Stride, address
+from mcfuser.lowering.triton.address import Step, address
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 from mcfuser.space.statement import Load, Store, StorePartial
 
@@ -24,11 +25,13 @@ def load(frame: Frame, s: Load) -> list[str]:
         return _through_map(frame, s)
     space = frame.layout.space(s.buffer)
     tensor = frame.schedule.chain.tensor(s.read.tensor)
-    args = _access(frame, tensor, s.read.indices, space)
+    lines: list[str] = []
+    args = _access(frame, tensor, s.read.indices, space, lines)
     args += [_nothing(frame.dtype(s.buffer))] if len(args) > 1 else []
     stored, dtype, to = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer), frame.dialect
     tail = f".to({to.word(dtype)})" if dtype != stored else ""
-    return call(frame.depth, f"{frame.tile(s.buffer)} = {to.word('load')}", args, tail)
+    name = frame.tile(s.buffer)
+    return lines + call(frame.depth, f"{name} = {to.word('load')}", args, tail)
 
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
@@ -87,10 +90,9 @@ def part_pointers(frame: Frame, name: str) -> list[str]:
     if at in frame.placed:
         return []
     frame.placed.add(at)
-    where, *_ = _access(
-        frame, frame.layout.workspace(name), _indices(frame, name), frame.layout.space(name)
-    )
-    return assign(frame.depth, at, where)
+    lines, tensor = list[str](), frame.layout.workspace(name)
+    where, *_ = _access(frame, tensor, _indices(frame, name), frame.layout.space(name), lines)
+    return lines + assign(frame.depth, at, where)
 
 
 def fetch(frame: Frame, name: str, part: str, variable: str) -> list[str]:
@@ -116,11 +118,11 @@ def _of_part(tensor: Tensor, part: str) -> str:
 
 
 def _put(frame: Frame, name: str, tensor: Tensor, part: str | None = None) -> list[str]:
-    space = frame.layout.space(name)
-    where, *mask = _access(frame, tensor, _indices(frame, name), space, part)
+    space, lines = frame.layout.space(name), list[str]()
+    where, *mask = _access(frame, tensor, _indices(frame, name), space, lines, part)
     tile = TileValue(frame.tile(name), space, frame.dtype(name))
     words = cast(frame.dialect, tile, tensor.dtype).text
-    return call(frame.depth, frame.dialect.word("store"), [where, words, *mask])
+    return lines + call(frame.depth, frame.dialect.word("store"), [where, words, *mask])
 
 
 def _indices(frame: Frame, name: str) -> list[Affine]:
@@ -133,10 +135,10 @@ def _nothing(dtype: str) -> str:
 
 def _access(
     frame: Frame, tensor: Tensor, indices: Sequence[Affine], space: tuple[str, ...],
-    part: str | None = None,
+    lines: list[str], part: str | None = None,
 ) -> list[str]:  # fmt: skip
     """The pointers of a tile, of a part's own tensor if one is given, and the mask where it needs
-    one."""
+    one; positions that are written in digits get `lines` of their own."""
     moves, start = address(frame.schedule.chain, tensor, indices)
     fixed = {step.extents: step.number for step in start}
     numbers: list[str] = []
@@ -147,12 +149,17 @@ def _access(
         position = frame.position(a)
         if position.constant:
             for step in moves[a]:
-                moved = step.number * int(position.text)
+                moved = step.number * step.digit(int(position.text))
                 fixed[step.extents] = fixed.get(step.extents, 0) + moved
             continue
-        along = aligned(frame.dialect, position, space).text
-        (vectors if position.space else numbers).append(_times(frame, along, moves[a]))
-    offset = [_elements(frame, Stride(n, extents)) for extents, n in fixed.items() if n]
+        if not all(step.whole for step in moves[a]):
+            words = " + ".join(_digit(frame, position.text, step) for step in moves[a])
+            name = frame.part(f"{tensor.name}_at_{a}", words, lines)
+            along = aligned(frame.dialect, replace(position, text=name), space).text
+        else:
+            along = _times(frame, aligned(frame.dialect, position, space).text, moves[a])
+        (vectors if position.space else numbers).append(along)
+    offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
     where = " + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])
     return [where, *_mask(frame, space)]
 
@@ -163,7 +170,7 @@ def _mask(frame: Frame, space: tuple[str, ...]) -> list[str]:
     return [f"mask={aligned(frame.dialect, mask, space).text}"] if mask is not None else []
 
 
-def _times(frame: Frame, position: str, steps: Sequence[Stride]) -> str:
+def _times(frame: Frame, position: str, steps: Sequence[Step]) -> str:
     """A position times what it moves an address by."""
     words = " + ".join(_elements(frame, step) for step in steps)
     if words == "1":
@@ -172,7 +179,15 @@ def _times(frame: Frame, position: str, steps: Sequence[Stride]) -> str:
     return f"{position} * {words if atom else f'({words})'}"
 
 
-def _elements(frame: Frame, step: Stride) -> str:
+def _digit(frame: Frame, position: str, step: Step) -> str:
+    """A digit of a position, times what it moves an address by."""
+    text = f"{position} // {step.unit}" if step.unit > 1 else position
+    text = f"{text} % {step.radix}" if step.radix else text
+    words = _elements(frame, step)
+    return f"{text} * {words}" if words != "1" else text
+
+
+def _elements(frame: Frame, step: Step) -> str:
     factors = [frame.size(a) for a in step.extents]
     if step.number != 1 or not factors:
         factors.insert(0, str(step.number))

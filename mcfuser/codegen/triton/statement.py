@@ -25,9 +25,10 @@ from mcfuser.codegen.triton.tile import (
 )
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read
 from mcfuser.lowering.deferred import factor
-from mcfuser.lowering.triton.address import Stride, address
+from mcfuser.lowering.triton.address import Step, address
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.products import entering
+from mcfuser.lowering.uses import reads_of
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -39,6 +40,7 @@ from mcfuser.space.statement import (
     SimpleStatement,
     Store,
     StorePartial,
+    statements,
 )
 
 LONG = 24
@@ -190,7 +192,7 @@ def _mixed(frame: Frame, s: Compute, body: TileValue, kept: tuple[str, ...]) -> 
     tensor = chain.tensor(read.tensor)
     loaded = tensor.dtype == body.dtype == "float32" and body.text.isidentifier()
     moves, _ = address(chain, tensor, read.indices)
-    beside = any(moves.get(a) == (Stride(1),) for a in kept)
+    beside = any(moves.get(a) == (Step(1),) for a in kept)
     in_loop = frame.groups is None and frame.depth > 1
     return loaded and beside and in_loop and len(body.space) == len(kept) + 1
 
@@ -245,15 +247,35 @@ def _dot(frame: Frame, s: Compute, roles: Product) -> list[str]:
     groups = [g for g in (batch, rows, columns) if g]
     if all(len(g) == 1 for g in groups) and kept == tuple(g[0] for g in groups):
         accumulator = [] if s.buffer in frame.fresh else [name]
-        return lines + call(
-            frame.depth, f"{name} = {to.moving('dot')}", [a, b, *accumulator, *precision]
-        )
+        lines += call(frame.depth, f"{name} = {to.moving('dot')}", [a, b, *accumulator, *precision])
+        return lines + (_ended(frame, name) if _shares_operand(frame, s, roles) else [])
     flat = tuple(x for g in groups for x in g)
     shape = shape_text([frame.layout.width(x) for x in flat])
     step = frame.named("part", f"{s.buffer}_step")
     lines += call(frame.depth, f"{step} = {to.moving('dot')}", [a, b, *precision])
     words = f"{to.moving('reshape')}({step}, {shape})"
     return lines + _accumulate(frame, s, aligned(to, TileValue(words, flat, "float32"), kept))
+
+
+def _shares_operand(frame: Frame, s: Compute, roles: Product) -> bool:
+    """Whether an operand of a product is a loaded tile that something else than products reads."""
+    loaded = {r.tensor for r in (roles.left, roles.right)} & frame.layout.loads.keys()
+    others = (o for o, _ in statements(frame.schedule.body) if isinstance(o, Compute))
+    return any(
+        o.operator.out not in frame.layout.dots and loaded & {r.tensor for r in reads_of(o)}
+        for o in others
+    )
+
+
+def _ended(frame: Frame, name: str) -> list[str]:
+    """The line after which a product has ended, for its result passes through an empty
+    instruction.
+
+    Where a tile is read by a product of a warp group and by threads, Triton has a copy too few of
+    it: the next tile is loaded over the one that an unfinished product reads (Triton's issue 6691).
+    """
+    words = f'"", "=f,0", [{name}], dtype=tl.float32, is_pure=True, pack=1'
+    return assign(frame.depth, name, f"tl.inline_asm_elementwise({words})")
 
 
 def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[str, str, str]:

@@ -1,76 +1,117 @@
-"""Addresses of a tensor's elements: strides along its dimensions, which may be multiples of extents
-known at run time only."""
+"""Addresses of a tensor's elements: steps along its dimensions, which may be multiples of extents
+known at run time only, or those of digits of a position."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcfuser.chain import Bounds, Chain, Tensor
+from mcfuser.chain import Bounds, Chain, Stride, Tensor, digits
 from mcfuser.expr import Affine
+
+VECTOR = 16
+"""The most elements that a thread loads at once: 16 bytes of the smallest type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stride:
-    """Elements from one position of an axis to the next: a number times the extents of axes."""
+class Step:
+    """What a position of an axis adds to an address, in elements: the digit of the position, times
+    a number, times the extents of axes.
+
+    The digit of a position x is `x // unit % radix`; the first digit has no radix (0), and the only
+    one of a position is the position itself.
+    """
 
     number: int
     extents: tuple[str, ...] = ()
+    unit: int = 1
+    radix: int = 0
 
-    def times(self, number: int) -> Stride:
-        return Stride(self.number * number, self.extents)
+    def times(self, number: int) -> Step:
+        return Step(self.number * number, self.extents, self.unit, self.radix)
+
+    @property
+    def whole(self) -> bool:
+        """The digit is the position itself."""
+        return self.unit == 1 and not self.radix
+
+    def digit(self, position: int) -> int:
+        first = position // self.unit
+        return first % self.radix if self.radix else first
 
 
-Moves = Mapping[str, tuple[Stride, ...]]
-"""For each axis that an address depends on, the strides whose sum one position of it adds."""
+Moves = Mapping[str, tuple[Step, ...]]
+"""For each axis that an address depends on, the steps whose sum a position of it adds."""
 
 
-def steps(chain: Chain, tensor: Tensor) -> tuple[Stride, ...]:
-    """The stride along each dimension: the tensor's own, else that of a dense row-major tensor."""
+def steps(chain: Chain, tensor: Tensor) -> tuple[tuple[Step, ...], ...]:
+    """The steps along each dimension: the tensor's own, else that of a dense row-major tensor."""
     if tensor.strides is not None:
-        return tuple(Stride(n) for n in tensor.strides)
-    strides: list[Stride] = []
-    stride = Stride(1)
+        return tuple(tuple(_digits(stride)) for stride in tensor.strides)
+    found: list[tuple[Step, ...]] = []
+    step = Step(1)
     for d in reversed(tensor.shape):
-        strides.insert(0, stride)
+        found.insert(0, (step,))
         extent = d if isinstance(d, int) else chain.extent(d)
         if isinstance(extent, Bounds):
-            stride = Stride(stride.number, (*stride.extents, str(d)))
+            step = Step(step.number, (*step.extents, str(d)))
         else:
-            stride = stride.times(extent)
-    return tuple(strides)
+            step = step.times(extent)
+    return tuple(found)
+
+
+def _digits(stride: Stride) -> Iterator[Step]:
+    every = digits(stride, 0)
+    for i, d in enumerate(every):
+        unit = math.prod(later.extent for later in every[i + 1 :])
+        yield Step(d.stride, unit=unit, radix=d.extent if i else 0)
 
 
 def address(
     chain: Chain, tensor: Tensor, indices: Sequence[Affine]
-) -> tuple[Moves, tuple[Stride, ...]]:
-    """The address of an element read at `indices`: the strides of each axis, and the strides of
-    constants, whose sum is the address at position 0 of all axes."""
-    moves: dict[str, dict[tuple[str, ...], int]] = {}
+) -> tuple[Moves, tuple[Step, ...]]:
+    """The address of an element read at `indices`: the steps of each axis, and those of constants,
+    whose sum is the address at position 0 of all axes.
+
+    A dimension with several digits is read along one axis, or at a constant (chain.merged).
+    """
+    moves: dict[str, dict[Step, int]] = {}
     start: dict[tuple[str, ...], int] = {(): tensor.offset}
-    for index, step in zip(indices, steps(chain, tensor), strict=True):
-        start[step.extents] = start.get(step.extents, 0) + index.offset * step.number
-        for a, c in index.terms:
-            along = moves.setdefault(a, {})
-            along[step.extents] = along.get(step.extents, 0) + c * step.number
-    nonzero = {a: _some(along) for a, along in moves.items()}
-    return {a: strides for a, strides in nonzero.items() if strides}, _some(start)
+    for index, along in zip(indices, steps(chain, tensor), strict=True):
+        for step in along:
+            at = step.digit(index.offset) * step.number
+            start[step.extents] = start.get(step.extents, 0) + at
+            for a, c in index.terms:
+                kind, found = Step(1, step.extents, step.unit, step.radix), moves.setdefault(a, {})
+                found[kind] = found.get(kind, 0) + c * step.number
+    nonzero = {a: tuple(k.times(n) for k, n in along.items() if n) for a, along in moves.items()}
+    first = tuple(Step(n, extents) for extents, n in start.items() if n)
+    return {a: found for a, found in nonzero.items() if found}, first
 
 
-def _some(numbers: Mapping[tuple[str, ...], int]) -> tuple[Stride, ...]:
-    return tuple(Stride(n, extents) for extents, n in numbers.items() if n)
+def side_by_side(chain: Chain, tensor: Tensor, indices: Sequence[Affine]) -> int:
+    """The elements that lie side by side from an address on that is a multiple of as many, wherever
+    a tile of a read begins: a power of two, at most VECTOR. A thread loads so many at once."""
+    moves, start = address(chain, tensor, indices)
+    every = [step for along in moves.values() for step in along]
+    contiguous = next((s for s in every if s.number == 1 and s.unit == 1 and not s.extents), None)
+    if contiguous is None:
+        return 1
+    others = [s.number for s in every if s is not contiguous]
+    common = math.gcd(VECTOR, contiguous.radix, *others, *(s.number for s in start))
+    return common & -common
 
 
 def reach(chain: Chain, tensor: Tensor) -> int:
     """The offset of a tensor's last element from its pointer, in elements, with run-time extents at
     their upper bounds."""
     last = tensor.offset
-    for step, d in zip(steps(chain, tensor), tensor.shape, strict=True):
+    for along, d in zip(steps(chain, tensor), tensor.shape, strict=True):
         size = d if isinstance(d, int) else chain.size(d)
-        along = step.number
-        for a in step.extents:
-            along *= chain.size(a)
-        last += max(along, 0) * (size - 1)
+        for step in along:
+            stride = step.number * math.prod(map(chain.size, step.extents))
+            last += max(stride, 0) * step.digit(size - 1)
     return last
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from mcfuser.chain import Product
+from mcfuser.chain import BYTES, Product
 from mcfuser.expr import reads
 from mcfuser.lowering.deferred import deferred
 from mcfuser.lowering.loops import lowered_body
+from mcfuser.lowering.triton.address import side_by_side
 from mcfuser.lowering.triton.products import by_threads, products
 from mcfuser.space.plan import Plan
 from mcfuser.space.prune import windows
@@ -80,6 +81,17 @@ class Planned:
         """The loads of products' operands."""
         every = (s for s, _ in self.points if isinstance(s, Load))
         return tuple(s for s in every if s.buffer in self.operands)
+
+    @cached_property
+    def vectors(self) -> Mapping[str, int]:
+        """Bytes of a loaded buffer that a thread loads at once, at most."""
+        chain, found = self.plan.program.chain, dict[str, int]()
+        for s, _ in self.points:
+            if isinstance(s, Load):
+                tensor = chain.tensor(s.read.tensor)
+                count = side_by_side(chain, tensor, s.read.indices)
+                found[s.buffer] = count * BYTES[tensor.dtype]
+        return found
 
     @cached_property
     def last_reads(self) -> Mapping[str, int]:

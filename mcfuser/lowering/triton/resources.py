@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mcfuser.chain import BYTES, Product
 from mcfuser.lowering.loops import innermost, pipelined
 from mcfuser.lowering.triton.dot import Dot
+from mcfuser.lowering.triton.hopper.tensor_map import mappable
 from mcfuser.lowering.triton.instructions import LEAST, ROWS, WARPS
 from mcfuser.lowering.triton.planned import Planned, planned
 from mcfuser.lowering.triton.width import power, widths
@@ -87,9 +88,11 @@ class TritonCandidates:
 
     @cached_property
     def _widths(self) -> Mapping[str, Floats]:
-        chain = self.plan.program.chain
-        lanes = widths(chain, self.facts.products.values(), self.sizes.of)
-        return {a: n.astype(np.float64) for a, n in lanes.items()}
+        return {a: n.astype(np.float64) for a, n in self._lanes.items()}
+
+    @cached_property
+    def _lanes(self) -> Mapping[str, Ints]:
+        return widths(self.plan.program.chain, self.facts.products.values(), self.sizes.of)
 
     def copies(self, loop: Loop | None) -> Floats:
         """Buffers for each tile that a loop loads: those in flight, and on Hopper the one that an
@@ -104,15 +107,23 @@ class TritonCandidates:
         """The load comes through a tensor map: one thread asks for the whole tile."""
         if self.tma is None or load.buffer not in self.facts.operands:
             return np.zeros(len(self.tiles), bool)
-        return self.tma
+        if load.buffer not in self._mappable:
+            chain, lanes = self.plan.program.chain, self._lanes.__getitem__
+            self._mappable[load.buffer] = mappable(chain, load.read, self.sizes.of, lanes)
+        return np.asarray(self.tma & self._mappable[load.buffer])
+
+    @cached_property
+    def _mappable(self) -> dict[str, NDArray[np.bool_]]:
+        return {}
 
     def asynchronous(self, load: Load, outer: Sequence[Loop]) -> NDArray[np.bool_]:
         """Where a load is an asynchronous copy, in flight while earlier iterations compute: it is
-        in a pipelined loop, and each thread has four bytes to copy, the least that the hardware
-        copies asynchronously. (A vector is distributed as the tile that it is combined with.)"""
+        in a pipelined loop, and each thread has four bytes to copy that lie side by side, the least
+        that the hardware copies asynchronously. (A vector is distributed as the tile that it is
+        combined with.)"""
         flat = sum(d.index.plain is not None for d in self.buffer(load.buffer).dims) < 2
         enough = self.held(load.buffer) >= COPIED * 32 * self.warps
-        enough = flat | self.mapped(load) | enough
+        enough = (flat | enough) & (self.facts.vectors[load.buffer] >= COPIED) | self.mapped(load)
         return (self.stages > 1) & enough & pipelined(innermost(outer))
 
     # --- shared memory

@@ -32,7 +32,7 @@ PRODUCT = from_json({
 
 
 def candidates(chain: Chain, device=H200, measured: bool = True) -> Candidates:
-    return every(pruned(chain, device, TuneOptions())[0], device, measured)
+    return every(pruned(chain, device, TuneOptions(), CUDA)[0], device, measured)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from mcfuser.chain import fixed, from_json
+from mcfuser.chain import fixed, from_json, merged
 from mcfuser.codegen.triton import generate
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, tilings
 from mcfuser.space.statement import Illegal, loops
-from tests.support.chains import depthwise
+from tests.support.chains import depthwise, rms_norm_product
 from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
 from tests.support.triton_agree import agree as agree_with_the_chain
 from tests.support.triton_cases import Drawn, drawn, scheduled
@@ -101,6 +101,42 @@ def test_rows_of_windows_agree_with_what_the_chain_means(tiles: tuple[int, ...])
     })  # fmt: skip
     sizes = dict(zip("pqmi", tiles, strict=True)) | {"k": 16, "n": 16}
     agree_with_the_chain(scheduled(c, bind(c, tilings(c)[0]), sizes), c)
+
+
+@pytest.mark.parametrize(
+    ("last", "tiles"),
+    [(False, "m=16 n=16 k=16 s=1"), (False, "m=24 n=8 k=16 s=9"), (True, "m=16 n=16 k=32"),
+     (True, "m=70 n=16 k=48")],
+)  # fmt: skip
+@pytest.mark.parametrize("parts", [1, 2])
+def test_merged_axes_agree_with_what_the_chain_means(last: bool, tiles: str, parts: int) -> None:
+    """A convolution of 32 channels of 9 x 12 elements, these in either order."""
+    dims, strides = ("kmsit", [108, 12, 12, 1, 1]) if not last else ("msitk", [384, 384, 32, 32, 1])
+    c = from_json({
+        "axes": {"m": 7, "i": 10, "n": 16, "k": 32, "s": 3, "t": 3},
+        "tensors": {
+            "A": {"shape": list(dims), "dtype": "float16", "strides": strides},
+            "B": {"shape": list("kstn"), "dtype": "float16"},
+            "E": {"shape": list("nmi"), "dtype": "float16", "strides": [1, 160, 16]},
+        },
+        "operators": [f"C[m, i, n] = sum[k, s, t] A[{', '.join(dims)}] * B[k, s, t, n]",
+                      "E[n, m, i] = max(C[m, i, n], 0.0)"],
+    })  # fmt: skip
+    one = merged(c)
+    sizes = {a: int(n) for a, n in (w.split("=") for w in tiles.split())}
+    assert [a.name for a in one.axes] == [*sizes]
+    expression = bind(one, tilings(one)[0])
+    source = agree_with_the_chain(
+        scheduled(one, expression, sizes, "k" if parts > 1 else None, parts), c
+    )
+    assert "A_at_m = m // 10 * " in source.text
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_a_tile_that_threads_and_a_product_read(rows: int) -> None:
+    c = rms_norm_product()
+    source = agree_with_the_chain(scheduled(c, "mn.k", {"m": rows, "n": 32, "k": 32}), c)
+    assert source.text.count("inline_asm_elementwise") == 1
 
 
 def _kinds(case: Drawn) -> set[str]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mcfuser.chain import Chain, Tensor, from_json
+from mcfuser.chain import Chain, Digit, Tensor, from_json
 from mcfuser.expr import Read, parse
-from mcfuser.lowering.triton.address import Stride, address, reach, steps, wide
+from mcfuser.lowering.triton.address import Step, address, reach, side_by_side, steps, wide
 from tests.support.chains import chain
 
 SHAPES = {"X": "bmn"}
@@ -35,26 +35,26 @@ def read(said: str) -> Read:
 
 
 def test_a_tensor_without_strides_is_row_major() -> None:
-    assert steps(DENSE, input_of(DENSE)) == (Stride(15), Stride(5), Stride(1))
+    assert steps(DENSE, input_of(DENSE)) == ((Step(15),), (Step(5),), (Step(1),))
     laid = input_of(DENSE, strides=(1, 2, 6))
-    assert steps(DENSE, laid) == (Stride(1), Stride(2), Stride(6))
+    assert steps(DENSE, laid) == ((Step(1),), (Step(2),), (Step(6),))
     numbered = input_of(DENSE, shape=("b", 4, "n"))
-    assert steps(DENSE, numbered) == (Stride(20), Stride(5), Stride(1))
+    assert steps(DENSE, numbered) == ((Step(20),), (Step(5),), (Step(1),))
 
 
 @pytest.mark.parametrize(
     ("axes", "expected"),
     [
-        ("n", (Stride(3, ("n",)), Stride(1, ("n",)), Stride(1))),
-        ("m", (Stride(5, ("m",)), Stride(5), Stride(1))),
-        ("mn", (Stride(1, ("n", "m")), Stride(1, ("n",)), Stride(1))),
+        ("n", (Step(3, ("n",)), Step(1, ("n",)), Step(1))),
+        ("m", (Step(5, ("m",)), Step(5), Step(1))),
+        ("mn", (Step(1, ("n", "m")), Step(1, ("n",)), Step(1))),
     ],
 )
 def test_a_stride_is_a_multiple_of_extents_known_at_run_time(
-    axes: str, expected: tuple[Stride, ...]
+    axes: str, expected: tuple[Step, ...]
 ) -> None:
     c = run_time(*axes)
-    assert steps(c, input_of(c)) == expected
+    assert steps(c, input_of(c)) == tuple((step,) for step in expected)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,57 @@ def test_an_address_is_a_sum_over_axes_and_a_start(
     said: str, moves: dict[str, tuple[int, ...]], start: tuple[int, ...]
 ) -> None:
     found = address(DENSE, input_of(DENSE, offset=7), read(said).indices)
-    expected = {a: tuple(map(Stride, n)) for a, n in moves.items()}
-    assert found == (expected, tuple(map(Stride, start)))
+    expected = {a: tuple(map(Step, n)) for a, n in moves.items()}
+    assert found == (expected, tuple(map(Step, start)))
 
 
 def test_strides_of_one_axis_that_are_multiples_of_other_extents_are_apart() -> None:
     c = run_time("n")
     moves, start = address(c, input_of(c, offset=7), read("X[b, m + 2, m + 1]").indices)
-    assert moves == {"b": (Stride(3, ("n",)),), "m": (Stride(1, ("n",)), Stride(1))}
-    assert start == (Stride(8), Stride(2, ("n",)))
+    assert moves == {"b": (Step(3, ("n",)),), "m": (Step(1, ("n",)), Step(1))}
+    assert start == (Step(8), Step(2, ("n",)))
+
+
+DIGITS = (Digit(3, 40), Digit(2, 5), Digit(5, 1))
+"""Positions of a row of 30 numbers, written in three digits."""
+
+
+def test_a_position_is_written_in_digits() -> None:
+    c = chain({"m": 30, "n": 4}, {"X": "mn"}, ["Y[m, n] = X[m, n] * 2.0"])
+    laid = replace(c.tensor("X"), strides=(DIGITS, 200), offset=3)
+    moves, start = address(c, laid, read("X[m, n]").indices)
+    assert moves == {"m": (Step(40, unit=10), Step(5, unit=5, radix=2), Step(1, radix=5)),
+                     "n": (Step(200),)}  # fmt: skip
+    assert start == (Step(3),)
+    expected = [40 * i + 5 * j + k for i in range(3) for j in range(2) for k in range(5)]
+    found = [sum(s.digit(m) * s.number for s in moves["m"]) for m in range(30)]
+    assert found == expected
+    assert reach(c, laid) == 3 + 80 + 5 + 4 + 600
+    at = address(c, laid, read("X[17, n]").indices)
+    assert at == ({"n": (Step(200),)}, (Step(3 + expected[17]),))
+
+
+@pytest.mark.parametrize(
+    ("strides", "offset", "said", "expected"),
+    [
+        (None, 0, "X[b, m, n]", 16),
+        (None, 4, "X[b, m, n]", 4),  # no tile begins at a multiple of more
+        (None, 0, "X[b, n, m]", 16),
+        ((384, 24, 1), 0, "X[b, m, n]", 8),
+        ((384, 25, 1), 0, "X[b, m, n]", 1),
+        ((1, 16, 384), 0, "X[b, m, n]", 16),
+        ((384, 32, 2), 0, "X[b, m, n]", 1),
+        ((1, 1, 384), 0, "X[b, m, n]", 1),  # windows: the next one begins an element further
+        ((384, 16, (Digit(4, 64), Digit(4, 1))), 0, "X[b, m, n]", 4),
+        ((384, 16, (Digit(4, 1), Digit(4, 64))), 0, "X[b, m, n]", 1),
+    ],
+)
+def test_elements_side_by_side(
+    strides: tuple[int, ...] | None, offset: int, said: str, expected: int
+) -> None:
+    c = chain(dict.fromkeys("bmn", 16), SHAPES, [f"Y[b, m, n] = {said} * 2.0"])
+    laid = replace(c.tensor("X"), strides=strides, offset=offset)
+    assert side_by_side(c, laid, read(said).indices) == expected
 
 
 def test_the_reach_of_a_tensor_is_the_offset_of_its_last_element() -> None:

@@ -72,14 +72,14 @@ Dimension = tuple[int, int, Affine]
 
 def dimensions(chain: Chain, read: Read) -> tuple[Dimension, ...]:
     """The dimensions along which a tile of an input moves, the contiguous one last; none where
-    an extent is known at run time only."""
+    an extent is known at run time only, or a dimension has several digits."""
     tensor = chain.tensor(read.tensor)
     if any(not isinstance(chain.extent(a), int) for i in read.indices for a in i.axes):
         return ()
     every = list(zip(chain.shape(tensor.name), steps(chain, tensor), read.indices, strict=True))
-    if any(step.extents for _, step, _ in every):
+    if any(step.extents or not step.whole for _, along, _ in every for step in along):
         return ()
-    moving = ((n, step.number, i) for n, step, i in every if n > 1 and step.number)
+    moving = ((n, step.number, i) for n, (step,), i in every if n > 1 and step.number)
     return tuple(sorted(moving, key=lambda d: -d[1]))
 
 

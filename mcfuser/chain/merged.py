@@ -1,0 +1,194 @@
+"""Merges the axes of a side of a matrix product where they are too short to be tiled one by one.
+
+A convolution has a row for each position of a picture, and sums over a window for each channel;
+windows of a picture are rows along four axes. Along one axis, whose positions the tensors have in
+several dimensions of their arrays (`Digit`), rows need no padding but at the very end, a tile of
+them is a matrix, and there are fewer orders of loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mcfuser.chain.roles import product
+from mcfuser.chain.strides import strides_of
+from mcfuser.chain.values import (
+    BYTES,
+    Axis,
+    Chain,
+    Digit,
+    Operator,
+    Stride,
+    Tensor,
+    digits,
+    sources,
+)
+from mcfuser.expr import Expr, Index, Read, axes, axis, rewrite, walk
+
+ALONE = 64
+"""An axis whose extent is a multiple of this is tiled well by itself."""
+VECTOR = 16
+"""Bytes that a thread loads at once."""
+
+
+def merged(chain: Chain) -> Chain:
+    """The chain with one axis in place of several that are together a side of a matrix product,
+    where none of them is tiled well alone, or its windows overlap along them.
+
+    It computes the same elements of the same arrays. The merged axis has the name of the first one.
+    """
+    for group in _groups(chain):
+        chain = _along_one(chain, group)
+    return chain
+
+
+def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:
+    """Axes to be merged, outermost first."""
+    taken = set[str]()
+    for o in chain.operators:
+        roles = product(o)
+        if roles is None or not (roles.rows and roles.columns):
+            continue
+        for side in (roles.rows, roles.columns, roles.depth):
+            for group in _alike(chain, [a for a in side if a not in taken]):
+                ordered = _ordered(chain, group, roles.left if side == roles.depth else None)
+                if side == roles.depth and not _vectors(chain, roles.left, ordered[-1]):
+                    longest = max(reversed(ordered), key=chain.size)
+                    ordered = tuple(a for a in ordered if a != longest)
+                if len(ordered) > 1 and not any(chain.size(a) % ALONE == 0 for a in ordered):
+                    taken |= {*ordered}
+                    yield ordered
+
+
+def _alike(chain: Chain, side: Sequence[str]) -> list[tuple[str, ...]]:
+    """Those of some axes that may be one: every operator and every tensor has all of them or
+    none."""
+    alike: dict[object, list[str]] = {}
+    for a in side:
+        if isinstance(chain.extent(a), int) and chain.size(a) > 1 and _plain(chain, a):
+            alike.setdefault(_uses(chain, a), []).append(a)
+    return [tuple(group) for group in alike.values() if len(group) > 1]
+
+
+def _plain(chain: Chain, a: str) -> bool:
+    """Whether the axis is nothing but a dimension of each tensor that it runs along."""
+    dimension: dict[str, int] = {}
+    for o in chain.operators:
+        for e in (o.body, o.domain):
+            if e is not None and any(isinstance(n, Index) and n.axis == a for n in walk(e)):
+                return False
+        for r in sources(o):
+            along = [i for i, index in enumerate(r.indices) if a in index.axes]
+            found = dimension.setdefault(r.tensor, along[0] if along else -1)
+            if along != ([found] if found >= 0 else []) or (along and r.indices[found].plain != a):
+                return False
+    return True
+
+
+def _uses(chain: Chain, a: str) -> object:
+    """Which operators keep an axis, which reduce it, and which tensors it runs along."""
+    kept = tuple(o.out for o in chain.operators if a in o.axes)
+    over = tuple(o.out for o in chain.operators if a in o.over)
+    read = tuple(r.tensor for o in chain.operators for r in sources(o) if a in axes(r))
+    return kept, over, read
+
+
+def _ordered(chain: Chain, group: Sequence[str], read: Read | None) -> tuple[str, ...]:
+    """The axes as they follow each other in the array of a read, or of the output that has them;
+    as the operators have them where no output does."""
+    found: Mapping[str, Stride] = {}
+    if read is not None:
+        names = [i.plain for i in read.indices]
+        found = _strides(names, strides_of(chain, read.tensor))
+    else:
+        for out in chain.outputs:
+            if set(group) <= {*chain.operator(out).axes}:
+                found = _strides(chain.operator(out).axes, strides_of(chain, out))
+                break
+    steps = {a: found[a] for a in group if a in found}
+    if len(steps) < len(group) or not all(isinstance(s, int) for s in steps.values()):
+        return tuple(group)
+    return tuple(sorted(group, key=lambda a: -digits(steps[a], 1)[0].stride))
+
+
+def _vectors(chain: Chain, read: Read, a: str) -> bool:
+    """Whether positions of an axis, and of no other one, lie side by side in the array of a read,
+    as many as are loaded at once."""
+    every = zip(read.indices, strides_of(chain, read.tensor), strict=True)
+    side_by_side = [i.plain for i, stride in every if stride == 1]
+    return side_by_side == [a] and chain.size(a) * BYTES[chain.tensor(read.tensor).dtype] >= VECTOR
+
+
+def _strides(names: Sequence[str | None], strides: Sequence[Stride]) -> dict[str, Stride]:
+    return {a: s for a, s in zip(names, strides, strict=True) if a is not None}
+
+
+def _along_one(chain: Chain, group: tuple[str, ...]) -> Chain:
+    """The chain with the axes of a group, outermost first, as one."""
+    name = next(a.name for a in chain.axes if a.name in group)
+    last, size = group[-1], math.prod(map(chain.size, group))
+
+    def joined(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name if a == last else a for a in names if a not in group[:-1])
+
+    def leaf(node: Read | Index) -> Expr:
+        if not isinstance(node, Read) or last not in axes(node):
+            return node
+        kept = [i for i in node.indices if i.plain not in group[:-1]]
+        return Read(node.tensor, tuple(axis(name) if i.plain == last else i for i in kept))
+
+    def rewritten(o: Operator) -> Operator:
+        domain = rewrite(o.domain, leaf) if o.domain is not None else None
+        return Operator(
+            o.out, joined(o.axes), rewrite(o.body, leaf), o.reduce, joined(o.over), domain
+        )
+
+    indices = {r.tensor: [i.plain for i in r.indices] for o in chain.operators for r in sources(o)}
+    indices |= {o.out: list(o.axes) for o in chain.operators}
+    tensors = tuple(
+        _tensor(chain, t, indices[t.name], group, name)
+        if last in indices.get(t.name, ())
+        else replace(t, shape=_numbered(chain, t, group))
+        for t in chain.tensors
+    )
+    every = (Axis(name, size) if a.name == name else a for a in chain.axes)
+    left = tuple(a for a in every if a.name == name or a.name not in group)
+    return Chain(chain.name, left, tensors, tuple(map(rewritten, chain.operators)), chain.outputs)
+
+
+def _numbered(chain: Chain, t: Tensor, group: tuple[str, ...]) -> tuple[int | str, ...]:
+    """A tensor's dimensions, those of the axes of a group as numbers."""
+    return tuple(chain.size(d) if isinstance(d, str) and d in group else d for d in t.shape)
+
+
+def _tensor(
+    chain: Chain, t: Tensor, names: Sequence[str | None], group: tuple[str, ...], name: str
+) -> Tensor:
+    """A tensor with one dimension, called `name`, along the axes of a group."""
+    strides, at = strides_of(chain, t.name), {a: i for i, a in enumerate(names) if a in group}
+    along = [d for a in group for d in digits(strides[at[a]], chain.size(a))]
+    kept = [i for i, a in enumerate(names) if a not in group[:-1]]
+    last = at[group[-1]]
+    numbered = _numbered(chain, t, group)
+    shape = tuple(name if i == last else numbered[i] for i in kept)
+    if t.name not in (*chain.inputs, *chain.outputs):
+        return replace(t, shape=shape)
+    steps = tuple(_joined(along) if i == last else strides[i] for i in kept)
+    size = math.prod(d.extent for d in along)
+    extents = [size if i == last else chain.shape(t.name)[i] for i in kept]
+    dense = tuple(math.prod(extents[i + 1 :]) for i in range(len(extents)))
+    plain = t.strides is None and steps == dense
+    return replace(t, shape=shape, strides=None if plain else steps)
+
+
+def _joined(found: Sequence[Digit]) -> Stride:
+    """Digits of which none continues the next: a plain stride where one is left."""
+    kept: list[Digit] = []
+    for d in found:
+        if kept and kept[-1].stride == d.stride * d.extent:
+            kept[-1] = Digit(kept[-1].extent * d.extent, d.stride)
+        else:
+            kept.append(d)
+    return kept[0].stride if len(kept) == 1 else tuple(kept)

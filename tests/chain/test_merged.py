@@ -1,0 +1,166 @@
+"""Axes that become one: the same elements of the same arrays, written in digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcfuser.chain import Chain, Digit, flat_size, from_json, merged
+from mcfuser.space.reference import evaluate, logical
+
+WINDOWS = {
+    "axes": {"m": 5, "i": 7, "n": 16, "k": 32, "s": 3, "t": 2},
+    "tensors": {
+        "A": {"shape": ["k", "m", "s", "i", "t"], "strides": [64, 8, 8, 1, 1]},
+        "B": {"shape": ["k", "s", "t", "n"], "constant": True},
+        "F": {"shape": ["n"]},
+    },
+    "operators": [
+        "C[m, i, n] = sum[k, s, t] A[k, m, s, i, t] * B[k, s, t, n]",
+        "E[n, m, i] = max(C[m, i, n] + F[n], 0.0)",
+    ],
+}  # fmt: skip
+"""A convolution of 32 channels of 8 x 8 elements."""
+
+
+def same(c: Chain, seed: int = 0) -> Chain:
+    """The merged chain, after a look at what both compute of the same arrays."""
+    one, rng = merged(c), np.random.default_rng(seed)
+    memory = {n: rng.standard_normal(flat_size(c, n)) for n in c.inputs}
+    results = []
+    for each in (c, one):
+        found = evaluate(each, {n: logical(each, n, memory[n]) for n in each.inputs})
+        results.append({n: _stored(each, n, found[n]) for n in each.outputs})
+    for name, expected in results[0].items():
+        np.testing.assert_array_equal(np.isnan(results[1][name]), np.isnan(expected))
+        np.testing.assert_allclose(results[1][name], expected, rtol=1e-9, atol=1e-9)
+    assert one.inputs == c.inputs and one.outputs == c.outputs
+    return one
+
+
+def _stored(c: Chain, name: str, values: np.ndarray) -> np.ndarray:
+    """An output's array, NaN where no element of it lies."""
+    flat = np.full(flat_size(c, name), np.nan)
+    at = logical(c, name, np.arange(len(flat)))
+    flat[at.ravel()] = values.ravel()
+    return flat
+
+
+def test_positions_and_windows_of_a_convolution() -> None:
+    one = same(from_json(WINDOWS))
+    assert str(one) == (
+        "C[m, n] = sum[k, s] A[k, m, s] * B[k, s, n]\nE[n, m] = max(C[m, n] + F[n], 0.0)"
+    )
+    assert [(a.name, a.extent) for a in one.axes] == [("m", 35), ("n", 16), ("k", 32), ("s", 6)]
+    assert one.tensor("A").strides == (64, (Digit(5, 8), Digit(7, 1)), (Digit(3, 8), Digit(2, 1)))
+    assert one.tensor("B").strides is None and one.tensor("E").strides is None
+
+
+def test_all_that_is_summed_where_it_lies_side_by_side() -> None:
+    """Channels last: every position of a window has 32 channels side by side."""
+    a = {"shape": ["m", "s", "i", "t", "k"], "strides": [256, 256, 32, 32, 1]}
+    c = from_json({
+        **WINDOWS,
+        "tensors": {**WINDOWS["tensors"], "A": a},
+        "operators": ["C[m, i, n] = sum[k, s, t] A[m, s, i, t, k] * B[k, s, t, n]"],
+    })  # fmt: skip
+    one = same(c)
+    assert str(one) == "C[m, n] = sum[k] A[m, k] * B[k, n]"
+    assert one.tensor("A").strides == ((Digit(5, 256), Digit(7, 32)), (Digit(3, 256), Digit(64, 1)))
+    assert one.tensor("B").strides == ((Digit(6, 16), Digit(32, 96)), 1)
+
+
+def product(extents: dict[str, int], **changes: object) -> dict[str, object]:
+    return {
+        "axes": {"m": 3, "i": 5, "n": 16, "k": 16, **extents},
+        "tensors": {"A": {"shape": list("mik")}, "B": {"shape": list("kn")}, "F": {"shape": ["m"]}},
+        "operators": ["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]"],
+        **changes,
+    }
+
+
+def test_dense_rows_are_rows_of_one_stride() -> None:
+    one = same(from_json(product({})))
+    assert str(one) == "C[m, n] = sum[k] A[m, k] * B[k, n]"
+    assert all(t.strides is None for t in one.tensors)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        product({"i": 64}),  # tiled well alone
+        product({"m": 1}),
+        product({"m": [1, 3]}),  # known at run time only
+        product({}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
+                               "E[m, i, n] = C[m, i, n] + F[m]"]),  # a tensor has one alone
+        product({}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
+                               "E[m, i, n] = C[m, i, n] + 1.0 * i"]),  # its position is a value
+        product({}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n] where k <= i"]),
+        product({}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
+                               "M[m, n] = max[i] C[m, i, n]"]),  # one of them is reduced
+        product({"m": 5}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
+                                     "E[m, i, n] = C[m, i, n] + A[i, m, n]"]),  # and transposed
+        product({"i": 3}, operators=["C[m, i, n] = sum[k] A[m, 4 - i, k] * B[k, n]"]),
+        {"axes": {"m": 3, "i": 5, "k": 16}, "tensors": {"A": {"shape": list("mik")},
+         "B": {"shape": ["k"]}}, "operators": ["C[m, i] = sum[k] A[m, i, k] * B[k]"]},
+    ],
+)  # fmt: skip
+def test_axes_that_stay_apart(why: dict[str, object]) -> None:
+    shapes = dict(why["tensors"])  # type: ignore[call-overload]
+    if "4 - i" in str(why["operators"]):
+        shapes["A"] = {"shape": ["m", 5, "k"]}
+    c = from_json({**why, "tensors": {n: t for n, t in shapes.items() if f"{n}[" in str(why)}})
+    assert merged(c) == c
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Chain:
+    """A product whose sides have up to three axes each, and tensors whose dimensions, and the
+    dimensions of whose arrays, are in any order."""
+    counts = {side: draw(st.integers(1, 3)) for side in "mnk"}
+    sides = {
+        side: [side, *"ijpqst"["mnk".index(side) * 2 :][: n - 1]] for side, n in counts.items()
+    }
+    extents = {a: draw(st.sampled_from([1, 2, 3, 4, 5])) for axes in sides.values() for a in axes}
+    rows, columns, depth = sides.values()
+
+    def tensor(axes: Sequence[str]) -> tuple[str, dict[str, object]]:
+        dims, laid = draw(st.permutations(axes)), draw(st.permutations(axes))
+        sizes = [extents[a] for a in laid]
+        strides = {a: math.prod(sizes[i + 1 :]) for i, a in enumerate(laid)}
+        return f"[{', '.join(dims)}]", {"shape": dims, "strides": [strides[a] for a in dims]}
+
+    a, left = tensor(rows + depth)
+    b, right = tensor(depth + columns)
+    f, bias = tensor(rows + columns)
+    e, out = tensor(rows + columns)
+    c = ", ".join(draw(st.permutations(rows + columns)))
+    return from_json({
+        "axes": extents,
+        "tensors": {"A": left, "B": right, "F": bias, "E": out},
+        "operators": [f"C[{c}] = sum[{', '.join(draw(st.permutations(depth)))}] A{a} * B{b}",
+                      f"E{e} = C[{c}] + F{f}"],
+    })  # fmt: skip
+
+
+@given(products())
+@settings(max_examples=60)
+def test_the_merged_chain_computes_the_same_elements(c: Chain) -> None:
+    one = same(c)
+    sides = [[a.name for a in c.axes if a.name in group and a.extent != 1]
+             for group in ("mij", "npq")]  # fmt: skip
+    kept = {a.name for a in one.axes}
+    assert all(len(kept & {*side}) == (1 if side else 0) for side in sides)
+
+
+def test_an_array_smaller_than_its_dimensions_say_is_read_at_its_own_strides() -> None:
+    c = from_json(product({}))
+    wide = replace(c.tensor("A"), strides=(200, 20, 1), offset=7)
+    laid = replace(c, tensors=tuple(wide if t.name == "A" else t for t in c.tensors))
+    assert same(laid).tensor("A").strides == ((Digit(3, 200), Digit(5, 20)), 1)
