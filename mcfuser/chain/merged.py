@@ -73,8 +73,9 @@ def _alike(chain: Chain, side: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _plain(chain: Chain, a: str) -> bool:
-    """Whether the axis is nothing but a dimension of each tensor that it runs along."""
-    dimension: dict[str, int] = {}
+    """Whether the axis is nothing but a dimension of each tensor that it runs along, none of whose
+    strides is known at run time only."""
+    dimension = {o.out: o.axes.index(a) if a in o.axes else -1 for o in chain.operators}
     for o in chain.operators:
         for e in (o.body, o.domain):
             if e is not None and any(isinstance(n, Index) and n.axis == a for n in walk(e)):
@@ -84,7 +85,19 @@ def _plain(chain: Chain, a: str) -> bool:
             found = dimension.setdefault(r.tensor, along[0] if along else -1)
             if along != ([found] if found >= 0 else []) or (along and r.indices[found].plain != a):
                 return False
+            if along and r.tensor in chain.inputs and not _fixed(chain, r.tensor):
+                return False
+        if a in o.axes and o.out in chain.outputs and not _fixed(chain, o.out):
+            return False
     return True
+
+
+def _fixed(chain: Chain, name: str) -> bool:
+    """Whether a tensor's strides are numbers: only the extent of its first dimension may be known
+    at run time only, which no stride depends on."""
+    t = chain.tensor(name)
+    inner = (d for d in t.shape[1:] if isinstance(d, str))
+    return t.strides is not None or all(isinstance(chain.extent(d), int) for d in inner)
 
 
 def _uses(chain: Chain, a: str) -> object:

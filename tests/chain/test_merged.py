@@ -97,6 +97,7 @@ def test_dense_rows_are_rows_of_one_stride() -> None:
         product({"i": 64}),  # tiled well alone
         product({"m": 1}),
         product({"m": [1, 3]}),  # known at run time only
+        product({"n": [1, 16]}),  # so are the strides of C
         product({}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
                                "E[m, i, n] = C[m, i, n] + F[m]"]),  # a tensor has one alone
         product({}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
@@ -106,6 +107,8 @@ def test_dense_rows_are_rows_of_one_stride() -> None:
                                "M[m, n] = max[i] C[m, i, n]"]),  # one of them is reduced
         product({"m": 5}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
                                      "E[m, i, n] = C[m, i, n] + A[i, m, n]"]),  # and transposed
+        product({"m": 5}, operators=["C[m, i, n] = sum[k] A[m, i, k] * B[k, n]",
+                                     "E[m, i, n] = C[i, m, n] + 1.0"]),
         product({"i": 3}, operators=["C[m, i, n] = sum[k] A[m, 4 - i, k] * B[k, n]"]),
         {"axes": {"m": 3, "i": 5, "k": 16}, "tensors": {"A": {"shape": list("mik")},
          "B": {"shape": ["k"]}}, "operators": ["C[m, i] = sum[k] A[m, i, k] * B[k]"]},
@@ -157,6 +160,18 @@ def test_the_merged_chain_computes_the_same_elements(c: Chain) -> None:
              for group in ("mij", "npq")]  # fmt: skip
     kept = {a.name for a in one.axes}
     assert all(len(kept & {*side}) == (1 if side else 0) for side in sides)
+
+
+def test_rows_of_a_batch_whose_extent_is_known_at_run_time_only() -> None:
+    c = from_json({
+        "axes": {"b": [1, 8], "m": 3, "i": 5, "n": 16, "k": 16},
+        "tensors": {"A": {"shape": list("bimk")}, "B": {"shape": list("bkn")}},
+        "operators": ["C[b, m, i, n] = sum[k] A[b, i, m, k] * B[b, k, n]"],
+    })  # fmt: skip
+    one = same(c)
+    assert str(one) == "C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]"
+    assert one.tensor("A").strides == (240, (Digit(3, 16), Digit(5, 48)), 1)
+    assert one.tensor("C").strides is None
 
 
 def test_an_array_smaller_than_its_dimensions_say_is_read_at_its_own_strides() -> None:
