@@ -114,5 +114,10 @@ def flops(chain: Chain) -> int:
 
 
 def nbytes(chain: Chain, tensor: str) -> int:
-    """The size of a tensor, dense, in bytes."""
-    return math.prod(chain.shape(tensor)) * BYTES[chain.tensor(tensor).dtype]
+    """The bytes of a tensor's elements in memory. Those that several positions share, as windows
+    that overlap do, count once."""
+    t = chain.tensor(tensor)
+    count = math.prod(chain.shape(tensor))
+    if t.strides is not None:
+        count = min(count, flat_size(chain, tensor) - t.offset)
+    return count * BYTES[t.dtype]

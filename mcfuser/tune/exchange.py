@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, BinaryIO, get_args
 
-from mcfuser.chain import Chain, flops, from_json, nbytes
+from mcfuser.chain import BYTES, Chain, Tensor, flat_size, flops, from_json
 from mcfuser.devices.catalogue import names
 from mcfuser.errors import InputError
 from mcfuser.space.prune import SpaceKind
@@ -136,10 +136,16 @@ def _read(document: Mapping[str, Any]) -> TuningRecord:
     )  # fmt: skip
 
 
+def _taken(chain: Chain, t: Tensor) -> int:
+    """The bytes that a check of the chain takes for a tensor: its array, or all its positions."""
+    positions = math.prod(chain.shape(t.name))
+    return max(positions, flat_size(chain, t.name)) * BYTES[t.dtype]
+
+
 def _check_size(chain: Chain) -> None:
     if len(chain.operators) > MOST_OPERATORS or len(chain.axes) > MOST_AXES:
         raise RecordError(f"its chain has more than {MOST_OPERATORS} operators or {MOST_AXES} axes")
-    if sum(nbytes(chain, t.name) for t in chain.tensors) > MOST_BYTES or flops(chain) > MOST_FLOPS:
+    if sum(_taken(chain, t) for t in chain.tensors) > MOST_BYTES or flops(chain) > MOST_FLOPS:
         raise RecordError(
             f"its chain has more than {MOST_BYTES >> 30} GiB of tensors or {MOST_FLOPS:.0e} "
             "operations"

@@ -557,6 +557,20 @@ def test_flops_and_bytes() -> None:
     assert [o.out for o in products(c)] == ["C", "E"]
 
 
+def test_elements_that_positions_share_count_once() -> None:
+    """Windows of three of ten elements, a bias for every row, and rows with gaps between them."""
+    c = from_json({
+        "axes": {"m": 8, "s": 3, "n": 4},
+        "tensors": {
+            "X": {"shape": ["m", "s"], "strides": [1, 1], "offset": 6},
+            "B": {"shape": ["m", "n"], "strides": [0, 1]},
+            "G": {"shape": ["m", "n"], "strides": [100, 1]},
+        },
+        "operators": ["R[m] = sum[s] X[m, s]", "Y[m, n] = R[m] + B[m, n] + G[m, n]"],
+    })  # fmt: skip
+    assert [nbytes(c, t) for t in "XBG"] == [4 * 10, 4 * 4, 4 * 8 * 4]
+
+
 def test_run_time_extents_count_at_their_upper_bound() -> None:
     c = from_json({**GOOD, "axes": {"m": [1, 32], "n": 5, "k": 6}})
     assert c.extent("m") == Bounds(1, 32)

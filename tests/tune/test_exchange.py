@@ -37,6 +37,13 @@ def test_a_kernel_without_a_cache_key_has_no_line() -> None:
     assert line_of({**searched().to_json(), "made": None}) is None
 
 
+def spread(extent: int, stride: int) -> dict[str, Any]:
+    """A sum of so many elements that lie so far apart."""
+    tensors = {"X": {"shape": ["m", "n"], "strides": [1, stride]}}
+    return {"axes": {"m": 2, "n": extent}, "tensors": tensors,
+            "operators": ["Y[m] = sum[n] X[m, n]"]}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -62,6 +69,8 @@ def test_a_kernel_without_a_cache_key_has_no_line() -> None:
         ({"chain": "gemm:1,64,64,32,32"}, "not of the documented form"),
         ({"chain": to_json(from_text("gemm:1,64,64,32,32"))}, "its cache key is another chain's"),
         ({"chain": to_json(from_text("gemm:64,100000,100000,64,64"))}, "more than 4 GiB"),
+        ({"chain": spread(2, 1 << 33)}, "more than 4 GiB"),
+        ({"chain": spread(1 << 30, 0)}, "more than 4 GiB"),
         ({"source": "import os"}, "is no object with the fields"),
     ],
 )
