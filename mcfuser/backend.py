@@ -188,9 +188,10 @@ class Backend(Protocol):
         or it is not known."""
         ...
 
-    def tiled(self, chain: Chain) -> Chain:
+    def tiled(self, chain: Chain, device: Device) -> Chain:
         """The chain whose axes the tiles of candidates are of. It computes the same elements of the
-        same arrays; its axes may be others, where these are merged (mcfuser.chain.merged)."""
+        same arrays; its axes may be others, where these are merged (mcfuser.chain.merged), or in
+        another order (mcfuser.chain.turned)."""
         ...
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

@@ -13,7 +13,7 @@ A100 = CATALOGUE["nvidia/a100"]
 
 
 def of(chain: Chain) -> Derivation:
-    return derive(chain, CUDA.tiled(chain), A100)
+    return derive(chain, CUDA.tiled(chain, A100), A100)
 
 
 def test_attention_is_rolled_and_two_products_need_nothing() -> None:

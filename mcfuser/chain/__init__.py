@@ -7,6 +7,7 @@ from mcfuser.chain.merged import merged
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
 from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, over_window, product, products
 from mcfuser.chain.strides import flat_size, strides_of
+from mcfuser.chain.turned import turned
 from mcfuser.chain.values import (
     BYTES,
     LOWEST,
@@ -72,6 +73,7 @@ __all__ = [
     "strides_of",
     "subchain",
     "to_json",
+    "turned",
     "under_names",
     "unfused_cut",
     "without_dead",

@@ -49,7 +49,7 @@ def explain(
     from mcfuser.report import show_algebra
 
     chain, target = read_chain(what, dtype), device_named(device or EXAMPLE)
-    derivation = derive(chain, backend_of(target).tiled(chain), target)
+    derivation = derive(chain, backend_of(target).tiled(chain, target), target)
     if as_json:
         print_document(derivation.to_json())
         return

@@ -40,7 +40,7 @@ def space(
     if kind not in KINDS:
         raise InputError(f"space '{kind}' is not known; use mcfuser or chimera")
     program, target = read_chain(chain, dtype), device_named(device)
-    tiled = backend_of(target).tiled(program)
+    tiled = backend_of(target).tiled(program, target)
     whole = pruning.space(tiled, "chimera" if kind == "chimera" else "mcfuser")
     left, steps = pruning.prune(whole, target)
     distinct = pruning.distinct(left)

@@ -94,7 +94,7 @@ class Interpreted:
     def driver(self) -> str:
         return ""
 
-    def tiled(self, chain: Chain) -> Chain:
+    def tiled(self, chain: Chain, device: Device) -> Chain:
         return chain
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ from tests.support.benches import HashBench
 CPU = device_named("cpu")
 FIXED = Device("cpu", "cpu", "haswell", 2, (("float32", 2e11),), 5e10, 1 << 20, bits=256)
 """A processor that is the same on every machine: its model ranks candidates alike."""
+TILED = partial(THE_CPU.tiled, device=CPU)
 SMALL, LARGE = gemm(1, 128, 64, 32, 32), gemm(1, 256, 128, 32, 64)
 
 
@@ -84,7 +86,7 @@ def test_a_candidate_is_carried_over_to_other_extents() -> None:
     small, large = every(SMALL), every(LARGE)
     for row in range(0, len(small), 7):
         (one,) = timed(SMALL, [row], [1.0])
-        (found,) = carried(LARGE, large, True, [Relative(SMALL, (one,))], 4, THE_CPU.tiled)
+        (found,) = carried(LARGE, large, True, [Relative(SMALL, (one,))], 4, TILED)
         plan, tiles = large.plan(found)
         before, sizes = small.plan(small.candidate(row))
         assert str(plan.expression) == str(before.expression) and plan.split == before.split
@@ -103,11 +105,11 @@ def test_what_does_not_fit_is_left_out() -> None:
     large = every(LARGE)
     strange = replace(one, expression="a0a1a2a3a9"), replace(one, split="a1", parts=977)
     for odd in (*strange, replace(one, shifts=False), replace(one, tiles={})):
-        assert carried(LARGE, large, True, [Relative(SMALL, (odd,))], 4, THE_CPU.tiled) == []
+        assert carried(LARGE, large, True, [Relative(SMALL, (odd,))], 4, TILED) == []
     other = replace(one, knobs={"x": 1})
-    assert len(carried(LARGE, large, True, [Relative(SMALL, (other,))], 4, THE_CPU.tiled)) == 1
+    assert len(carried(LARGE, large, True, [Relative(SMALL, (other,))], 4, TILED)) == 1
     two = timed(SMALL, [0, 50], [1.0, 2.0])
-    assert len(carried(LARGE, large, True, [Relative(SMALL, tuple(two))], 1, THE_CPU.tiled)) == 1
+    assert len(carried(LARGE, large, True, [Relative(SMALL, tuple(two))], 1, TILED)) == 1
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def test_a_search_begins_with_what_was_best_for_a_related_chain(cache: Cache) ->
     assert not cache.related(gemm(1, 256, 128, 32, 64, "float16"), "cpu")
     led, _ = searched(LARGE, cache, trials=8)
     first = cache.tried(led.key)[: len(relative.best)]
-    wanted = carried(LARGE, every(LARGE), True, [relative], 4, THE_CPU.tiled)
+    wanted = carried(LARGE, every(LARGE), True, [relative], 4, TILED)
     assert [t.candidate for t in first] == [
         t.candidate
         for t in tried(LARGE, every(LARGE), True, dict.fromkeys(wanted, FINE), THE_CPU.estimate)

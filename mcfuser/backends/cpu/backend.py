@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cpu.builder import SourceBuilder
 from mcfuser.backends.versions import ABSENT, package_version
-from mcfuser.chain import Chain
+from mcfuser.chain import Chain, turned
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -55,9 +55,10 @@ class CpuBackend:
     def driver(self) -> str:
         return ""
 
-    def tiled(self, chain: Chain) -> Chain:
-        """The chain itself: loops over short axes cost nothing here."""
-        return chain
+    def tiled(self, chain: Chain, device: Device) -> Chain:
+        """With weights on the right of products whose columns are few. A matrix unit takes them as
+        they are: nobody has measured them turned."""
+        return chain if device.matrix else turned(chain)
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

@@ -66,7 +66,7 @@ class CudaBackend:
         except OSError:
             return ""
 
-    def tiled(self, chain: Chain) -> Chain:
+    def tiled(self, chain: Chain, device: Device) -> Chain:
         """With short axes merged: a position is written in digits where it becomes an address."""
         return merged(chain)
 

@@ -1,0 +1,89 @@
+"""Products whose weights come to the right: the same elements of the same arrays."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcfuser.chain import Chain, from_json, product, turned
+from tests.support.arrays import check_arrays
+
+
+def convolution(positions: int = 49, **changes: object) -> Chain:
+    """A product of weights with data of so many positions, a bias and what is added."""
+    return from_json({
+        "axes": {"m": 24, "n": positions, "k": 32},
+        "tensors": {
+            "A": {"shape": ["m", "k"], "constant": True},
+            "B": {"shape": ["k", "n"]},
+            "F": {"shape": ["m"], "constant": True},
+            "G": {"shape": ["m", "n"]},
+        },
+        "operators": ["C[m, n] = sum[k] A[m, k] * B[k, n]",
+                      "E[m, n] = C[m, n] + F[m] + G[m, n]"],
+        **changes,
+    })  # fmt: skip
+
+
+def same(c: Chain) -> Chain:
+    one = turned(c)
+    check_arrays(c, one)
+    assert turned(one) == one
+    return one
+
+
+def test_weights_come_to_the_right() -> None:
+    one = same(convolution())
+    assert str(one) == ("C[n, m] = sum[k] A[m, k] * B[k, n]\nE[n, m] = C[n, m] + F[m] + G[m, n]")
+    roles = product(one.operators[0])
+    assert roles is not None and roles.right.tensor == "A" and roles.rows == ("n",)
+    assert one.tensor("E").strides == (1, 49) and one.tensor("G").strides is None
+
+
+def test_two_products_in_a_row() -> None:
+    c = from_json({
+        "axes": {"m": 49, "n": 24, "k": 32, "h": 16},
+        "tensors": {
+            "A": {"shape": ["n", "k"], "constant": True},
+            "B": {"shape": ["k", "m"]},
+            "D": {"shape": ["h", "n"], "constant": True},
+        },
+        "operators": ["C[n, m] = sum[k] A[n, k] * B[k, m]", "P[n, m] = max(C[n, m], 0.0)",
+                      "E[h, m] = sum[n] D[h, n] * P[n, m]"],
+    })  # fmt: skip
+    one = same(c)
+    assert [o.axes for o in one.operators] == [("m", "n"), ("m", "n"), ("m", "h")]
+    every = [product(o) for o in (one.operators[0], one.operators[2])]
+    assert [r.right.tensor for r in every if r is not None] == ["A", "D"]
+
+
+def test_a_batch_stays_in_front() -> None:
+    c = from_json({
+        "axes": {"b": 3, "m": 8, "n": 49, "k": 16},
+        "tensors": {"A": {"shape": ["b", "m", "k"], "constant": True},
+                    "B": {"shape": ["b", "k", "n"]}},
+        "operators": ["C[b, m, n] = sum[k] A[b, m, k] * B[b, k, n]"],
+    })  # fmt: skip
+    assert same(c).operators[0].axes == ("b", "n", "m")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        convolution(48),  # rows of whole lines
+        convolution(1001),
+        convolution(axes={"m": 24, "n": [1, 49], "k": 32}),
+        convolution(operators=["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+                    tensors={"A": {"shape": ["m", "k"], "constant": True},
+                             "B": {"shape": ["k", "n"], "constant": True}}),
+        convolution(operators=["C[m, n] = sum[k] A[m, k] * B[n, k]"],
+                    tensors={"A": {"shape": ["m", "k"], "constant": True},
+                             "B": {"shape": ["n", "k"]}}),  # columns apart
+        convolution(operators=["C[n, m] = sum[k] A[m, k] * B[k, n]"],
+                    tensors={"A": {"shape": ["m", "k"], "constant": True},
+                             "B": {"shape": ["k", "n"]}}),  # on the right already
+        convolution(operators=["C[m, n] = sum[k] A[m, k] * B[k, n]"],
+                    tensors={"A": {"shape": ["m", "k"]}, "B": {"shape": ["k", "n"]}}),
+    ],
+)  # fmt: skip
+def test_products_that_stay_as_they_are(kept: Chain) -> None:
+    assert turned(kept) == kept
