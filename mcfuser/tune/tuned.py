@@ -12,9 +12,7 @@ from typing import Any, Protocol
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.device import Device
 from mcfuser.errors import InputError
-from mcfuser.space.expression import parse, rename
-from mcfuser.space.plan import Plan
-from mcfuser.space.prune import SpaceKind, space
+from mcfuser.space.prune import SpaceKind
 from mcfuser.tune.budget import Budget
 from mcfuser.tune.exchange import TuningRecord
 from mcfuser.tune.key import CacheKey
@@ -287,13 +285,3 @@ def names_of(tuned: Tuned, chain: Chain) -> tuple[dict[str, str], dict[str, str]
     tensors = zip(tuned.chain.tensors, chain.tensors, strict=True)
     axes = zip(tuned.chain.axes, chain.axes, strict=True)
     return {a.name: b.name for a, b in tensors}, {a.name: b.name for a, b in axes}
-
-
-def plan_of(tuned: Tuned, chain: Chain) -> tuple[Plan, dict[str, int]]:
-    """The plan and the tile sizes of a tuned kernel, for a chain that differs only in names."""
-    _, names = names_of(tuned, chain)
-    expression = rename(parse(tuned.expression), names)
-    tiles = {names[a]: n for a, n in tuned.tiles.items()}
-    whole = space(chain, tuned.space, tuned.shifts)
-    split = names[tuned.split] if tuned.split is not None else None
-    return Plan(whole.program, expression, whole.dead(tiles), split, tuned.parts), tiles

@@ -16,7 +16,7 @@ from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import program
 from mcfuser.space.reference import evaluate
-from mcfuser.tune.tuned import MemoryCache, TuneOptions, plan_of
+from mcfuser.tune.tuned import MemoryCache, TuneOptions
 from mcfuser.tune.tuner import tune
 from tests.support.chains import chain
 from tests.support.tensorir_agree import WIDE, error, run
@@ -105,7 +105,7 @@ def test_a_tuned_norm_was_checked_far_from_zero() -> None:
     found = tune(c, device_named("cpu"), MemoryCache(), TuneOptions(trials=4))
     assert found.shifts
     assert found.error is not None and found.error < 1e-5
-    assert dependences(plan_of(found, c)[0].program.chain) == ()
+    assert dependences(program(c, found.shifts).chain) == ()
 
 
 def test_where_a_shift_loses_digits_the_axis_is_walked_twice() -> None:
@@ -117,4 +117,4 @@ def test_where_a_shift_loses_digits_the_axis_is_walked_twice() -> None:
     found = tune(c, device_named("cpu"), MemoryCache(), TuneOptions(trials=2))
     assert not found.shifts
     assert found.error is not None and found.error < 1e-5
-    assert dependences(plan_of(found, c)[0].program.chain) != ()
+    assert dependences(program(c, found.shifts).chain) != ()
