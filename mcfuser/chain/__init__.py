@@ -5,8 +5,17 @@ from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
 from mcfuser.chain.merged import merged
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
-from mcfuser.chain.roles import Product, batch_axes, flops, nbytes, over_window, product, products
-from mcfuser.chain.strides import flat_size, strides_of
+from mcfuser.chain.roles import (
+    Product,
+    batch_axes,
+    contiguous_axes,
+    flops,
+    nbytes,
+    over_window,
+    product,
+    products,
+)
+from mcfuser.chain.strides import dense, flat_size, strides_of
 from mcfuser.chain.turned import turned
 from mcfuser.chain.values import (
     BYTES,
@@ -26,6 +35,7 @@ from mcfuser.chain.values import (
     identifier,
     largest,
     lowest,
+    rewritten,
     sources,
 )
 
@@ -47,7 +57,9 @@ __all__ = [
     "attention",
     "batch_axes",
     "canonical",
+    "contiguous_axes",
     "cut",
+    "dense",
     "digits",
     "fixed",
     "flat_size",
@@ -68,6 +80,7 @@ __all__ = [
     "parts",
     "product",
     "products",
+    "rewritten",
     "run_time",
     "sources",
     "strides_of",

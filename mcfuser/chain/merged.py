@@ -9,23 +9,23 @@ them is a matrix, and there are fewer orders of loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mcfuser.chain.roles import product
-from mcfuser.chain.strides import strides_of
+from mcfuser.chain.roles import contiguous_axes, product
+from mcfuser.chain.strides import dense, strides_of
 from mcfuser.chain.values import (
     BYTES,
     Axis,
     Chain,
     Digit,
-    Operator,
     Stride,
     Tensor,
     digits,
+    rewritten,
     sources,
 )
-from mcfuser.expr import Expr, Index, Read, axes, axis, rewrite, walk
+from mcfuser.expr import Expr, Index, Read, axes, axis, walk
 
 ALONE = 64
 """An axis whose extent is a multiple of this is tiled well by itself."""
@@ -35,7 +35,8 @@ VECTOR = 16
 
 def merged(chain: Chain) -> Chain:
     """The chain with one axis in place of several that are together a side of a matrix product,
-    where none of them is tiled well alone, or its windows overlap along them.
+    where none of them is tiled well alone; of its depth all but the longest, where what is summed
+    does not lie side by side.
 
     It computes the same elements of the same arrays. The merged axis has the name of the first one.
     """
@@ -111,31 +112,22 @@ def _uses(chain: Chain, a: str) -> object:
 def _ordered(chain: Chain, group: Sequence[str], read: Read | None) -> tuple[str, ...]:
     """The axes as they follow each other in the array of a read, or of the output that has them;
     as the operators have them where no output does."""
-    found: Mapping[str, Stride] = {}
     if read is not None:
-        names = [i.plain for i in read.indices]
-        found = _strides(names, strides_of(chain, read.tensor))
+        name, names = read.tensor, [i.plain for i in read.indices]
     else:
-        for out in chain.outputs:
-            if set(group) <= {*chain.operator(out).axes}:
-                found = _strides(chain.operator(out).axes, strides_of(chain, out))
-                break
-    steps = {a: found[a] for a in group if a in found}
-    if len(steps) < len(group) or not all(isinstance(s, int) for s in steps.values()):
-        return tuple(group)
+        having = (o for o in map(chain.operator, chain.outputs) if {*group} <= {*o.axes})
+        if (o := next(having, None)) is None:
+            return tuple(group)
+        name, names = o.out, [*o.axes]
+    steps = dict(zip(names, strides_of(chain, name), strict=True))
     return tuple(sorted(group, key=lambda a: -digits(steps[a], 1)[0].stride))
 
 
 def _vectors(chain: Chain, read: Read, a: str) -> bool:
     """Whether positions of an axis, and of no other one, lie side by side in the array of a read,
     as many as are loaded at once."""
-    every = zip(read.indices, strides_of(chain, read.tensor), strict=True)
-    side_by_side = [i.plain for i, stride in every if stride == 1]
-    return side_by_side == [a] and chain.size(a) * BYTES[chain.tensor(read.tensor).dtype] >= VECTOR
-
-
-def _strides(names: Sequence[str | None], strides: Sequence[Stride]) -> dict[str, Stride]:
-    return {a: s for a, s in zip(names, strides, strict=True) if a is not None}
+    beside = contiguous_axes(chain, read) == [a]
+    return beside and chain.size(a) * BYTES[chain.tensor(read.tensor).dtype] >= VECTOR
 
 
 def _along_one(chain: Chain, group: tuple[str, ...]) -> Chain:
@@ -152,12 +144,6 @@ def _along_one(chain: Chain, group: tuple[str, ...]) -> Chain:
         kept = [i for i in node.indices if i.plain not in group[:-1]]
         return Read(node.tensor, tuple(axis(name) if i.plain == last else i for i in kept))
 
-    def rewritten(o: Operator) -> Operator:
-        domain = rewrite(o.domain, leaf) if o.domain is not None else None
-        return Operator(
-            o.out, joined(o.axes), rewrite(o.body, leaf), o.reduce, joined(o.over), domain
-        )
-
     indices = {r.tensor: [i.plain for i in r.indices] for o in chain.operators for r in sources(o)}
     indices |= {o.out: list(o.axes) for o in chain.operators}
     tensors = tuple(
@@ -168,7 +154,11 @@ def _along_one(chain: Chain, group: tuple[str, ...]) -> Chain:
     )
     every = (Axis(name, size) if a.name == name else a for a in chain.axes)
     left = tuple(a for a in every if a.name == name or a.name not in group)
-    return Chain(chain.name, left, tensors, tuple(map(rewritten, chain.operators)), chain.outputs)
+    operators = tuple(
+        replace(rewritten(o, leaf), axes=joined(o.axes), over=joined(o.over))
+        for o in chain.operators
+    )
+    return Chain(chain.name, left, tensors, operators, chain.outputs)
 
 
 def _numbered(chain: Chain, t: Tensor, group: tuple[str, ...]) -> tuple[int | str, ...]:
@@ -191,8 +181,7 @@ def _tensor(
     steps = tuple(_joined(along) if i == last else strides[i] for i in kept)
     size = math.prod(d.extent for d in along)
     extents = [size if i == last else chain.shape(t.name)[i] for i in kept]
-    dense = tuple(math.prod(extents[i + 1 :]) for i in range(len(extents)))
-    plain = t.strides is None and steps == dense
+    plain = t.strides is None and steps == dense(extents)
     return replace(t, shape=shape, strides=None if plain else steps)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mcfuser.chain.values import Bounds, Chain, renamed, sources
+from mcfuser.chain.values import Bounds, Chain, renamed, rewritten, sources
 from mcfuser.errors import ChainError
-from mcfuser.expr import Expr, Index, Read, at, rewrite
+from mcfuser.expr import Expr, Index, Read, at
 
 
 def fixed(chain: Chain, extents: Mapping[str, int]) -> Chain:
@@ -103,15 +103,7 @@ def inline(chain: Chain, out: str) -> Chain:
             return node
         return at(gone.body, dict(zip(gone.axes, node.indices, strict=True)))
 
-    operators = tuple(
-        replace(
-            o,
-            body=rewrite(o.body, leaf),
-            domain=rewrite(o.domain, leaf) if o.domain is not None else None,
-        )
-        for o in chain.operators
-        if o.out != out
-    )
+    operators = tuple(rewritten(o, leaf) for o in chain.operators if o.out != out)
     tensors = tuple(t for t in chain.tensors if t.name != out)
     return replace(chain, operators=operators, tensors=tensors)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from mcfuser.chain.values import Chain, Stride, digits
 
 
+def dense(extents: Sequence[int]) -> tuple[int, ...]:
+    """The row-major strides of a dense array, in elements."""
+    return tuple(math.prod(extents[i + 1 :]) for i in range(len(extents)))
+
+
 def strides_of(chain: Chain, name: str) -> tuple[Stride, ...]:
     """A tensor's strides, in elements; dense and row-major where it has none of its own."""
-    tensor, shape = chain.tensor(name), chain.shape(name)
-    if tensor.strides is not None:
-        return tensor.strides
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    strides = chain.tensor(name).strides
+    return strides if strides is not None else dense(chain.shape(name))
 
 
 def flat_size(chain: Chain, name: str) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcfuser.chain.roles import Product, product
+from mcfuser.chain.roles import Product, contiguous_axes, product
 from mcfuser.chain.strides import strides_of
-from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
-from mcfuser.expr import Expr, Index, Read, rewrite
+from mcfuser.chain.values import BYTES, Chain, Tensor, rewritten
+from mcfuser.expr import Expr, Index, Read
 
 FEW = 256
 """Columns from which on a product is faster as it is (AVX2, 2026-11-25: 1,000 columns of a depth of
@@ -42,10 +42,8 @@ def _badly(chain: Chain, roles: Product) -> bool:
     left, right = (chain.tensor(r.tensor) for r in (roles.left, roles.right))
     if not roles.rows or not left.constant or right.constant or right.name not in chain.inputs:
         return False
-    every = zip(roles.right.indices, strides_of(chain, right.name), strict=True)
-    beside = [i.plain for i, stride in every if stride == 1 and i.plain in roles.columns]
-    sizes = [chain.size(a) for a in beside if a is not None]
-    return any(n < FEW and n * BYTES[right.dtype] % LINE for n in sizes)
+    beside = {*roles.columns} & {*contiguous_axes(chain, roles.right)}
+    return any(n < FEW and n * BYTES[right.dtype] % LINE for n in map(chain.size, beside))
 
 
 def _first(chain: Chain, columns: tuple[str, ...], batch: tuple[str, ...]) -> Chain:
@@ -63,10 +61,6 @@ def _first(chain: Chain, columns: tuple[str, ...], batch: tuple[str, ...]) -> Ch
         at = dict(zip(chain.operator(node.tensor).axes, node.indices, strict=True))
         return Read(node.tensor, tuple(at[a] for a in ordered(tuple(at))))
 
-    def rewritten(o: Operator) -> Operator:
-        domain = rewrite(o.domain, leaf) if o.domain is not None else None
-        return Operator(o.out, ordered(o.axes), rewrite(o.body, leaf), o.reduce, o.over, domain)
-
     def tensors() -> Iterator[Tensor]:
         for t in chain.tensors:
             before = () if t.name in chain.inputs else chain.operator(t.name).axes
@@ -79,5 +73,5 @@ def _first(chain: Chain, columns: tuple[str, ...], batch: tuple[str, ...]) -> Ch
                 steps = dict(zip(before, strides_of(chain, t.name), strict=True))
                 yield replace(t, shape=after, strides=tuple(steps[a] for a in after))
 
-    operators = tuple(map(rewritten, chain.operators))
+    operators = tuple(replace(rewritten(o, leaf), axes=ordered(o.axes)) for o in chain.operators)
     return Chain(chain.name, chain.axes, tuple(tensors()), operators, chain.outputs)

@@ -10,13 +10,26 @@ import hashlib
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from mcfuser.errors import ChainError
-from mcfuser.expr import DTYPES, Const, Expr, Read, axes, children, reads, rename, text, walk
+from mcfuser.expr import (
+    DTYPES,
+    Const,
+    Expr,
+    Index,
+    Read,
+    axes,
+    children,
+    reads,
+    rename,
+    rewrite,
+    text,
+    walk,
+)
 
 Reducer = Literal["none", "sum", "max"]
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
@@ -46,11 +59,6 @@ class Bounds:
 
 
 Extent = int | Bounds
-
-
-def digits(stride: Stride, extent: int) -> tuple[Digit, ...]:
-    """The digits of a dimension's positions; one where it has one stride."""
-    return (Digit(extent, stride),) if isinstance(stride, int) else stride
 
 
 def lowest(dtype: str) -> float:
@@ -83,6 +91,11 @@ class Digit:
 Stride = int | tuple[Digit, ...]
 """The stride along a dimension, in elements; of one that runs along several dimensions of an array,
 row by row, these: its positions are numbers whose last digit is that of the last one."""
+
+
+def digits(stride: Stride, extent: int) -> tuple[Digit, ...]:
+    """The digits of a dimension's positions; one where it has one stride."""
+    return (Digit(extent, stride),) if isinstance(stride, int) else stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +418,12 @@ def canonical(chain: Chain) -> str:
         lines.append(f"{names[t.name]}={shape} {t.dtype} {t.constant} {t.strides} {t.offset}")
     lines += [str(renamed(o, names, letters)) for o in chain.operators]
     return "\n".join([*lines, *(names[o] for o in chain.outputs)])
+
+
+def rewritten(o: Operator, leaf: Callable[[Read | Index], Expr]) -> Operator:
+    """The operator with other reads and positions in its body and its domain (expr.rewrite)."""
+    domain = rewrite(o.domain, leaf) if o.domain is not None else None
+    return replace(o, body=rewrite(o.body, leaf), domain=domain)
 
 
 def renamed(o: Operator, names: Mapping[str, str], letters: Mapping[str, str]) -> Operator:

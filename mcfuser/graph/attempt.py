@@ -9,7 +9,7 @@ from itertools import combinations
 
 from tvm import relax
 
-from mcfuser.chain import LOWEST
+from mcfuser.chain import LOWEST, dense
 from mcfuser.expr import Expr, Read, call
 from mcfuser.graph.dataflow import Dataflow, array, dtype, shape
 from mcfuser.graph.draft import Draft, DraftInput, DraftOperator, moved
@@ -20,7 +20,6 @@ from mcfuser.graph.views import (
     LaidOutValue,
     Straddle,
     Unliftable,
-    dense,
     step,
     within,
 )

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.chain import Axis, Chain, Operator, Reducer, Tensor
+from mcfuser.chain import Axis, Chain, Operator, Reducer, Tensor, dense
 from mcfuser.expr import Affine, Expr, Index, Read, axis, rewrite, walk
-from mcfuser.graph.views import AxisStrides, dense
+from mcfuser.graph.views import AxisStrides
 
 _MORE = {"b": "acdefg", "m": "ijl", "n": "pqr", "k": "stu", "h": "vwxyz"}
 

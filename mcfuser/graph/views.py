@@ -6,12 +6,12 @@ along which the value does not vary are left out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, relax
 
+from mcfuser.chain import dense
 from mcfuser.graph.dataflow import Dataflow, array, shape
 
 AxisStrides = dict[int, int]
@@ -43,11 +43,6 @@ class LaidOutValue:
     value: relax.Expr
     layout: AxisStrides
     offset: int = 0
-
-
-def dense(extents: Sequence[int]) -> tuple[int, ...]:
-    """The row-major strides of a dense array, in elements."""
-    return tuple(math.prod(extents[i + 1 :]) for i in range(len(extents)))
 
 
 def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]) -> Along:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from tvm import relax
 
-from mcfuser.chain import Reducer
+from mcfuser.chain import Reducer, dense
 from mcfuser.expr import Cast, Const, Expr, Read, call
 from mcfuser.graph.attempt import Attempt, ChainValue, followed_views, input_tensor
 from mcfuser.graph.convolution import Convolution, convolution
@@ -21,7 +21,7 @@ from mcfuser.graph.operand import FLOATS, axes_of
 from mcfuser.graph.pooling import pooling
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.sliding import SlidingWindows
-from mcfuser.graph.views import Axes, AxisStrides, LaidOutValue, Unliftable, broadcast, dense
+from mcfuser.graph.views import Axes, AxisStrides, LaidOutValue, Unliftable, broadcast
 
 
 def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Axis, Chain, Operator, Tensor, sources
-from mcfuser.expr import Expr, Index, Read, axis, rewrite
+from mcfuser.chain import Axis, Chain, Tensor, rewritten, sources
+from mcfuser.expr import Expr, Index, Read, axis
 from mcfuser.space.reference import Array
 
 TILES = (256, 128, 64, 32, 16)
@@ -135,11 +135,7 @@ def _thin(chain: Chain, positions: Mapping[str, NDArray[np.int64]]) -> Chain:
             return Read(_number(node.axis), (axis(node.axis),))
         return node
 
-    def moved(o: Operator) -> Operator:
-        domain = rewrite(o.domain, leaf) if o.domain is not None else None
-        return replace(o, body=rewrite(o.body, leaf), domain=domain)
-
-    operators = tuple(moved(o) for o in chain.operators)
+    operators = tuple(rewritten(o, leaf) for o in chain.operators)
     used = {r.tensor for o in operators for r in sources(o)}
     numbers = [Tensor(_number(a), (a,), "int32") for a in positions if _number(a) in used]
     axes = tuple(

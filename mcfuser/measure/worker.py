@@ -77,6 +77,10 @@ class Worker:
     ) -> None:
         self.stop()
 
+    def tiled(self, chain: Chain) -> Chain:
+        """The chain as the back end tiles it for the device (Backend.tiled)."""
+        return self.backend.tiled(chain, self.device)
+
     def stop(self) -> None:
         self._child.stop()
         self.builder.stop()

@@ -31,9 +31,9 @@ def contiguous_bytes(made: TritonCandidates, s: Load) -> Floats:
     chain = made.plan.program.chain
     tensor = chain.tensor(s.read.tensor)
     width = float(BYTES[tensor.dtype])
-    for stride, index in zip(strides_of(chain, s.read.tensor), s.read.indices, strict=True):
-        last = digits(stride, 0)[-1]
+    strides, shape = strides_of(chain, s.read.tensor), chain.shape(s.read.tensor)
+    for stride, n, index in zip(strides, shape, s.read.indices, strict=True):
+        last = digits(stride, n)[-1]
         if last.stride == 1 and (a := index.plain) is not None:
-            tile = made.sizes.of(a).astype(np.float64)
-            return width * (np.minimum(tile, last.extent) if last.extent else tile)
+            return width * np.minimum(made.sizes.of(a), last.extent)
     return np.full(len(made.tiles), width)

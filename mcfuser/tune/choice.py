@@ -147,9 +147,7 @@ def _made(
             kernel, why = _finished(begun[candidate], worker)
             if why is None:
                 plan, tiles = candidates.plan(candidate)
-                why = disproof(
-                    worker.backend.tiled(chain, worker.device), plan, tiles, shifts, SEED
-                )
+                why = disproof(worker.tiled(chain), plan, tiles, shifts, SEED)
             if why is None and kernel is not None:
                 return candidate, kernel
             failed[str(why)] += 1

@@ -168,7 +168,7 @@ class LockedKernels:
             return self.made[known]
         try:
             piece, names = _written(piece, pin, names)
-            plan, tiles = _plan(self.worker.backend.tiled(piece, self.worker.device), pin, names)
+            plan, tiles = _plan(self.worker.tiled(piece), pin, names)
             settings = _settings(pin, self.worker)
             tuned = self._checked(chain, piece, pin, plan, tiles, settings)
         except (Illegal, ChainError, KeyError, ValueError) as error:
@@ -249,9 +249,7 @@ class LockedKernels:
         """The time and the error of a kernel that is right; neither is known where its schedule
         was interpreted only, for a device that is not at hand."""
         if self.worker.refused(self.deadline) is not None:
-            why = disproof(
-                self.worker.backend.tiled(piece, self.worker.device), plan, tiles, pin.shifts, SEED
-            )
+            why = disproof(self.worker.tiled(piece), plan, tiles, pin.shifts, SEED)
             if why is not None:
                 raise self._miss(chain, why)
             return Measured(None, None)

@@ -70,8 +70,7 @@ def carried(
     tiled: Callable[[Chain], Chain],
 ) -> list[Candidate]:
     """At most so many of a chain's candidates that are nearest to the best of its relatives: the
-    best of each first. `tiled` is the back end's (Backend.tiled) for
-    the device."""
+    best of each first. `tiled` gives a chain as the back end tiles it (Backend.tiled)."""
     found: dict[Candidate, None] = {}
     for rank in range(BEST):
         for relative in relatives:

@@ -132,8 +132,8 @@ def begin_ahead(
         every = listed(chain, device, options, backend, measured=False)
     except ChainError:
         return  # one kernel cannot compute it
-    relatives, tiled = cache.related(chain, device.name), partial(backend.tiled, device=device)
-    first = carried(chain, every, options.shifts, relatives, FIRST, tiled)
+    relatives = cache.related(chain, device.name)
+    first = carried(chain, every, options.shifts, relatives, FIRST, worker.tiled)
     choice.begin_ahead(chain, every, first, worker, kernel_name(key.digest))
 
 

@@ -95,7 +95,7 @@ class Tuning:
             self.listener,
             known,
             lambda results: log.add(tried(chain, every, shifts, results, estimate)),
-            first=carried(chain, every, shifts, relatives, FIRST, self._tiled),
+            first=carried(chain, every, shifts, relatives, FIRST, self.worker.tiled),
         )
 
     def _choice(self, name: str, results: Mapping[Candidate, Measured]) -> Best | None:
@@ -104,7 +104,7 @@ class Tuning:
         return chosen(
             self.chain,
             every,
-            carried(self.chain, every, self.options.shifts, relatives, FIRST, self._tiled),
+            carried(self.chain, every, self.options.shifts, relatives, FIRST, self.worker.tiled),
             self.worker,
             name,
             self.options.shifts,
@@ -125,9 +125,6 @@ class Tuning:
         rows = list(results_of(self.chain, every, only.shifts, [only]))
         shape = len(rows), every.rows.shape[1]
         return replace(every, rows=np.asarray(rows, np.int64).reshape(shape))
-
-    def _tiled(self, chain: Chain) -> Chain:
-        return self.worker.backend.tiled(chain, self.device)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

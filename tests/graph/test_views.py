@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcfuser.graph.views import Straddle, Unliftable, broadcast, dense, within
+from mcfuser.chain import dense
+from mcfuser.graph.views import Straddle, Unliftable, broadcast, within
 
 
 def test_dense_strides_are_row_major() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Bounds, Product, product, sources, strides_of
+from mcfuser.chain import WHOLE, Bounds, Product, contiguous_axes, product, sources, strides_of
 from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -160,9 +160,8 @@ def _dots(schedule: Schedule, s: Compute) -> bool:
     tensor = loaded[roles.right.tensor]
     if tensor not in schedule.chain.inputs or any(schedule.tile(a) > 1 for a in roles.rows):
         return False
-    strides = zip(roles.right.indices, strides_of(schedule.chain, tensor), strict=True)
-    along = {i.plain for i, stride in strides if stride == 1}
-    return bool(roles.columns) and not along.isdisjoint(roles.depth)
+    along = contiguous_axes(schedule.chain, replace(roles.right, tensor=tensor))
+    return bool(roles.columns) and not {*along}.isdisjoint(roles.depth)
 
 
 def _renamed(s: Compute) -> Iterator[tuple[Read, Read]]:
