@@ -43,7 +43,8 @@ from mcfuser.graph.views import Unliftable
 
 _MOVES: tuple[ValueKind, ...] = ("elementwise", "view", "concatenation")
 _SMALLEST_MAP, _SMALLEST = 1 << 15, 1 << 8
-"""Elements of maps, and of what has reductions, below which they are left to TVM."""
+"""Elements of maps, and of what has reductions, below which they are left to TVM. A reduction that
+reads as many as the first, along the last dimension, is not: TVM adds such terms one by one."""
 _AXES = 7
 """The most axes of a region without a product that has several operators. Its loops can be nested
 in any order, and pools over windows of their own have no loop in common to gain from."""
@@ -206,16 +207,21 @@ def _take(chosen: Selection, members: tuple[relax.Var, ...], saved: int, name: s
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """What a region without a product can have at most: the elements of its largest value, and
-    whether it may do more than move elements."""
+    """What a region without a product can have at most: the elements of its largest value, whether
+    it may do more than move elements, and the most that a reduction along the last dimension reads.
+    """
 
     elements: int
     computes: bool
+    reduced: int
 
     @property
-    def least(self) -> int:
-        """The elements below which such a region is left to TVM."""
-        return _SMALLEST if self.computes else _SMALLEST_MAP
+    def small(self) -> str | None:
+        """Why such a region is left to TVM, if it is."""
+        least = _SMALLEST if self.computes else _SMALLEST_MAP
+        if self.elements >= least or self.reduced >= _SMALLEST_MAP:
+            return None
+        return f"too small to pay: {self.elements} elements, fewer than {least}"
 
 
 def _bounds(chosen: Selection) -> dict[relax.Var, _Bound]:
@@ -232,16 +238,26 @@ def _bounds(chosen: Selection) -> dict[relax.Var, _Bound]:
         bounds[v] = _Bound(
             max([size(v), *(b.elements for b in before)]),
             flow.kinds[v] not in _MOVES or any(b.computes for b in before),
+            max([_reduced(flow, v), *(b.reduced for b in before)]),
         )
     return bounds
+
+
+def _reduced(flow: Dataflow, v: relax.Var) -> int:
+    """The elements that a reduction reads whose terms lie side by side; 0 for everything else."""
+    value = flow.values[v]
+    if flow.kinds[v] != "reduction" or not isinstance(value, relax.Call):
+        return 0
+    along, rank = getattr(value.attrs, "axis", None), len(shape(value.args[0]))
+    last = along is None or any(int(a) % rank == rank - 1 for a in along)
+    return size(value.args[0]) if last else 0
 
 
 def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
     """Takes the values that only `last` is computed from, as many as one chain can have; `bound`
     is that of the region."""
-    if bound.elements < bound.least:
-        few = f"{bound.elements} elements, fewer than {bound.least}"
-        chosen.reasons.setdefault(last, f"too small to pay: {few}")
+    if bound.small is not None:
+        chosen.reasons.setdefault(last, bound.small)
         return
     members: tuple[relax.Var, ...] = (last,)
     try:
@@ -262,10 +278,10 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
         else:
             lifted, members = larger, grown
     computes = any(chosen.flow.kinds[v] not in _MOVES for v in members)
-    found = _Bound(max(map(size, members)), computes)
-    if found.elements < found.least:
-        few = f"{found.elements} elements, fewer than {found.least}"
-        chosen.reasons.setdefault(last, f"too small to pay: {few}")
+    reduced = max(_reduced(chosen.flow, v) for v in members)
+    found = _Bound(max(map(size, members)), computes, reduced)
+    if found.small is not None:
+        chosen.reasons.setdefault(last, found.small)
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -210,3 +211,31 @@ def test_reductions_of_several_dimensions_share_a_chain(tmp_path: Path) -> None:
     (match,) = cut.matches
     assert cut.products == ()
     assert [o.over for o in match.chain.operators if o.reduce != "none"] == [("p",), ("p",), ("n",)]
+
+
+@pytest.mark.parametrize(
+    ("node", "taken"),
+    [
+        ("ReduceMean <axes = [2, 3]> (x)", True),
+        ("ReduceMax <axes = [-1, 2], keepdims = 0> (x)", True),
+        ("ReduceSum (x, first)", False),
+        ("GlobalAveragePool (x)", True),
+        ("MaxPool <kernel_shape = [64, 64]> (x)", True),
+        ("Softmax <axis = 3> (small)", False),
+    ],
+)
+def test_few_sums_of_many_terms_are_a_chain_where_the_terms_lie_side_by_side(
+    node: str, taken: bool
+) -> None:
+    """Sixteen results of 65,536 elements, or 64 where the first dimensions are summed: of those TVM
+    computes many at a time."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 13]>
+        g (float[2, 8, 64, 64] x, float[1, 1, 4, 8] small) => (float y)
+        <int64[3] first = {{0, 1, 2}}> {{ y = {node} }}""")
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    cut = partition(load(model.SerializeToString(), {}).module, 100e9, 10e9)
+    assert (len(cut.matches) == 1) == taken
+    reasons = [why for why in cut.left.values() if why.startswith("too small to pay")]
+    assert (len(reasons) == 1) != taken
