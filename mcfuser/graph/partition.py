@@ -29,6 +29,7 @@ from mcfuser.graph.lift import Lifted, lift
 from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.price import Price, Prices, roofline, with_epilogue
 from mcfuser.graph.prologue import normed, saved_before
+from mcfuser.graph.reduce import reduced_dimensions
 from mcfuser.graph.regions import (
     BETWEEN,
     ROWS,
@@ -234,23 +235,33 @@ def _bounds(chosen: Selection) -> dict[relax.Var, _Bound]:
     for v in flow.order:
         if v in chosen.closed or flow.kinds[v] not in (*ROWS, "view"):
             continue
-        before = [bounds[x] for x in sources(flow.values[v]) if x in bounds]
-        bounds[v] = _Bound(
-            max([size(v), *(b.elements for b in before)]),
-            flow.kinds[v] not in _MOVES or any(b.computes for b in before),
-            max([_reduced(flow, v), *(b.reduced for b in before)]),
-        )
+        before = (bounds[x] for x in sources(flow.values[v]) if x in bounds)
+        bounds[v] = _bound([_own(flow, v), *before])
     return bounds
+
+
+def _own(flow: Dataflow, v: relax.Var) -> _Bound:
+    """The bound of a value alone."""
+    return _Bound(size(v), flow.kinds[v] not in _MOVES, _reduced(flow, v))
+
+
+def _bound(every: Sequence[_Bound]) -> _Bound:
+    """The bound of a region of parts with these bounds."""
+    return _Bound(
+        max(b.elements for b in every),
+        any(b.computes for b in every),
+        max(b.reduced for b in every),
+    )
 
 
 def _reduced(flow: Dataflow, v: relax.Var) -> int:
     """The elements that a reduction reads whose terms lie side by side; 0 for everything else."""
-    value = flow.values[v]
-    if flow.kinds[v] != "reduction" or not isinstance(value, relax.Call):
+    if flow.kinds[v] != "reduction":
         return 0
-    along, rank = getattr(value.attrs, "axis", None), len(shape(value.args[0]))
-    last = along is None or any(int(a) % rank == rank - 1 for a in along)
-    return size(value.args[0]) if last else 0
+    value = flow.values[v]
+    data, rank = value.args[0], len(shape(value.args[0]))
+    along = None if "_pool" in value.op.name else value.attrs.axis  # a window has the last one, too
+    return size(data) if rank - 1 in reduced_dimensions(along, rank) else 0
 
 
 def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
@@ -277,9 +288,7 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
             refused.add(more)
         else:
             lifted, members = larger, grown
-    computes = any(chosen.flow.kinds[v] not in _MOVES for v in members)
-    reduced = max(_reduced(chosen.flow, v) for v in members)
-    found = _Bound(max(map(size, members)), computes, reduced)
+    found = _bound([_own(chosen.flow, v) for v in members])
     if found.small is not None:
         chosen.reasons.setdefault(last, found.small)
         return

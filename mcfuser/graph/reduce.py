@@ -18,12 +18,19 @@ from mcfuser.graph.scalar import simplify
 from mcfuser.graph.views import Along, Unliftable, broadcast, within
 
 
+def reduced_dimensions(axes: Sequence[object] | None, rank: int) -> tuple[int, ...]:
+    """The dimensions that an operator's attribute names, all of them for None."""
+    if axes is None:
+        return tuple(range(rank))
+    return tuple(sorted(int(str(a)) % rank for a in axes))
+
+
 def lifted_reduction(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """A sum, mean, maximum or minimum over some dimensions."""
     x = whole(s, value.args[0])
     extents = shape(value.args[0])
     along = within(x.layout, s.draft.sizes, extents)
-    dimensions = _dimensions(value.attrs.axis, len(extents))
+    dimensions = reduced_dimensions(value.attrs.axis, len(extents))
     over, rest = _parted(x, along, extents, dimensions)
     kind = value.op.name.removeprefix("relax.")
     body = call("neg", x.expr) if kind == "min" else x.expr
@@ -53,7 +60,7 @@ def lifted_softmax(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
         x = replace(s.values[value.args[0]], shown=None)
     extents = shape(value.args[0])
     along = within(x.layout, s.draft.sizes, extents)
-    over, kept = _parted(x, along, extents, _dimensions([value.attrs.axis], len(extents)))
+    over, kept = _parted(x, along, extents, reduced_dimensions([value.attrs.axis], len(extents)))
     scores = Read(stored_tensor(s, x, "X"), ())
     r, p, z = (s.draft.fresh([letter]) for letter in "RPZ")
     highest, total = Read(r, ()), Read(z, ())
@@ -78,7 +85,7 @@ def lifted_norm(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     x = whole(s, value.args[0])
     extents = shape(value.args[0])
     along = within(x.layout, s.draft.sizes, extents)
-    dimensions = _dimensions(value.attrs.axes, len(extents))
+    dimensions = reduced_dimensions(value.attrs.axes, len(extents))
     over, kept = _parted(x, along, extents, dimensions)
     share = Const(1.0 / _count(s, over))
     element: Expr = Read(stored_tensor(s, x, "X"), ()) if not isinstance(x.expr, Read) else x.expr
@@ -110,13 +117,6 @@ def _map(s: Attempt, name: str, axes: tuple[int, ...], body: Expr) -> Expr:
     out = s.draft.fresh([name])
     s.draft.operators.append(DraftOperator(out, axes, body))
     return Read(out, ())
-
-
-def _dimensions(axes: Sequence[object] | None, rank: int) -> tuple[int, ...]:
-    """The dimensions that an operator's attribute names, all of them for None."""
-    if axes is None:
-        return tuple(range(rank))
-    return tuple(sorted(int(str(a)) % rank for a in axes))
 
 
 def _parted(

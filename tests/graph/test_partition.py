@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx.parser
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from mcfuser.graph.partition import Partition, partition
 from mcfuser.graph.selection import ChainMatch
 from tests.support.lifted import computed
 from tests.support.naive import primfunc
+from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
 SHAPES = {"bert_half": {"ids": (1, 16)}, "attention_dynamic": {"x": (2, 16, 24), "mask": (2, 16)}}
@@ -214,28 +215,28 @@ def test_reductions_of_several_dimensions_share_a_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "taken"),
+    ("build", "taken"),
     [
-        ("ReduceMean <axes = [2, 3]> (x)", True),
-        ("ReduceMax <axes = [-1, 2], keepdims = 0> (x)", True),
-        ("ReduceSum (x, first)", False),
-        ("GlobalAveragePool (x)", True),
-        ("MaxPool <kernel_shape = [64, 64]> (x)", True),
-        ("Softmax <axis = 3> (small)", False),
+        (lambda n: n.op("ReduceMean", maps(n), axes=[2, 3]), True),
+        (lambda n: n.op("ReduceMax", maps(n), axes=[-1, 2], keepdims=0), True),
+        (lambda n: n.op("ReduceSum", maps(n), n.ints(0, 1, 2)), False),
+        (lambda n: n.op("GlobalAveragePool", maps(n)), True),
+        (lambda n: n.op("MaxPool", maps(n), kernel_shape=[64, 64]), True),
+        (lambda n: n.op("Softmax", n.input("x", 1, 1, 4, 8), axis=3), False),
     ],
 )
 def test_few_sums_of_many_terms_are_a_chain_where_the_terms_lie_side_by_side(
-    node: str, taken: bool
+    build: Callable[[Net], str], taken: bool
 ) -> None:
     """Sixteen results of 65,536 elements, or 64 where the first dimensions are summed: of those TVM
     computes many at a time."""
-    model = onnx.parser.parse_model(f"""
-        <ir_version: 9, opset_import: ["": 13]>
-        g (float[2, 8, 64, 64] x, float[1, 1, 4, 8] small) => (float y)
-        <int64[3] first = {{0, 1, 2}}> {{ y = {node} }}""")
-    del model.graph.output[0].type.tensor_type.shape.dim[:]
-    model.graph.output[0].type.tensor_type.ClearField("shape")
-    cut = partition(load(model.SerializeToString(), {}).module, 100e9, 10e9)
+    net = Net()
+    model = net.model(build(net)).SerializeToString()
+    cut = partition(load(model, {}).module, 100e9, 10e9)
     assert (len(cut.matches) == 1) == taken
     reasons = [why for why in cut.left.values() if why.startswith("too small to pay")]
     assert (len(reasons) == 1) != taken
+
+
+def maps(n: Net) -> str:
+    return n.input("x", 2, 8, 64, 64)
