@@ -16,7 +16,7 @@ def tuned(key: str = "k", chain: str = "gemm:1,64,64,32,32", device: str = "cpu"
         tiles={"m": 64, "n": 16}, lowering={"rows": 8}, source="def kernel(): ...",
         binary=b"\x00\xff binary", predicted=1e-5, measured=2e-5, error=1e-7,
         stages={"space": 100, "rule1": 10}, trials=8, failed={"too large": 2},
-        launch={"name": "kernel", "packed": [["A", 0, 1, 16]], "scalars": []},
+        launch={"name": "kernel", "packed": [["A", [0], 1, 16]], "scalars": []},
         made=cache_key(
             from_text(chain).key, CATALOGUE["nvidia/h200"], "mcfuser", True, "knobs", CUDA
         ),

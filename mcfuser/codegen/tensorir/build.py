@@ -53,9 +53,10 @@ def compile_function(text: str, name: str) -> Callable[..., None]:
 
 
 def pack(array: Any, panels: Panels) -> Any:
-    """A matrix in the panels that a micro-kernel reads, flat: [columns/width, depth, width]."""
-    matrix = np.moveaxis(array, (panels.depth, panels.columns), (0, 1))
-    matrix = matrix.reshape(matrix.shape[:2])
-    matrix = np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % panels.width)))
-    split = matrix.reshape(matrix.shape[0], -1, panels.width).transpose(1, 0, 2)
+    """A constant as a micro-kernel reads it, flat: [lead, columns/width, depth, width]."""
+    shape, lead = array.shape, panels.lead(array.ndim)
+    matrices = array.transpose(*lead, *panels.depth, panels.columns)
+    matrices = matrices.reshape(-1, panels.panel(shape) // panels.width, shape[panels.columns])
+    whole = np.pad(matrices, ((0, 0), (0, 0), (0, -matrices.shape[2] % panels.width)))
+    split = whole.reshape(*whole.shape[:2], -1, panels.width).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(split).reshape(-1)

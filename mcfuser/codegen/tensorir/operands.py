@@ -95,7 +95,8 @@ class Products:
         """How the constant behind a tile is packed."""
         user = self.user(tile)
         names = [i.plain for i in user.roles.right.indices]
-        return Panels(names.index(user.roles.depth[0]), names.index(user.column), user.width)
+        depth = tuple(names.index(a) for a in user.roles.depth)
+        return Panels(depth, names.index(user.column), user.width)
 
 
 def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
@@ -248,9 +249,8 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     tensor = chain.tensor(schedule.buffer(o.right).tensor)
     aligned = schedule.tile(o.column) % o.width == 0 or schedule.trips(o.column) == 1
     plain = all(i.plain is not None for i in right.indices)
-    matrix = plain and len(right.indices) == 2 and len(o.roles.depth) == 1
     known = not any(isinstance(chain.extent(d), Bounds) for d in tensor.shape if isinstance(d, str))
-    if tensor.constant and matrix and known and aligned and alone:
+    if tensor.constant and plain and known and aligned and alone:
         return "packed"
     strides = strides_of(chain, tensor.name)
     along = [s for i, s in zip(right.indices, strides, strict=True) if o.column in i.axes]

@@ -30,12 +30,23 @@ def right(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
         lead = "".join(f"{at[a]}, " for a in o.lead if w.schedule.tile(a) > 1)
         return f"{o.right}_panels[{lead}{j0}, {depth_row(w, o, at)}, {lane}]"
     if kind == "packed":
-        tensor = w.schedule.buffer(o.right).tensor
-        (k,) = o.roles.depth
-        first = w.start(o.column)
-        panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
-        row = plus(w.start(k), at[k])
-        size = w.schedule.chain.shape(tensor)[w.products.panels(o.right).depth] * o.width
-        where = plus(plus(times(panel, size), times(row, o.width)), lane)
-        return f"{tensor}_flat[{where}]"
+        return _packed(w, o, at, j0, lane)
     return w.value(Read(o.right, o.roles.right.indices), {**at, o.column: column(w, o, j0, v)})
+
+
+def _packed(w: Writer, o: Operands, at: At, j0: str, lane: str) -> str:
+    """A lane of a constant that is packed: [lead, columns/width, depth, width] (Panels)."""
+    tensor = w.schedule.buffer(o.right).tensor
+    shape, packed = w.schedule.chain.shape(tensor), w.products.panels(o.right)
+    indices = o.roles.right.indices
+    first = w.start(o.column)
+    panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
+    lead = "0"
+    for d in packed.lead(len(shape)):
+        lead = plus(times(lead, shape[d]), w.global_position(indices[d], at))
+    row = "0"
+    for d in packed.depth:
+        row = plus(times(row, shape[d]), w.global_position(indices[d], at))
+    panel = plus(times(lead, packed.panels(shape)), panel)
+    where = plus(times(panel, packed.panel(shape)), times(row, o.width))
+    return f"{tensor}_flat[{plus(where, lane)}]"

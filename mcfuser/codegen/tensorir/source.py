@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A constant matrix packed when compiling: [columns/width, depth, width], zero-padded.
+    """A constant packed when compiling: [lead, columns/width, depth, width], zero-padded.
 
-    `depth` and `columns` are the dimensions of the tensor as the chain indexes it.
+    `depth` and `columns` are dimensions of the tensor as the chain indexes it, and the others, in
+    their order, are `lead`. A window's weights have several dimensions of depth, the last of which
+    is the fastest.
     """
 
-    depth: int
+    depth: tuple[int, ...]
     columns: int
     width: int
 
+    def lead(self, rank: int) -> tuple[int, ...]:
+        """The dimensions that are neither depth nor columns."""
+        return tuple(d for d in range(rank) if d not in self.depth and d != self.columns)
+
+    def panel(self, shape: tuple[int, ...]) -> int:
+        """Elements of one panel."""
+        return math.prod(shape[d] for d in self.depth) * self.width
+
+    def panels(self, shape: tuple[int, ...]) -> int:
+        """Panels side by side at one position of `lead`."""
+        return -(-shape[self.columns] // self.width)
+
     def size(self, shape: tuple[int, ...]) -> int:
         """Elements of the packed array."""
-        return -(-shape[self.columns] // self.width) * shape[self.depth] * self.width
+        lead = math.prod(shape[d] for d in self.lead(len(shape)))
+        return lead * self.panels(shape) * self.panel(shape)
 
 
 @dataclass(frozen=True)

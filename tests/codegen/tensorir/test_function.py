@@ -11,6 +11,7 @@ import tvm
 from mcfuser.chain import Bounds, Chain, attention, fixed, flat_size, from_json, gemm
 from mcfuser.codegen.tensorir import TensorirSource, generate
 from mcfuser.codegen.tensorir.build import compile_function
+from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate, logical
@@ -165,6 +166,43 @@ def test_views_are_read_and_written_where_they_lie() -> None:
     assert error(found, evaluate(chain, known)) < 1e-6
 
 
+def convolution(columns: int) -> Chain:
+    """A convolution of 2 groups over windows of 3 x 2, whose columns lie side by side."""
+    return from_json({
+        "axes": {"g": 2, "m": 3, "i": 13, "n": columns, "k": 6, "s": 3, "t": 2},
+        "tensors": {
+            "A": {"shape": ["g", "k", "m", "i", "s", "t"], "strides": [420, 70, 14, 1, 14, 1]},
+            "B": {"shape": ["g", "k", "s", "t", "n"], "constant": True},
+        },
+        "operators": [
+            "C[g, m, i, n] = sum[k, s, t] A[g, k, m, i, s, t] * B[g, k, s, t, n]",
+            "E[g, m, i, n] = max(C[g, m, i, n], 0.0)",
+        ],
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [40, 64])
+@pytest.mark.parametrize(
+    "tiles",
+    [{"n": 32, "k": 4, "s": 1, "t": 2}, {"n": 64, "k": 6, "s": 3, "t": 1}, {"k": 2, "s": 3}],
+)
+def test_the_weights_of_windows_are_packed_when_compiling(
+    columns: int, tiles: dict[str, int]
+) -> None:
+    """Whatever part of the depth a tile has, a panel's rows lie one after the other."""
+    chain = convolution(columns)
+    every = {"g": 1, "m": 1, "i": 8, "n": columns, "k": 6, "s": 3, "t": 2}
+    schedule = schedules(chain, parse("mni.kst"), every | tiles)
+    source = generate(schedule, "kernel", WIDE)
+    width = dict(source.packed)["B"].width
+    assert source.packed == (("B", Panels((1, 2, 3), 4, width)),)
+    assert "panels" not in source.text, "nothing is packed when running"
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
+
+
 def windows(step: int, columns: int) -> Chain:
     """A depthwise convolution over windows of 3 x 3, `step` apart in each row."""
     row = step * (columns - 1) + 3
@@ -295,6 +333,9 @@ CASES = {
         build("causal", {"b": 2, "m": 64, "n": 64, "k": 32, "h": 32}), "mh.nk", SMALL, 1,
     ),
     "depthwise": (windows(2, 21), "miks", {"m": 5, "i": 21, "k": 3, "s": 3}, 1),
+    "convolution": (
+        convolution(40), "mni.kst", {"m": 3, "i": 13, "n": 32, "k": 4, "s": 1, "t": 2}, 1,
+    ),
     "gemm_run_time": (
         at_run_time(gemm(2, 64, 64, 32, 32), {"b": Bounds(1, 8), "n": Bounds(1, 100)}),
         "mh.nk", SMALL, 2,
