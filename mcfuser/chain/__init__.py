@@ -3,7 +3,7 @@
 from mcfuser.chain.cut import Cut, cut, intermediate_cuts, parts, unfused_cut
 from mcfuser.chain.document import from_json, parse_operator, to_json
 from mcfuser.chain.forms import attention, from_text, gemm
-from mcfuser.chain.merged import merged
+from mcfuser.chain.merged import merged, rows_merged
 from mcfuser.chain.part import fixed, fresh, inline, run_time, subchain, under_names, without_dead
 from mcfuser.chain.roles import (
     Product,
@@ -80,6 +80,7 @@ __all__ = [
     "parts",
     "product",
     "products",
+    "rows_merged",
     "rewritten",
     "run_time",
     "sources",

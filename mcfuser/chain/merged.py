@@ -45,6 +45,34 @@ def merged(chain: Chain) -> Chain:
     return chain
 
 
+def rows_merged(chain: Chain) -> Chain:
+    """The chain with one axis in place of several that are the rows of a matrix product with
+    constants, where none of them is tiled well alone, and where their positions lie side by side in
+    each tensor but the product's left operand: of that one the product reads an element for each
+    row, wherever it lies, but other operators read vectors."""
+    for o in chain.operators:
+        roles = product(o)
+        if roles is None or not roles.columns or not chain.tensor(roles.right.tensor).constant:
+            continue
+        for group in _alike(chain, roles.rows):
+            ordered = _ordered(chain, group, None)
+            made = _along_one(chain, ordered)
+            if not any(chain.size(a) % ALONE == 0 for a in ordered) and _beside(made):
+                return rows_merged(made)
+    return chain
+
+
+def _beside(chain: Chain) -> bool:
+    """Whether nothing but the left operands of products with columns has several digits."""
+    apart = {t.name for t in chain.tensors if any(not isinstance(s, int) for s in t.strides or ())}
+    for o in chain.operators:
+        roles = product(o)
+        left = roles.left.tensor if roles is not None and roles.columns else None
+        if o.out in apart or any(r.tensor in apart and r.tensor != left for r in sources(o)):
+            return False
+    return True
+
+
 def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:
     """Axes to be merged, outermost first."""
     taken = set[str]()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.backends.cpu.builder import SourceBuilder
 from mcfuser.backends.versions import ABSENT, package_version
-from mcfuser.chain import Chain, turned
+from mcfuser.chain import Chain, rows_merged, turned
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -56,9 +56,9 @@ class CpuBackend:
         return ""
 
     def tiled(self, chain: Chain, device: Device) -> Chain:
-        """With weights on the right of products whose columns are few. A matrix unit takes them as
-        they are: nobody has measured them turned."""
-        return chain if device.matrix else turned(chain)
+        """With weights on the right of products whose columns are few, and positions of a picture
+        along one axis. A matrix unit takes them as they are: nobody has measured them otherwise."""
+        return chain if device.matrix else rows_merged(turned(chain))
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

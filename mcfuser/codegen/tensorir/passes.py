@@ -145,7 +145,8 @@ def _contiguous(w: Writer, body: Expr) -> str:
     for r in reads(body):
         tensor = w.schedule.buffer(r.tensor).tensor
         loaded = tensor in w.schedule.chain.inputs
-        strides = w.strides(tensor) if loaded else (*("0" for _ in r.indices[1:]), "1")
+        own = (*("0" for _ in r.indices[1:]), "1")
+        strides = w.strides(tensor) if loaded else own
         for index, stride in zip(r.indices, strides, strict=False):
             if stride == "1" and index.plain is not None:
                 votes[index.plain] = votes.get(index.plain, 0) + len(r.indices)
@@ -236,8 +237,10 @@ def _stepped(w: Writer, body: Expr, last: str) -> bool:
         tensor = w.schedule.buffer(r.tensor).tensor
         if tensor in w.schedule.chain.inputs:
             for index, stride in zip(r.indices, w.strides(tensor), strict=True):
-                if any(a == last and times(str(c), stride) != "1" for a, c in index.terms):
-                    return True
+                for a, c in index.terms:
+                    beside = isinstance(stride, str) and times(str(c), stride) == "1"
+                    if a == last and not beside:
+                        return True
     return False
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count as numbers
 
-from mcfuser.chain import WHOLE, Bounds
+from mcfuser.chain import WHOLE, Bounds, Digit
 from mcfuser.codegen.tensorir.integer import (
     covered,
     divided,
@@ -148,11 +148,11 @@ class Writer:
             str(tile), minus(size, self.start(a))
         )  # fmt: skip
 
-    def strides(self, name: str) -> tuple[str, ...]:
+    def strides(self, name: str) -> tuple[str | tuple[Digit, ...], ...]:
         """A tensor's strides, in elements; dense and row-major where it has none of its own."""
         tensor = self.schedule.chain.tensor(name)
         if tensor.strides is not None:
-            return tuple(str(s) for s in tensor.strides)
+            return tuple(str(s) if isinstance(s, int) else s for s in tensor.strides)
         strides = ["1"]
         for d in reversed(tensor.shape[1:]):
             strides.insert(0, times(str(d) if isinstance(d, int) else self.size(d), strides[0]))
@@ -168,7 +168,7 @@ class Writer:
         """An element of a parameter, in its flat view."""
         total = str(self.schedule.chain.tensor(name).offset)
         for index, stride in zip(indices, self.strides(name), strict=True):
-            total = plus(total, times(self.global_position(index, at), stride))
+            total = plus(total, _along(self.global_position(index, at), stride))
         return f"{name}_flat[{total}]"
 
     def element(self, r: Read, at: At) -> str:
@@ -254,3 +254,14 @@ class Writer:
 
         find(body)
         return known
+
+
+def _along(position: str, stride: str | tuple[Digit, ...]) -> str:
+    """What a position adds to an address: of several digits, each times its own stride."""
+    if isinstance(stride, str):
+        return times(position, stride)
+    total, left = "0", position
+    for d in reversed(stride[1:]):
+        total = plus(times(rest(left, d.extent), d.stride), total)
+        left = divided(left, d.extent)
+    return plus(times(left, stride[0].stride), total)
