@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import Chain, Digit, from_json, merged
+from mcfuser.chain import Chain, Digit, from_json, merged, rows_merged
 from tests.support.arrays import check_arrays
 
 WINDOWS = {
@@ -162,3 +162,69 @@ def test_an_array_smaller_than_its_dimensions_say_is_read_at_its_own_strides() -
     wide = replace(c.tensor("A"), strides=(200, 20, 1), offset=7)
     laid = replace(c, tensors=tuple(wide if t.name == "A" else t for t in c.tensors))
     assert same(laid).tensor("A").strides == ((Digit(3, 200), Digit(5, 20)), 1)
+
+
+# --- the rows of products with constants
+
+
+def same_rows(c: Chain) -> Chain:
+    one = rows_merged(c)
+    check_arrays(c, one)
+    assert rows_merged(one) == one
+    return one
+
+
+def test_positions_of_a_convolution_are_rows_and_its_windows_stay() -> None:
+    one = same_rows(from_json(WINDOWS))
+    assert str(one) == (
+        "C[m, n] = sum[k, s, t] A[k, s, m, t] * B[k, s, t, n]\nE[n, m] = max(C[m, n] + F[n], 0.0)"
+    )
+    assert one.tensor("A").strides == (64, 8, (Digit(5, 8), Digit(7, 1)), 1)
+    assert one.tensor("E").strides is None
+
+
+def windows(**tensors: dict[str, object]) -> Chain:
+    """The convolution with other tensors; R is added to its result."""
+    added = {"R": {"shape": ["n", "m", "i"]}}
+    return from_json({
+        **WINDOWS,
+        "tensors": {**WINDOWS["tensors"], **added, **tensors},
+        "operators": [WINDOWS["operators"][0], "E[n, m, i] = C[m, i, n] + F[n] + R[n, m, i]"],
+    })  # fmt: skip
+
+
+def test_what_is_added_lies_as_the_result_does() -> None:
+    one = same_rows(windows())
+    assert [a.name for a in one.axes] == ["m", "n", "k", "s", "t"]
+    assert all(one.tensor(t).strides is None for t in "RE")
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        windows(B={"shape": list("kstn")}),  # computed when the model runs
+        windows(R={"shape": ["n", "m", "i"], "strides": [80, 10, 1]}),  # rows with gaps between
+        windows(E={"shape": ["n", "m", "i"], "strides": [80, 10, 1]}),
+        windows(R={"shape": ["n", "m", "i"], "strides": [35, 1, 5]}),  # columns, one by one
+        from_json({
+            "axes": {"m": 5, "i": 7, "k": 32, "s": 3, "t": 2},
+            "tensors": {"A": WINDOWS["tensors"]["A"],
+                        "B": {"shape": list("kst"), "constant": True}},
+            "operators": ["C[k, m, i] = sum[s, t] A[k, m, s, i, t] * B[k, s, t]"],
+        }),  # vectors along a row of the picture
+        from_json(product({"i": 64}, tensors={"A": {"shape": list("mik")},
+                                              "B": {"shape": list("kn"), "constant": True}})),
+    ],
+)  # fmt: skip
+def test_rows_that_stay_apart(c: Chain) -> None:
+    assert rows_merged(c) == c
+
+
+@given(products(), st.booleans())
+@settings(max_examples=60)
+def test_whatever_is_merged_is_read_in_vectors_but_for_left_operands(c: Chain, known: bool) -> None:
+    c = replace(c, tensors=tuple(replace(t, constant=known and t.name == "B") for t in c.tensors))
+    one = same_rows(c)
+    assert known or one == c
+    for t in "BFE":
+        assert all(isinstance(s, int) for s in one.tensor(t).strides or ())

@@ -1,4 +1,4 @@
-"""Padding with a number on a CPU: rows are copied whole, and the rest is filled.
+"""Padding with a number on a CPU: rows are copied in vectors, and the rest is filled.
 
 TVM's own loops decide for every element whether it is padding, which makes no vector code.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tvm import relax, tirx
 
@@ -15,6 +16,10 @@ from mcfuser.codegen.tensorir.integer import divided, minus, plus, rest, times
 
 SMALL = 1 << 14
 """Elements below which one core writes them all: to wake another one costs more."""
+PLANES = 16
+"""Planes from which on a core writes whole ones: fewer would leave a core without."""
+LANES = (16, 8, 4)
+"""Elements of the vectors that are copied."""
 
 
 def pad(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
@@ -37,53 +42,116 @@ def pad(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
 def source(extents: Sequence[int], width: Sequence[int], value: float, dtype: str) -> str:
     """The text of a PrimFunc that pads a tensor with `value`; `width` has the elements before and
     after each dimension in turn."""
-    before, after = width[::2], width[1::2]
-    padded = [b + e + a for b, e, a in zip(before, extents, after, strict=True)]
-    rows, row, inner = math.prod(padded[:-1]), padded[-1], extents[-1]
-    small = math.prod(padded) < SMALL
+    before, after = tuple(width[::2]), tuple(width[1::2])
+    padded = tuple(b + e + a for b, e, a in zip(before, extents, after, strict=True))
+    pad = _Pad(tuple(extents), before, after, padded, _number(value, dtype))
     lines = [
         "@T.prim_func(s_tir=True, private=True)",
-        f'def pad(x_arg: T.Buffer({tuple(extents)}, "{dtype}"), '
-        f'out_arg: T.Buffer({tuple(padded)}, "{dtype}")):',
+        f'def pad(x_arg: T.Buffer({pad.extents}, "{dtype}"), '
+        f'out_arg: T.Buffer({padded}, "{dtype}")):',
         f'    x_flat = T.decl_buffer(({math.prod(extents)},), "{dtype}", data=x_arg.data)',
         f'    out_flat = T.decl_buffer(({math.prod(padded)},), "{dtype}", data=out_arg.data)',
         '    with T.sblock("root"):',
         "        T.reads()",
         "        T.writes()",
-        f"        for r in {'range' if small else 'T.parallel'}({rows}):",
     ]
+    planes = math.prod(extents[:-2])
+    whole = len(extents) > 1 and planes >= PLANES and not any((*before[:-2], *after[:-2]))
+    body = _planes(pad) if whole else _rows(pad)
+    each = planes if whole else math.prod(padded[:-1])
+    small = math.prod(padded) < SMALL
+    lines.append(f"        for r in {'range' if small else 'T.parallel'}({each}):")
+    return "\n".join([*lines, *(f"{' ' * 12}{line}" for line in body)]) + "\n"
+
+
+@dataclass(frozen=True)
+class _Pad:
+    """The extents of a tensor, the elements before and after each dimension, the extents of the
+    result, and the text of what is around the tensor."""
+
+    extents: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    padded: tuple[int, ...]
+    number: str
+
+
+def _number(value: float, dtype: str) -> str:
+    return f'T.{dtype}("{value}")' if not math.isfinite(value) else f"T.{dtype}({value})"
+
+
+def _planes(pad: _Pad) -> Iterator[str]:
+    """Fills plane `r`, whose leading dimensions have no padding: no row asks where it is."""
+    rows, row = pad.padded[-2:]
+    start = times("r", rows * row)
+    inner, last = pad.extents[-2:]
+    top = pad.before[-2] * row
+    yield from _filled(start, top, pad.number)
+    yield f"for y in range({inner}):"
+    line = plus(plus(start, str(top)), times("y", row))
+    source_row = times(plus(times("r", inner), "y"), last)
+    yield from (f"    {each}" for each in _copied(pad, line, source_row))
+    yield from _filled(plus(start, str(top + inner * row)), pad.after[-2] * row, pad.number)
+
+
+def _rows(pad: _Pad) -> Iterator[str]:
+    """Fills row `r` of the result, whatever its position along all dimensions but the last."""
     positions = [
-        minus(rest(divided("r", math.prod(padded[d + 1 : -1])), padded[d]), str(before[d]))
-        for d in range(len(extents) - 1)
+        minus(rest(divided("r", math.prod(pad.padded[d + 1 : -1])), pad.padded[d]), str(before))
+        for d, before in enumerate(pad.before[:-1])
     ]
     first = "0"
-    for position, extent in zip(positions, extents, strict=False):
+    for position, extent in zip(positions, pad.extents, strict=False):
         first = plus(times(first, extent), position)
     inside = [
         f"0 <= {p} and {p} < {e}"
-        for p, e, b, a in zip(positions, extents, before, after, strict=False)
+        for p, e, b, a in zip(positions, pad.extents, pad.before, pad.after, strict=False)
         if b or a
     ]
-    start = times("r", row)
-    number = f'T.{dtype}("{value}")' if not math.isfinite(value) else f"T.{dtype}({value})"
-    copied = [
-        *_filled(start, before[-1], number),
-        f"for j in range({inner}):",
-        f"    out_flat[{plus(plus(start, str(before[-1])), 'j')}] = "
-        f"x_flat[{plus(times(first, inner), 'j')}]",
-        *_filled(plus(start, str(before[-1] + inner)), after[-1], number),
-    ]
+    line = times("r", pad.padded[-1])
+    copied = _copied(pad, line, times(first, pad.extents[-1]))
     if not inside:
-        lines += [f"{' ' * 12}{line}" for line in copied]
-    else:
-        lines += [f"{' ' * 12}if {' and '.join(inside)}:"]
-        lines += [f"{' ' * 16}{line}" for line in copied]
-        lines += [f"{' ' * 12}else:"]
-        lines += [f"{' ' * 16}{line}" for line in _filled(start, row, number)]
-    return "\n".join(lines) + "\n"
+        yield from copied
+        return
+    yield f"if {' and '.join(inside)}:"
+    yield from (f"    {each}" for each in copied)
+    yield "else:"
+    yield from (f"    {each}" for each in _filled(line, pad.padded[-1], pad.number))
+
+
+def _copied(pad: _Pad, line: str, source_row: str) -> Iterator[str]:
+    """Writes a row of the result: what is before a row of the tensor, that row, what is after."""
+    inner, before = pad.extents[-1], pad.before[-1]
+    yield from _filled(line, before, pad.number)
+    for j, loops in _vectors(inner):
+        target = plus(plus(line, str(before)), j)
+        yield from _inside(loops, f"out_flat[{target}] = x_flat[{plus(source_row, j)}]")
+    yield from _filled(plus(line, str(before + inner)), pad.after[-1], pad.number)
 
 
 def _filled(start: str, count: int, number: str) -> Iterator[str]:
-    if count:
-        yield f"for j in range({count}):"
-        yield f"    out_flat[{plus(start, 'j')}] = {number}"
+    for j, loops in _vectors(count):
+        yield from _inside(loops, f"out_flat[{plus(start, j)}] = {number}")
+
+
+def _vectors(count: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """How vectors cover so many elements in a row, ever narrower ones in the end: the element's
+    position, and the loops around it. LLVM would make single elements of what fills no loop of
+    several vectors."""
+    first = 0
+    for width in (*LANES, 1):
+        trips, count = divmod(count, width)
+        if not trips:
+            continue
+        lane = "j" if width > 1 else "0"
+        at = plus(times("v", width) if trips > 1 else "0", lane)
+        loops = (f"for v in range({trips}):",) if trips > 1 else ()
+        yield plus(str(first), at), (*loops, *((f"for j in T.vectorized({width}):",) * (width > 1)))
+        first += trips * width
+
+
+def _inside(loops: Sequence[str], statement: str) -> Iterator[str]:
+    """A statement inside of some loops."""
+    for depth, loop in enumerate(loops):
+        yield f"{'    ' * depth}{loop}"
+    yield f"{'    ' * len(loops)}{statement}"

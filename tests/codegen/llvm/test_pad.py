@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from mcfuser.codegen.llvm.pad import SMALL, source
+from mcfuser.codegen.llvm.pad import PLANES, SMALL, source
 from tests.support.lifted import computed
 
 
@@ -55,9 +55,22 @@ def test_rows_are_spread_over_the_cores_where_that_pays() -> None:
     assert "T.parallel" not in source((8, 2), [1, 1, 0, 0], 0.0, "float32")
 
 
+def test_no_row_is_looked_at_where_planes_are_padded() -> None:
+    text = source((PLANES, 30, 30), [0, 0, 1, 1, 1, 1], 0.0, "float32")
+    assert "if " not in text and f"({PLANES}):" in text
+    rows = [line.strip() for line in text.splitlines() if "x_flat[" in line and " = x_flat" in line]
+    assert len(rows) == 4, "of 30 elements 16, 8, 4 and the last two"
+
+
 def test_no_element_is_looked_at_for_being_padding() -> None:
-    text = source((4, 30, 30), [0, 0, 1, 1, 1, 1], 0.0, "float32")
-    copies = text.splitlines()[text.splitlines().index(next(
-        line for line in text.splitlines() if "for j in range(30)" in line
-    )) :]  # fmt: skip
-    assert "if" not in copies[1] and text.count("if ") == 1
+    """Of few planes, cores write rows; one row asks once where it is."""
+    text = source((PLANES - 1, 30, 30), [0, 0, 1, 1, 1, 1], 0.0, "float32")
+    assert text.count("if ") == 1 and f"({32 * (PLANES - 1)}):" in text
+
+
+@pytest.mark.parametrize("row", [1, 3, 4, 7, 13, 31, 48])
+@pytest.mark.parametrize("planes", [(4, 4), (PLANES, 1), (2, 3)])
+def test_rows_of_every_length(row: int, planes: tuple[int, int], tmp_path: Path) -> None:
+    x = np.random.default_rng(row).standard_normal((*planes, 5, row)).astype("float32")
+    (found,) = computed(padding(x.shape, [0, 0, 0, 0, 2, 1, 0, 17]), [x], tmp_path)
+    np.testing.assert_array_equal(found, np.pad(x, [(0, 0), (0, 0), (2, 1), (0, 17)]))

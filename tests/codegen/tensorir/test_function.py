@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tvm
 
-from mcfuser.chain import Bounds, Chain, attention, fixed, flat_size, from_json, gemm
+from mcfuser.chain import (
+    Bounds,
+    Chain,
+    Digit,
+    Stride,
+    attention,
+    fixed,
+    flat_size,
+    from_json,
+    gemm,
+    rows_merged,
+)
 from mcfuser.codegen.tensorir import TensorirSource, generate
 from mcfuser.codegen.tensorir.build import compile_function
 from mcfuser.codegen.tensorir.source import Panels
@@ -200,6 +212,49 @@ def test_the_weights_of_windows_are_packed_when_compiling(
     rng = np.random.default_rng(0)
     flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
     known = {n: logical(chain, n, a) for n, a in flat.items()}
+    assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
+
+
+@pytest.mark.parametrize("columns", [40, 64])
+def test_the_rows_of_a_picture_are_one_axis(columns: int) -> None:
+    """A micro-tile has positions of two rows; each is read where it lies."""
+    chain = convolution(columns)
+    one = rows_merged(chain)
+    assert [a.name for a in one.axes] == ["g", "m", "n", "k", "s", "t"]
+    tiles = {"g": 1, "m": 16, "n": 32, "k": 4, "s": 1, "t": 2}
+    schedule = schedules(one, parse("mn.kst"), tiles)
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    found = run(schedule, one, WIDE, flat)["E"].reshape(chain.shape("E"))
+    assert error({"E": found}, evaluate(chain, known)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ["E[m, n] = A[m, n] * 2.0", "E[n] = sum[m] A[m, n]", "E[m] = max[n] A[m, n]",
+     "E[n] = sum[m] A[m, n] * B[m]", "E[m] = sum[n] A[m, n] * D[n]", "E[n, m] = A[m, n] - B[m]"],
+)  # fmt: skip
+@pytest.mark.parametrize("last", [(Digit(4, 9), Digit(6, 1)), (Digit(4, 1), Digit(6, 4)), 1])
+def test_positions_in_digits_are_read_wherever_they_lie(operator: str, last: Stride) -> None:
+    """Along the vectors, and across them: slow, but right."""
+    document = {
+        "axes": {"m": 15, "n": 24},
+        "tensors": {t: {"shape": list(s)} for t, s in (("A", "mn"), ("B", "m"), ("D", "n"))
+                    if f"{t}[" in operator},
+        "operators": [operator],
+    }  # fmt: skip
+    chain = from_json(document)
+    strides = ((Digit(3, 200), Digit(5, 36)), last)
+    laid = replace(chain.tensor("A"), strides=strides, offset=3)
+    chain = replace(chain, tensors=(laid, *(t for t in chain.tensors if t.name != "A")))
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    over = [a for a in "mn" if f"[{a}] A" in operator]
+    kept = [a for a in "mn" if a not in over]
+    expression = parse("".join(kept) + ("." + "".join(over) if over else ""))
+    schedule = schedules(chain, expression, {"m": 8, "n": 16})
     assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
 
 
