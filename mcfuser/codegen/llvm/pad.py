@@ -44,7 +44,7 @@ def source(extents: Sequence[int], width: Sequence[int], value: float, dtype: st
     after each dimension in turn."""
     before, after = tuple(width[::2]), tuple(width[1::2])
     padded = tuple(b + e + a for b, e, a in zip(before, extents, after, strict=True))
-    pad = _Pad(tuple(extents), before, after, padded, _number(value, dtype))
+    pad = _Pad(tuple(extents), before, after, padded, _number(value, dtype), _lanes(dtype))
     lines = [
         "@T.prim_func(s_tir=True, private=True)",
         f'def pad(x_arg: T.Buffer({pad.extents}, "{dtype}"), '
@@ -67,13 +67,24 @@ def source(extents: Sequence[int], width: Sequence[int], value: float, dtype: st
 @dataclass(frozen=True)
 class _Pad:
     """The extents of a tensor, the elements before and after each dimension, the extents of the
-    result, and the text of what is around the tensor."""
+    result, the text of what is around the tensor, and the lanes of the vectors that are copied."""
 
     extents: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
     padded: tuple[int, ...]
     number: str
+    lanes: tuple[int, ...]
+
+    def filled(self, start: str, count: int) -> Iterator[str]:
+        """Writes so many elements around the tensor, from `start` on."""
+        for j, loops in _vectors(count, self.lanes):
+            yield from _inside(loops, f"out_flat[{plus(start, j)}] = {self.number}")
+
+
+def _lanes(dtype: str) -> tuple[int, ...]:
+    """None of bfloat16: TVM's BF16StorageLegalize takes no vectors of its constants."""
+    return LANES if dtype != "bfloat16" else ()
 
 
 def _number(value: float, dtype: str) -> str:
@@ -86,12 +97,12 @@ def _planes(pad: _Pad) -> Iterator[str]:
     start = times("r", rows * row)
     inner, last = pad.extents[-2:]
     top = pad.before[-2] * row
-    yield from _filled(start, top, pad.number)
+    yield from pad.filled(start, top)
     yield f"for y in range({inner}):"
     line = plus(plus(start, str(top)), times("y", row))
     source_row = times(plus(times("r", inner), "y"), last)
     yield from (f"    {each}" for each in _copied(pad, line, source_row))
-    yield from _filled(plus(start, str(top + inner * row)), pad.after[-2] * row, pad.number)
+    yield from pad.filled(plus(start, str(top + inner * row)), pad.after[-2] * row)
 
 
 def _rows(pad: _Pad) -> Iterator[str]:
@@ -116,30 +127,25 @@ def _rows(pad: _Pad) -> Iterator[str]:
     yield f"if {' and '.join(inside)}:"
     yield from (f"    {each}" for each in copied)
     yield "else:"
-    yield from (f"    {each}" for each in _filled(line, pad.padded[-1], pad.number))
+    yield from (f"    {each}" for each in pad.filled(line, pad.padded[-1]))
 
 
 def _copied(pad: _Pad, line: str, source_row: str) -> Iterator[str]:
     """Writes a row of the result: what is before a row of the tensor, that row, what is after."""
     inner, before = pad.extents[-1], pad.before[-1]
-    yield from _filled(line, before, pad.number)
-    for j, loops in _vectors(inner):
+    yield from pad.filled(line, before)
+    for j, loops in _vectors(inner, pad.lanes):
         target = plus(plus(line, str(before)), j)
         yield from _inside(loops, f"out_flat[{target}] = x_flat[{plus(source_row, j)}]")
-    yield from _filled(plus(line, str(before + inner)), pad.after[-1], pad.number)
+    yield from pad.filled(plus(line, str(before + inner)), pad.after[-1])
 
 
-def _filled(start: str, count: int, number: str) -> Iterator[str]:
-    for j, loops in _vectors(count):
-        yield from _inside(loops, f"out_flat[{plus(start, j)}] = {number}")
-
-
-def _vectors(count: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _vectors(count: int, lanes: Sequence[int]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """How vectors cover so many elements in a row, ever narrower ones in the end: the element's
     position, and the loops around it. LLVM would make single elements of what fills no loop of
     several vectors."""
     first = 0
-    for width in (*LANES, 1):
+    for width in (*lanes, 1):
         trips, count = divmod(count, width)
         if not trips:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -14,9 +15,11 @@ from mcfuser.codegen.llvm.pad import PLANES, SMALL, source
 from tests.support.lifted import computed
 
 
-def padding(shape: Sequence[int], width: Sequence[int], **options: object) -> tvm.IRModule:
+def padding(
+    shape: Sequence[int], width: Sequence[int], dtype: str = "float32", **options: object
+) -> tvm.IRModule:
     builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    x = relax.Var("x", relax.TensorType(shape, dtype))
     with builder.function("main", [x]):
         with builder.dataflow():
             out = builder.emit_output(builder.normalize(relax.op.nn.pad(x, width, **options)))
@@ -66,6 +69,19 @@ def test_no_element_is_looked_at_for_being_padding() -> None:
     """Of few planes, cores write rows; one row asks once where it is."""
     text = source((PLANES - 1, 30, 30), [0, 0, 1, 1, 1, 1], 0.0, "float32")
     assert text.count("if ") == 1 and f"({32 * (PLANES - 1)}):" in text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "int64", "bool"])
+@pytest.mark.parametrize("planes", [PLANES, 2])
+def test_elements_of_every_type(dtype: str, planes: int, tmp_path: Path) -> None:
+    x = (
+        (np.arange(planes * 5 * 30) % 7)
+        .reshape(planes, 5, 30)
+        .astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    )
+    width = [0, 0, 1, 2, 1, 20]
+    (found,) = computed(padding(x.shape, width, dtype=dtype), [x], tmp_path)
+    np.testing.assert_array_equal(found, np.pad(x, [(0, 0), (1, 2), (1, 20)]))
 
 
 @pytest.mark.parametrize("row", [1, 3, 4, 7, 13, 31, 48])
