@@ -55,10 +55,10 @@ def rows_merged(chain: Chain) -> Chain:
         if roles is None or not roles.columns or not chain.tensor(roles.right.tensor).constant:
             continue
         for group in _alike(chain, roles.rows):
-            ordered = _ordered(chain, group, None)
-            made = _along_one(chain, ordered)
-            if not any(chain.size(a) % ALONE == 0 for a in ordered) and _beside(made):
-                return rows_merged(made)
+            if _short(chain, group):
+                made = _along_one(chain, _ordered(chain, group, None))
+                if _beside(made):
+                    return rows_merged(made)
     return chain
 
 
@@ -86,9 +86,14 @@ def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:
                 if side == roles.depth and not _vectors(chain, roles.left, ordered[-1]):
                     longest = max(reversed(ordered), key=chain.size)
                     ordered = tuple(a for a in ordered if a != longest)
-                if len(ordered) > 1 and not any(chain.size(a) % ALONE == 0 for a in ordered):
+                if len(ordered) > 1 and _short(chain, ordered):
                     taken |= {*ordered}
                     yield ordered
+
+
+def _short(chain: Chain, group: Sequence[str]) -> bool:
+    """Whether no axis is tiled well alone."""
+    return not any(chain.size(a) % ALONE == 0 for a in group)
 
 
 def _alike(chain: Chain, side: Sequence[str]) -> list[tuple[str, ...]]:

@@ -6,19 +6,19 @@ TVM's own loops decide for every element whether it is padding, which makes no v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm import relax, tirx
 
 from mcfuser.codegen.tensorir.build import parse_function
-from mcfuser.codegen.tensorir.integer import divided, minus, plus, rest, times
+from mcfuser.codegen.tensorir.integer import divided, flat, minus, plus, rest, times, vectors
 
 SMALL = 1 << 14
 """Elements below which one core writes them all: to wake another one costs more."""
 PLANES = 16
 """Planes from which on a core writes whole ones: fewer would leave a core without."""
-LANES = (16, 8, 4)
+LANES = 16
 """Elements of the vectors that are copied."""
 
 
@@ -74,17 +74,12 @@ class _Pad:
     after: tuple[int, ...]
     padded: tuple[int, ...]
     number: str
-    lanes: tuple[int, ...]
-
-    def filled(self, start: str, count: int) -> Iterator[str]:
-        """Writes so many elements around the tensor, from `start` on."""
-        for j, loops in _vectors(count, self.lanes):
-            yield from _inside(loops, f"out_flat[{plus(start, j)}] = {self.number}")
+    lanes: int
 
 
-def _lanes(dtype: str) -> tuple[int, ...]:
-    """None of bfloat16: TVM's BF16StorageLegalize takes no vectors of its constants."""
-    return LANES if dtype != "bfloat16" else ()
+def _lanes(dtype: str) -> int:
+    """One for bfloat16: TVM's BF16StorageLegalize takes no vectors of its constants."""
+    return LANES if dtype != "bfloat16" else 1
 
 
 def _number(value: float, dtype: str) -> str:
@@ -97,12 +92,12 @@ def _planes(pad: _Pad) -> Iterator[str]:
     start = times("r", rows * row)
     inner, last = pad.extents[-2:]
     top = pad.before[-2] * row
-    yield from pad.filled(start, top)
+    yield from _filled(pad, start, top)
     yield f"for y in range({inner}):"
     line = plus(plus(start, str(top)), times("y", row))
     source_row = times(plus(times("r", inner), "y"), last)
     yield from (f"    {each}" for each in _copied(pad, line, source_row))
-    yield from pad.filled(plus(start, str(top + inner * row)), pad.after[-2] * row)
+    yield from _filled(pad, plus(start, str(top + inner * row)), pad.after[-2] * row)
 
 
 def _rows(pad: _Pad) -> Iterator[str]:
@@ -111,9 +106,7 @@ def _rows(pad: _Pad) -> Iterator[str]:
         minus(rest(divided("r", math.prod(pad.padded[d + 1 : -1])), pad.padded[d]), str(before))
         for d, before in enumerate(pad.before[:-1])
     ]
-    first = "0"
-    for position, extent in zip(positions, pad.extents, strict=False):
-        first = plus(times(first, extent), position)
+    first = flat(pad.extents[:-1], positions)
     inside = [
         f"0 <= {p} and {p} < {e}"
         for p, e, b, a in zip(positions, pad.extents, pad.before, pad.after, strict=False)
@@ -127,37 +120,36 @@ def _rows(pad: _Pad) -> Iterator[str]:
     yield f"if {' and '.join(inside)}:"
     yield from (f"    {each}" for each in copied)
     yield "else:"
-    yield from (f"    {each}" for each in pad.filled(line, pad.padded[-1]))
+    yield from (f"    {each}" for each in _filled(pad, line, pad.padded[-1]))
 
 
 def _copied(pad: _Pad, line: str, source_row: str) -> Iterator[str]:
     """Writes a row of the result: what is before a row of the tensor, that row, what is after."""
     inner, before = pad.extents[-1], pad.before[-1]
-    yield from pad.filled(line, before)
-    for j, loops in _vectors(inner, pad.lanes):
-        target = plus(plus(line, str(before)), j)
-        yield from _inside(loops, f"out_flat[{target}] = x_flat[{plus(source_row, j)}]")
-    yield from pad.filled(plus(line, str(before + inner)), pad.after[-1])
+    yield from _filled(pad, line, before)
+    target = plus(line, str(before))
+    yield from _each(pad, inner, lambda j: f"{_out(target, j)} = x_flat[{plus(source_row, j)}]")
+    yield from _filled(pad, plus(line, str(before + inner)), pad.after[-1])
 
 
-def _vectors(count: int, lanes: Sequence[int]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """How vectors cover so many elements in a row, ever narrower ones in the end: the element's
-    position, and the loops around it. LLVM would make single elements of what fills no loop of
-    several vectors."""
-    first = 0
-    for width in (*lanes, 1):
-        trips, count = divmod(count, width)
-        if not trips:
-            continue
-        lane = "j" if width > 1 else "0"
-        at = plus(times("v", width) if trips > 1 else "0", lane)
-        loops = (f"for v in range({trips}):",) if trips > 1 else ()
-        yield plus(str(first), at), (*loops, *((f"for j in T.vectorized({width}):",) * (width > 1)))
-        first += trips * width
+def _filled(pad: _Pad, start: str, count: int) -> Iterator[str]:
+    """Writes so many elements around the tensor, from `start` on."""
+    yield from _each(pad, count, lambda j: f"{_out(start, j)} = {pad.number}")
 
 
-def _inside(loops: Sequence[str], statement: str) -> Iterator[str]:
-    """A statement inside of some loops."""
-    for depth, loop in enumerate(loops):
-        yield f"{'    ' * depth}{loop}"
-    yield f"{'    ' * len(loops)}{statement}"
+def _out(start: str, j: str) -> str:
+    return f"out_flat[{plus(start, j)}]"
+
+
+def _each(pad: _Pad, count: int, statement: Callable[[str], str]) -> Iterator[str]:
+    """A statement for each of so many elements in a row, given its position, in vectors. LLVM would
+    make single elements of what fills no loop of several vectors."""
+    for first, trips, width in vectors(str(count), pad.lanes):
+        at, indent = first, ""
+        if trips != "1":
+            yield f"for v in range({trips}):"
+            at, indent = plus(at, times("v", width)), "    "
+        if width > 1:
+            yield f"{indent}for j in T.vectorized({width}):"
+            at, indent = plus(at, "j"), f"{indent}    "
+        yield f"{indent}{statement(at)}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+
+NARROWEST = 4
+"""Lanes of the narrowest vectors."""
 
 
 def plus(a: str, b: str) -> str:
@@ -59,6 +62,30 @@ def smaller(a: str, b: str) -> str:
 def larger(a: str, b: str) -> str:
     x, y = _known(a), _known(b)
     return str(max(x, y)) if x is not None and y is not None else f"T.max({a}, {b})"
+
+
+def flat(extents: Sequence[int], where: Sequence[str]) -> str:
+    """The number of an element of a dense array, given its position along each dimension."""
+    total = "0"
+    for n, position in zip(extents, where, strict=True):
+        total = plus(times(total, n), position)
+    return total
+
+
+def vectors(count: str, width: int) -> Iterator[tuple[str, str, int]]:
+    """How vectors of at most `width` lanes cover a number of positions: the first position, the
+    number of vectors and their width, for each width. What is left of a known number takes ever
+    narrower ones."""
+    full, left = divided(count, width), rest(count, width)
+    if full != "0":
+        yield "0", full, width
+    base = times(full, width)
+    while left.isdigit() and (width := width // 2) >= NARROWEST:
+        if int(left) >= width:
+            yield base, "1", width
+            base, left = plus_known(base, width), str(int(left) - width)
+    if left != "0":
+        yield base, left, 1
 
 
 def shape(extents: Iterable[str]) -> str:

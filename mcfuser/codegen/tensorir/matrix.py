@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mcfuser.codegen.tensorir.integer import covered, divided, minus, plus, rest, times
+from mcfuser.codegen.tensorir.integer import covered, divided, flat, minus, plus, rest, times
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import depth_row, right
 from mcfuser.codegen.tensorir.scalar import loaded
@@ -145,15 +145,7 @@ def split_left(w: Writer, name: str, masked: bool) -> None:
 def _left(w: Writer, name: str, o: Operands, piece: int, at: At, position: str) -> str:
     assert o.row is not None
     lead = [at[a] for a in _lead(o) if w.schedule.tile(a) > 1]
-    return f"{name}_left[{_flat(left_shape(w, o), [*lead, str(piece), at[o.row], position])}]"
-
-
-def _flat(extents: Sequence[int], where: Sequence[str]) -> str:
-    """The number of an element of an array, as text."""
-    total = "0"
-    for n, position in zip(extents, where, strict=True):
-        total = plus(times(total, n), position)
-    return total
+    return f"{name}_left[{flat(left_shape(w, o), [*lead, str(piece), at[o.row], position])}]"
 
 
 def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
@@ -171,9 +163,7 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
         def pair(e: str, both: bool) -> None:
             one = {**at, **outer, last: times(e, 2)}
             two = {**one, last: plus(times(e, 2), "1")}
-            row = "0"
-            for a in others:
-                row = plus(times(row, w.schedule.tile(a)), outer[a])
+            row = flat([w.schedule.tile(a) for a in others], [outer[a] for a in others])
             row = plus(times(row, w.schedule.tile(last) // 2) if others else "0", e)
             for v in range(o.width // SIDE):
                 with w.vector("j", SIDE):
@@ -203,7 +193,7 @@ def _wide(w: Writer, o: Operands, element: str) -> str:
 
 
 def _right(w: Writer, name: str, o: Operands, v: int, piece: int, pair: str, lane: str) -> str:
-    return f"{name}_right[{_flat(right_shape(w, o), [str(v), str(piece), pair, lane])}]"
+    return f"{name}_right[{flat(right_shape(w, o), [str(v), str(piece), pair, lane])}]"
 
 
 # --- products of pieces

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from mcfuser.chain import WHOLE, lowest
-from mcfuser.codegen.tensorir.integer import plus, times
+from mcfuser.codegen.tensorir.integer import plus, times, vectors
 from mcfuser.codegen.tensorir.scalar import literal
 from mcfuser.codegen.tensorir.writer import PARTS, At, Writer
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axis, read, reads, rewrite
@@ -209,7 +209,7 @@ def _windowed(w: Writer, s: Compute, body: Expr) -> None:
     o, last = s.operator, s.operator.axes[-1]
     stepped = _stepped(w, body, last)
     with w.over(o.axes[:-1]) as outer:
-        for first, trips, width in w.vectors(w.count(last)):
+        for first, trips, width in vectors(w.count(last), w.lowering.lanes):
             with w.nest([(f"{last}_v", trips)]) as (v,):
                 start = plus(first, times(v, width))
                 at = {**outer, last: plus(start, "l") if width > 1 else start}

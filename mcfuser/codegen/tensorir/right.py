@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mcfuser.codegen.tensorir.integer import plus, times
+from collections.abc import Sequence
+
+from mcfuser.codegen.tensorir.integer import flat, plus, times
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Read
@@ -10,10 +12,8 @@ from mcfuser.expr import Read
 
 def depth_row(w: Writer, o: Operands, at: At) -> str:
     """The row within a panel: the position in the tiles of all depth axes."""
-    row = "0"
-    for a in o.roles.depth:
-        row = plus(times(row, w.schedule.tile(a)), at.get(a, "0"))
-    return row
+    depth = o.roles.depth
+    return flat([w.schedule.tile(a) for a in depth], [at.get(a, "0") for a in depth])
 
 
 def column(w: Writer, o: Operands, j0: str, v: int) -> str:
@@ -38,15 +38,14 @@ def _packed(w: Writer, o: Operands, at: At, j0: str, lane: str) -> str:
     """A lane of a constant that is packed: [lead, columns/width, depth, width] (Panels)."""
     tensor = w.schedule.buffer(o.right).tensor
     shape, packed = w.schedule.chain.shape(tensor), w.products.panels(o.right)
-    indices = o.roles.right.indices
+
+    def position(dimensions: Sequence[int]) -> str:
+        indices = [o.roles.right.indices[d] for d in dimensions]
+        return flat([shape[d] for d in dimensions], [w.global_position(i, at) for i in indices])
+
     first = w.start(o.column)
     panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
-    lead = "0"
-    for d in packed.lead(len(shape)):
-        lead = plus(times(lead, shape[d]), w.global_position(indices[d], at))
-    row = "0"
-    for d in packed.depth:
-        row = plus(times(row, shape[d]), w.global_position(indices[d], at))
-    panel = plus(times(lead, packed.panels(shape)), panel)
+    panel = plus(times(position(packed.lead(len(shape))), packed.panels(shape)), panel)
+    row = position(packed.depth)
     where = plus(times(panel, packed.panel(shape)), times(row, o.width))
     return f"{tensor}_flat[{plus(where, lane)}]"

@@ -11,12 +11,13 @@ from mcfuser.chain import WHOLE, Bounds, Digit
 from mcfuser.codegen.tensorir.integer import (
     covered,
     divided,
+    flat,
     minus,
     plus,
-    plus_known,
     rest,
     smaller,
     times,
+    vectors,
 )
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.scalar import Scalar, Typed, loaded
@@ -30,8 +31,6 @@ At = Mapping[str, str]
 
 PARTS = "/"
 """The suffix of a tile's name that stands for the partial result of the current part."""
-NARROWEST = 4
-"""Lanes of the narrowest vectors."""
 SLOTS = 8
 """Values that a pass may compute once before its innermost loop."""
 _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
@@ -97,7 +96,7 @@ class Writer:
     def lanes(self, a: str, write: Callable[[At, str], None]) -> None:
         """Calls `write` with the axis' position and the lane: under a vector loop, and again under
         narrower ones and a scalar one for the positions that fill no vector."""
-        for first, trips, width in self.vectors(self.count(a)):
+        for first, trips, width in vectors(self.count(a), self.lowering.lanes):
             if trips == "1" and width == 1:
                 write({a: first}, "0")
             elif width == 1:
@@ -109,21 +108,6 @@ class Writer:
             else:
                 with self.vector(f"{a}_l", width):
                     write({a: plus(first, f"{a}_l")}, f"{a}_l")
-
-    def vectors(self, count: str) -> Iterator[tuple[str, str, int]]:
-        """How vectors cover a number of positions: the first position, the number of vectors and
-        their width, for each width. What is left of a known number takes ever narrower ones."""
-        width = self.lowering.lanes
-        full, left = divided(count, width), rest(count, width)
-        if full != "0":
-            yield "0", full, width
-        base = times(full, width)
-        while left.isdigit() and (width := width // 2) >= NARROWEST:
-            if int(left) >= width:
-                yield base, "1", width
-                base, left = plus_known(base, width), str(int(left) - width)
-        if left != "0":
-            yield base, left, 1
 
     # --- positions
 
@@ -189,10 +173,7 @@ class Writer:
         one number, so that its rows lie where the unit is told."""
         if not self.products.addressed(name):
             return ", ".join(where) or "0"
-        total = "0"
-        for d, position in zip(self.schedule.buffer(name).dims, where, strict=True):
-            total = plus(times(total, self.extent(d)), position)
-        return total
+        return flat([self.extent(d) for d in self.schedule.buffer(name).dims], where)
 
     def _local(self, dim: Dim, index: Affine, at: At) -> str:
         a = index.plain

@@ -74,11 +74,8 @@ def test_no_element_is_looked_at_for_being_padding() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "int64", "bool"])
 @pytest.mark.parametrize("planes", [PLANES, 2])
 def test_elements_of_every_type(dtype: str, planes: int, tmp_path: Path) -> None:
-    x = (
-        (np.arange(planes * 5 * 30) % 7)
-        .reshape(planes, 5, 30)
-        .astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    )
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    x = (np.arange(planes * 5 * 30) % 7).reshape(planes, 5, 30).astype(kind)
     width = [0, 0, 1, 2, 1, 20]
     (found,) = computed(padding(x.shape, width, dtype=dtype), [x], tmp_path)
     np.testing.assert_array_equal(found, np.pad(x, [(0, 0), (1, 2), (1, 20)]))

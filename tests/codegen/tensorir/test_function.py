@@ -158,6 +158,13 @@ def test_an_extent_outside_its_bounds_is_refused() -> None:
             function(*(tvm.runtime.tensor(a) for a in arrays))
 
 
+def drawn_arrays(chain: Chain) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Flat arrays of a chain's inputs, and the same as the chain indexes them."""
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    return flat, {n: logical(chain, n, a) for n, a in flat.items()}
+
+
 def test_views_are_read_and_written_where_they_lie() -> None:
     """Heads split out of rows of 3 x 8: strides, and an offset, on both sides."""
     document = {
@@ -170,9 +177,7 @@ def test_views_are_read_and_written_where_they_lie() -> None:
         "operators": ["S[b, m, n] = sum[k] Q[b, m, k] * K[b, n, k]"],
     }
     chain = from_json(document)
-    rng = np.random.default_rng(0)
-    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
-    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    flat, known = drawn_arrays(chain)
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 16, "k": 8})
     found = run(schedule, chain, WIDE, flat)
     assert error(found, evaluate(chain, known)) < 1e-6
@@ -209,9 +214,7 @@ def test_the_weights_of_windows_are_packed_when_compiling(
     width = dict(source.packed)["B"].width
     assert source.packed == (("B", Panels((1, 2, 3), 4, width)),)
     assert "panels" not in source.text, "nothing is packed when running"
-    rng = np.random.default_rng(0)
-    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
-    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    flat, known = drawn_arrays(chain)
     assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
 
 
@@ -223,9 +226,7 @@ def test_the_rows_of_a_picture_are_one_axis(columns: int) -> None:
     assert [a.name for a in one.axes] == ["g", "m", "n", "k", "s", "t"]
     tiles = {"g": 1, "m": 16, "n": 32, "k": 4, "s": 1, "t": 2}
     schedule = schedules(one, parse("mn.kst"), tiles)
-    rng = np.random.default_rng(0)
-    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
-    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    flat, known = drawn_arrays(chain)
     found = run(schedule, one, WIDE, flat)["E"].reshape(chain.shape("E"))
     assert error({"E": found}, evaluate(chain, known)) < 1e-6
 
@@ -248,9 +249,7 @@ def test_positions_in_digits_are_read_wherever_they_lie(operator: str, last: Str
     strides = ((Digit(3, 200), Digit(5, 36)), last)
     laid = replace(chain.tensor("A"), strides=strides, offset=3)
     chain = replace(chain, tensors=(laid, *(t for t in chain.tensors if t.name != "A")))
-    rng = np.random.default_rng(0)
-    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
-    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    flat, known = drawn_arrays(chain)
     over = [a for a in "mn" if f"[{a}] A" in operator]
     kept = [a for a in "mn" if a not in over]
     expression = parse("".join(kept) + ("." + "".join(over) if over else ""))
@@ -278,9 +277,7 @@ def windows(step: int, columns: int) -> Chain:
 @pytest.mark.parametrize("columns", [1, 7, 14, 28, 33])
 def test_windows_are_reduced_in_registers_whatever_their_step(step: int, columns: int) -> None:
     chain = windows(step, columns)
-    rng = np.random.default_rng(0)
-    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
-    known = {n: logical(chain, n, a) for n, a in flat.items()}
+    flat, known = drawn_arrays(chain)
     schedule = schedules(chain, parse("miks"), {"m": 2, "i": columns, "k": 3, "s": 3})
     text = generate(schedule, "kernel", WIDE).text
     assert "panels" not in text, "every element is used once"
