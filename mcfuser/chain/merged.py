@@ -49,15 +49,17 @@ def rows_merged(chain: Chain) -> Chain:
     """The chain with one axis in place of several that are the rows of a matrix product with
     constants, where none of them is tiled well alone, and where their positions lie side by side in
     each tensor but the product's left operand: of that one the product reads an element for each
-    row, wherever it lies, but other operators read vectors."""
+    row, wherever it lies, but other operators read vectors. Pictures of which a batch has one after
+    the other, with all their channels, stay apart."""
     for o in chain.operators:
         roles = product(o)
         if roles is None or not roles.columns or not chain.tensor(roles.right.tensor).constant:
             continue
         for group in _alike(chain, roles.rows):
-            if _short(chain, group):
-                made = _along_one(chain, _ordered(chain, group, None))
-                if _beside(made):
+            ordered = _ordered(chain, group, None)
+            for inner in (ordered[i:] for i in range(len(ordered) - 1)):
+                made = _along_one(chain, inner)
+                if _short(chain, inner) and _beside(made):
                     return rows_merged(made)
     return chain
 

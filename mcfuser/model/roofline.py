@@ -18,6 +18,7 @@ from mcfuser.device import Device
 from mcfuser.expr import Read, reads
 from mcfuser.model.analytical import storage
 from mcfuser.model.matrix import matrix_seconds
+from mcfuser.model.winograd import winograd_seconds
 from mcfuser.space.plan import (
     Floats,
     Ints,
@@ -64,14 +65,17 @@ def overlapped(plan: Plan, tiles: Ints, device: Device) -> Floats:
 
 
 def sequential(
-    plan: Plan, tiles: Ints, device: Device, matrix: NDArray[np.bool_] | None = None
-) -> Floats:
+    plan: Plan, tiles: Ints, device: Device, matrix: NDArray[np.bool_] | None = None,
+    winograd: NDArray[np.bool_] | None = None,
+) -> Floats:  # fmt: skip
     """Seconds for each row of `tiles` [candidates, axes] where the passes over a block's tiles
     follow each other: arithmetic and cache traffic add up. `matrix` [candidates] tells which have
-    the device's matrix unit compute products."""
+    the device's matrix unit compute products, `winograd` which have Winograd's algorithm compute
+    convolutions."""
     t_cache = touched(plan, tiles, device)
-    if matrix is not None and matrix.any():
-        t_cache = t_cache + np.where(matrix, matrix_seconds(plan, tiles, device), 0.0)
+    for chosen, seconds in ((matrix, matrix_seconds), (winograd, winograd_seconds)):
+        if chosen is not None and chosen.any():
+            t_cache = t_cache + np.where(chosen, seconds(plan, tiles, device), 0.0)
     t_cache = t_cache / blocks(plan, tiles)
     t_block = _arithmetic(plan, tiles, device) + t_cache
     return _waves(plan, tiles, device) * t_block + SEQUENTIAL_LAUNCH * _launches(plan)

@@ -183,6 +183,24 @@ def test_positions_of_a_convolution_are_rows_and_its_windows_stay() -> None:
     assert one.tensor("E").strides is None
 
 
+def test_pictures_of_a_batch_stay_apart_from_their_positions() -> None:
+    """Between the positions of two pictures lie the other channels of the first one."""
+    one = same_rows(from_json({
+        **WINDOWS,
+        "axes": {"b": 2, **WINDOWS["axes"]},
+        "tensors": {
+            **WINDOWS["tensors"],
+            "A": {"shape": ["b", "k", "m", "s", "i", "t"], "strides": [2048, 64, 8, 8, 1, 1]},
+        },
+        "operators": [
+            "C[b, m, i, n] = sum[k, s, t] A[b, k, m, s, i, t] * B[k, s, t, n]",
+            "E[b, n, m, i] = max(C[b, m, i, n] + F[n], 0.0)",
+        ],
+    }))  # fmt: skip
+    assert str(one).startswith("C[b, m, n] = ")
+    assert one.tensor("A").strides == (2048, 64, 8, (Digit(5, 8), Digit(7, 1)), 1)
+
+
 def windows(**tensors: dict[str, object]) -> Chain:
     """The convolution with other tensors; R is added to its result."""
     added = {"R": {"shape": ["n", "m", "i"]}}

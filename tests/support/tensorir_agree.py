@@ -72,6 +72,13 @@ def call(
     return {n: logical(plain, n, t.numpy().reshape(-1)) for n, t in outputs.items()}
 
 
+def drawn_arrays(chain: Chain) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Flat arrays of a chain's inputs, and the same as the chain indexes them."""
+    rng = np.random.default_rng(0)
+    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
+    return flat, {n: logical(chain, n, a) for n, a in flat.items()}
+
+
 def _shape(chain: Chain, plain: Chain, name: str) -> tuple[int, ...]:
     """What is dense and has run-time extents keeps its dimensions; all else is flat."""
     tensor = chain.tensor(name)

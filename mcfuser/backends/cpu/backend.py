@@ -68,7 +68,7 @@ class CpuBackend:
         return np.asarray(np.all(tiles[:, windows(plan)] > 1, axis=1))
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        return roofline.sequential(plan, tiles, device, settings["matrix"])
+        return roofline.sequential(plan, tiles, device, settings["matrix"], settings["winograd"])
 
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

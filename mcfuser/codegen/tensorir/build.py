@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 
 from mcfuser.codegen.tensorir import Panels
+from mcfuser.lowering.tensorir.winograd import TAPS, WEIGHTS
 
 MATRIX_FEATURES = ("amx-tile", "amx-bf16")
 """What LLVM must be told of a CPU with Intel's AMX: the name that it has for the CPU may be that of
@@ -53,9 +54,15 @@ def compile_function(text: str, name: str) -> Callable[..., None]:
 
 
 def pack(array: Any, panels: Panels) -> Any:
-    """A constant as a micro-kernel reads it, flat: [lead, columns/width, depth, width]."""
+    """A constant as a micro-kernel reads it, flat: [lead, columns/width, depth, width], with a
+    matrix for each number that Winograd's algorithm makes of a window."""
     shape, lead = array.shape, panels.lead(array.ndim)
-    matrices = array.transpose(*lead, *panels.depth, panels.columns)
+    matrices = array.transpose(*lead, *panels.window, *panels.depth, panels.columns)
+    if panels.window:
+        matrices = matrices.reshape(-1, TAPS, TAPS, panels.rows(shape), shape[panels.columns])
+        g = np.asarray(WEIGHTS)
+        matrices = np.einsum("as,nstkc,bt->nabkc", g, matrices.astype(np.float64), g)
+        matrices = matrices.astype(array.dtype)
     matrices = matrices.reshape(-1, panels.panel(shape) // panels.width, shape[panels.columns])
     whole = np.pad(matrices, ((0, 0), (0, 0), (0, -matrices.shape[2] % panels.width)))
     split = whole.reshape(*whole.shape[:2], -1, panels.width).transpose(0, 2, 1, 3)

@@ -15,6 +15,7 @@ from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import BLOCK, SIDE, operand_dtypes, oriented, span, takes
+from mcfuser.lowering.tensorir.winograd import Picture, convolution, fits, pieces
 from mcfuser.space.plan import Ints
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, plain_index, statements
@@ -33,7 +34,8 @@ class Operands:
 
     `left` and `right` name the tiles that it reads, `width` is its panels' width in columns. Where
     the `matrix` unit computes it, `micro_rows` and `width` are those of a block of tile registers;
-    `loaded` tells that the left operand is split where it is loaded.
+    `loaded` tells that the left operand is split where it is loaded. Where Winograd's algorithm
+    computes it, the micro-kernel's rows are the `pieces` of the `picture` in a tile.
     """
 
     roles: Product
@@ -46,6 +48,8 @@ class Operands:
     width: int
     matrix: bool = False
     loaded: bool = False
+    picture: Picture | None = None
+    pieces: int = 0
 
     @property
     def lead(self) -> tuple[str, ...]:
@@ -95,8 +99,10 @@ class Products:
         """How the constant behind a tile is packed."""
         user = self.user(tile)
         names = [i.plain for i in user.roles.right.indices]
-        depth = tuple(names.index(a) for a in user.roles.depth)
-        return Panels(depth, names.index(user.column), user.width)
+        window = user.picture.window if user.picture is not None else ()
+        depth = tuple(names.index(a) for a in user.roles.depth if a not in window)
+        along = tuple(names.index(a) for a in window)
+        return Panels(depth, names.index(user.column), user.width, along)
 
 
 def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
@@ -112,6 +118,9 @@ def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
         for o in operands.values()
         if tensors[o.right] in chain.inputs
     }
+    for o in operands.values():
+        if o.picture is not None and right.get(o.right) != "packed":
+            raise Illegal("the weights of a convolution by Winograd's algorithm are not packed")
     once = {o.right for o in operands.values() if _once(o) and right.get(o.right) == "panels"}
     operands = {tile: o for tile, o in operands.items() if o.right not in once}
     right = {tile: kind for tile, kind in right.items() if tile not in once}
@@ -186,12 +195,27 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
         rows, width = (int(span(np.asarray(schedule.tile(a)))) for a in (row, column))
         loaded = s.domain is None and schedule.buffer(left).tensor in schedule.chain.inputs
         return Operands(roles, left, right, row, column, outer, rows, width, True, loaded)
+    buffers = {b.name: b for b in schedule.buffers}
+    seen = convolution(schedule.chain, buffers, s) if lowering.winograd else None
+    picture = seen[1] if seen is not None and _fits(schedule, seen[1], kept) else None
     vectors = _vectors(schedule.tile(column), lowering)
     width = vectors * lowering.lanes
     if column in kept and schedule.tile(column) % width:
         raise Illegal(f"tiles of axis '{column}' are kept side by side, but no vector divides them")
+    if picture is not None:
+        many = int(pieces(picture, lambda a: np.asarray(schedule.tile(a) if a else 1)))
+        return Operands(
+            roles, left, right, row, column, tuple(a for a in outer if a not in picture.rows),
+            _rows(many, vectors, lowering, False), width, picture=picture, pieces=many,
+        )  # fmt: skip
     rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
     return Operands(roles, left, right, row, column, outer, rows, width)
+
+
+def _fits(schedule: Schedule, picture: Picture, kept: set[str]) -> bool:
+    """Whether the tiles are of whole windows and lines, and none lies beside another."""
+    found = fits(picture, schedule.chain, lambda a: np.asarray(schedule.tile(a) if a else 1))
+    return bool(found) and kept.isdisjoint(picture.rows)
 
 
 def _taken(
@@ -239,7 +263,7 @@ def _units(operands: Mapping[str, Operands]) -> dict[str, int]:
     units: dict[str, int] = {}
     for o in operands.values():
         units[o.column] = math.lcm(units.get(o.column, 1), o.width)
-        if o.row is not None:
+        if o.row is not None and o.picture is None:
             units[o.row] = math.lcm(units.get(o.row, 1), o.micro_rows)
     return units
 

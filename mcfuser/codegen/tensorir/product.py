@@ -14,6 +14,7 @@ from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
 from mcfuser.codegen.tensorir.right import column, depth_row, right
+from mcfuser.codegen.tensorir.winograd import convolve
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
 from mcfuser.space.statement import Compute, Load
@@ -47,6 +48,9 @@ def product(w: Writer, s: Compute) -> None:
         _mask(w, s, o)
     if o.matrix:
         multiply(w, s, o)
+        return
+    if o.picture is not None:
+        convolve(w, s, o, o.picture)
         return
     panels = covered(w.count(o.column), o.width)
     rows = covered(w.count(o.row), o.micro_rows) if o.row is not None else "1"

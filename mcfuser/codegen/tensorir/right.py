@@ -21,21 +21,22 @@ def column(w: Writer, o: Operands, j0: str, v: int) -> str:
     return plus(plus(times(j0, o.width), str(v * w.lowering.lanes)), "j")
 
 
-def right(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
+def right(w: Writer, o: Operands, at: At, j0: str, v: int, number: str = "0") -> str:
     """Lane `j` of a panel's vector `v` at these positions along the depth, as float32, or in the
-    type of a packed constant."""
+    type of a packed constant; of one that Winograd's algorithm takes, of the matrix with this
+    `number`."""
     kind = w.products.right.get(o.right)
     lane = plus(str(v * w.lowering.lanes), "j")
     if kind == "panels":
         lead = "".join(f"{at[a]}, " for a in o.lead if w.schedule.tile(a) > 1)
         return f"{o.right}_panels[{lead}{j0}, {depth_row(w, o, at)}, {lane}]"
     if kind == "packed":
-        return _packed(w, o, at, j0, lane)
+        return _packed(w, o, at, j0, lane, number)
     return w.value(Read(o.right, o.roles.right.indices), {**at, o.column: column(w, o, j0, v)})
 
 
-def _packed(w: Writer, o: Operands, at: At, j0: str, lane: str) -> str:
-    """A lane of a constant that is packed: [lead, columns/width, depth, width] (Panels)."""
+def _packed(w: Writer, o: Operands, at: At, j0: str, lane: str, number: str) -> str:
+    """A lane of a constant that is packed (Panels)."""
     tensor = w.schedule.buffer(o.right).tensor
     shape, packed = w.schedule.chain.shape(tensor), w.products.panels(o.right)
 
@@ -46,6 +47,6 @@ def _packed(w: Writer, o: Operands, at: At, j0: str, lane: str) -> str:
     first = w.start(o.column)
     panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
     panel = plus(times(position(packed.lead(len(shape))), packed.panels(shape)), panel)
-    row = position(packed.depth)
+    row = plus(times(number, packed.rows(shape)), position(packed.depth))
     where = plus(times(panel, packed.panel(shape)), times(row, o.width))
     return f"{tensor}_flat[{plus(where, lane)}]"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mcfuser.codegen.tensorir.integer import shape
 from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
 from mcfuser.codegen.tensorir.operands import Products
+from mcfuser.codegen.tensorir.winograd import winograd_shapes
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
 from mcfuser.space.statement import (
     Combine,
@@ -46,6 +47,8 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             _allocate(w, f"{s.buffer}_masked", left)
         if o.matrix:
             _allocate_whole(w, f"{s.buffer}_right", math.prod(right_shape(w, o)), "uint32")
+        for name, extents in winograd_shapes(w, s.buffer, o):
+            _allocate(w, name, extents)
     matrix = {s.buffer for s, o in zip(computes, operands, strict=True) if o.matrix}
     for name in sorted({w.products.splits(tile) for tile in matrix}):
         size = math.prod(left_shape(w, w.products.operands[name]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mcfuser.lowering.tensorir.winograd import SPAN
+
 
 @dataclass(frozen=True, slots=True)
 class Panels:
@@ -12,20 +14,28 @@ class Panels:
 
     `depth` and `columns` are dimensions of the tensor as the chain indexes it, and the others, in
     their order, are `lead`. A window's weights have several dimensions of depth, the last of which
-    is the fastest.
+    is the fastest. Where Winograd's algorithm takes them, the dimensions of the `window` are not
+    among these, and each of its SPAN x SPAN numbers has a matrix of its own: [lead, columns/width,
+    SPAN * SPAN, depth, width].
     """
 
     depth: tuple[int, ...]
     columns: int
     width: int
+    window: tuple[int, ...] = ()
 
     def lead(self, rank: int) -> tuple[int, ...]:
         """The dimensions that are neither depth nor columns."""
-        return tuple(d for d in range(rank) if d not in self.depth and d != self.columns)
+        others = {*self.depth, *self.window, self.columns}
+        return tuple(d for d in range(rank) if d not in others)
+
+    def rows(self, shape: tuple[int, ...]) -> int:
+        """Positions along the depth."""
+        return math.prod(shape[d] for d in self.depth)
 
     def panel(self, shape: tuple[int, ...]) -> int:
         """Elements of one panel."""
-        return math.prod(shape[d] for d in self.depth) * self.width
+        return (SPAN * SPAN if self.window else 1) * self.rows(shape) * self.width
 
     def panels(self, shape: tuple[int, ...]) -> int:
         """Panels side by side at one position of `lead`."""

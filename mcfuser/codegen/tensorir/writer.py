@@ -94,20 +94,28 @@ class Writer:
             yield
 
     def lanes(self, a: str, write: Callable[[At, str], None]) -> None:
-        """Calls `write` with the axis' position and the lane: under a vector loop, and again under
-        narrower ones and a scalar one for the positions that fill no vector."""
-        for first, trips, width in vectors(self.count(a), self.lowering.lanes):
+        """Calls `write` with the axis' position and the lane, for the positions of the tile at hand
+        (`vectors`)."""
+        self.vectors(a, self.count(a), lambda position, lane: write({a: position}, lane))
+
+    def vectors(self, name: str, count: str, write: Callable[[str, str], None]) -> None:
+        """Calls `write` with a position below the count and the lane: under a vector loop, and
+        again under narrower ones and a scalar one for the positions that fill no vector."""
+        for first, trips, width in vectors(count, self.lowering.lanes):
             if trips == "1" and width == 1:
-                write({a: first}, "0")
+                write(first, "0")
             elif width == 1:
-                with self.block(f"for {a}_r in range({trips}):"):
-                    write({a: plus(first, f"{a}_r")}, f"{a}_r")
+                with self.block(f"for {name}_r in range({trips}):"):
+                    write(plus(first, f"{name}_r"), f"{name}_r")
             elif first == "0":
-                with self.block(f"for {a}_v in range({trips}):"), self.vector(f"{a}_l", width):
-                    write({a: f"{a}_v * {width} + {a}_l"}, f"{a}_l")
+                with (
+                    self.block(f"for {name}_v in range({trips}):"),
+                    self.vector(f"{name}_l", width),
+                ):
+                    write(f"{name}_v * {width} + {name}_l", f"{name}_l")
             else:
-                with self.vector(f"{a}_l", width):
-                    write({a: plus(first, f"{a}_l")}, f"{a}_l")
+                with self.vector(f"{name}_l", width):
+                    write(plus(first, f"{name}_l"), f"{name}_l")
 
     # --- positions
 
@@ -150,10 +158,14 @@ class Writer:
 
     def address(self, name: str, indices: Sequence[Affine], at: At) -> str:
         """An element of a parameter, in its flat view."""
+        return f"{name}_flat[{self.number(name, indices, at)}]"
+
+    def number(self, name: str, indices: Sequence[Affine], at: At) -> str:
+        """The number of an element in a parameter's array."""
         total = str(self.schedule.chain.tensor(name).offset)
         for index, stride in zip(indices, self.strides(name), strict=True):
             total = plus(total, _along(self.global_position(index, at), stride))
-        return f"{name}_flat[{total}]"
+        return total
 
     def element(self, r: Read, at: At) -> str:
         """An element of a loaded or computed tile, or of a part's partial result."""

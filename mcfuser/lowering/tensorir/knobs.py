@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.matrix import AMX, multiplies
+from mcfuser.lowering.tensorir.winograd import convolves
 from mcfuser.space.knobs import knob
 
 LANE = 32
@@ -15,12 +16,14 @@ LANE = 32
 @dataclass(frozen=True, slots=True)
 class TensorirKnobs:
     """The register micro-tile of products: `rows` rows by `vectors` vectors of columns, each of
-    `lanes` float32 elements; and whether the CPU's `matrix` unit computes those that it takes."""
+    `lanes` float32 elements; whether the CPU's `matrix` unit computes those that it takes, and
+    whether Winograd's algorithm computes the convolutions that it can."""
 
     rows: int = knob(8, (8, 6, 4))
     vectors: int = knob(2, (2, 4, 3))
     lanes: int = knob(16, (16, 8, 4))
     matrix: bool = knob(False, (False, True), multiplies)
+    winograd: bool = knob(False, (False, True), convolves)
 
     def allowed(self, device: Device) -> bool:
         """Whether the micro-tile is one of those that fill the accumulators without spilling: 12 to
@@ -30,6 +33,8 @@ class TensorirKnobs:
         if device.bits != 512:
             shapes = ((6, 2), (4, 3))
         if self.matrix:
+            if self.winograd:
+                return False
             shapes = shapes[:1] if device.bits == 512 and device.matrix == AMX else ()
         fills = (self.rows, self.vectors) in shapes
         return fills and self.lanes == max(device.bits, 128) // LANE

@@ -32,7 +32,7 @@ from mcfuser.space.statement import Illegal, loops
 from tests.support.drawn_schedules import DRAWN, at_run_time, drawn, errors, parted
 from tests.support.paths import GOLDEN
 from tests.support.schedules import build, random_inputs, schedules
-from tests.support.tensorir_agree import WIDE, call, error, run
+from tests.support.tensorir_agree import WIDE, call, drawn_arrays, error, run
 
 GOLDEN = GOLDEN / "tensorir"
 NARROW = TensorirKnobs(4, 3, 8)
@@ -156,13 +156,6 @@ def test_an_extent_outside_its_bounds_is_refused() -> None:
                   for t, a in zip("ABDE", arrays, strict=True)]  # fmt: skip
         with pytest.raises(RuntimeError, match="axis 'n' needs an extent from 10 to 64"):
             function(*(tvm.runtime.tensor(a) for a in arrays))
-
-
-def drawn_arrays(chain: Chain) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Flat arrays of a chain's inputs, and the same as the chain indexes them."""
-    rng = np.random.default_rng(0)
-    flat = {n: rng.standard_normal(flat_size(chain, n)).astype("float32") for n in chain.inputs}
-    return flat, {n: logical(chain, n, a) for n, a in flat.items()}
 
 
 def test_views_are_read_and_written_where_they_lie() -> None:

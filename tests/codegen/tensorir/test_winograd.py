@@ -1,0 +1,174 @@
+"""Convolutions by Winograd's algorithm on this CPU, against the sum over windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mcfuser.chain import Chain, from_json, rows_merged
+from mcfuser.codegen.tensorir import generate
+from mcfuser.codegen.tensorir.build import pack
+from mcfuser.codegen.tensorir.source import Panels
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.space.expression import parse
+from mcfuser.space.reference import evaluate
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal
+from tests.support.paths import GOLDEN
+from tests.support.pictures import convolution
+from tests.support.schedules import schedules
+from tests.support.tensorir_agree import drawn_arrays, error, run
+
+KNOBS = TensorirKnobs(6, 2, 8, winograd=True)
+WHOLE = {"k": 5, "s": 3, "t": 3}
+
+
+def scheduled(chain: Chain, expression: str, tiles: dict[str, int]) -> Schedule:
+    return schedules(chain, parse(expression), {a.name: 1 for a in chain.axes} | tiles)
+
+
+def used(schedule: Schedule, knobs: TensorirKnobs = KNOBS) -> bool:
+    """Whether the kernel turns pieces of the input."""
+    return "_turned[" in generate(schedule, "kernel", knobs).text
+
+
+def check(chain: Chain, one: Chain, schedule: Schedule, knobs: TensorirKnobs = KNOBS) -> None:
+    """The kernel, of a chain that may have its rows along `one` axis, computes what the chain
+    does."""
+    assert used(schedule, knobs)
+    flat, known = drawn_arrays(chain)
+    found = run(schedule, one, knobs, flat)
+    shaped = {n: a.reshape(chain.shape(n)) for n, a in found.items()}
+    assert error(shaped, evaluate(chain, known)) < 1e-6
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 13, 16, 21])
+@pytest.mark.parametrize("lines", [2, 4, 7])
+def test_tiles_are_whole_lines_of_a_picture(width: int, lines: int) -> None:
+    """Along the axis of the lines, or numbered line by line. Of seven lines the last pair has one,
+    and of an odd width the last piece of a line has one result."""
+    chain = convolution(7, width, 24)
+    tiles = {"m": lines, "i": width, "n": 16} | WHOLE
+    check(chain, chain, scheduled(chain, "mn.kist", tiles))
+    one = rows_merged(chain)
+    if width > 1:
+        tiles = {"m": lines * width, "n": 16} | WHOLE
+        check(chain, one, scheduled(one, "mn.kst", tiles))
+
+
+@pytest.mark.parametrize("columns", [3, 8, 20, 40])
+@pytest.mark.parametrize("tiles", [{"n": 16}, {"n": 16, "k": 2}, {"n": 48, "k": 4}])
+@pytest.mark.parametrize("knobs", [KNOBS, TensorirKnobs(4, 3, 8, winograd=True),
+                                   TensorirKnobs(8, 2, 16, winograd=True)])  # fmt: skip
+def test_any_tiles_of_columns_and_channels(
+    columns: int, tiles: dict[str, int], knobs: TensorirKnobs
+) -> None:
+    """Columns that fill no panel, and channels in parts whose sums are added up."""
+    chain = convolution(6, 10, columns)
+    one = rows_merged(chain)
+    tiles = {"m": 20} | WHOLE | tiles
+    check(chain, one, scheduled(one, "mn.kst", tiles | {"n": min(tiles["n"], columns)}), knobs)
+
+
+@pytest.mark.parametrize("expression", ["pmn.kst", "pnm.kst", "mn.pkst"])
+@pytest.mark.parametrize("pictures", [1, 2])
+def test_groups_have_their_own_weights_and_pictures_the_same(
+    expression: str, pictures: int
+) -> None:
+    chain = convolution(6, 10, 24, groups=3, pictures=2)
+    one = rows_merged(chain)
+    tiles = {"p": pictures, "m": 20, "n": 16} | WHOLE
+    check(chain, one, scheduled(one, expression, tiles))
+
+
+def test_pictures_are_lines_of_one_axis_where_they_are_even() -> None:
+    chain = convolution(4, 6, 16, pictures=3)
+    one = rows_merged(chain)
+    (digits,) = (s for s in one.tensor("A").strides if isinstance(s, tuple))
+    assert [d.extent for d in digits] == [3, 4, 6]
+    for rows in (12, 36, 72):
+        check(chain, one, scheduled(one, "pn.kst", {"p": rows, "n": 16} | WHOLE))
+    odd = rows_merged(convolution(5, 6, 16, pictures=3))
+    assert not used(scheduled(odd, "pn.kst", {"p": 90, "n": 16} | WHOLE))
+
+
+@pytest.mark.parametrize("tiles", [{"m": 10}, {"m": 30}, {"m": 16}, {"s": 1}, {"t": 1}])
+def test_other_tiles_are_summed_over_windows(tiles: dict[str, int]) -> None:
+    """Single lines, an odd number of them, parts of lines, and single positions of a window."""
+    one = rows_merged(convolution(6, 10, 16))
+    schedule = scheduled(one, "mn.kst", {"m": 20, "n": 16} | WHOLE | tiles)
+    assert not used(schedule)
+    flat, known = drawn_arrays(one)
+    assert error(run(schedule, one, KNOBS, flat), evaluate(one, known)) < 1e-6
+
+
+def test_what_is_read_past_a_picture_s_last_line_is_its_last_line() -> None:
+    """Nothing lies behind the last channel's."""
+    texts = [
+        generate(scheduled(one, "mn.kst", {"m": rows, "n": 16} | WHOLE), "kernel", KNOBS).text
+        for one, rows in ((rows_merged(convolution(h, 10, 16)), 10 * h) for h in (6, 7))
+    ]
+    assert ["T.min(3, " in text for text in texts] == [False, True]
+
+
+def test_weights_are_turned_when_packed() -> None:
+    """Every channel's window becomes SPAN x SPAN numbers, G g G^T, each in a matrix of its own."""
+    one = rows_merged(convolution(6, 10, 20))
+    source = generate(scheduled(one, "mn.kst", {"m": 20, "n": 20} | WHOLE), "kernel", KNOBS)
+    (name, panels), = source.packed  # fmt: skip
+    assert (name, panels.depth, panels.window) == ("B", (1,), (2, 3))
+    array = np.random.default_rng(0).standard_normal((1, 5, 3, 3, 20)).astype("float32")
+    packed, array = pack(array, panels), array[0]
+    assert packed.shape == (panels.size((1, *array.shape)),) and packed.dtype == np.float32
+    packed = packed.reshape(-1, 4, 4, 5, panels.width)
+    corner = packed[:, 0, 0].transpose(1, 0, 2).reshape(5, -1)
+    np.testing.assert_array_equal(corner[:, :20], array[:, 0, 0])
+    assert not corner[:, 20:].any()
+    middle = packed[:, 1, 2].transpose(1, 0, 2).reshape(5, -1)[:, :20]
+    signs = np.asarray([1, -1, 1])
+    expected = (array * signs[None, None, :, None]).sum(axis=(1, 2)) / 4
+    np.testing.assert_allclose(middle, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_panels_of_windows_keep_leading_dimensions_apart() -> None:
+    array = np.random.default_rng(0).standard_normal((2, 5, 3, 3, 7)).astype("float32")
+    both = pack(array, Panels((1,), 4, 8, (2, 3))).reshape(2, -1)
+    for g in range(2):
+        alone = pack(array[g], Panels((0,), 3, 8, (1, 2)))
+        np.testing.assert_array_equal(both[g], alone)
+
+
+def test_weights_that_something_else_reads_stay_as_they_are() -> None:
+    document = {
+        "axes": {"m": 6, "i": 10, "n": 16, "k": 5, "s": 3, "t": 3},
+        "tensors": {
+            "A": {"shape": ["k", "m", "i", "s", "t"], "strides": [96, 12, 1, 12, 1]},
+            "B": {"shape": ["k", "s", "t", "n"], "constant": True},
+        },
+        "operators": [
+            "C[m, i, n] = sum[k, s, t] A[k, m, i, s, t] * B[k, s, t, n]",
+            "F[n] = sum[k, s, t] B[k, s, t, n]",
+            "E[m, i, n] = C[m, i, n] - F[n]",
+        ],
+    }
+    one = rows_merged(from_json(document))
+    assert not used(scheduled(one, "mn.kst", {"m": 20, "n": 16} | WHOLE))
+
+
+def test_weights_that_are_not_packed_are_refused() -> None:
+    """Tiles of columns that fill no panel but the last lie across panels."""
+    one = rows_merged(convolution(6, 10, 60))
+    with pytest.raises(Illegal, match="not packed"):
+        generate(scheduled(one, "mn.kst", {"m": 20, "n": 24} | WHOLE), "kernel",
+                 replace(KNOBS, lanes=16))  # fmt: skip
+
+
+def test_the_text_is_as_it_was(update_golden: bool) -> None:
+    one = rows_merged(convolution(7, 13, 24))
+    text = generate(scheduled(one, "mn.kst", {"m": 26, "n": 16} | WHOLE), "kernel", KNOBS).text
+    path = GOLDEN / "tensorir" / "convolution_winograd.py"
+    if update_golden:
+        path.write_text(text)
+    assert path.read_text() == text, "run pytest --update-golden if the change is meant"

@@ -1,0 +1,142 @@
+"""Which convolutions Winograd's algorithm computes, and that it computes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcfuser.chain import Chain, product, rows_merged
+from mcfuser.device import Device
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.tensorir.matrix import AMX, oriented
+from mcfuser.lowering.tensorir.winograd import (
+    INPUT,
+    OUT,
+    OUTPUT,
+    SPAN,
+    TAPS,
+    WEIGHTS,
+    Picture,
+    convolves,
+    fits,
+    picture_of,
+    pieces,
+)
+from mcfuser.space.expression import parse
+from mcfuser.space.knobs import KnobTable
+from mcfuser.space.plan import Ints, Plan
+from mcfuser.space.program import program
+from tests.support.pictures import convolution
+
+CPU = Device("cpu", "cpu", "some", 2, (("float32", 1e11),), 1e10, 1 << 20, 256)
+
+
+def seen(chain: Chain) -> Picture | None:
+    roles = product(chain.operators[0])
+    assert roles is not None
+    return picture_of(chain, oriented(roles), "A")
+
+
+def with_tensor(chain: Chain, name: str, **changes: object) -> Chain:
+    tensors = tuple(replace(t, **changes) if t.name == name else t for t in chain.tensors)
+    return replace(chain, tensors=tensors)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_three_transforms_make_a_sum_over_windows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    d, g = rng.standard_normal((SPAN, SPAN)), rng.standard_normal((TAPS, TAPS))
+    inside, weights, outside = (np.asarray(m, float) for m in (INPUT, WEIGHTS, OUTPUT))
+    numbers = (weights @ g @ weights.T) * (inside @ d @ inside.T)
+    expected = [[(d[y : y + TAPS, x : x + TAPS] * g).sum() for x in range(OUT)] for y in range(OUT)]
+    np.testing.assert_allclose(outside @ numbers @ outside.T, expected, atol=1e-12)
+
+
+def test_lines_along_an_axis_and_lines_of_one_axis_are_the_same_picture() -> None:
+    chain = convolution(6, 10, 16)
+    two, one = seen(chain), seen(rows_merged(chain))
+    assert two == Picture(("m", "i"), ("s", "t"), ("k",), 1, 6, 10, 12)
+    assert one is not None and one.rows != two.rows
+    assert replace(one, rows=two.rows) == two
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        convolution(6, 10, 16, step=2),
+        with_tensor(convolution(6, 10, 16), "A", dtype="float16"),
+        with_tensor(convolution(6, 10, 16), "B", dtype="bfloat16"),
+        with_tensor(convolution(6, 10, 16), "B", constant=False),
+        with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 1, 60, 5, 60, 5)),
+        with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 120, 12, 1, 24, 2)),
+        with_tensor(convolution(6, 10, 16), "A", strides=(1200, 600, 120, 12, 1, 12, 2)),
+    ],
+    ids=["step", "half input", "half weights", "no constant", "channels last", "dilated",
+         "dilated along lines"],
+)  # fmt: skip
+def test_other_convolutions_are_none_of_it(chain: Chain) -> None:
+    assert seen(chain) is None and seen(rows_merged(chain)) is None
+
+
+def test_a_window_of_five_is_none_of_it() -> None:
+    chain = convolution(6, 10, 16)
+    axes = tuple(replace(a, extent=5) if a.name in "st" else a for a in chain.axes)
+    assert seen(replace(chain, axes=axes)) is None
+
+
+@pytest.mark.parametrize(
+    ("tiles", "whole", "many"),
+    [
+        ({"m": 20, "s": 3, "t": 3}, True, 5),
+        ({"m": 40, "s": 3, "t": 3}, True, 10),
+        ({"m": 70, "s": 3, "t": 3}, True, 20),
+        ({"m": 128, "s": 4, "t": 4}, True, 35),
+        ({"m": 10, "s": 3, "t": 3}, False, 5),
+        ({"m": 50, "s": 3, "t": 3}, False, 15),
+        ({"m": 20, "s": 1, "t": 3}, False, 5),
+        ({"m": 20, "s": 3, "t": 2}, False, 5),
+    ],
+)
+def test_tiles_of_whole_windows_and_pairs_of_lines(
+    tiles: dict[str, int], whole: bool, many: int
+) -> None:
+    """Of seven lines the last pair has one."""
+    chain = rows_merged(convolution(7, 10, 16))
+    picture = seen(chain)
+    assert picture is not None
+
+    def tile(a: str) -> Ints:
+        return np.asarray([tiles.get(a, 1)])
+
+    assert fits(picture, chain, tile).tolist() == [whole]
+    assert pieces(picture, tile).tolist() == [many]
+
+
+def test_lines_along_an_axis_are_whole() -> None:
+    chain = convolution(7, 10, 16)
+    picture = seen(chain)
+    assert picture is not None
+    cases = {(2, 10): True, (3, 10): False, (7, 10): True, (8, 16): True, (2, 8): False}
+    for (m, i), whole in cases.items():
+        tiles = {"m": m, "i": i, "s": 3, "t": 3}
+        assert bool(fits(picture, chain, lambda a, t=tiles: np.asarray(t.get(a, 1)))) == whole
+
+
+def test_the_knob_is_for_candidates_that_use_it() -> None:
+    chain = rows_merged(convolution(6, 10, 16))
+    plan = Plan(program(chain), parse("mn.kst"), frozenset("kst"))
+    columns = {"p": 1, "g": 1, "m": 20, "n": 16, "k": 5, "s": 3, "t": 3}
+    rows = [[n if a != "m" else m for a, n in columns.items() if a in plan.axes] for m in (20, 16)]
+    assert convolves(plan, np.asarray(rows), CPU).tolist() == [True, False]
+
+
+def test_beside_the_matrix_unit_it_is_not_used() -> None:
+    unit = replace(CPU, bits=512, matrix=AMX, peak=(*CPU.peak, ("matrix", 2e12)))
+    table = KnobTable(TensorirKnobs, unit)
+    assert {(s.matrix, s.winograd) for s in table.settings} == {
+        (False, False), (True, False), (False, True),
+    }  # fmt: skip

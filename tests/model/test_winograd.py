@@ -1,0 +1,67 @@
+"""What convolutions by Winograd's algorithm are predicted to take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mcfuser.chain import Chain, rows_merged
+from mcfuser.device import Device
+from mcfuser.model.roofline import sequential
+from mcfuser.model.winograd import BACK, TURN, winograd_seconds
+from mcfuser.space.expression import parse
+from mcfuser.space.plan import Plan
+from mcfuser.space.program import program
+from tests.support.pictures import convolution
+
+CPU = Device("cpu", "cpu", "some", 2, (("float32", 1e11),), 1e10, 1 << 20, 256)
+
+
+def plan_of(chain: Chain, dead: str) -> Plan:
+    return Plan(program(chain), parse("mn.kst"), frozenset(dead))
+
+
+def tiles_of(plan: Plan, **sizes: int) -> np.ndarray:
+    return np.asarray([[sizes.get(a, 1) for a in plan.axes]], np.int64)
+
+
+def test_one_convolution_by_hand() -> None:
+    """Three blocks of two lines by two of 16 columns, each of two iterations over 4 channels: five
+    pieces of 16 numbers."""
+    plan = plan_of(rows_merged(convolution(6, 10, 32, channels=8)), "st")
+    tiles = tiles_of(plan, m=20, n=16, k=4, s=3, t=3)
+    numbers = 16 * 5
+    flops = 2 * numbers * 4 * 16 - 2 * 20 * 9 * 4 * 16
+    each = flops + TURN * numbers * 4 + BACK * numbers * 16
+    assert winograd_seconds(plan, tiles, CPU)[0] == pytest.approx(3 * 2 * 2 * each / 5e10)
+
+
+def test_many_channels_are_worth_it_and_few_are_not() -> None:
+    found = []
+    for channels in (4, 64):
+        plan = plan_of(rows_merged(convolution(8, 32, channels, channels)), "kst")
+        tiles = tiles_of(plan, m=64, n=channels, k=channels, s=3, t=3)
+        found.append(winograd_seconds(plan, tiles, CPU)[0])
+    assert found[0] > 0 > found[1]
+
+
+def test_lines_that_are_half_a_pair_cost_as_much() -> None:
+    """Of seven lines, and of eight."""
+    odd, even = (
+        winograd_seconds(p, tiles_of(p, m=10 * h, n=32, k=8, s=3, t=3), CPU)[0]
+        for h in (7, 8)
+        for p in [plan_of(rows_merged(convolution(h, 10, 32, channels=8)), "mnkst")]
+    )
+    spared = 2 * 10 * 9 * 8 * 32 / 5e10  # what the eighth line costs as a sum over windows
+    assert odd - even == pytest.approx(spared)
+
+
+def test_other_tiles_and_settings_cost_what_they_did() -> None:
+    plan = plan_of(rows_merged(convolution(6, 10, 32)), "kst")
+    tiles = np.vstack([tiles_of(plan, m=m, n=16, k=5, s=3, t=3) for m in (16, 20, 20)])
+    more = winograd_seconds(plan, tiles, CPU)
+    assert more[0] == 0.0 and more[1] == more[2] != 0.0
+    before = sequential(plan, tiles, CPU)
+    found = sequential(plan, tiles, CPU, None, np.asarray([True, True, False]))
+    assert found[0] == before[0] and found[2] == before[2]
+    assert found[1] == pytest.approx(before[1] + more[1] / 2)
