@@ -9,6 +9,7 @@ import tvm
 from tvm import relax, s_tir, te, tirx, topi
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from mcfuser.codegen.llvm.concatenate import concatenate
 from mcfuser.codegen.llvm.pad import pad
 
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
@@ -27,7 +28,8 @@ def legalize() -> tvm.transform.Pass:
         "relax.tanh": _float32(lambda x, _: topi.fast_tanh(x)),
         "relax.nn.softmax": _float32(lambda x, call: topi.nn.fast_softmax(x, call.attrs.axis)),
         "relax.nn.gelu": _float32(lambda x, _: _gelu(x)),
-        "relax.nn.pad": _padded,
+        "relax.nn.pad": _ours(pad),
+        "relax.concat": _ours(concatenate),
     })  # fmt: skip
 
 
@@ -44,9 +46,16 @@ def _float32(compute: Callable[[te.Tensor, relax.Call], te.Tensor]) -> Legalizat
     return apply
 
 
-def _padded(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    made = pad(builder, call)
-    return _own(builder, call) if made is None else made
+def _ours(
+    made: Callable[[relax.BlockBuilder, relax.Call], relax.Expr | None],
+) -> Legalization:
+    """What is `made` of a call, and TVM's own legalization where nothing is."""
+
+    def apply(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        found = made(builder, call)
+        return _own(builder, call) if found is None else found
+
+    return apply
 
 
 def _own(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
