@@ -161,7 +161,8 @@ class Backend(Protocol):
     longest that one program may take in the measuring process, in seconds, besides what its flops
     take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
     programs run `on_host`, nothing else may be done there while they are timed. A new process takes
-    about `starting` seconds to load what such a device needs besides TVM, and to open it.
+    about `starting` seconds to load what such a device needs besides TVM, and to open it. With
+    `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune).
     """
 
     kind: str
@@ -176,6 +177,7 @@ class Backend(Protocol):
     limit: float
     slowest: float
     memory: int | None
+    lines: bool
 
     def __hash__(self) -> int: ...
 

@@ -47,10 +47,10 @@ def merged(chain: Chain) -> Chain:
 
 def rows_merged(chain: Chain) -> Chain:
     """The chain with one axis in place of several that are the rows of a matrix product with
-    constants, where none of them is tiled well alone, and where their positions lie side by side in
-    each tensor but the product's left operand: of that one the product reads an element for each
-    row, wherever it lies, but other operators read vectors. Pictures of which a batch has one after
-    the other, with all their channels, stay apart."""
+    constants, where their positions lie side by side in each tensor but the product's left operand:
+    of that one the product reads an element for each row, wherever it lies, but other operators
+    read vectors. Where they lie side by side there, too, none of them is tiled well alone. Pictures
+    of which a batch has one after the other, with all their channels, stay apart."""
     for o in chain.operators:
         roles = product(o)
         if roles is None or not roles.columns or not chain.tensor(roles.right.tensor).constant:
@@ -59,20 +59,26 @@ def rows_merged(chain: Chain) -> Chain:
             ordered = _ordered(chain, group, None)
             for inner in (ordered[i:] for i in range(len(ordered) - 1)):
                 made = _along_one(chain, inner)
-                if _short(chain, inner) and _beside(made):
+                apart = _apart(made, roles.left.tensor)
+                if (apart or _short(chain, inner)) and _beside(made):
                     return rows_merged(made)
     return chain
 
 
 def _beside(chain: Chain) -> bool:
     """Whether nothing but the left operands of products with columns has several digits."""
-    apart = {t.name for t in chain.tensors if any(not isinstance(s, int) for s in t.strides or ())}
+    apart = {t.name for t in chain.tensors if _apart(chain, t.name)}
     for o in chain.operators:
         roles = product(o)
         left = roles.left.tensor if roles is not None and roles.columns else None
         if o.out in apart or any(r.tensor in apart and r.tensor != left for r in sources(o)):
             return False
     return True
+
+
+def _apart(chain: Chain, tensor: str) -> bool:
+    """Whether a tensor has the positions of a dimension along several of its array."""
+    return any(not isinstance(s, int) for s in chain.tensor(tensor).strides or ())
 
 
 def _groups(chain: Chain) -> Iterator[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
@@ -129,11 +129,47 @@ def _written(call: relax.Call) -> relax.Expr:
     found = convolution(call)
     if found is None:
         return call
+    found, weight = _met(found, data, weight, shape(call))
     if found.pointwise:
         return _pointwise(data, weight)
     if _over_patches(found, shape(data)):
         return _patches(found, data, weight)
     return _unpadded(call, found, data, weight)
+
+
+def _met(
+    found: Convolution, data: relax.Expr, weight: relax.Expr, out: tuple[int, ...]
+) -> tuple[Convolution, relax.Expr]:
+    """The convolution without the ends of its windows that meet nothing but padding, wherever a
+    window is: of windows of 3 positions that lie 24 apart, on data of 14, only the middle is left.
+    """
+    windows, kept = found.windows, list[range]()
+    before, after = list(windows.before), list(windows.after)
+    for i, (extent, places) in enumerate(zip(shape(data)[2:], out[2:], strict=True)):
+        count, apart = windows.extents[i], windows.dilation[i]
+        last = (places - 1) * windows.strides[i]
+        starts = [u * apart - windows.before[i] for u in range(count)]
+        meeting = [u for u, at in enumerate(starts) if at < extent and at + last >= 0]
+        first = min(meeting[0] if meeting else 0, windows.before[i] // apart)
+        end = meeting[-1] + 1 if meeting else count
+        around = windows.before[i] - first * apart
+        behind = last + (end - 1 - first) * apart + 1 - extent - around
+        if behind < 0 or not meeting:
+            first, end, around, behind = 0, count, windows.before[i], windows.after[i]
+        kept.append(range(first, end))
+        before[i], after[i] = around, behind
+    if all(len(k) == n for k, n in zip(kept, windows.extents, strict=True)):
+        return found, weight
+    extents = tuple(len(k) for k in kept)
+    less = replace(windows, extents=extents, before=tuple(before), after=tuple(after))
+    axes, starts, ends = (
+        [2 + i for i in range(len(kept))], [k.start for k in kept], [k.stop for k in kept],
+    )  # fmt: skip
+    known = array(weight)
+    if known is None:
+        return replace(found, windows=less), relax.op.strided_slice(weight, axes, starts, ends)
+    cut = known[(slice(None), slice(None), *(slice(k.start, k.stop) for k in kept))]
+    return replace(found, windows=less), relax.const(np.ascontiguousarray(cut))
 
 
 def _pointwise(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
@@ -176,10 +212,12 @@ def _unpadded(
 ) -> relax.Expr:
     """The convolution of data with zeros around them."""
     windows = found.windows
-    if not windows.padded:
+    if not windows.padded and weight is call.args[1]:
         return call
+    if windows.padded:
+        data = surrounded(data, windows.before, windows.after)
     return _CONVOLVE[len(windows.extents)](
-        surrounded(data, windows.before, windows.after),
+        data,
         weight,
         strides=list(windows.strides),
         dilation=list(windows.dilation),

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator, over_window, product
+from mcfuser.chain import Chain, Operator, over_window, product, sources, strides_of
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
@@ -109,6 +109,17 @@ def _filled(others: Sequence[int], extent: int) -> bool:
     return max(others, default=0) >= GRANULE or (rest >= GRANULE and rest * extent > SIDE)
 
 
+def line_tiles(chain: Chain, a: str) -> tuple[int, ...]:
+    """Pairs of the lines of a picture whose positions are numbered line by line along an axis."""
+    found = set[int]()
+    for o in chain.operators:
+        for r in sources(o):
+            for index, stride in zip(r.indices, strides_of(chain, r.tensor), strict=True):
+                if index.plain == a and not isinstance(stride, int):
+                    found.add(2 * stride[-1].extent)
+    return tuple(n for unit in sorted(found) for n in range(unit, chain.size(a), unit))
+
+
 def windows(plan: Plan) -> tuple[int, ...]:
     """Where the tiles of a plan have the axes along windows, of which the space has the whole and
     single positions."""
@@ -118,16 +129,20 @@ def windows(plan: Plan) -> tuple[int, ...]:
     return tuple(i for i, found in enumerate(several) if found)
 
 
-def space(chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True) -> Space:
+def space(
+    chain: Chain, kind: SpaceKind = "mcfuser", shifts: bool = True, lines: bool = False
+) -> Space:
     """Every candidate of a chain. `chimera` is the paper's ablation: deep tilings only, and no
-    loop of one trip is dropped."""
+    loop of one trip is dropped. With `lines`, tiles may be pairs of a picture's lines, too."""
     ready = program(chain, shifts)
     expressions = deep(ready.chain) if kind == "chimera" else tilings(ready.chain)
     rewritten = ready.chain
-    options = tuple(
-        tile_sizes(rewritten.size(a), small_tiles(rewritten, a)) for a in loop_axes(rewritten)
-    )
-    return Space(ready, expressions, options, dead_loops=kind == "mcfuser")
+    options = []
+    for a in loop_axes(rewritten):
+        more = line_tiles(rewritten, a) if lines else ()
+        sizes = tile_sizes(rewritten.size(a), small_tiles(rewritten, a))
+        options.append(tuple(sorted({*sizes, *more})))
+    return Space(ready, expressions, tuple(options), dead_loops=kind == "mcfuser")
 
 
 def sample(drawn_from: Space, count: int, seed: int = 0) -> tuple[tuple[Plan, Ints], ...]:

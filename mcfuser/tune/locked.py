@@ -168,7 +168,7 @@ class LockedKernels:
             return self.made[known]
         try:
             piece, names = _written(piece, pin, names)
-            plan, tiles = _plan(self.worker.tiled(piece), pin, names)
+            plan, tiles = _plan(self.worker, piece, pin, names)
             settings = _settings(pin, self.worker)
             tuned = self._checked(chain, piece, pin, plan, tiles, settings)
         except (Illegal, ChainError, KeyError, ValueError) as error:
@@ -323,8 +323,10 @@ def _written(
     return written, {locked: axes[a] for locked, a in names.items() if a in axes}
 
 
-def _plan(tiled: Chain, pin: KernelPin, names: Mapping[str, str]) -> tuple[Plan, dict[str, int]]:
-    whole = space(tiled, pin.space, pin.shifts)
+def _plan(
+    worker: Worker, piece: Chain, pin: KernelPin, names: Mapping[str, str]
+) -> tuple[Plan, dict[str, int]]:
+    whole = space(worker.tiled(piece), pin.space, pin.shifts, worker.backend.lines)
     expression = rename(parse(pin.expression), names)
     given = {names[a]: n for a, n in pin.tiles.items()}
     if set(given) != set(whole.axes):

@@ -201,6 +201,24 @@ def test_pictures_of_a_batch_stay_apart_from_their_positions() -> None:
     assert one.tensor("A").strides == (2048, 64, 8, (Digit(5, 8), Digit(7, 1)), 1)
 
 
+def test_positions_of_windows_are_one_axis_however_long_the_lines_are() -> None:
+    """Those that lie side by side in the input, too, are tiled as they are."""
+    wide = from_json({
+        **WINDOWS,
+        "axes": {**WINDOWS["axes"], "m": 4, "i": 64},
+        "tensors": {
+            **WINDOWS["tensors"],
+            "A": {"shape": ["k", "m", "s", "i", "t"], "strides": [390, 65, 65, 1, 1]},
+        },
+    })  # fmt: skip
+    one = same_rows(wide)
+    assert one.tensor("A").strides == (390, 65, (Digit(4, 65), Digit(64, 1)), 1)
+    flat = replace(wide, tensors=tuple(
+        replace(t, strides=(256, 64, 0, 1, 0)) if t.name == "A" else t for t in wide.tensors
+    ))  # fmt: skip
+    assert rows_merged(flat) == flat
+
+
 def windows(**tensors: dict[str, object]) -> Chain:
     """The convolution with other tensors; R is added to its result."""
     added = {"R": {"shape": ["n", "m", "i"]}}

@@ -63,6 +63,28 @@ def test_a_convolution_is_one_chain_that_computes_it(case: str, tmp_path: Path) 
     assert flops % groups == 0
 
 
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes", "depth"),
+    [
+        ((1, 4, 7, 7), (5, 4, 3, 3), {"pads": [9, 9, 9, 9], "dilations": [9, 9]}, 4),
+        ((1, 4, 7, 9), (5, 4, 3, 3), {"pads": [9, 2, 9, 2], "dilations": [9, 2]}, 4 * 3),
+        ((1, 4, 7, 7), (8, 2, 3, 3), {"pads": [6, 6, 6, 6], "dilations": [6, 6], "group": 2}, 18),
+        # positions -7, -5 .. 5 of three windows 2 apart, of data at 0 to 4; and -3, 0 .. 9 of four
+        ((1, 4, 5, 6), (5, 4, 7, 5), {"pads": [7, 3, 5, 7], "strides": [2, 1],
+                                      "dilations": [2, 3]}, 4 * 4 * 3),
+        # the last window ends before the data do: nothing may be cut there
+        ((1, 4, 9, 4), (5, 4, 2, 1), {"pads": [5, 0, 0, 0], "strides": [5, 1],
+                                      "dilations": [8, 1]}, 4 * 2),
+    ],
+)  # fmt: skip
+def test_what_meets_nothing_but_padding_is_left_out(
+    shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict, depth: int, tmp_path: Path
+) -> None:
+    net = convolved(shape, weight, **attributes)
+    (product,) = agreed(net.model(net.op("Relu", output(net))), tmp_path).products
+    assert product.depth == depth
+
+
 def test_weights_of_a_convolution_lie_with_their_columns_side_by_side(tmp_path: Path) -> None:
     net = convolved((1, 4, 9, 7), (6, 4, 3, 3))
     (match,) = agreed(net.model(output(net)), tmp_path).matches

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcfuser.chain import attention, from_json, gemm
+from mcfuser.chain import attention, from_json, gemm, rows_merged
 from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.space.expression import parse, tilings
@@ -30,6 +30,7 @@ from mcfuser.space.prune import (
     distinct,
     fast_memory,
     intermediates,
+    line_tiles,
     padding,
     parted,
     prune,
@@ -42,6 +43,7 @@ from mcfuser.space.prune import (
 from mcfuser.space.reference import evaluate
 from tests.support.chains import LINES, depthwise, named
 from tests.support.paths import CHAINS
+from tests.support.pictures import convolution
 from tests.support.random_chains import cases
 
 A100, H200 = CATALOGUE["nvidia/a100"], CATALOGUE["nvidia/h200"]
@@ -146,6 +148,16 @@ def test_short_axes_stand_alone_where_all_of_them_are_no_tile(
     fits = [np.prod(tiles[:, [plan.axes.index(a) for a in names]], axis=1).min()
             for plan, tiles in left.tables or ()]  # fmt: skip
     assert min(fits) <= 256
+
+
+def test_pairs_of_lines_are_tiles_of_a_picture_s_positions() -> None:
+    """Of 7 x 10 positions: two, four and six lines, whether or not rule 3 leaves them."""
+    c = rows_merged(convolution(7, 10, 16))
+    assert line_tiles(c, "m") == (20, 40, 60)
+    assert all(line_tiles(c, a.name) == () for a in c.axes if a.name != "m")
+    at = space(c).axes.index("m")
+    assert space(c, lines=True).options[at] == (16, 20, 32, 40, 48, 60, 64, 70)
+    assert space(c).options[at] == (16, 32, 48, 64, 70)
 
 
 def test_windows_are_taken_whole_or_position_by_position() -> None:

@@ -87,6 +87,7 @@ class Interpreted:
     limit = 600.0
     slowest = 1e7
     memory: int | None = None
+    lines = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         return (("numpy", np.__version__),)

@@ -133,10 +133,10 @@ def test_a_split_into_as_many_parts_as_there_are_iterations_is_built(device: Wor
     names = {a.name: a.name for a in long.axes}
     tiles = {"m": 16, "n": 16, "k": 16, "h": 16}
     pin = KernelPin(expression="m.nkh", tiles=tiles, split="n", parts=2, knobs={})
-    plan, _ = _plan(long, pin, names)
+    plan, _ = _plan(device, long, pin, names)
     assert (plan.split, plan.parts) == ("n", 2)
     with pytest.raises(ValueError, match="axis n has no 3 parts"):
-        _plan(long, pin.model_copy(update={"parts": 3}), names)
+        _plan(device, long, pin.model_copy(update={"parts": 3}), names)
 
 
 def changed(lock: Lock, edit) -> Lock:

@@ -47,6 +47,7 @@ class CpuBackend:
     limit = 20.0
     slowest = 2e9
     memory: int | None = 16 << 30
+    lines = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         packages = ("apache-tvm", "apache-tvm-ffi", "sympy")

@@ -53,6 +53,7 @@ class CudaBackend:
     limit = 20.0
     slowest = float("inf")
     memory: int | None = None
+    lines = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         """Told without TVM, and without loading Triton."""
