@@ -11,6 +11,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from mcfuser.codegen.llvm.concatenate import concatenate
 from mcfuser.codegen.llvm.pad import pad
+from mcfuser.codegen.llvm.resize import resize
 
 _SMALL = 1 << 15  # elements visited; below, waking the other cores costs more than it saves
 
@@ -30,6 +31,7 @@ def legalize() -> tvm.transform.Pass:
         "relax.nn.gelu": _float32(lambda x, _: _gelu(x)),
         "relax.nn.pad": _ours(pad),
         "relax.concat": _ours(concatenate),
+        "relax.image.resize2d": _ours(resize),
     })  # fmt: skip
 
 
