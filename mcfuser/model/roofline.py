@@ -66,16 +66,18 @@ def overlapped(plan: Plan, tiles: Ints, device: Device) -> Floats:
 
 def sequential(
     plan: Plan, tiles: Ints, device: Device, matrix: NDArray[np.bool_] | None = None,
-    winograd: NDArray[np.bool_] | None = None,
+    winograd: Ints | None = None,
 ) -> Floats:  # fmt: skip
     """Seconds for each row of `tiles` [candidates, axes] where the passes over a block's tiles
     follow each other: arithmetic and cache traffic add up. `matrix` [candidates] tells which have
-    the device's matrix unit compute products, `winograd` which have Winograd's algorithm compute
-    convolutions."""
+    the device's matrix unit compute products, `winograd` how many results Winograd's algorithm
+    computes together along each axis of a picture, 0 where it computes none."""
     t_cache = touched(plan, tiles, device)
-    for chosen, seconds in ((matrix, matrix_seconds), (winograd, winograd_seconds)):
-        if chosen is not None and chosen.any():
-            t_cache = t_cache + np.where(chosen, seconds(plan, tiles, device), 0.0)
+    if matrix is not None and matrix.any():
+        t_cache = t_cache + np.where(matrix, matrix_seconds(plan, tiles, device), 0.0)
+    for out in (int(v) for v in np.unique(winograd) if v) if winograd is not None else ():
+        seconds = winograd_seconds(plan, tiles, device, out)
+        t_cache = t_cache + np.where(winograd == out, seconds, 0.0)
     t_cache = t_cache / blocks(plan, tiles)
     t_block = _arithmetic(plan, tiles, device) + t_cache
     return _waves(plan, tiles, device) * t_block + SEQUENTIAL_LAUNCH * _launches(plan)

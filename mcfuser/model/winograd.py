@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
+from mcfuser.chain import BYTES
 from mcfuser.device import Device
-from mcfuser.lowering.tensorir.winograd import SPAN, convolutions, pieces
+from mcfuser.expr import axes
+from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Rows, convolutions, pieces
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, repeats, sizes_of
 
-TURN = 24.0
-"""Flops that a core could compute while it turns one number of an input's pieces."""
-BACK = 16.0
-"""The same for one number that is turned back."""
+TURN = 12.0
+"""Flops that a core could compute while it adds one term to a number of an input's pieces."""
+BACK = 10.0
+"""The same for a term of what numbers are turned back to."""
 
 
-def winograd_seconds(plan: Plan, tiles: Ints, device: Device) -> Floats:
+def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Floats:
     """Core seconds of all blocks, for each row of `tiles` [candidates, axes], that the convolutions
-    which Winograd's algorithm can compute need more with it than without: less than 0 where they
-    are faster."""
+    which Winograd's algorithm can compute in pieces of `out` x `out` results need more with it than
+    without: less than 0 where they are faster. What weights have grown by comes from memory once.
+    """
     sizes, total = sizes_of(plan, tiles), np.zeros(len(tiles))
-    peak = device.throughput("float32") / device.units
-    for s, outer, roles, picture, taken in convolutions(plan, sizes):
+    chain = plan.program.chain
+    peak, t = device.throughput("float32") / device.units, TRANSFORMS[out]
+    turn, back = (cost * _terms(rows) / t.span for cost, rows in ((TURN, t.turned), (BACK, t.back)))
+    for s, outer, roles, picture, taken in convolutions(plan, sizes, out):
         column = max(roles.columns, key=s.operator.axes.index)
-        many = SPAN * SPAN * pieces(picture, sizes.of)
+        many = t.numbers * pieces(picture, out, sizes.of)
         columns, depth = sizes.of(column), _positions(sizes, picture.channels)
         others = [a for a in s.operator.axes if a not in (*picture.rows, column)]
         flops = 2 * many * columns * depth - (calls(s.body) + 1) * (
             _positions(sizes, (*picture.rows, *picture.window)) * columns * depth
         )
-        turned = TURN * many * depth + BACK * many * columns
+        turned = turn * many * depth + back * many * columns
         each = _positions(sizes, others) * (flops + turned)
-        total += np.where(taken, repeats(sizes, outer) * each / peak, 0.0)
+        weights = math.prod(map(chain.size, {*axes(roles.right)} - {*picture.window}))
+        more = BYTES["float32"] * (t.numbers - TAPS**2) * weights / device.bandwidth
+        seconds = repeats(sizes, outer) * each / peak + device.units * more
+        total += np.where(taken, seconds, 0.0)
     return total
+
+
+def _terms(matrix: Rows) -> int:
+    """The factors of a matrix that are not 0."""
+    return sum(1 for row in matrix for factor in row if factor)
 
 
 def _positions(sizes: Sizes, names: Iterable[str]) -> Floats:

@@ -25,15 +25,19 @@ def tiles_of(plan: Plan, **sizes: int) -> np.ndarray:
     return np.asarray([[sizes.get(a, 1) for a in plan.axes]], np.int64)
 
 
-def test_one_convolution_by_hand() -> None:
-    """Three blocks of two lines by two of 16 columns, each of two iterations over 4 channels: five
-    pieces of 16 numbers."""
-    plan = plan_of(rows_merged(convolution(6, 10, 32, channels=8)), "st")
-    tiles = tiles_of(plan, m=20, n=16, k=4, s=3, t=3)
-    numbers = 16 * 5
-    flops = 2 * numbers * 4 * 16 - 2 * 20 * 9 * 4 * 16
-    each = flops + TURN * numbers * 4 + BACK * numbers * 16
-    assert winograd_seconds(plan, tiles, CPU)[0] == pytest.approx(3 * 2 * 2 * each / 5e10)
+@pytest.mark.parametrize(("out", "pieces", "turn", "back"), [(2, 5, 2, 1.5), (4, 3, 22 / 6, 3)])
+def test_one_convolution_by_hand(out: int, pieces: int, turn: float, back: float) -> None:
+    """Blocks of `out` lines by two of 16 columns, each of two iterations over 4 channels. A number
+    of F(2 x 2) has two terms, and one and a half of what it is turned back to."""
+    plan = plan_of(rows_merged(convolution(12, 10, 32, channels=8)), "st")
+    tiles = tiles_of(plan, m=10 * out, n=16, k=4, s=3, t=3)
+    numbers = (out + 2) ** 2 * pieces
+    flops = 2 * numbers * 4 * 16 - 2 * 10 * out * 9 * 4 * 16
+    each = flops + TURN * turn * numbers * 4 + BACK * back * numbers * 16
+    blocks = 12 // out * 2
+    weights = 4 * ((out + 2) ** 2 - 9) * 8 * 32 * 2 / 1e10  # the bytes that they have grown by
+    expected = blocks * 2 * each / 5e10 + weights
+    assert winograd_seconds(plan, tiles, CPU, out)[0] == pytest.approx(expected)
 
 
 def test_many_channels_are_worth_it_and_few_are_not() -> None:
@@ -41,14 +45,14 @@ def test_many_channels_are_worth_it_and_few_are_not() -> None:
     for channels in (4, 64):
         plan = plan_of(rows_merged(convolution(8, 32, channels, channels)), "kst")
         tiles = tiles_of(plan, m=64, n=channels, k=channels, s=3, t=3)
-        found.append(winograd_seconds(plan, tiles, CPU)[0])
+        found.append(winograd_seconds(plan, tiles, CPU, 2)[0])
     assert found[0] > 0 > found[1]
 
 
 def test_lines_that_are_half_a_pair_cost_as_much() -> None:
     """Of seven lines, and of eight."""
     odd, even = (
-        winograd_seconds(p, tiles_of(p, m=10 * h, n=32, k=8, s=3, t=3), CPU)[0]
+        winograd_seconds(p, tiles_of(p, m=10 * h, n=32, k=8, s=3, t=3), CPU, 2)[0]
         for h in (7, 8)
         for p in [plan_of(rows_merged(convolution(h, 10, 32, channels=8)), "mnkst")]
     )
@@ -59,9 +63,19 @@ def test_lines_that_are_half_a_pair_cost_as_much() -> None:
 def test_other_tiles_and_settings_cost_what_they_did() -> None:
     plan = plan_of(rows_merged(convolution(6, 10, 32)), "kst")
     tiles = np.vstack([tiles_of(plan, m=m, n=16, k=5, s=3, t=3) for m in (16, 20, 20)])
-    more = winograd_seconds(plan, tiles, CPU)
+    more = winograd_seconds(plan, tiles, CPU, 2)
     assert more[0] == 0.0 and more[1] == more[2] != 0.0
     before = sequential(plan, tiles, CPU)
-    found = sequential(plan, tiles, CPU, None, np.asarray([True, True, False]))
+    found = sequential(plan, tiles, CPU, None, np.asarray([2, 2, 0]))
     assert found[0] == before[0] and found[2] == before[2]
     assert found[1] == pytest.approx(before[1] + more[1] / 2)
+
+
+def test_weights_that_fill_memory_are_worth_no_larger_pieces() -> None:
+    """Those of F(4 x 4), of 512 x 512 channels, are 28 MB more than the windows themselves."""
+    found = []
+    for out in (2, 4):
+        plan = plan_of(rows_merged(convolution(7, 7, 512, 512)), "mst")
+        tiles = tiles_of(plan, m=49, n=128, k=64, s=3, t=3)
+        found.append(winograd_seconds(plan, tiles, CPU, out)[0])
+    assert found[0] < found[1]

@@ -17,6 +17,7 @@ from mcfuser.chain import Chain, rows_merged, turned
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
 from mcfuser.model import roofline
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
@@ -65,8 +66,13 @@ class CpuBackend:
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
     ) -> NDArray[np.bool_]:
         """All but those that walk windows position by position: passes over tiles are not worth it
-        for so few."""
-        return np.asarray(np.all(tiles[:, windows(plan)] > 1, axis=1))
+        for so few; and pieces of a picture must be whole."""
+        found = np.asarray(np.all(tiles[:, windows(plan)] > 1, axis=1))
+        for out in TRANSFORMS:
+            chosen = settings["winograd"] == out
+            if chosen.any():
+                found &= ~chosen | convolved(plan, tiles, out)
+        return found
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
         return roofline.sequential(plan, tiles, device, settings["matrix"], settings["winograd"])

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 
 from mcfuser.codegen.tensorir import Panels
-from mcfuser.lowering.tensorir.winograd import TAPS, WEIGHTS
+from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS
 
 MATRIX_FEATURES = ("amx-tile", "amx-bf16")
 """What LLVM must be told of a CPU with Intel's AMX: the name that it has for the CPU may be that of
@@ -58,9 +58,9 @@ def pack(array: Any, panels: Panels) -> Any:
     matrix for each number that Winograd's algorithm makes of a window."""
     shape, lead = array.shape, panels.lead(array.ndim)
     matrices = array.transpose(*lead, *panels.window, *panels.depth, panels.columns)
-    if panels.window:
+    if panels.out:
         matrices = matrices.reshape(-1, TAPS, TAPS, panels.rows(shape), shape[panels.columns])
-        g = np.asarray(WEIGHTS)
+        g = np.asarray(TRANSFORMS[panels.out].weights)
         matrices = np.einsum("as,nstkc,bt->nabkc", g, matrices.astype(np.float64), g)
         matrices = matrices.astype(array.dtype)
     matrices = matrices.reshape(-1, panels.panel(shape) // panels.width, shape[panels.columns])

@@ -35,7 +35,8 @@ class Operands:
     `left` and `right` name the tiles that it reads, `width` is its panels' width in columns. Where
     the `matrix` unit computes it, `micro_rows` and `width` are those of a block of tile registers;
     `loaded` tells that the left operand is split where it is loaded. Where Winograd's algorithm
-    computes it, the micro-kernel's rows are the `pieces` of the `picture` in a tile.
+    computes it, the micro-kernel's rows are the `pieces` of the `picture` in a tile, each of `out`
+    by `out` results.
     """
 
     roles: Product
@@ -50,6 +51,7 @@ class Operands:
     loaded: bool = False
     picture: Picture | None = None
     pieces: int = 0
+    out: int = 0
 
     @property
     def lead(self) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ class Products:
         window = user.picture.window if user.picture is not None else ()
         depth = tuple(names.index(a) for a in user.roles.depth if a not in window)
         along = tuple(names.index(a) for a in window)
-        return Panels(depth, names.index(user.column), user.width, along)
+        return Panels(depth, names.index(user.column), user.width, along, user.out)
 
 
 def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
@@ -197,24 +199,25 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
         return Operands(roles, left, right, row, column, outer, rows, width, True, loaded)
     buffers = {b.name: b for b in schedule.buffers}
     seen = convolution(schedule.chain, buffers, s) if lowering.winograd else None
-    picture = seen[1] if seen is not None and _fits(schedule, seen[1], kept) else None
+    out = lowering.winograd
+    picture = seen[1] if seen is not None and _fits(schedule, seen[1], out, kept) else None
     vectors = _vectors(schedule.tile(column), lowering)
     width = vectors * lowering.lanes
     if column in kept and schedule.tile(column) % width:
         raise Illegal(f"tiles of axis '{column}' are kept side by side, but no vector divides them")
     if picture is not None:
-        many = int(pieces(picture, lambda a: np.asarray(schedule.tile(a) if a else 1)))
+        many = int(pieces(picture, out, lambda a: np.asarray(schedule.tile(a) if a else 1)))
         return Operands(
             roles, left, right, row, column, tuple(a for a in outer if a not in picture.rows),
-            _rows(many, vectors, lowering, False), width, picture=picture, pieces=many,
+            _rows(many, vectors, lowering, False), width, picture=picture, pieces=many, out=out,
         )  # fmt: skip
     rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
     return Operands(roles, left, right, row, column, outer, rows, width)
 
 
-def _fits(schedule: Schedule, picture: Picture, kept: set[str]) -> bool:
+def _fits(schedule: Schedule, picture: Picture, out: int, kept: set[str]) -> bool:
     """Whether the tiles are of whole windows and lines, and none lies beside another."""
-    found = fits(picture, schedule.chain, lambda a: np.asarray(schedule.tile(a) if a else 1))
+    found = fits(picture, schedule.chain, out, lambda a: np.asarray(schedule.tile(a) if a else 1))
     return bool(found) and kept.isdisjoint(picture.rows)
 
 

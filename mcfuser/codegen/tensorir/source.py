@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mcfuser.lowering.tensorir.winograd import SPAN
+from mcfuser.lowering.tensorir.winograd import TRANSFORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +14,16 @@ class Panels:
 
     `depth` and `columns` are dimensions of the tensor as the chain indexes it, and the others, in
     their order, are `lead`. A window's weights have several dimensions of depth, the last of which
-    is the fastest. Where Winograd's algorithm takes them, the dimensions of the `window` are not
-    among these, and each of its SPAN x SPAN numbers has a matrix of its own: [lead, columns/width,
-    SPAN * SPAN, depth, width].
+    is the fastest. Where Winograd's algorithm takes them, in pieces of `out` x `out` results, the
+    dimensions of the `window` are not among these, and each of the numbers that it makes of one has
+    a matrix of its own: [lead, columns/width, numbers, depth, width].
     """
 
     depth: tuple[int, ...]
     columns: int
     width: int
     window: tuple[int, ...] = ()
+    out: int = 0
 
     def lead(self, rank: int) -> tuple[int, ...]:
         """The dimensions that are neither depth nor columns."""
@@ -35,7 +36,8 @@ class Panels:
 
     def panel(self, shape: tuple[int, ...]) -> int:
         """Elements of one panel."""
-        return (SPAN * SPAN if self.window else 1) * self.rows(shape) * self.width
+        numbers = TRANSFORMS[self.out].numbers if self.out else 1
+        return numbers * self.rows(shape) * self.width
 
     def panels(self, shape: tuple[int, ...]) -> int:
         """Panels side by side at one position of `lead`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.matrix import AMX, multiplies
-from mcfuser.lowering.tensorir.winograd import convolves
+from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolves
 from mcfuser.space.knobs import knob
 
 LANE = 32
@@ -16,14 +16,15 @@ LANE = 32
 @dataclass(frozen=True, slots=True)
 class TensorirKnobs:
     """The register micro-tile of products: `rows` rows by `vectors` vectors of columns, each of
-    `lanes` float32 elements; whether the CPU's `matrix` unit computes those that it takes, and
-    whether Winograd's algorithm computes the convolutions that it can."""
+    `lanes` float32 elements; whether the CPU's `matrix` unit computes those that it takes; and how
+    many results along each axis of a picture Winograd's algorithm computes together, of the
+    convolutions that it can, 0 where it computes none."""
 
     rows: int = knob(8, (8, 6, 4))
     vectors: int = knob(2, (2, 4, 3))
     lanes: int = knob(16, (16, 8, 4))
     matrix: bool = knob(False, (False, True), multiplies)
-    winograd: bool = knob(False, (False, True), convolves)
+    winograd: int = knob(0, (0, *TRANSFORMS), convolves)
 
     def allowed(self, device: Device) -> bool:
         """Whether the micro-tile is one of those that fill the accumulators without spilling: 12 to

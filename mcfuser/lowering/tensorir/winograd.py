@@ -1,17 +1,19 @@
-"""What Winograd's algorithm makes of a convolution on a CPU: F(2 x 2, 3 x 3) of Lavin and Gray,
-"Fast Algorithms for Convolutional Neural Networks".
+"""What Winograd's algorithm makes of a convolution on a CPU: F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3) of
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks".
 
-A window of 3 x 3 positions that moves by one meets an input of 4 x 4 positions in four places. Of
+A window of 3 x 3 positions that moves by one meets an input of 4 x 4 positions in 2 x 2 places. Of
 such a piece d and the window's weights g the four results are A^T ((G g G^T) * (B^T d B)) A: 16
-products of numbers, where the sum over the window has 36. G g G^T is computed when compiling, B^T d
-B once for all output channels, and what the channels' products sum up to is turned back once.
+products of numbers, where the sums over the window have 36. Of 6 x 6 positions it is 36 products
+instead of 144. G g G^T is computed when compiling, B^T d B once for all output channels, and what
+the channels' products sum up to is turned back once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +28,58 @@ from mcfuser.space.statement import Buffer, Compute, Loop, statements
 Rows = tuple[tuple[float, ...], ...]
 TAPS = 3
 """Positions of a window along each of its axes."""
-OUT = 2
-"""Neighbouring results along each axis that are computed together."""
-SPAN = OUT + TAPS - 1
-"""Positions of the input that they are computed from."""
-INPUT: Rows = ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1))
-"""B^T."""
-WEIGHTS: Rows = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
-"""G."""
-OUTPUT: Rows = ((1, 1, 1, 0), (0, 1, -1, -1))
-"""A^T."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """The matrices B^T (`turned`), G (`weights`) and A^T (`back`) of pieces of `out` x `out`
+    results."""
+
+    out: int
+    turned: Rows
+    weights: Rows
+    back: Rows
+
+    @property
+    def span(self) -> int:
+        """Positions of the input along each axis that a piece is computed from."""
+        return self.out + TAPS - 1
+
+    @property
+    def numbers(self) -> int:
+        """Products that a piece takes for each channel."""
+        return self.span**2
+
+
+TRANSFORMS: Mapping[int, Transform] = MappingProxyType({
+    2: Transform(
+        2,
+        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+        ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
+        ((1, 1, 1, 0), (0, 1, -1, -1)),
+    ),
+    4: Transform(
+        4,
+        (
+            (4, 0, -5, 0, 1, 0),
+            (0, -4, -4, 1, 1, 0),
+            (0, 4, -4, -1, 1, 0),
+            (0, -2, -1, 2, 1, 0),
+            (0, 2, -1, -2, 1, 0),
+            (0, 4, 0, -5, 0, 1),
+        ),
+        (
+            (1 / 4, 0, 0),
+            (-1 / 6, -1 / 6, -1 / 6),
+            (-1 / 6, 1 / 6, -1 / 6),
+            (1 / 24, 1 / 12, 1 / 6),
+            (1 / 24, -1 / 12, 1 / 6),
+            (0, 0, 1),
+        ),
+        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+    ),
+})  # fmt: skip
+"""By the results along each axis of a piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +129,7 @@ def picture_of(chain: Chain, roles: Product, tensor: str) -> Picture | None:
         found = ((a, d[0]) for a, d in steps if len(d) == 1 and d[0].stride in taps and a != across)
         down, lines = next(found, ("", along[0]))
         rows, pictures = (down, across), 1
-    if lines.stride == 1 or lines.stride not in taps or (pictures > 1 and lines.extent % OUT):
+    if lines.stride == 1 or lines.stride not in taps:
         return None
     window = taps[lines.stride], taps[1]
     channels = tuple(a for a in roles.depth if a not in window)
@@ -100,39 +144,43 @@ def _weights(chain: Chain, right: Read) -> bool:
     return tensor.constant and tensor.dtype == "float32" and plain and readers == 1
 
 
-def fits(picture: Picture, chain: Chain, tile: Callable[[str], Ints]) -> NDArray[np.bool_]:
-    """Which tiles hold whole windows, and whole lines by pairs unless they are the last ones."""
-    found: NDArray[np.bool_] = np.ones(np.shape(tile("")), bool)
+def fits(
+    picture: Picture, chain: Chain, out: int, tile: Callable[[str], Ints]
+) -> NDArray[np.bool_]:
+    """Which tiles hold whole windows, and whole lines: as many as pieces have, `out`, or several
+    times as many, unless they are a picture's last ones."""
+    parted = picture.pictures > 1 and picture.height % out > 0
+    found: NDArray[np.bool_] = np.full(np.shape(tile("")), not parted)
     for a in picture.window:
         found = found & (tile(a) >= TAPS)
     first = tile(picture.rows[0])
-    unit = OUT * (picture.width if len(picture.rows) == 1 else 1)
+    unit = out * (picture.width if len(picture.rows) == 1 else 1)
     found = found & ((first % unit == 0) | (first >= chain.size(picture.rows[0])))
     if len(picture.rows) > 1:
         found = found & (tile(picture.rows[1]) >= picture.width)
     return found
 
 
-def pieces(picture: Picture, tile: Callable[[str], Ints]) -> Ints:
-    """The pieces of OUT x OUT results in a tile."""
+def pieces(picture: Picture, out: int, tile: Callable[[str], Ints]) -> Ints:
+    """The pieces of `out` x `out` results in a tile."""
     first = tile(picture.rows[0])
     lines = -(-first // picture.width) if len(picture.rows) == 1 else first
-    result: Ints = -(-lines // OUT) * -(-picture.width // OUT)
+    result: Ints = -(-lines // out) * -(-picture.width // out)
     return result
 
 
 def convolutions(
-    plan: Plan, sizes: Sizes
+    plan: Plan, sizes: Sizes, out: int
 ) -> Iterator[tuple[Compute, tuple[Loop, ...], Product, Picture, NDArray[np.bool_]]]:
     """The convolutions of a plan, the loops around them, and for which candidates Winograd's
-    algorithm computes them."""
+    algorithm computes them in pieces of `out` x `out` results."""
     buffers, body = plan.placed
     chain, named = plan.program.chain, {b.name: b for b in buffers}
     for s, outer in statements(body):
         found = convolution(chain, named, s) if isinstance(s, Compute) else None
         if isinstance(s, Compute) and found is not None:
             roles, picture = found
-            yield s, outer, roles, picture, fits(picture, chain, sizes.of)
+            yield s, outer, roles, picture, fits(picture, chain, out, sizes.of)
 
 
 def convolution(
@@ -148,8 +196,17 @@ def convolution(
 
 
 def convolves(plan: Plan, tiles: Ints, device: Device) -> NDArray[np.bool_]:
-    """Which candidates have a convolution that Winograd's algorithm computes."""
+    """Which candidates have a convolution that it computes in whatever pieces."""
     some = np.zeros(len(tiles), bool)
-    for *_, taken in convolutions(plan, sizes_of(plan, tiles)):
+    for out in TRANSFORMS:
+        some |= convolved(plan, tiles, out)
+    return some
+
+
+def convolved(plan: Plan, tiles: Ints, out: int) -> NDArray[np.bool_]:
+    """Which candidates have a convolution that Winograd's algorithm computes in pieces of `out` x
+    `out` results."""
+    some = np.zeros(len(tiles), bool)
+    for *_, taken in convolutions(plan, sizes_of(plan, tiles), out):
         some |= taken
     return some

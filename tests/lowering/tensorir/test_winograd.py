@@ -14,13 +14,10 @@ from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import AMX, oriented
 from mcfuser.lowering.tensorir.winograd import (
-    INPUT,
-    OUT,
-    OUTPUT,
-    SPAN,
     TAPS,
-    WEIGHTS,
+    TRANSFORMS,
     Picture,
+    convolved,
     convolves,
     fits,
     picture_of,
@@ -46,14 +43,16 @@ def with_tensor(chain: Chain, name: str, **changes: object) -> Chain:
     return replace(chain, tensors=tensors)
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_the_three_transforms_make_a_sum_over_windows(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    d, g = rng.standard_normal((SPAN, SPAN)), rng.standard_normal((TAPS, TAPS))
-    inside, weights, outside = (np.asarray(m, float) for m in (INPUT, WEIGHTS, OUTPUT))
-    numbers = (weights @ g @ weights.T) * (inside @ d @ inside.T)
-    expected = [[(d[y : y + TAPS, x : x + TAPS] * g).sum() for x in range(OUT)] for y in range(OUT)]
-    np.testing.assert_allclose(outside @ numbers @ outside.T, expected, atol=1e-12)
+@pytest.mark.parametrize("out", TRANSFORMS)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_three_transforms_make_a_sum_over_windows(out: int, seed: int) -> None:
+    t, rng = TRANSFORMS[out], np.random.default_rng(seed)
+    d, g = rng.standard_normal((t.span, t.span)), rng.standard_normal((TAPS, TAPS))
+    turned, weights, back = (np.asarray(m, float) for m in (t.turned, t.weights, t.back))
+    numbers = (weights @ g @ weights.T) * (turned @ d @ turned.T)
+    assert numbers.size == t.numbers
+    expected = [[(d[y : y + TAPS, x : x + TAPS] * g).sum() for x in range(out)] for y in range(out)]
+    np.testing.assert_allclose(back @ numbers @ back.T, expected, atol=1e-11)
 
 
 def test_lines_along_an_axis_and_lines_of_one_axis_are_the_same_picture() -> None:
@@ -89,22 +88,26 @@ def test_a_window_of_five_is_none_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tiles", "whole", "many"),
+    ("out", "tiles", "whole", "many"),
     [
-        ({"m": 20, "s": 3, "t": 3}, True, 5),
-        ({"m": 40, "s": 3, "t": 3}, True, 10),
-        ({"m": 70, "s": 3, "t": 3}, True, 20),
-        ({"m": 128, "s": 4, "t": 4}, True, 35),
-        ({"m": 10, "s": 3, "t": 3}, False, 5),
-        ({"m": 50, "s": 3, "t": 3}, False, 15),
-        ({"m": 20, "s": 1, "t": 3}, False, 5),
-        ({"m": 20, "s": 3, "t": 2}, False, 5),
+        (2, {"m": 20, "s": 3, "t": 3}, True, 5),
+        (2, {"m": 40, "s": 3, "t": 3}, True, 10),
+        (2, {"m": 70, "s": 3, "t": 3}, True, 20),
+        (2, {"m": 128, "s": 4, "t": 4}, True, 35),
+        (2, {"m": 10, "s": 3, "t": 3}, False, 5),
+        (2, {"m": 50, "s": 3, "t": 3}, False, 15),
+        (2, {"m": 20, "s": 1, "t": 3}, False, 5),
+        (2, {"m": 20, "s": 3, "t": 2}, False, 5),
+        (4, {"m": 40, "s": 3, "t": 3}, True, 3),
+        (4, {"m": 70, "s": 3, "t": 3}, True, 6),
+        (4, {"m": 20, "s": 3, "t": 3}, False, 3),
+        (4, {"m": 60, "s": 3, "t": 3}, False, 6),
     ],
 )
-def test_tiles_of_whole_windows_and_pairs_of_lines(
-    tiles: dict[str, int], whole: bool, many: int
+def test_tiles_of_whole_windows_and_whole_pieces(
+    out: int, tiles: dict[str, int], whole: bool, many: int
 ) -> None:
-    """Of seven lines the last pair has one."""
+    """Of seven lines the last piece has fewer."""
     chain = rows_merged(convolution(7, 10, 16))
     picture = seen(chain)
     assert picture is not None
@@ -112,8 +115,17 @@ def test_tiles_of_whole_windows_and_pairs_of_lines(
     def tile(a: str) -> Ints:
         return np.asarray([tiles.get(a, 1)])
 
-    assert fits(picture, chain, tile).tolist() == [whole]
-    assert pieces(picture, tile).tolist() == [many]
+    assert fits(picture, chain, out, tile).tolist() == [whole]
+    assert pieces(picture, out, tile).tolist() == [many]
+
+
+def test_no_piece_has_lines_of_two_pictures() -> None:
+    chain = rows_merged(convolution(6, 10, 16, pictures=2))
+    picture = seen(chain)
+    assert picture is not None and picture.pictures == 2
+    whole = np.asarray([120])
+    found = [fits(picture, chain, out, lambda _: whole) for out in (2, 4)]
+    assert [f.tolist() for f in found] == [[True], [False]]
 
 
 def test_lines_along_an_axis_are_whole() -> None:
@@ -123,20 +135,21 @@ def test_lines_along_an_axis_are_whole() -> None:
     cases = {(2, 10): True, (3, 10): False, (7, 10): True, (8, 16): True, (2, 8): False}
     for (m, i), whole in cases.items():
         tiles = {"m": m, "i": i, "s": 3, "t": 3}
-        assert bool(fits(picture, chain, lambda a, t=tiles: np.asarray(t.get(a, 1)))) == whole
+        assert bool(fits(picture, chain, 2, lambda a, t=tiles: np.asarray(t.get(a, 1)))) == whole
 
 
 def test_the_knob_is_for_candidates_that_use_it() -> None:
     chain = rows_merged(convolution(6, 10, 16))
     plan = Plan(program(chain), parse("mn.kst"), frozenset("kst"))
     columns = {"p": 1, "g": 1, "m": 20, "n": 16, "k": 5, "s": 3, "t": 3}
-    rows = [[n if a != "m" else m for a, n in columns.items() if a in plan.axes] for m in (20, 16)]
-    assert convolves(plan, np.asarray(rows), CPU).tolist() == [True, False]
+    rows = [[columns[a] if a != "m" else m for a in plan.axes] for m in (20, 16, 40)]
+    assert convolves(plan, np.asarray(rows), CPU).tolist() == [True, False, True]
+    assert convolved(plan, np.asarray(rows), 4).tolist() == [False, False, True]
 
 
 def test_beside_the_matrix_unit_it_is_not_used() -> None:
     unit = replace(CPU, bits=512, matrix=AMX, peak=(*CPU.peak, ("matrix", 2e12)))
     table = KnobTable(TensorirKnobs, unit)
     assert {(s.matrix, s.winograd) for s in table.settings} == {
-        (False, False), (True, False), (False, True),
+        (False, 0), (True, 0), (False, 2), (False, 4),
     }  # fmt: skip
