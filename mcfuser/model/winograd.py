@@ -10,7 +10,7 @@ import numpy as np
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
 from mcfuser.expr import axes
-from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Rows, convolutions, pieces
+from mcfuser.lowering.tensorir.winograd import TRANSFORMS, Rows, convolutions, pieces
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, repeats, sizes_of
 
@@ -23,7 +23,8 @@ BACK = 10.0
 def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Floats:
     """Core seconds of all blocks, for each row of `tiles` [candidates, axes], that the convolutions
     which Winograd's algorithm can compute in pieces of `out` x `out` results need more with it than
-    without: less than 0 where they are faster. What weights have grown by comes from memory once.
+    without: less than 0 where they are faster. They take as long, at least, as their weights, which
+    have grown, come from memory.
     """
     sizes, total = sizes_of(plan, tiles), np.zeros(len(tiles))
     chain = plan.program.chain
@@ -34,15 +35,14 @@ def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Float
         many = t.numbers * pieces(picture, out, sizes.of)
         columns, depth = sizes.of(column), _positions(sizes, picture.channels)
         others = [a for a in s.operator.axes if a not in (*picture.rows, column)]
-        flops = 2 * many * columns * depth - (calls(s.body) + 1) * (
-            _positions(sizes, (*picture.rows, *picture.window)) * columns * depth
-        )
-        turned = turn * many * depth + back * many * columns
-        each = _positions(sizes, others) * (flops + turned)
+        visits = repeats(sizes, outer) * _positions(sizes, others)
+        windows = _positions(sizes, (*picture.rows, *picture.window)) * columns * depth
+        flops = 2 * many * columns * depth + turn * many * depth + back * many * columns
         weights = math.prod(map(chain.size, {*axes(roles.right)} - {*picture.window}))
-        more = BYTES["float32"] * (t.numbers - TAPS**2) * weights / device.bandwidth
-        seconds = repeats(sizes, outer) * each / peak + device.units * more
-        total += np.where(taken, seconds, 0.0)
+        nbytes = BYTES["float32"] * t.numbers * weights
+        seconds = np.maximum(visits * flops / peak, device.units * nbytes / device.bandwidth)
+        before = visits * (calls(s.body) + 1) * windows / peak
+        total += np.where(taken, seconds - before, 0.0)
     return total
 
 

@@ -27,6 +27,7 @@ from mcfuser.space.statement import Illegal
 from mcfuser.tune.expected import estimated
 from mcfuser.tune.progress import Listener, Progress
 from mcfuser.tune.proof import disproof
+from mcfuser.tune.related import plausible
 from mcfuser.tune.search import Best
 
 SEED = 0
@@ -38,8 +39,6 @@ CHOICES = 4
 LATE = 4.0
 """Seconds after which the first of these that is built is as good as those that the model prefers:
 most take the compiler 0.2 to 1.5, those of the largest chains up to 8."""
-TRUSTED = 2.0
-"""By how much the model's times may err against what was measured for a related chain."""
 
 
 def chosen(
@@ -112,9 +111,7 @@ def begin_ahead(
 def _ordered(candidates: Candidates, times: Floats, carried: Sequence[Candidate]) -> Sequence[int]:
     """The rows of the candidates in the order in which they are tried."""
     ranked = np.argsort(times, kind="stable").tolist()
-    rows = [int(np.flatnonzero((candidates.rows == c).all(axis=1))[0]) for c in carried]
-    first = [row for row in rows if times[row] <= TRUSTED * times[ranked[0]]]
-    return list(dict.fromkeys((*first, *ranked)))
+    return list(dict.fromkeys((*plausible(candidates, times, carried), *ranked)))
 
 
 def _made(

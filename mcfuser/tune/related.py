@@ -17,6 +17,7 @@ from mcfuser.chain import Chain, canonical, largest
 from mcfuser.errors import InputError
 from mcfuser.space.candidates import Candidate, Candidates
 from mcfuser.space.expression import parse, rename
+from mcfuser.space.plan import Floats
 from mcfuser.tune.tried import Tried
 
 NEAREST = 4
@@ -25,6 +26,8 @@ BEST = 2
 """Candidates of each of them at most."""
 OTHER_KNOBS = 0.5
 """What other knobs count for, where a tile that is twice as large counts 1."""
+TRUSTED = 2.0
+"""By how much the model's times may err against what was measured for a related chain."""
 _NUMBER = re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 
 
@@ -79,6 +82,13 @@ def carried(
                 if near is not None and len(found) < most:
                     found.setdefault(near)
     return list(found)
+
+
+def plausible(every: Candidates, times: Floats, carried: Sequence[Candidate]) -> list[int]:
+    """The rows of those carried candidates that are expected to take at most TRUSTED times as long
+    as the best of all, given the times that the model expects of every one."""
+    rows = [int(np.flatnonzero((every.rows == c).all(axis=1))[0]) for c in carried]
+    return [row for row in rows if times[row] <= TRUSTED * times.min()]
 
 
 def _nearest(

@@ -31,6 +31,7 @@ from mcfuser.space.statement import Illegal
 from mcfuser.tune.expected import estimated
 from mcfuser.tune.finalists import confirmed
 from mcfuser.tune.progress import Listener, Progress
+from mcfuser.tune.related import plausible
 
 FINALISTS = 4
 """Candidates that are timed again, interleaved: times taken one by one drift by more than they
@@ -46,7 +47,8 @@ has taken so far."""
 LATE = "it took the compiler longer than its peers"
 HURRY = 10.0
 """A search with fewer seconds left than this can measure few candidates: it begins with those that
-are predicted best, and asks for few at once."""
+are predicted best, asks for few at once, and leaves out what was best for related chains where the
+model expects twice the time or more of it here."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,14 @@ class CandidateSearch:
         self._tell()
         builder, trusted = self.worker.builder, self.worker.backend.trusted
         self.failed.update(r.failed for r in self.known.values() if r.failed is not None)
+        times, first = self.times, self.first
+        if self.hurried:
+            rows = plausible(self.candidates, times, first)
+            first = [self.candidates.candidate(row) for row in rows]
         try:
             search = evolve(
                 self.candidates.rows,
-                self.times,
+                times,
                 self.measure,
                 self.seed,
                 self.trials,
@@ -138,7 +144,7 @@ class CandidateSearch:
                 trusted or self.hurried,
                 (lambda candidate: candidate[1:-1]) if trusted else None,
                 {c: r.seconds or math.inf for c, r in self.known.items()},
-                self.first,
+                first,
             )
         finally:
             builder.abandon()

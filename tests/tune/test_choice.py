@@ -18,9 +18,10 @@ from mcfuser.space.candidates import Candidate, Candidates, candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.statement import Illegal
 from mcfuser.tune import choice
-from mcfuser.tune.choice import CHOICES, TRUSTED, begin_ahead, chosen
+from mcfuser.tune.choice import CHOICES, begin_ahead, chosen
 from mcfuser.tune.expected import pruned
 from mcfuser.tune.progress import unheard
+from mcfuser.tune.related import TRUSTED
 from mcfuser.tune.search import Best
 from mcfuser.tune.tuned import TuneOptions
 from tests.support.interpreted import DEVICE, INTERPRETED

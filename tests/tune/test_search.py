@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,6 +21,7 @@ from mcfuser.codegen.triton import TritonSource, from_record, generate, to_recor
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.measure.request import Measured
 from mcfuser.measure.worker import Worker
+from mcfuser.search.evolve import SearchResult
 from mcfuser.space.candidates import Candidates, candidates
 from mcfuser.space.knobs import KnobTable
 from mcfuser.space.prune import distinct, parted, prune, space
@@ -27,7 +29,8 @@ from mcfuser.space.statement import Illegal
 from mcfuser.tune import search as searching
 from mcfuser.tune import tuning
 from mcfuser.tune.progress import Note, Progress, unheard
-from mcfuser.tune.search import LATE, CandidateSearch, in_flight
+from mcfuser.tune.related import TRUSTED
+from mcfuser.tune.search import HURRY, LATE, CandidateSearch, in_flight
 from mcfuser.tune.tuned import MemoryCache, NoCandidate, Tuned, TuneOptions, names_of
 from mcfuser.tune.tuner import compare, kept_kernel, kernel_of, tune
 from tests.support.chains import other
@@ -354,6 +357,27 @@ def test_a_search_that_is_due_is_spent_when_its_first_candidates_have_ended(
     assert search.due and not search.spent
     del search.under_way[first[1]]
     assert search.spent
+
+
+@pytest.mark.parametrize("seconds", [HURRY / 2, math.inf])
+def test_a_search_in_a_hurry_begins_with_nothing_that_the_model_expects_to_be_slow(
+    bench, monkeypatch, seconds: float
+) -> None:
+    """What was best for a related chain, and is expected to take twice the best here, or less."""
+    begun = []
+    search = CandidateSearch(CHAIN, every(), bench, "kernel", 0, 4, time.monotonic() + seconds, {},
+                             Counter(), unheard)  # fmt: skip
+    times = search.times
+    near, far = times <= TRUSTED * times.min(), times > TRUSTED * times.min()
+    slow, quick = (search.candidates.candidate(np.flatnonzero(w)[-1]) for w in (far, near))
+    search = replace(search, first=(slow, quick))
+    monkeypatch.setattr(
+        searching,
+        "evolve",
+        lambda *asked: begun.extend(asked[-1]) or SearchResult(None, math.inf, {}, True),
+    )
+    search.run()
+    assert begun == ([quick] if seconds < HURRY else [slow, quick])
 
 
 def test_a_search_in_which_nothing_is_right_yet_goes_on(monkeypatch) -> None:

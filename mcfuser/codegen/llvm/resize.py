@@ -23,7 +23,7 @@ SMALL = 1 << 14
 LANES = 16
 """Elements of the vectors in which lines are mixed."""
 Places = NDArray[np.float64]
-Place = Callable[[Places, int, int], Places]
+CoordinateMode = Callable[[Places, int, int], Places]
 """Where in the input's extent the positions of the result's extent are."""
 
 
@@ -46,7 +46,7 @@ def _asymmetric(at: Places, given: int, made: int) -> Places:
     return result
 
 
-PLACES: Mapping[str, Place] = MappingProxyType({
+PLACES: Mapping[str, CoordinateMode] = MappingProxyType({
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "align_corners": _align_corners,
@@ -82,7 +82,7 @@ def _extents(shape: relax.Expr) -> tuple[int, ...] | None:
 
 
 def neighbours(
-    place: Place, given: int, made: int
+    place: CoordinateMode, given: int, made: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
     """The positions of an extent between which each of another one is, and the share of the second
     one. Outside, it is the nearest."""
