@@ -24,8 +24,9 @@ NEAREST = 4
 """Related chains whose best are tried, the nearest in extents first."""
 BEST = 2
 """Candidates of each of them at most."""
-OTHER_KNOBS = 0.5
-"""What other knobs count for, where a tile that is twice as large counts 1."""
+OTHER_KNOBS = 1.0
+"""What other knobs count for, where a tile that is twice as large counts 1: they may be another
+algorithm, as Winograd's is."""
 TRUSTED = 2.0
 """By how much the model's times may err against what was measured for a related chain."""
 _NUMBER = re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
