@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
 
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
-from mcfuser.expr import axes
-from mcfuser.lowering.tensorir.winograd import TRANSFORMS, Rows, convolutions, pieces
+from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Rows, convolutions, pieces
 from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, repeats, sizes_of
 
@@ -23,11 +21,10 @@ BACK = 10.0
 def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Floats:
     """Core seconds of all blocks, for each row of `tiles` [candidates, axes], that the convolutions
     which Winograd's algorithm can compute in pieces of `out` x `out` results need more with it than
-    without: less than 0 where they are faster. They take as long, at least, as their weights, which
-    have grown, come from memory.
+    without: less than 0 where they are faster. Each visit reads what its weights have grown by from
+    memory or the last cache: alone in a process a kernel has them nearer, in a model it has not.
     """
     sizes, total = sizes_of(plan, tiles), np.zeros(len(tiles))
-    chain = plan.program.chain
     peak, t = device.throughput("float32") / device.units, TRANSFORMS[out]
     turn, back = (cost * _terms(rows) / t.span for cost, rows in ((TURN, t.turned), (BACK, t.back)))
     for s, outer, roles, picture, taken in convolutions(plan, sizes, out):
@@ -38,11 +35,10 @@ def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Float
         visits = repeats(sizes, outer) * _positions(sizes, others)
         windows = _positions(sizes, (*picture.rows, *picture.window)) * columns * depth
         flops = 2 * many * columns * depth + turn * many * depth + back * many * columns
-        weights = math.prod(map(chain.size, {*axes(roles.right)} - {*picture.window}))
-        nbytes = BYTES["float32"] * t.numbers * weights
-        seconds = np.maximum(visits * flops / peak, device.units * nbytes / device.bandwidth)
-        before = visits * (calls(s.body) + 1) * windows / peak
-        total += np.where(taken, seconds - before, 0.0)
+        before = (calls(s.body) + 1) * windows
+        weights = BYTES["float32"] * (t.numbers - TAPS**2) * columns * depth
+        seconds = (flops - before) / peak + device.units * weights / device.bandwidth
+        total += np.where(taken, visits * seconds, 0.0)
     return total
 
 

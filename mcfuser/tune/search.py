@@ -46,9 +46,9 @@ SLOWEST = 0.5
 has taken so far."""
 LATE = "it took the compiler longer than its peers"
 HURRY = 10.0
-"""A search with fewer seconds left than this can measure few candidates: it begins with those that
-are predicted best, asks for few at once, and leaves out what was best for related chains where the
-model expects twice the time or more of it here."""
+"""A search with fewer seconds left than this can measure few candidates: it begins with the one
+that is predicted best, then with what was best for related chains where the model expects less than
+twice its time here, and asks for few at once."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class CandidateSearch:
         self.failed.update(r.failed for r in self.known.values() if r.failed is not None)
         times, first = self.times, self.first
         if self.hurried:
-            rows = plausible(self.candidates, times, first)
-            first = [self.candidates.candidate(row) for row in rows]
+            rows = [int(np.argmin(times)), *plausible(self.candidates, times, first)]
+            first = [self.candidates.candidate(row) for row in dict.fromkeys(rows)]
         try:
             search = evolve(
                 self.candidates.rows,

@@ -36,11 +36,9 @@ def test_one_convolution_by_hand(out: int, pieces: int, turn: float, back: float
     numbers = (out + 2) ** 2 * pieces
     each = 2 * numbers * 4 * 16 + TURN * turn * numbers * 4 + BACK * back * numbers * 16
     visits, before = 12 // out * 2 * 2, 2 * 10 * out * 9 * 4 * 16
-    for bandwidth in (1e10, 1e8):
-        weights = 4 * (out + 2) ** 2 * 8 * 32 * 2 / bandwidth  # two cores wait for them
-        expected = max(visits * each / 5e10, weights) - visits * before / 5e10
-        found = winograd_seconds(plan, tiles, replace(CPU, bandwidth=bandwidth), out)
-        assert found[0] == pytest.approx(expected)
+    weights = 4 * ((out + 2) ** 2 - 9) * 4 * 16 / 5e9  # a core has half of the bandwidth
+    expected = visits * ((each - before) / 5e10 + weights)
+    assert winograd_seconds(plan, tiles, CPU, out)[0] == pytest.approx(expected)
 
 
 def test_many_channels_are_worth_it_and_few_are_not() -> None:
@@ -48,7 +46,7 @@ def test_many_channels_are_worth_it_and_few_are_not() -> None:
     for channels in (4, 64):
         plan = plan_of(rows_merged(convolution(8, 32, channels, channels)), "kst")
         tiles = tiles_of(plan, m=64, n=channels, k=channels, s=3, t=3)
-        found.append(winograd_seconds(plan, tiles, CPU, 2)[0])
+        found.append(winograd_seconds(plan, tiles, replace(CPU, bandwidth=4e10), 2)[0])
     assert found[0] > 0 > found[1]
 
 
@@ -74,8 +72,21 @@ def test_other_tiles_and_settings_cost_what_they_did() -> None:
     assert found[1] == pytest.approx(before[1] + more[1] / 2)
 
 
+def test_weights_are_read_again_for_each_tile_of_rows() -> None:
+    """Of 256 x 256 channels and 14 x 14 positions: for all lines at once, and for each two."""
+    plan = plan_of(rows_merged(convolution(14, 14, 256, 256)), "st")
+    each = [tiles_of(plan, m=m, n=128, k=32, s=3, t=3) for m in (196, 28)]
+    fast = replace(CPU, bandwidth=1e15)
+    found, free = (
+        [float(winograd_seconds(plan, tiles, cpu, 2)[0]) for tiles in each] for cpu in (CPU, fast)
+    )
+    read = [a - b for a, b in zip(found, free, strict=True)]
+    assert read[1] == pytest.approx(7 * read[0], rel=1e-3)
+    assert read[0] == pytest.approx(4 * 7 * 256 * 256 / 5e9, rel=1e-3)
+
+
 def test_weights_that_fill_memory_are_worth_no_larger_pieces() -> None:
-    """Those of F(4 x 4), of 512 x 512 channels, are 38 MB."""
+    """Those of F(4 x 4), of 512 x 512 channels, are 38 MB, and 28 more than the windows'."""
     found = []
     for out in (2, 4):
         plan = plan_of(rows_merged(convolution(7, 7, 512, 512)), "mst")
