@@ -143,33 +143,40 @@ def _met(
     """The convolution without the ends of its windows that meet nothing but padding, wherever a
     window is: of windows of 3 positions that lie 24 apart, on data of 14, only the middle is left.
     """
-    windows, kept = found.windows, list[range]()
-    before, after = list(windows.before), list(windows.after)
-    for i, (extent, places) in enumerate(zip(shape(data)[2:], out[2:], strict=True)):
-        count, apart = windows.extents[i], windows.dilation[i]
-        last = (places - 1) * windows.strides[i]
-        starts = [u * apart - windows.before[i] for u in range(count)]
-        meeting = [u for u, at in enumerate(starts) if at < extent and at + last >= 0]
-        first = min(meeting[0] if meeting else 0, windows.before[i] // apart)
-        end = meeting[-1] + 1 if meeting else count
-        around = windows.before[i] - first * apart
-        behind = last + (end - 1 - first) * apart + 1 - extent - around
-        if behind < 0 or not meeting:
-            first, end, around, behind = 0, count, windows.before[i], windows.after[i]
-        kept.append(range(first, end))
-        before[i], after[i] = around, behind
-    if all(len(k) == n for k, n in zip(kept, windows.extents, strict=True)):
+    windows, extents = found.windows, shape(data)[2:]
+    parts = [
+        _part_met(windows, i, e, n) for i, (e, n) in enumerate(zip(extents, out[2:], strict=True))
+    ]
+    kept, before, after = zip(*parts, strict=True)
+    counts = tuple(map(len, kept))
+    if counts == windows.extents:
         return found, weight
-    extents = tuple(len(k) for k in kept)
-    less = replace(windows, extents=extents, before=tuple(before), after=tuple(after))
-    axes, starts, ends = (
-        [2 + i for i in range(len(kept))], [k.start for k in kept], [k.stop for k in kept],
-    )  # fmt: skip
+    less = replace(found, windows=replace(windows, extents=counts, before=before, after=after))
     known = array(weight)
     if known is None:
-        return replace(found, windows=less), relax.op.strided_slice(weight, axes, starts, ends)
+        axes, starts, ends = zip(
+            *((2 + i, k.start, k.stop) for i, k in enumerate(kept)), strict=True
+        )
+        return less, relax.op.strided_slice(weight, list(axes), list(starts), list(ends))
     cut = known[(slice(None), slice(None), *(slice(k.start, k.stop) for k in kept))]
-    return replace(found, windows=less), relax.const(np.ascontiguousarray(cut))
+    return less, relax.const(np.ascontiguousarray(cut))
+
+
+def _part_met(windows: SlidingWindows, i: int, extent: int, places: int) -> tuple[range, int, int]:
+    """The positions of windows along spatial dimension `i` without the ends that meet no data of
+    this extent in any of so many places, and the padding before and after that is left. All of them
+    where what is left would not read all of the data."""
+    count, apart, padding = windows.extents[i], windows.dilation[i], windows.before[i]
+    last = (places - 1) * windows.strides[i]
+    starts = [u * apart - padding for u in range(count)]
+    meeting = [u for u, at in enumerate(starts) if at < extent and at + last >= 0]
+    if meeting:
+        first, end = min(meeting[0], padding // apart), meeting[-1] + 1
+        before = padding - first * apart
+        after = last + (end - 1 - first) * apart + 1 - extent - before
+        if after >= 0:
+            return range(first, end), before, after
+    return range(count), padding, windows.after[i]
 
 
 def _pointwise(data: relax.Expr, weight: relax.Expr) -> relax.Expr:

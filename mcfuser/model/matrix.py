@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from mcfuser.chain import Product
@@ -45,9 +43,9 @@ def matrix_seconds(plan: Plan, tiles: Ints, device: Device) -> Floats:
         pieces = [PIECES.get(d, 1) for d in dtypes]
         visits = repeats(sizes, outer)
         split = loads.get(left, outer) if s.domain is None else outer
-        elements = repeats(sizes, split) * pieces[0] * _positions(sizes, axes(roles.left))
-        elements = elements + visits * pieces[1] * _positions(sizes, axes(roles.right))
-        flops = (calls(s.body) + 1) * _positions(sizes, s.operator.related)
+        elements = repeats(sizes, split) * pieces[0] * sizes.positions(axes(roles.left))
+        elements = elements + visits * pieces[1] * sizes.positions(axes(roles.right))
+        flops = (calls(s.body) + 1) * sizes.positions(s.operator.related)
         padded = len(pairs(*pieces)) * _padded(sizes, s, roles)
         seconds = visits * (padded / unit - flops / vectors) + SPLIT * elements / vectors
         total += np.where(taken, seconds, 0.0)
@@ -57,18 +55,10 @@ def matrix_seconds(plan: Plan, tiles: Ints, device: Device) -> Floats:
 def _padded(sizes: Sizes, s: Compute, roles: Product) -> Floats:
     """Flops of a visit, in whole tile registers."""
     rows, columns = last_row(roles, sizes.of), sizes.of(s.operator.axes[-1])
-    others = _positions(sizes, s.operator.axes) / (rows * columns)
+    others = sizes.positions(s.operator.axes) / (rows * columns)
     whole = _whole(rows, SIDE) * _whole(columns, span(columns))
-    result: Floats = 2 * others * whole * _whole(_positions(sizes, roles.depth), STEP)
+    result: Floats = 2 * others * whole * _whole(sizes.positions(roles.depth), STEP)
     return result
-
-
-def _positions(sizes: Sizes, names: Iterable[str]) -> Floats:
-    """Positions of the tiles at hand of these axes, each once."""
-    total = sizes.one.astype(np.float64)
-    for a in set(names):
-        total = total * sizes.of(a)
-    return total
 
 
 def _whole(positions: Floats | Ints, unit: Ints | int) -> Floats:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Rows, convolutions, pieces
 from mcfuser.space.count import calls
-from mcfuser.space.plan import Floats, Ints, Plan, Sizes, repeats, sizes_of
+from mcfuser.space.plan import Floats, Ints, Plan, repeats, sizes_of
 
 TURN = 12.0
 """Flops that a core could compute while it adds one term to a number of an input's pieces."""
@@ -30,10 +28,10 @@ def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Float
     for s, outer, roles, picture, taken in convolutions(plan, sizes, out):
         column = max(roles.columns, key=s.operator.axes.index)
         many = t.numbers * pieces(picture, out, sizes.of)
-        columns, depth = sizes.of(column), _positions(sizes, picture.channels)
+        columns, depth = sizes.of(column), sizes.positions(picture.channels)
         others = [a for a in s.operator.axes if a not in (*picture.rows, column)]
-        visits = repeats(sizes, outer) * _positions(sizes, others)
-        windows = _positions(sizes, (*picture.rows, *picture.window)) * columns * depth
+        visits = repeats(sizes, outer) * sizes.positions(others)
+        windows = sizes.positions((*picture.rows, *picture.window)) * columns * depth
         flops = 2 * many * columns * depth + turn * many * depth + back * many * columns
         before = (calls(s.body) + 1) * windows
         weights = BYTES["float32"] * (t.numbers - TAPS**2) * columns * depth
@@ -45,11 +43,3 @@ def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Float
 def _terms(matrix: Rows) -> int:
     """The factors of a matrix that are not 0."""
     return sum(1 for row in matrix for factor in row if factor)
-
-
-def _positions(sizes: Sizes, names: Iterable[str]) -> Floats:
-    """Positions of the tiles at hand of these axes."""
-    total = sizes.one.astype(np.float64)
-    for a in names:
-        total = total * sizes.of(a)
-    return total

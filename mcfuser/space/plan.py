@@ -6,7 +6,7 @@ candidates: no object is made for a candidate that nobody looks at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -107,6 +107,13 @@ class Sizes:
 
     def of(self, axis: str) -> Ints:
         return self.tile.get(axis, self.one)
+
+    def positions(self, names: Iterable[str]) -> Floats:
+        """Positions of the tiles at hand of these axes, each once."""
+        total = self.one.astype(np.float64)
+        for a in set(names):
+            total = total * self.of(a)
+        return total
 
     def trips(self, axis: str) -> Ints:
         return -(-self.chain.size(axis) // self.of(axis))

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvm import relax, tirx
+from tvm import relax
 
 from mcfuser.chain import BYTES
-from mcfuser.codegen.tensorir.build import parse_function
+from mcfuser.codegen.llvm.written import called, fixed, function_text
 from mcfuser.codegen.tensorir.integer import divided, minus, plus, rest, smaller, times
 
 PIECE = 1 << 13
@@ -34,29 +34,16 @@ def concatenate(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | N
     (parts,) = call.args
     if not isinstance(parts, relax.Tuple) or call.attrs.axis is None:
         return None
-    shapes = [_extents(p) for p in parts.fields]
-    if any(s is None for s in shapes):
+    shapes = [fixed(p.ty.shape) for p in parts.fields]
+    known = [s for s in shapes if s is not None and all(s)]
+    if len(known) < len(shapes):
         return None
-    known = [s for s in shapes if s is not None]
     axis = int(call.attrs.axis) % len(known[0])
     rows, lengths = math.prod(known[0][:axis]), [math.prod(s[axis:]) for s in known]
     dtype, short = str(call.ty.dtype), sum(lengths) < SHORT * len(lengths)
     if rows * sum(lengths) < SMALL or (short and len(lengths) <= FEW) or dtype not in SIZES:
         return None
-    function = parse_function(source(known, axis, dtype)).without_attr("global_symbol")
-    function = function.with_attrs(
-        {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
-    )
-    return relax.call_tir(builder.add_func(function, "concatenate"), [*parts.fields], call.ty)
-
-
-def _extents(value: relax.Expr) -> tuple[int, ...] | None:
-    """A tensor's extents where they are numbers, and none is 0."""
-    found = value.ty.shape
-    if not isinstance(found, relax.ShapeExpr):
-        return None
-    extents = tuple(int(d.value) for d in found.values if isinstance(d, tirx.IntImm) and d.value)
-    return extents if len(extents) == len(found.values) and extents else None
+    return called(builder, source(known, axis, dtype), "concatenate", parts.fields, call.ty)
 
 
 def source(shapes: Sequence[tuple[int, ...]], axis: int, dtype: str) -> str:
@@ -71,23 +58,15 @@ def source(shapes: Sequence[tuple[int, ...]], axis: int, dtype: str) -> str:
     parts = [
         _Part(f"x{i}_flat", rows, n, sum(lengths[:i]), sum(lengths)) for i, n in enumerate(lengths)
     ]
-    lines = [
-        "@T.prim_func(s_tir=True, private=True)",
-        f'def concatenate({given}out_arg: T.Buffer({whole}, "{dtype}")):',
-        *(f"    {line}" for line in flat),
-        f'    out_flat = T.decl_buffer(({rows * sum(lengths)},), "{dtype}", data=out_arg.data)',
-        '    with T.sblock("root"):',
-        "        T.reads()",
-        "        T.writes()",
-        f"        for r in T.parallel({sum(p.pieces for p in parts)}):",
-    ]
+    flat.append(f'out_flat = T.decl_buffer(({rows * sum(lengths)},), "{dtype}", data=out_arg.data)')
+    body = [f"for r in T.parallel({sum(p.pieces for p in parts)}):"]
     first = 0
     for part in parts:
         last = first + part.pieces
-        lines.append(f"{' ' * 12}if {first} <= r and r < {last}:")
-        lines += (f"{' ' * 16}{line}" for line in _copied(part, minus("r", str(first)), dtype))
+        body.append(f"    if {first} <= r and r < {last}:")
+        body += (f"        {line}" for line in _copied(part, minus("r", str(first)), dtype))
         first = last
-    return "\n".join(lines) + "\n"
+    return function_text(f'concatenate({given}out_arg: T.Buffer({whole}, "{dtype}"))', flat, body)
 
 
 @dataclass(frozen=True)

@@ -6,37 +6,28 @@ TVM's own loops decide for every element whether it is padding, which makes no v
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvm import relax, tirx
+from tvm import relax
 
-from mcfuser.codegen.tensorir.build import parse_function
-from mcfuser.codegen.tensorir.integer import divided, flat, minus, plus, rest, times, vectors
+from mcfuser.codegen.llvm.written import LANES, called, each, fixed, function_text
+from mcfuser.codegen.tensorir.integer import divided, flat, minus, plus, rest, times
 
 SMALL = 1 << 14
 """Elements below which one core writes them all: to wake another one costs more."""
 PLANES = 16
 """Planes from which on a core writes whole ones: fewer would leave a core without."""
-LANES = 16
-"""Elements of the vectors that are copied."""
 
 
 def pad(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """A call of the loops that pad a tensor of fixed extents with a number; None for any other."""
-    x = call.args[0]
-    if str(call.attrs.pad_mode) != "constant" or not isinstance(x.ty.shape, relax.ShapeExpr):
-        return None
-    extents = [d.value for d in x.ty.shape.values if isinstance(d, tirx.IntImm)]
+    x, extents = call.args[0], fixed(call.args[0].ty.shape)
     width = [int(w) for w in call.attrs.pad_width]
-    if len(extents) != len(x.ty.shape.values) or not extents or min(width) < 0:
+    if str(call.attrs.pad_mode) != "constant" or extents is None or min(width) < 0:
         return None
-    dtype, value = str(x.ty.dtype), float(call.attrs.pad_value)
-    function = parse_function(source(extents, width, value, dtype)).without_attr("global_symbol")
-    function = function.with_attrs(
-        {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
-    )
-    return relax.call_tir(builder.add_func(function, "pad"), [x], call.ty)
+    text = source(extents, width, float(call.attrs.pad_value), str(x.ty.dtype))
+    return called(builder, text, "pad", [x], call.ty)
 
 
 def source(extents: Sequence[int], width: Sequence[int], value: float, dtype: str) -> str:
@@ -45,23 +36,18 @@ def source(extents: Sequence[int], width: Sequence[int], value: float, dtype: st
     before, after = tuple(width[::2]), tuple(width[1::2])
     padded = tuple(b + e + a for b, e, a in zip(before, extents, after, strict=True))
     pad = _Pad(tuple(extents), before, after, padded, _number(value, dtype), _lanes(dtype))
-    lines = [
-        "@T.prim_func(s_tir=True, private=True)",
-        f'def pad(x_arg: T.Buffer({pad.extents}, "{dtype}"), '
-        f'out_arg: T.Buffer({padded}, "{dtype}")):',
-        f'    x_flat = T.decl_buffer(({math.prod(extents)},), "{dtype}", data=x_arg.data)',
-        f'    out_flat = T.decl_buffer(({math.prod(padded)},), "{dtype}", data=out_arg.data)',
-        '    with T.sblock("root"):',
-        "        T.reads()",
-        "        T.writes()",
-    ]
     planes = math.prod(extents[:-2])
     whole = len(extents) > 1 and planes >= PLANES and not any((*before[:-2], *after[:-2]))
     body = _planes(pad) if whole else _rows(pad)
-    each = planes if whole else math.prod(padded[:-1])
+    rows = planes if whole else math.prod(padded[:-1])
     small = math.prod(padded) < SMALL
-    lines.append(f"        for r in {'range' if small else 'T.parallel'}({each}):")
-    return "\n".join([*lines, *(f"{' ' * 12}{line}" for line in body)]) + "\n"
+    head = f'pad(x_arg: T.Buffer({pad.extents}, "{dtype}"), out_arg: T.Buffer({padded}, "{dtype}"))'
+    views = (
+        f'x_flat = T.decl_buffer(({math.prod(extents)},), "{dtype}", data=x_arg.data)',
+        f'out_flat = T.decl_buffer(({math.prod(padded)},), "{dtype}", data=out_arg.data)',
+    )
+    loop = f"for r in {'range' if small else 'T.parallel'}({rows}):"
+    return function_text(head, views, (loop, *(f"    {line}" for line in body)))
 
 
 @dataclass(frozen=True)
@@ -128,28 +114,16 @@ def _copied(pad: _Pad, line: str, source_row: str) -> Iterator[str]:
     inner, before = pad.extents[-1], pad.before[-1]
     yield from _filled(pad, line, before)
     target = plus(line, str(before))
-    yield from _each(pad, inner, lambda j: f"{_out(target, j)} = x_flat[{plus(source_row, j)}]")
+    yield from each(
+        inner, pad.lanes, lambda j: f"{_out(target, j)} = x_flat[{plus(source_row, j)}]"
+    )
     yield from _filled(pad, plus(line, str(before + inner)), pad.after[-1])
 
 
 def _filled(pad: _Pad, start: str, count: int) -> Iterator[str]:
     """Writes so many elements around the tensor, from `start` on."""
-    yield from _each(pad, count, lambda j: f"{_out(start, j)} = {pad.number}")
+    yield from each(count, pad.lanes, lambda j: f"{_out(start, j)} = {pad.number}")
 
 
 def _out(start: str, j: str) -> str:
     return f"out_flat[{plus(start, j)}]"
-
-
-def _each(pad: _Pad, count: int, statement: Callable[[str], str]) -> Iterator[str]:
-    """A statement for each of so many elements in a row, given its position, in vectors. LLVM would
-    make single elements of what fills no loop of several vectors."""
-    for first, trips, width in vectors(str(count), pad.lanes):
-        at, indent = first, ""
-        if trips != "1":
-            yield f"for v in range({trips}):"
-            at, indent = plus(at, times("v", width)), "    "
-        if width > 1:
-            yield f"{indent}for j in T.vectorized({width}):"
-            at, indent = plus(at, "j"), f"{indent}    "
-        yield f"{indent}{statement(at)}"

@@ -13,15 +13,13 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import relax, tirx
+from tvm import relax
 
-from mcfuser.codegen.tensorir.build import parse_function
-from mcfuser.codegen.tensorir.integer import plus, times, vectors
+from mcfuser.codegen.llvm.written import LANES, called, each, fixed, function_text
+from mcfuser.codegen.tensorir.integer import plus, times
 
 SMALL = 1 << 14
 """Elements of the result below which one core computes them all."""
-LANES = 16
-"""Elements of the vectors in which lines are mixed."""
 Places = NDArray[np.float64]
 CoordinateMode = Callable[[Places, int, int], Places]
 """Where in the input's extent the positions of the result's extent are."""
@@ -59,26 +57,16 @@ def resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """A call of the loops that resize pictures [n, c, lines, elements] of float32 bilinearly; None
     for any other call."""
     x, attrs = call.args[0], call.attrs
-    given, made = (_extents(v.ty.shape) for v in (x, call))
+    given, made = (fixed(v.ty.shape) for v in (x, call))
     place = PLACES.get(str(attrs.coordinate_transformation_mode))
     kind = str(attrs.method), str(attrs.layout), str(x.ty.dtype), str(call.ty.dtype)
     if kind != ("linear", "NCHW", "float32", "float32") or None in (given, made, place):
         return None
     assert given is not None and made is not None and place is not None
-    constants = [relax.const(a) for d in (3, 2) for a in neighbours(place, given[d], made[d])]
-    function = parse_function(source(given, made)).without_attr("global_symbol")
-    function = function.with_attrs(
-        {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
-    )
-    return relax.call_tir(builder.add_func(function, "resize"), [x, *constants], call.ty)
-
-
-def _extents(shape: relax.Expr) -> tuple[int, ...] | None:
-    """Extents that are numbers."""
-    if not isinstance(shape, relax.ShapeExpr):
+    if min(*given, *made) < 1:
         return None
-    extents = tuple(int(d.value) for d in shape.values if isinstance(d, tirx.IntImm))
-    return extents if len(extents) == len(shape.values) == 4 and min(extents) > 0 else None
+    constants = [relax.const(a) for d in (3, 2) for a in neighbours(place, given[d], made[d])]
+    return called(builder, source(given, made), "resize", [x, *constants], call.ty)
 
 
 def neighbours(
@@ -109,28 +97,22 @@ def source(given: tuple[int, ...], made: tuple[int, ...]) -> str:
         f"    top: T.let[T.int32] = (r // {lines} * {h} + above[y]) * {width}",
         f"    bottom: T.let[T.int32] = (r // {lines} * {h} + below[y]) * {width}",
     ]
-    for first, trips, lanes in vectors(str(width), LANES):
-        at, indent = plus(first, times("v", lanes)), "    " * (2 + (lanes > 1))
-        body.append(f"    for v in range({trips}):")
-        if lanes > 1:
-            at = plus(at, "j")
-            body.append(f"        for j in T.vectorized({lanes}):")
-        body.append(
-            f"{indent}out_flat[{plus(times('r', width), at)}] = "
-            f"wide[top + {at}] * (T.float32(1) - part[y]) + wide[bottom + {at}] * part[y]"
-        )
+    body += (f"    {line}" for line in each(width, LANES, _mixed(width)))
     along, across = (
         f'{a}: T.Buffer(({n},), "int32"), {b}: T.Buffer(({n},), "int32"), {c}: T.Buffer(({n},))'
         for a, b, c, n in (("left", "right", "share", width), ("above", "below", "part", lines))
     )
-    lines_of_text = [
-        "@T.prim_func(s_tir=True, private=True)",
-        f"def resize(x_arg: T.Buffer({given}), {along}, {across}, out_arg: T.Buffer({made})):",
-        f"    x_flat = T.decl_buffer(({math.prod(given)},), data=x_arg.data)",
-        f"    out_flat = T.decl_buffer(({math.prod(made)},), data=out_arg.data)",
-        '    with T.sblock("root"):',
-        "        T.reads()",
-        "        T.writes()",
-        *(f"        {line}" for line in body),
-    ]
-    return "\n".join(lines_of_text) + "\n"
+    head = f"resize(x_arg: T.Buffer({given}), {along}, {across}, out_arg: T.Buffer({made}))"
+    views = (
+        f"x_flat = T.decl_buffer(({math.prod(given)},), data=x_arg.data)",
+        f"out_flat = T.decl_buffer(({math.prod(made)},), data=out_arg.data)",
+    )
+    return function_text(head, views, body)
+
+
+def _mixed(width: int) -> Callable[[str], str]:
+    """The statement for an element of a line of the result, given its position there."""
+    return lambda at: (
+        f"out_flat[{plus(times('r', width), at)}] = "
+        f"wide[top + {at}] * (T.float32(1) - part[y]) + wide[bottom + {at}] * part[y]"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -206,7 +206,7 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
     if column in kept and schedule.tile(column) % width:
         raise Illegal(f"tiles of axis '{column}' are kept side by side, but no vector divides them")
     if picture is not None:
-        many = int(pieces(picture, out, lambda a: np.asarray(schedule.tile(a) if a else 1)))
+        many = int(pieces(picture, out, _tiles(schedule)))
         return Operands(
             roles, left, right, row, column, tuple(a for a in outer if a not in picture.rows),
             _rows(many, vectors, lowering, False), width, picture=picture, pieces=many, out=out,
@@ -217,7 +217,7 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
 
 def _fits(schedule: Schedule, picture: Picture, out: int, kept: set[str]) -> bool:
     """Whether the tiles are of whole windows and lines, and none lies beside another."""
-    found = fits(picture, schedule.chain, out, lambda a: np.asarray(schedule.tile(a) if a else 1))
+    found = fits(picture, schedule.chain, out, _tiles(schedule))
     return bool(found) and kept.isdisjoint(picture.rows)
 
 
@@ -227,13 +227,15 @@ def _taken(
     """Whether the matrix unit computes a product of these tiles."""
     dtypes = operand_dtypes(schedule.chain, {b.name: b for b in schedule.buffers}, *operands)
 
-    def tile(a: str) -> Ints:
-        return np.asarray(schedule.tile(a) if a else 1)
-
     def apart(a: str) -> Ints:
         return np.asarray(BLOCK * SIDE if a in kept else 1)
 
-    return bool(takes(s, dtypes, tile, apart))
+    return bool(takes(s, dtypes, _tiles(schedule), apart))
+
+
+def _tiles(schedule: Schedule) -> Callable[[str], Ints]:
+    """The tile of an axis as facts about many candidates ask for it; 1 for a name that is none."""
+    return lambda a: np.asarray(schedule.tile(a) if a else 1)
 
 
 def _kept(schedule: Schedule) -> set[str]:

@@ -1,0 +1,61 @@
+"""Loops that are written as text in the place of TVM's own, for operators of fixed extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tvm import ir, relax, tirx
+
+from mcfuser.codegen.tensorir.build import parse_function
+from mcfuser.codegen.tensorir.integer import plus, times, vectors
+
+LANES = 16
+"""Elements of the vectors that are copied."""
+
+
+def fixed(shape: relax.Expr) -> tuple[int, ...] | None:
+    """The extents of a tensor with this shape; None where some are not numbers, or it has none."""
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    extents = tuple(int(d.value) for d in shape.values if isinstance(d, tirx.IntImm))
+    return extents if len(extents) == len(shape.values) and extents else None
+
+
+def called(
+    builder: relax.BlockBuilder, text: str, name: str, arguments: Sequence[relax.Expr], ty: ir.Type
+) -> relax.Expr:
+    """A call of a function that is written as text, whose result is of a type. Nothing is fused
+    with it, and no schedule is looked for."""
+    function = parse_function(text).without_attr("global_symbol")
+    function = function.with_attrs(
+        {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
+    )
+    return relax.call_tir(builder.add_func(function, name), list(arguments), ty)
+
+
+def function_text(head: str, flat: Iterable[str], body: Iterable[str]) -> str:
+    """The text of a PrimFunc: its name and parameters, its views of them, its statements."""
+    lines = (
+        "@T.prim_func(s_tir=True, private=True)",
+        f"def {head}:",
+        *(f"    {line}" for line in flat),
+        '    with T.sblock("root"):',
+        "        T.reads()",
+        "        T.writes()",
+        *(f"        {line}" for line in body),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def each(count: int, lanes: int, statement: Callable[[str], str]) -> Iterator[str]:
+    """A statement for each of so many elements in a row, given its position, in vectors. LLVM would
+    make single elements of what fills no loop of several vectors."""
+    for first, trips, width in vectors(str(count), lanes):
+        at, indent = first, ""
+        if trips != "1":
+            yield f"for v in range({trips}):"
+            at, indent = plus(at, times("v", width)), "    "
+        if width > 1:
+            yield f"{indent}for j in T.vectorized({width}):"
+            at, indent = plus(at, "j"), f"{indent}    "
+        yield f"{indent}{statement(at)}"
