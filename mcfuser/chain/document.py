@@ -6,7 +6,20 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 
-from mcfuser.chain.values import Axis, Bounds, Chain, Extent, Operator, Reducer, Tensor
+from mcfuser.chain.values import (
+    Axis,
+    Bounds,
+    Chain,
+    Digit,
+    Extent,
+    Operator,
+    Padding,
+    Reducer,
+    Stride,
+    Tensor,
+    digits,
+    largest,
+)
 from mcfuser.errors import ChainError
 from mcfuser.expr import parse
 
@@ -69,10 +82,23 @@ def _tensor_json(t: Tensor) -> dict[str, object]:
     if t.constant:
         out["constant"] = True
     if t.strides is not None:
-        out["strides"] = list(t.strides)
+        out["strides"] = [digits(s, 0)[0].stride for s in t.strides]
     if t.offset:
         out["offset"] = t.offset
+    if t.padding:
+        out["padding"] = [_padding_json(t, i) for i in range(len(t.padding))]
     return out
+
+
+def _padding_json(t: Tensor, number: int) -> dict[str, object]:
+    """A tensor's padding, with the dimensions that move along it."""
+    along = [
+        i for i, s in enumerate(t.strides or ())
+        if any(d.padding == number for d in digits(s, 0))
+    ]  # fmt: skip
+    p = t.padding[number]
+    out = {"dimensions": along, "extent": p.extent, "stride": p.stride, "before": p.before}
+    return out | ({"value": p.value} if p.value else {})
 
 
 def from_json(document: Mapping[str, object]) -> Chain:
@@ -83,11 +109,12 @@ def from_json(document: Mapping[str, object]) -> Chain:
     try:
         operators = tuple(parse_operator(_word(line)) for line in _list(document["operators"]))
         given = _dict(document.get("tensors", {}))
-        tensors = [_tensor(name, _dict(value)) for name, value in given.items()]
+        sizes = {n: _extent(v) for n, v in _dict(document["axes"]).items()}
+        tensors = [_tensor(name, _dict(value), sizes) for name, value in given.items()]
         tensors += [Tensor(o.out, o.axes) for o in operators if o.out not in given]
         return Chain(
             _word(document.get("name", "chain")),
-            tuple(Axis(n, _extent(v)) for n, v in _dict(document["axes"]).items()),
+            tuple(Axis(n, extent) for n, extent in sizes.items()),
             tuple(tensors),
             operators,
             tuple(_word(o) for o in _list(document.get("outputs", []))),
@@ -126,6 +153,14 @@ def _whole(value: object) -> int:
     return value
 
 
+def _real(padding: Mapping[str, object]) -> float:
+    """The value of a padding."""
+    value = padding.get("value", 0.0)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"the value of padding is a number, not {_brief(value)}")
+    return float(value)
+
+
 def _brief(value: object) -> str:
     """A value as a message shows it, shortened if it is long or deep."""
     short = reprlib.Repr()
@@ -141,16 +176,34 @@ def _extent(value: object) -> Extent:
     return value
 
 
-def _tensor(name: str, value: Mapping[str, object]) -> Tensor:
+def _tensor(name: str, value: Mapping[str, object], sizes: Mapping[str, Extent]) -> Tensor:
+    """The tensor of a document, in a chain whose axes have these extents."""
     strides, constant = value.get("strides"), value.get("constant", False)
     if not isinstance(constant, bool):
         raise TypeError(f"'constant' of tensor '{name}' is true or false, not {_brief(constant)}")
     shape = tuple(d if isinstance(d, str) else _whole(d) for d in _list(value["shape"]))
+    given = [_dict(p) for p in _list(value.get("padding", []))]
+    moving = {_whole(d): i for i, p in enumerate(given) for d in _list(p["dimensions"])}
+    if moving and (strides is None or not {*moving} <= {*range(len(shape))}):
+        raise TypeError(f"the padding of tensor '{name}' needs strides, and dimensions that it has")
+
+    def stride(i: int, number: int) -> Stride:
+        if i not in moving:
+            return number
+        d = shape[i]
+        return (Digit(d if isinstance(d, int) else largest(sizes[d]), number, moving[i]),)
+
     return Tensor(
         name,
         shape,
         _word(value.get("dtype", "float32")),
         constant,
-        tuple(_whole(s) for s in _list(strides)) if strides is not None else None,
+        tuple(stride(i, _whole(s)) for i, s in enumerate(_list(strides)))
+        if strides is not None
+        else None,
         _whole(value.get("offset", 0)),
+        tuple(
+            Padding(_whole(p["extent"]), _whole(p["stride"]), _whole(p["before"]), _real(p))
+            for p in given
+        ),
     )

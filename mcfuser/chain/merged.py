@@ -77,7 +77,7 @@ def _beside(chain: Chain) -> bool:
 
 
 def _apart(chain: Chain, tensor: str) -> bool:
-    """Whether a tensor has the positions of a dimension along several of its array."""
+    """Whether a tensor has the positions of a dimension along several of its array, or padding."""
     return any(not isinstance(s, int) for s in chain.tensor(tensor).strides or ())
 
 
@@ -227,11 +227,13 @@ def _tensor(
 
 
 def _joined(found: Sequence[Digit]) -> Stride:
-    """Digits of which none continues the next: a plain stride where one is left."""
+    """Digits of which none continues the next: a plain stride where one is left. Those that move
+    along padding stay."""
     kept: list[Digit] = []
     for d in found:
-        if kept and kept[-1].stride == d.stride * d.extent:
+        plain = kept and kept[-1].padding is None and d.padding is None
+        if plain and kept[-1].stride == d.stride * d.extent:
             kept[-1] = Digit(kept[-1].extent * d.extent, d.stride)
         else:
             kept.append(d)
-    return kept[0].stride if len(kept) == 1 else tuple(kept)
+    return kept[0].stride if len(kept) == 1 and kept[0].padding is None else tuple(kept)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mcfuser.chain.strides import flat_size, strides_of
-from mcfuser.chain.values import BYTES, Chain, Operator
+from mcfuser.chain.values import BYTES, Chain, Operator, digits
 from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, axes
 
 
@@ -75,10 +75,10 @@ def over_window(chain: Chain, operator: Operator) -> bool:
 
 
 def contiguous_axes(chain: Chain, r: Read) -> list[str | None]:
-    """The axes along which positions of a read lie side by side; None for an index that is not one
-    axis."""
+    """The axes along which positions of a read lie side by side, but for padding; None for an index
+    that is not one axis."""
     every = zip(r.indices, strides_of(chain, r.tensor), strict=True)
-    return [i.plain for i, stride in every if stride == 1]
+    return [i.plain for i, stride in every if [d.stride for d in digits(stride, 0)] == [1]]
 
 
 def _overlaps(chain: Chain, r: Read) -> bool:

@@ -1,4 +1,4 @@
-"""Where a tensor's elements lie in its array."""
+"""Where a tensor's elements lie in its array, and which of them it has."""
 
 from __future__ import annotations
 
@@ -24,4 +24,5 @@ def flat_size(chain: Chain, name: str) -> int:
     tensor, shape = chain.tensor(name), chain.shape(name)
     strides = strides_of(chain, name)
     along = (d for n, s in zip(shape, strides, strict=True) for d in digits(s, n))
-    return tensor.offset + 1 + sum((d.extent - 1) * d.stride for d in along)
+    moving = sum((d.extent - 1) * d.stride for d in along if d.padding is None)
+    return tensor.offset + 1 + moving + sum((p.extent - 1) * p.stride for p in tensor.padding)

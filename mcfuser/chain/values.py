@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import keyword
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -82,15 +83,18 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class Digit:
     """One of several dimensions of an array along which a dimension of a tensor runs: an extent,
-    and a stride in elements."""
+    and a stride in elements. `padding` is the number of the tensor's padding, if it moves along
+    one."""
 
     extent: int
     stride: int
+    padding: int | None = None
 
 
 Stride = int | tuple[Digit, ...]
 """The stride along a dimension, in elements; of one that runs along several dimensions of an array,
-row by row, these: its positions are numbers whose last digit is that of the last one."""
+row by row, or along one with padding, these: its positions are numbers whose last digit is that of
+the last one."""
 
 
 def digits(stride: Stride, extent: int) -> tuple[Digit, ...]:
@@ -99,12 +103,29 @@ def digits(stride: Stride, extent: int) -> tuple[Digit, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Padding:
+    """A number around an array, along one of its dimensions: the tensor has positions `before` the
+    first one, and past the last one, that the array lacks, and there it is `value`.
+
+    The dimension has an extent, and a stride in elements. The position along it of an element of
+    the tensor is the sum of the digits that move along it, each times its own stride over this one,
+    less `before`.
+    """
+
+    extent: int
+    stride: int
+    before: int
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A named tensor. Each dimension is a number, or the name of the axis whose extent it has.
 
     `strides` and `offset`, in elements, are those that an input or output has in the surrounding
     graph; without strides the tensor is dense and row-major. `constant` says that its values are
-    known when the chain is compiled.
+    known when the chain is compiled. An input may have `padding`: elements that its array lacks.
+    The offset is that of the array's first position along each of them.
     """
 
     name: str
@@ -113,6 +134,7 @@ class Tensor:
     constant: bool = False
     strides: tuple[Stride, ...] | None = None
     offset: int = 0
+    padding: tuple[Padding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +313,39 @@ def _check_tensor(chain: Chain, t: Tensor) -> None:
             f"tensor '{t.name}' has offset {t.offset} and strides {t.strides}; none may be "
             f"negative: an index may run backwards, as in A[{_first(chain, t) - 1} - m]"
         )
+    _check_padding(chain, t)
+
+
+def _check_padding(chain: Chain, t: Tensor) -> None:
+    along = [d for s in t.strides or () if not isinstance(s, int) for d in s]
+    moving = {d.padding for d in along if d.padding is not None}
+    if (t.padding or moving) and t.name in chain._writers:
+        raise ChainError(f"tensor '{t.name}' has padding, and an operator writes it; pad an input")
+    if moving != {*range(len(t.padding))}:
+        raise ChainError(f"tensor '{t.name}' has {len(t.padding)} paddings, and dimensions along "
+                         f"those with the numbers {sorted(moving)}")  # fmt: skip
+    for i, p in enumerate(t.padding):
+        if p.value != t.padding[0].value or not math.isfinite(p.value):
+            raise ChainError(
+                f"tensor '{t.name}' has padding with the values "
+                f"{', '.join(str(x.value) for x in t.padding)}; it must be one finite number"
+            )
+        if p.extent < 1 or p.stride < 1 or p.before < 0:
+            raise ChainError(
+                f"tensor '{t.name}' has padding around an extent of {p.extent} with stride "
+                f"{p.stride}, {p.before} positions before it; use at least 1, 1 and 0"
+            )
+        if any(d.padding == i and d.stride % p.stride for d in along):
+            raise ChainError(
+                f"tensor '{t.name}' moves along padding with stride {p.stride} by parts of that"
+            )
+    for n, s in zip(t.shape, t.strides or (), strict=False):
+        padded = not isinstance(s, int) and any(d.padding is not None for d in s)
+        if padded and isinstance(n, str) and isinstance(chain.extent(n), Bounds):
+            raise ChainError(
+                f"tensor '{t.name}' has padding along axis '{n}', whose extent is known at run "
+                f"time only; padding needs extents that are numbers"
+            )
 
 
 def _first(chain: Chain, t: Tensor) -> int:
@@ -415,7 +470,10 @@ def canonical(chain: Chain) -> str:
     lines = [f"{letters[a.name]}={a.extent}" for a in chain.axes]
     for t in chain.tensors:
         shape = tuple(letters[d] if isinstance(d, str) else d for d in t.shape)
-        lines.append(f"{names[t.name]}={shape} {t.dtype} {t.constant} {t.strides} {t.offset}")
+        padding = f" {t.padding}" if t.padding else ""
+        lines.append(
+            f"{names[t.name]}={shape} {t.dtype} {t.constant} {t.strides} {t.offset}{padding}"
+        )
     lines += [str(renamed(o, names, letters)) for o in chain.operators]
     return "\n".join([*lines, *(names[o] for o in chain.outputs)])
 

@@ -144,7 +144,10 @@ def _rename(s: Attempt, kept: int, gone: int) -> None:
     ]
     for name, source in s.draft.sources.items():
         s.draft.sources[name] = replace(
-            source, layout=laid_out(source.layout), order=renamed(source.order)
+            source,
+            layout=laid_out(source.layout),
+            order=renamed(source.order),
+            padding=tuple(replace(p, axes=renamed(p.axes)) for p in source.padding),
         )
     for v, value in s.values.items():
         s.values[v] = ChainValue(
@@ -174,6 +177,8 @@ def merge_equal_inputs(s: Attempt) -> None:
         strides = [sorted((n, a) for a, n in x.layout.items()) for x in (first, second)]
         if first.offset != second.offset or not _alike(s, *strides):
             continue
+        if first.padding or second.padding:
+            continue
         for (_, kept), (_, gone) in zip(*strides, strict=True):
             if kept != gone and _uses(s, kept) == _uses(s, gone):
                 with suppress(Unliftable):
@@ -196,14 +201,17 @@ def _alike(s: Attempt, one: Sequence[tuple[int, int]], two: Sequence[tuple[int, 
     )
 
 
-def followed_views(s: Attempt, view: LaidOutValue) -> LaidOutValue:
-    """The same elements in the value that is stored, past all views that compute nothing.
+def followed_views(
+    s: Attempt, view: LaidOutValue, sizes: Mapping[int, int] | None = None
+) -> LaidOutValue:
+    """The same elements in the value that is stored, past all views that compute nothing. `sizes`
+    are the extents of the axes, where they are not those of the draft.
 
     Raises Straddle where such a view splits a batch axis.
     """
     while view.value not in s.closed:
         try:
-            before = step(s.flow, view, s.draft.sizes)
+            before = step(s.flow, view, s.draft.sizes if sizes is None else sizes)
         except Straddle as cut:
             if cut.axis in s.batch:
                 raise
@@ -226,12 +234,13 @@ def input_tensor(
     """
     for name, known in s.draft.sources.items():
         same = known.value.same_as(view.value) and known.layout == view.layout
-        if same and known.offset == view.offset:
+        if same and known.offset == view.offset and known.padding == view.padding:
             return name
     name = s.draft.fresh(names)
     s.draft.sources[name] = DraftInput(
-        view.value, view.layout, view.offset, order, dtype(view.value), array(view.value)
-    )
+        view.value, view.layout, view.offset, order, dtype(view.value), array(view.value),
+        view.padding,
+    )  # fmt: skip
     return name
 
 

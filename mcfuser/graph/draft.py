@@ -15,9 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from mcfuser.chain import Axis, Chain, Operator, Reducer, Tensor, dense
+from mcfuser.chain import (
+    Axis,
+    Chain,
+    Digit,
+    Operator,
+    Padding,
+    Reducer,
+    Stride,
+    Tensor,
+    dense,
+)
 from mcfuser.expr import Affine, Expr, Index, Read, axis, rewrite, walk
-from mcfuser.graph.views import AxisStrides
+from mcfuser.graph.views import AxisStrides, LaidOutPadding
 
 _MORE = {"b": "acdefg", "m": "ijl", "n": "pqr", "k": "stu", "h": "vwxyz"}
 
@@ -27,7 +37,7 @@ class DraftInput:
     """An input of the chain: a value of the module, with the strides of the chain's axes in it.
 
     `offset` is that of its first element. A constant has its `array`; `order` is the order of the
-    axes in which it is stored for the chain.
+    axes in which it is stored for the chain. `padding` is what is read around it.
     """
 
     value: relax.Expr
@@ -36,6 +46,7 @@ class DraftInput:
     order: tuple[int, ...]
     dtype: str
     array: NDArray[np.generic] | None = None
+    padding: tuple[LaidOutPadding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +187,27 @@ def _input(draft: Draft, name: str, dims: tuple[int, ...], letters: Mapping[int,
     shape: tuple[int | str, ...] = tuple(letters[a] for a in dims) or (1,)
     if source.array is not None:
         return Tensor(name, shape, source.dtype, constant=True)
+    if source.padding:
+        return _padded_input(draft, name, dims, shape)
     strides = tuple(source.layout[a] for a in dims) or (1,)
     extents = [draft.sizes[a] for a in dims] or [1]
     whole = math.prod(int(d) for d in source.value.ty.shape.values)
     if not source.offset and strides == dense(extents) and math.prod(extents) == whole:
         return Tensor(name, shape, source.dtype)
     return Tensor(name, shape, source.dtype, strides=strides, offset=source.offset)
+
+
+def _padded_input(
+    draft: Draft, name: str, dims: tuple[int, ...], shape: tuple[int | str, ...]
+) -> Tensor:
+    source = draft.sources[name]
+    along = {a: i for i, p in enumerate(source.padding) for a in p.axes}
+    strides: tuple[Stride, ...] = tuple(
+        (Digit(draft.sizes[a], source.layout[a], along[a]),) if a in along else source.layout[a]
+        for a in dims
+    )
+    padding = tuple(Padding(p.extent, p.stride, p.before, p.number) for p in source.padding)
+    return Tensor(name, shape, source.dtype, strides=strides, offset=source.offset, padding=padding)
 
 
 def laid_out(
@@ -211,10 +237,12 @@ def _merged(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
 
 def _mergeable(draft: Draft, out: AxisStrides, one: int, two: int) -> bool:
     """Whether axis `two` directly follows axis `one` in every operator, and in the memory of every
-    value (constants can be stored anew)."""
+    value (constants can be stored anew), and neither moves along padding."""
     for operator in draft.operators:
         if {one, two} & (positions(operator.body) | positions(operator.domain)):
             return False
+    if any({one, two} & {*p.axes} for s in draft.sources.values() for p in s.padding):
+        return False
     layouts = [(s.layout, s.array is not None) for s in draft.sources.values()]
     for layout, constant in [*layouts, (out, False)]:
         if (one in layout) != (two in layout):

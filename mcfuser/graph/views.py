@@ -37,12 +37,27 @@ class Unliftable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class LaidOutPadding:
+    """A number around a dimension of a value, whose extent and stride (elements) these are, in
+    `before` positions before its first one, and as many as are read past its last one; and the axes
+    that move along it."""
+
+    axes: tuple[int, ...]
+    extent: int
+    stride: int
+    before: int
+    number: float
+
+
+@dataclass(frozen=True, slots=True)
 class LaidOutValue:
-    """A value, with the strides of the axes in it and the offset of their first element."""
+    """A value, with the strides of the axes in it, the offset of their first element, and the
+    padding that they reach."""
 
     value: relax.Expr
     layout: AxisStrides
     offset: int = 0
+    padding: tuple[LaidOutPadding, ...] = ()
 
 
 def within(layout: AxisStrides, sizes: Mapping[int, int], extents: Sequence[int]) -> Along:

@@ -1,7 +1,7 @@
 """Lifts convolutions and pooling: reductions over windows of a value that is read.
 
 A window's positions are axes of their own, which step through the data beside the axes of the
-result: no element is copied.
+result: no element is copied. What is around the data is the chain's padding, and never written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mcfuser.graph.convolution import Convolution, convolution
 from mcfuser.graph.dataflow import dtype, shape
 from mcfuser.graph.draft import DraftOperator
 from mcfuser.graph.operand import FLOATS, axes_of
+from mcfuser.graph.padded import without_padding
 from mcfuser.graph.pooling import pooling
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.sliding import SlidingWindows
@@ -44,7 +45,7 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
     units = dense(shape(data))
     layout = _strides([(batch, units[0]), (group, depth * units[1]), (deep, units[1])])
     layout |= _sliding(found.windows, spatial, window, units[2:])
-    left = _input(s, data, layout, (), "left")
+    left = _input(s, data, layout, (), "left", channelwise=found.groups > 1 and depth == 1)
     units = dense(shape(weight))
     rows = [(group, columns // found.groups * units[0]), (column, units[0]), (deep, units[1])]
     layout = _strides([*rows, *zip(window, units[2:], strict=True)])
@@ -76,7 +77,7 @@ def lifted_pooling(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     units = dense(shape(data))
     layout = _strides(zip(kept[:2], units[:2], strict=True))
     layout |= _sliding(found.windows, kept[2:], window, units[2:])
-    element: Expr = Read(_input(s, data, layout, (), "left"), ())
+    element: Expr = Read(_input(s, data, layout, (), "left", channelwise=True), ())
     if dtype(data) != "float32":
         element = Cast(element, "float32")
     name, axes = s.draft.fresh(["M" if found.maximum else "Z"]), axes_of(kept)
@@ -118,7 +119,8 @@ def _strides(pairs: Iterable[tuple[Axes, int]]) -> AxisStrides:
 
 
 def _input(
-    s: Attempt, value: relax.Expr, layout: AxisStrides, order: tuple[int, ...], role: str
-) -> str:
-    view = followed_views(s, LaidOutValue(value, layout))
+    s: Attempt, value: relax.Expr, layout: AxisStrides, order: tuple[int, ...], role: str,
+    channelwise: bool = False,
+) -> str:  # fmt: skip
+    view = without_padding(s, followed_views(s, LaidOutValue(value, layout)), channelwise)
     return input_tensor(s, view, order or tuple(view.layout), [s.names[role], "F"])

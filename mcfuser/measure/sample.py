@@ -149,7 +149,7 @@ def _resized(chain: Chain, t: Tensor, positions: Collection[str]) -> Tensor:
     """The tensor of the sampled chain, dense, whose dimensions along sampled axes are shorter."""
     dimensions = zip(t.shape, _dimensions(chain, t.name), strict=True)
     shape = tuple(a if a is not None and a in positions else d for d, a in dimensions)
-    return replace(t, shape=shape, strides=None, offset=0)
+    return replace(t, shape=shape, strides=None, offset=0, padding=())
 
 
 def _number(a: str) -> str:

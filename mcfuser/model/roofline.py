@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mcfuser.chain import BYTES, Stride, product
 from mcfuser.device import Device
 from mcfuser.expr import Read, reads
+from mcfuser.lowering.tensorir.box import box_elements
 from mcfuser.model.analytical import storage
 from mcfuser.model.matrix import matrix_seconds
 from mcfuser.model.winograd import winograd_seconds
@@ -117,8 +118,9 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
         count = repeats(sizes, outer)
         nbytes = np.zeros(len(tiles))
         if isinstance(s, Load):
-            nbytes = GATHER * moved(s.buffer)
-            count = count * _packed(plan, sizes, named[s.buffer])
+            packed, boxed = _packed(plan, sizes, named[s.buffer]), _boxed(plan, sizes, s, around)
+            nbytes = GATHER * moved(s.buffer) * packed + boxed
+            count = count * (packed | (boxed > 0))
         elif isinstance(s, Compute):
             nbytes = 2 * moved(s.buffer)
             if product(s.operator) is None:
@@ -135,6 +137,20 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
             assert_never(s)
         total += count * (nbytes / device.bandwidth + VISIT)
     return total
+
+
+def _boxed(plan: Plan, sizes: Sizes, s: Load, around: list[str]) -> Floats:
+    """Bytes that are read and written where a tile is copied with the padding around it."""
+    chain = plan.program.chain
+    tensor = chain.tensor(s.read.tensor)
+    if not tensor.padding:
+        return np.zeros(1)
+
+    def tile(a: str) -> Ints:
+        return sizes.of(a) if a in around else np.asarray(chain.size(a))
+
+    nbytes = 2.0 * BYTES[tensor.dtype] * box_elements(chain, s.read, tile)
+    return np.asarray(nbytes, np.float64)
 
 
 def _packed(plan: Plan, sizes: Sizes, buffer: Buffer) -> NDArray[np.bool_]:

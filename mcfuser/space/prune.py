@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, Operator, over_window, product, sources, strides_of
+from mcfuser.chain import Chain, Operator, digits, over_window, product, sources, strides_of
 from mcfuser.device import Device
 from mcfuser.expr import reads
 from mcfuser.space.expression import Expression, bind, deep, loop_axes, tilings
@@ -115,8 +115,9 @@ def line_tiles(chain: Chain, a: str) -> tuple[int, ...]:
     for o in chain.operators:
         for r in sources(o):
             for index, stride in zip(r.indices, strides_of(chain, r.tensor), strict=True):
-                if index.plain == a and not isinstance(stride, int):
-                    found.add(2 * stride[-1].extent)
+                along = digits(stride, 1)
+                if index.plain == a and len(along) > 1:
+                    found.add(2 * along[-1].extent)
     return tuple(n for unit in sorted(found) for n in range(unit, chain.size(a), unit))
 
 

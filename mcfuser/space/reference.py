@@ -14,7 +14,17 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import WHOLE, Chain, Operator, Product, digits, lowest, product
+from mcfuser.chain import (
+    WHOLE,
+    Chain,
+    Digit,
+    Operator,
+    Padding,
+    Product,
+    digits,
+    lowest,
+    product,
+)
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, reads
 
 Array = NDArray[Any]
@@ -114,7 +124,7 @@ def _of_two(op: str, x: Array, y: Array) -> Array:
 
 def logical(chain: Chain, name: str, array: Array) -> Array:
     """The tensor as the chain indexes it: a view of the array that has its strides and offset; a
-    copy where a dimension runs along several of the array."""
+    copy where a dimension runs along several of the array, or has padding."""
     tensor = chain.tensor(name)
     if tensor.strides is None:
         return array.ravel()[tensor.offset :][: math.prod(chain.shape(name))].reshape(
@@ -122,8 +132,33 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
         )
     flat, shape = array.ravel()[tensor.offset :], chain.shape(name)
     along = [d for s, n in zip(tensor.strides, shape, strict=True) for d in digits(s, n)]
+    if tensor.padding:
+        number = _stored(tensor.padding[0].value, tensor.dtype, flat.dtype)
+        return _padded(flat, along, tensor.padding, number).reshape(shape)
     extents, strides = [d.extent for d in along], [d.stride * flat.itemsize for d in along]
     return np.lib.stride_tricks.as_strided(flat, extents, strides).reshape(shape)
+
+
+def _stored(value: float, dtype: str, stored: np.dtype[Any]) -> Any:
+    """A number as an array holds it; those of bfloat16, which numpy lacks, hold its bits."""
+    if dtype == "bfloat16" and stored == np.uint16:
+        return (np.asarray(value, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return np.asarray(value).astype(stored)
+
+
+def _padded(flat: Array, along: Sequence[Digit], padding: Sequence[Padding], number: Any) -> Array:
+    """The elements at all positions of these digits, a number where the array has none."""
+    grid = np.indices([d.extent for d in along], sparse=True)
+    place = np.zeros([d.extent for d in along], np.int64)
+    inside = np.ones(place.shape, bool)
+    for i, p in enumerate(padding):
+        moving = (at * (d.stride // p.stride) for at, d in zip(grid, along, strict=True)
+                  if d.padding == i)  # fmt: skip
+        position = sum(moving, np.int64(-p.before))
+        inside &= (position >= 0) & (position < p.extent)
+        place += position * p.stride
+    place += sum(at * d.stride for at, d in zip(grid, along, strict=True) if d.padding is None)
+    return np.where(inside, flat[np.where(inside, place, 0)], number)
 
 
 def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:

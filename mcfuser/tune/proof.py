@@ -116,5 +116,5 @@ def _resized(chain: Chain, extents: Mapping[str, int]) -> Chain:
     for t in chain.tensors:
         dimensions = enumerate(t.shape)
         shape = tuple(d if isinstance(d, str) else reach.get((t.name, i), d) for i, d in dimensions)
-        tensors.append(replace(t, shape=shape, strides=None, offset=0))
+        tensors.append(replace(t, shape=shape, strides=None, offset=0, padding=()))
     return replace(chain, axes=axes, tensors=tuple(tensors))

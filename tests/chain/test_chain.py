@@ -204,6 +204,12 @@ def lines(*operators: str) -> dict[str, object]:
     return {"operators": list(operators)}
 
 
+def around(*dimensions: int, **changes: object) -> dict[str, object]:
+    """Padding before and after two positions of a dimension."""
+    plain = {"dimensions": [*dimensions], "extent": 2, "stride": 6, "before": 1}
+    return plain | changes
+
+
 def tensors(**shapes: object) -> dict[str, object]:
     return {"tensors": {**GOOD["tensors"], **shapes}}  # type: ignore[dict-item]
 
@@ -323,6 +329,45 @@ BAD = {
     ),
     "a name of two lines": ({"name": "a\nimport os"}, "must be one line of at most 500 printable"),
     "a long axis": ({"axes": {"m": 10**12, "n": 5, "k": 6}}, "it must be at most 2147483647"),
+    "padding of a result": (
+        tensors(C={"shape": ["m", "n"], "strides": [5, 1], "padding": [around(0)]}),
+        "tensor 'C' has padding, and an operator writes it; pad an input",
+    ),
+    "padding without strides": (
+        tensors(A={"shape": ["m", "k"], "padding": [around(0)]}),
+        "the padding of tensor 'A' needs strides, and dimensions that it has",
+    ),
+    "padding along no dimension": (
+        tensors(A={"shape": ["m", "k"], "strides": [6, 1], "padding": [around()]}),
+        "tensor 'A' has 1 paddings, and dimensions along those with the numbers []",
+    ),
+    "padding of nothing": (
+        tensors(A={"shape": ["m", "k"], "strides": [6, 1], "padding": [around(0, extent=0)]}),
+        "padding around an extent of 0 with stride 6, 1 positions before it; use at least 1, 1",
+    ),
+    "padding with steps between": (
+        tensors(A={"shape": ["m", "k"], "strides": [9, 1], "padding": [around(0)]}),
+        "tensor 'A' moves along padding with stride 6 by parts of that",
+    ),
+    "padding with two numbers": (
+        tensors(
+            A={
+                "shape": ["m", "k"],
+                "strides": [6, 1],
+                "padding": [around(0), around(1, stride=1, value=2.0)],
+            }
+        ),
+        "has padding with the values 0.0, 2.0; it must be one finite number",
+    ),
+    "padding with no number": (
+        tensors(A={"shape": ["m", "k"], "strides": [6, 1], "padding": [around(0, value="x")]}),
+        "the value of padding is a number, not 'x'",
+    ),
+    "padding of what is known at run time": (
+        {"axes": {"m": [1, 4], "n": 5, "k": 6}}
+        | tensors(A={"shape": ["m", "k"], "strides": [6, 1], "padding": [around(0)]}),
+        "tensor 'A' has padding along axis 'm', whose extent is known at run time only",
+    ),
     "negative strides": (
         tensors(A={"shape": ["m", "k"], "strides": [-5, 1]}),
         "none may be negative: an index may run backwards, as in A[3 - m]",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mcfuser.chain import Chain, Digit, from_json, merged, rows_merged
 from tests.support.arrays import check_arrays
+from tests.support.pictures import Windows, padded
 
 WINDOWS = {
     "axes": {"m": 5, "i": 7, "n": 16, "k": 32, "s": 3, "t": 2},
@@ -162,6 +163,15 @@ def test_an_array_smaller_than_its_dimensions_say_is_read_at_its_own_strides() -
     wide = replace(c.tensor("A"), strides=(200, 20, 1), offset=7)
     laid = replace(c, tensors=tuple(wide if t.name == "A" else t for t in c.tensors))
     assert same(laid).tensor("A").strides == ((Digit(3, 200), Digit(5, 20)), 1)
+
+
+def test_digits_keep_their_padding() -> None:
+    rows = Windows(10, 3, before=1, after=1)
+    c = padded(rows, Windows(7, 3, after=2), columns=16, dtype="float16")
+    one = same(c)
+    assert one.tensor("A").padding == c.tensor("A").padding
+    digits = [d for s in one.tensor("A").strides or () if not isinstance(s, int) for d in s]
+    assert {(d.stride, d.padding) for d in digits} >= {(7, 0), (1, 1)}
 
 
 # --- the rows of products with constants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from mcfuser.chain import LOWEST, from_json, product
 from mcfuser.expr import ARITY, Call, Const, Index, parse
 from mcfuser.space.reference import contract, evaluate, logical, value
 from tests.support.chains import chain, inputs, named
+from tests.support.pictures import Windows, drawn_windows, padded
 
 PLAIN = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
@@ -162,6 +164,33 @@ def test_without_strides_a_tensor_is_dense() -> None:
     array = np.arange(24.0)
     found = logical(laid_out(None, 5), "X", array)
     assert found.tolist() == np.arange(5.0, 17.0).reshape(3, 4).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_of_padding(seed: int) -> None:
+    """As numpy pads an array and looks through windows at it."""
+    rng = Random(seed)
+    down, across = drawn_windows(rng), drawn_windows(rng)
+    value = rng.choice((0.0, -2.5))
+    chain = padded(down, across, 0, 3, 2, value=value)
+    if not chain.tensor("A").padding:
+        value = 0.0
+    array = np.random.default_rng(seed).standard_normal((2, 3, down.extent, across.extent))
+    width = [(0, 0), (0, 0), *((w.before, w.after) for w in (down, across))]
+    seen = np.lib.stride_tricks.sliding_window_view(
+        np.pad(array, width, constant_values=value),
+        [w.apart * (w.taps - 1) + 1 for w in (down, across)],
+        (2, 3),
+    )[:, :, :: down.step, :: across.step, :: down.apart, :: across.apart]
+    expected = seen.transpose(0, 1, 2, 4, 3, 5)
+    np.testing.assert_array_equal(logical(chain, "A", array), expected)
+
+
+def test_padding_of_narrow_types_is_stored_as_they_are() -> None:
+    chain = padded(Windows(2, 3, before=1, after=1), Windows(1, 1), value=-2.5, dtype="bfloat16")
+    found = logical(chain, "A", np.full(6, 0x3F80, np.uint16))
+    assert found.dtype == np.uint16
+    assert found[0, 0, :, :, 0, 0].tolist() == [[0xC020, 0x3F80, 0x3F80], [0x3F80, 0x3F80, 0xC020]]
 
 
 def test_a_transposed_tensor_is_a_view() -> None:

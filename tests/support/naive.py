@@ -79,9 +79,24 @@ def _element(chain: Chain, name: str, tensor: te.Tensor, at: Sequence[Any]) -> A
         return tensor[tuple(at)]
     declared = chain.tensor(name)
     strides = declared.strides or _dense(chain.shape(name))
-    position = sum((i * s for i, s in zip(at, strides, strict=True)), declared.offset)
+    position: Any = declared.offset
+    along: list[Any] = [-p.before for p in declared.padding]
+    for i, stride in zip(at, strides, strict=True):
+        if isinstance(stride, int):
+            position += i * stride
+        else:
+            (digit,) = stride
+            along[digit.padding] += i * (digit.stride // declared.padding[digit.padding].stride)
+    inside = []
+    for here, p in zip(along, declared.padding, strict=True):
+        position += here * p.stride
+        inside += [here >= 0, here < p.extent]
     units = _dense([int(d) for d in tensor.shape])
-    return tensor[tuple(position // u % int(d) for u, d in zip(units, tensor.shape, strict=True))]
+    found = tensor[tuple(position // u % int(d) for u, d in zip(units, tensor.shape, strict=True))]
+    if not inside:
+        return found
+    outside = tirx.const(declared.padding[0].value, declared.dtype)
+    return tirx.if_then_else(tirx.all(*inside), found, outside)
 
 
 def _laid_out(

@@ -61,6 +61,9 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.at + offset)
 
+    def __sub__(self, offset: Any) -> Pointer:
+        return Pointer(self.memory, self.at - offset)
+
 
 @dataclass
 class Map:

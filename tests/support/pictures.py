@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+
 from mcfuser.chain import Chain, from_json
 
 
@@ -28,3 +31,71 @@ def convolution(
             "E[p, g, m, i, n] = max(C[p, g, m, i, n] + D[g, n] + R[p, g, m, i, n], 0.0)",
         ],
     })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows along one dimension of a picture: the picture's extent, the positions of a window,
+    the steps between windows and within one, and the zeros around the picture."""
+
+    extent: int
+    taps: int
+    step: int = 1
+    apart: int = 1
+    before: int = 0
+    after: int = 0
+
+    @property
+    def places(self) -> int:
+        """The windows that fit."""
+        total = self.before + self.extent + self.after
+        return (total - self.apart * (self.taps - 1) - 1) // self.step + 1
+
+
+def padded(
+    down: Windows, across: Windows, columns: int = 0, channels: int = 3, pictures: int = 1,
+    dtype: str = "float32", value: float = 0.0, largest: bool = False,
+) -> Chain:  # fmt: skip
+    """A convolution of pictures with zeros, or another number, around them; depthwise without
+    columns. The largest element of each window, if that is wanted."""
+    line, plane = across.extent, across.extent * down.extent
+    laid = [channels * plane, plane, down.step * line, down.apart * line, across.step, across.apart]
+    padding = [
+        {
+            "dimensions": [d, d + 1],
+            "extent": x.extent,
+            "stride": unit,
+            "before": x.before,
+            "value": value,
+        }
+        for d, x, unit in ((2, down, line), (4, across, 1))
+        if x.before or x.after
+    ]
+    axes = {"p": pictures, "k": channels, "m": down.places, "s": down.taps, "i": across.places,
+            "t": across.taps}  # fmt: skip
+    data = {"shape": list("pkmsit"), "strides": laid, "padding": padding, "dtype": dtype}
+    if columns:
+        weights, sums = {"shape": list("kstn"), "constant": True}, "p, m, i, n"
+        lines = [f"C[{sums}] = sum[k, s, t] A[p, k, m, s, i, t] * B[k, s, t, n]",
+                 f"E[{sums}] = max(C[{sums}] + D[n], 0.0)"]  # fmt: skip
+        axes["n"] = columns
+    else:
+        weights, sums = {"shape": list("kst"), "constant": True}, "p, k, m, i"
+        lines = [f"C[{sums}] = sum[s, t] A[p, k, m, s, i, t] * B[k, s, t]",
+                 f"E[{sums}] = max(C[{sums}] + D[k], 0.0)"]  # fmt: skip
+    if largest:
+        lines = [f"E[{sums}] = max[s, t] A[p, k, m, s, i, t]"]
+        return from_json({"axes": axes, "tensors": {"A": data}, "operators": lines})
+    bias = {"shape": ["n" if columns else "k"]}
+    tensors = {"A": data, "B": weights, "D": bias}
+    return from_json({"axes": axes, "tensors": tensors, "operators": lines})
+
+
+def drawn_windows(rng: random.Random) -> Windows:
+    """Windows of any kind that fit."""
+    while True:
+        taps, apart = rng.choice((1, 2, 3, 5)), rng.choice((1, 1, 1, 2, 4))
+        found = Windows(rng.choice((1, 2, 5, 7, 8, 14, 17)), taps, rng.choice((1, 1, 2, 3)), apart,
+                        rng.randint(0, 3), rng.randint(0, 3))  # fmt: skip
+        if found.places > 0 and found.extent + found.before + found.after > apart * (taps - 1):
+            return found

@@ -19,7 +19,17 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from mcfuser.chain import Bounds, Chain, Tensor, fixed, from_json, products, sources
+from mcfuser.chain import (
+    Bounds,
+    Chain,
+    Padding,
+    Tensor,
+    digits,
+    fixed,
+    from_json,
+    products,
+    sources,
+)
 from mcfuser.errors import ChainError
 from mcfuser.expr import Call, Cast, Const, Index, Read, walk
 
@@ -217,6 +227,19 @@ def _lay_out(d: _Draft, name: str, zero: bool) -> None:
     d.tensors[name]["strides"] = strides
     if d.chance(0.5):
         d.tensors[name]["offset"] = d.rng.randrange(1, 9)
+    if zero and name[0] not in "BG" and d.chance(0.4):
+        d.tensors[name]["padding"] = [
+            _padding(d, i, dimensions[i].extent, strides[i])
+            for i in range(len(dimensions))
+            if strides[i] and d.chance(0.5)
+        ]
+
+
+def _padding(d: _Draft, dimension: int, extent: int, stride: int) -> dict[str, object]:
+    """Zeros around an array whose dimension has fewer positions than the tensor's."""
+    kept = d.rng.randrange(1, extent + 1)
+    before = d.rng.randrange(extent - kept + 1)
+    return {"dimensions": [dimension], "extent": kept, "stride": stride, "before": before}
 
 
 def position(d: _Draft, within: Sequence[str]) -> str:
@@ -638,7 +661,7 @@ def _at_run_time(d: _Draft, chain: Chain, document: dict[str, object]) -> Case |
     low = d.rng.randrange(1, high + 1)
     axes = {a.name: [low, high] if a.name == name else a.extent for a in chain.axes}
     tensors = {
-        t: {k: v for k, v in x.items() if k not in ("strides", "offset")}
+        t: {k: v for k, v in x.items() if k not in ("strides", "offset", "padding")}
         for t, x in d.tensors.items()
     }
     bounded = from_json({**document, "axes": axes, "tensors": tensors})
@@ -696,6 +719,7 @@ def _of_tensors(chain: Chain) -> Iterator[str]:
         "strides of inputs": any(t.strides for t in inputs),
         "repeated elements": any(t.strides and 0 in t.strides for t in inputs),
         "offset": any(t.offset for t in inputs + outputs),
+        "padding": any(t.padding for t in inputs),
         "strides of outputs": any(t.strides for t in outputs),
         "whole inputs": any(t.dtype in whole_ for t in inputs),
         "whole results": any(chain.tensor(o.out).dtype in whole_ for o in chain.operators),
@@ -765,22 +789,39 @@ def values(chain: Chain, seed: int, mode: str = "plain") -> dict[str, np.ndarray
 def seen(chain: Chain, name: str, flat: np.ndarray) -> np.ndarray:
     """A tensor as the chain indexes it, of the memory that it lies in."""
     tensor, shape = chain.tensor(name), chain.shape(name)
-    at = np.full(shape, tensor.offset)
-    for grid, stride in zip(np.indices(shape), _strides(chain, tensor), strict=True):
-        at += grid * stride
-    return flat[at]
+    at, inside = np.full(shape, tensor.offset), np.ones(shape, bool)
+    for i, (grid, stride) in enumerate(
+        zip(np.indices(shape), _strides(chain, tensor), strict=True)
+    ):
+        padding = _along(tensor, i)
+        here = grid if padding is None else grid - padding.before
+        if padding is not None:
+            inside &= (here >= 0) & (here < padding.extent)
+        at += here * stride
+    return np.where(inside, flat[np.where(inside, at, 0)], flat.dtype.type(0))
 
 
 def room(chain: Chain, name: str) -> int:
     """Elements of the memory that a tensor lies in."""
     tensor = chain.tensor(name)
-    steps = zip(chain.shape(name), _strides(chain, tensor), strict=True)
+    sizes = [n if (p := _along(tensor, i)) is None else p.extent
+             for i, n in enumerate(chain.shape(name))]  # fmt: skip
+    steps = zip(sizes, _strides(chain, tensor), strict=True)
     return tensor.offset + 1 + sum((n - 1) * stride for n, stride in steps)
+
+
+def _along(tensor: Tensor, dimension: int) -> Padding | None:
+    """The padding along a dimension of a tensor."""
+    stride = (tensor.strides or (0,) * len(tensor.shape))[dimension]
+    if isinstance(stride, int):
+        return None
+    (digit,) = stride
+    return tensor.padding[digit.padding]
 
 
 def _strides(chain: Chain, tensor: Tensor) -> tuple[int, ...]:
     if tensor.strides is not None:
-        return tensor.strides
+        return tuple(digits(s, 0)[0].stride for s in tensor.strides)
     shape = chain.shape(tensor.name)
     return tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
 

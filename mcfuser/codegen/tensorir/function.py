@@ -12,6 +12,7 @@ from functools import reduce
 from typing import assert_never
 
 from mcfuser.chain import WHOLE, identifier
+from mcfuser.codegen.tensorir.box import fill_box
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.iterations import iterations
 from mcfuser.codegen.tensorir.matrix import configured, permission, split_left
@@ -31,6 +32,7 @@ from mcfuser.codegen.tensorir.scratch import scratch, workspace
 from mcfuser.codegen.tensorir.source import TensorirSource
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE, Call, Cast, Const, read
+from mcfuser.lowering.tensorir.box import boxes
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
@@ -65,7 +67,7 @@ def generate(
         if kind == "packed"
     }
     given = parameters(chain, packed, shapes or {})
-    w = Writer(schedule, lowering, products, _direct(schedule.body))
+    w = Writer(schedule, lowering, products, _direct(schedule.body), boxes(schedule))
     tiles = " ".join(f"{a}={n}" for a, n in schedule.tiles)
     w.put(f"# {identifier(chain.name)} as {schedule.expression} {tiles}")
     w.put("@T.prim_func(s_tir=True, private=True)")
@@ -156,6 +158,8 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 _body(w, s.body)
                 w.loops.pop()
         elif isinstance(s, Load):
+            if s.buffer in w.boxes:
+                fill_box(w, s)
             if w.products.right.get(s.buffer) == "panels":
                 pack(w, s)
             for tile in w.products.split_with(s.buffer):

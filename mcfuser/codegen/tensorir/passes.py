@@ -146,7 +146,7 @@ def _contiguous(w: Writer, body: Expr) -> str:
         tensor = w.schedule.buffer(r.tensor).tensor
         loaded = tensor in w.schedule.chain.inputs
         own = (*("0" for _ in r.indices[1:]), "1")
-        strides = w.strides(tensor) if loaded else own
+        strides = w.strides(tensor, r.tensor) if loaded else own
         for index, stride in zip(r.indices, strides, strict=False):
             if stride == "1" and index.plain is not None:
                 votes[index.plain] = votes.get(index.plain, 0) + len(r.indices)
@@ -236,7 +236,7 @@ def _stepped(w: Writer, body: Expr, last: str) -> bool:
     for r in reads(body):
         tensor = w.schedule.buffer(r.tensor).tensor
         if tensor in w.schedule.chain.inputs:
-            for index, stride in zip(r.indices, w.strides(tensor), strict=True):
+            for index, stride in zip(r.indices, w.strides(tensor, r.tensor), strict=True):
                 for a, c in index.terms:
                     beside = isinstance(stride, str) and times(str(c), stride) == "1"
                     if a == last and not beside:

@@ -30,7 +30,7 @@ def pack(w: Writer, s: Load) -> None:
         *leading, p = names
         at |= dict(zip(lead, leading, strict=True))
         where = plus(times(p, o.width), "j")
-        value = w.address(s.read.tensor, s.read.indices, {**at, o.column: where})
+        value = w.address(s.read.tensor, s.read.indices, {**at, o.column: where}, s.buffer)
         dtype = w.schedule.chain.tensor(s.read.tensor).dtype
         value = value if dtype == "float32" else f'T.Cast("float32", {value})'
         if w.count(o.column) != str(int(panels) * o.width):

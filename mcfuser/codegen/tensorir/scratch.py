@@ -30,6 +30,11 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
     written = {s.buffer for s in inside if isinstance(s, (Init, Compute, Combine))}
     written |= {s.old for s in inside if isinstance(s, SaveOld)}
     loaded = {s.buffer for s in inside if isinstance(s, Load)}
+    for s in inside:
+        if isinstance(s, Load) and s.buffer in w.boxes:
+            box = w.boxes[s.buffer]
+            dtype = w.schedule.chain.tensor(box.tensor).dtype
+            _allocate(w, f"{box.name}_box", [box.size], dtype)
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))

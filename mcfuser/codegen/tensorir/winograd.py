@@ -113,11 +113,12 @@ def _turn(w: Writer, tile: _Tile, at: At) -> None:
     with w.over(picture.channels) as depth, w.nest([("piece_y", tile.down)]) as (y,):
         here = {**at, **depth, **tile.place(times(y, t.out), "0")}
         here |= dict.fromkeys(picture.window, "0")
-        w.put(f"corner: T.let[T.int32] = {w.number(tensor, o.roles.left.indices, here)}")
-        starts = [plus("corner", _below(w, tile, y, u)) for u in range(t.span)]
+        w.put(f"corner: T.let[T.int32] = {w.number(tensor, o.roles.left.indices, here, o.left)}")
+        line = _line(w, o.left, picture)
+        starts = [plus("corner", times(_below(w, tile, y, u), line)) for u in range(t.span)]
 
         def along_columns(x: str, _: str) -> None:
-            below = [f"{tensor}_flat[{plus(start, x)}]" for start in starts]
+            below = [f"{w.memory(tensor, o.left)}[{plus(start, x)}]" for start in starts]
             for a, factors in enumerate(t.turned):
                 w.put(f"{lines}[{a}, {x}] = {_sum(factors, below)}")
 
@@ -134,16 +135,21 @@ def _turn(w: Writer, tile: _Tile, at: At) -> None:
 
 
 def _below(w: Writer, tile: _Tile, y: str, u: int) -> str:
-    """Elements from the first line of a piece's input to its line `u`. Where there are no more
-    lines, it is the last one: no result that is kept depends on it."""
+    """Lines from the first one of a piece's input to its line `u`. Where there are no more lines,
+    it is the last one: no result that is kept depends on it."""
     picture, out = tile.picture, tile.o.out
     cut = picture.height % out
     if not cut or u < cut + TAPS - 1:
-        return str(u * picture.line)
+        return str(u)
     first = w.start(picture.rows[0])
     first = divided(first, picture.width) if len(picture.rows) == 1 else first
     last = minus(str(picture.height + TAPS - 2), plus(first, times(y, out)))
-    return times(f"T.min({u}, {last})", picture.line)
+    return f"T.min({u}, {last})"
+
+
+def _line(w: Writer, left: str, picture: Picture) -> int:
+    """Elements from a line of the input to the next, in the memory that a tile is read from."""
+    return w.boxes[left].line(picture.line) if left in w.boxes else picture.line
 
 
 def _fill_last(w: Writer, tile: _Tile) -> None:

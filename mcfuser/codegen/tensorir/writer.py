@@ -22,6 +22,7 @@ from mcfuser.codegen.tensorir.integer import (
 from mcfuser.codegen.tensorir.operands import Products
 from mcfuser.codegen.tensorir.scalar import Scalar, Typed, loaded
 from mcfuser.expr import Affine, Call, Expr, Read, axes, children, reads
+from mcfuser.lowering.tensorir.box import PaddedBox
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Dim, Illegal, plain_index
@@ -40,15 +41,16 @@ _COSTLY = frozenset(("exp", "exp2", "log", "tanh", "erf", "sqrt", "div", "pow"))
 class Writer:
     """The text of one function, and the state at the line that is written next.
 
-    `direct` maps a tile to the output that it is written straight to; `loops` are the axes of the
-    surrounding loops; `parted` is the split axis inside a part; `zeroed` holds the sums that their
-    micro-kernel initialises itself.
+    `direct` maps a tile to the output that it is written straight to; `boxes` are those of inputs
+    with padding, by the tile; `loops` are the axes of the surrounding loops; `parted` is the split
+    axis inside a part; `zeroed` holds the sums that their micro-kernel initialises itself.
     """
 
     schedule: Schedule
     lowering: TensorirKnobs
     products: Products
     direct: Mapping[str, str]
+    boxes: Mapping[str, PaddedBox] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 0
     loops: list[str] = field(default_factory=list)
@@ -140,11 +142,13 @@ class Writer:
             str(tile), minus(size, self.start(a))
         )  # fmt: skip
 
-    def strides(self, name: str) -> tuple[str | tuple[Digit, ...], ...]:
-        """A tensor's strides, in elements; dense and row-major where it has none of its own."""
+    def strides(self, name: str, tile: str = "") -> tuple[str | tuple[Digit, ...], ...]:
+        """A tensor's strides, in elements: those in the box of a `tile` of it where there is one;
+        dense and row-major where it has none of its own."""
         tensor = self.schedule.chain.tensor(name)
-        if tensor.strides is not None:
-            return tuple(str(s) if isinstance(s, int) else s for s in tensor.strides)
+        own = self.boxes[tile].strides if tile in self.boxes else tensor.strides
+        if own is not None:
+            return tuple(str(s) if isinstance(s, int) else s for s in own)
         strides = ["1"]
         for d in reversed(tensor.shape[1:]):
             strides.insert(0, times(str(d) if isinstance(d, int) else self.size(d), strides[0]))
@@ -156,23 +160,29 @@ class Writer:
             total = plus(total, times(plus(self.start(a), at.get(a, "0")), c))
         return total
 
-    def address(self, name: str, indices: Sequence[Affine], at: At) -> str:
-        """An element of a parameter, in its flat view."""
-        return f"{name}_flat[{self.number(name, indices, at)}]"
+    def address(self, name: str, indices: Sequence[Affine], at: At, tile: str = "") -> str:
+        """An element of a parameter, in its memory; of a loaded `tile`, where that is."""
+        return f"{self.memory(name, tile)}[{self.number(name, indices, at, tile)}]"
 
-    def number(self, name: str, indices: Sequence[Affine], at: At) -> str:
-        """The number of an element in a parameter's array."""
-        total = str(self.schedule.chain.tensor(name).offset)
-        for index, stride in zip(indices, self.strides(name), strict=True):
+    def memory(self, name: str, tile: str = "") -> str:
+        """Where the elements of a parameter are: in the box of a `tile` of it if there is one, else
+        in its flat array."""
+        return f"{tile}_box" if tile in self.boxes else f"{name}_flat"
+
+    def number(self, name: str, indices: Sequence[Affine], at: At, tile: str = "") -> str:
+        """The number of an element in this memory."""
+        boxed = tile in self.boxes
+        total = "0" if boxed else str(self.schedule.chain.tensor(name).offset)
+        for index, stride in zip(indices, self.strides(name, tile), strict=True):
             total = plus(total, _along(self.global_position(index, at), stride))
-        return total
+        return f"{total} - {tile}_start" if boxed else total
 
     def element(self, r: Read, at: At) -> str:
         """An element of a loaded or computed tile, or of a part's partial result."""
         name = r.tensor.removesuffix(PARTS)
         buffer = self.schedule.buffer(name)
         if buffer.tensor in self.schedule.chain.inputs:
-            return self.address(buffer.tensor, r.indices, at)
+            return self.address(buffer.tensor, r.indices, at, name)
         if name in self.direct:
             return self.address(self.direct[name], r.indices, at)
         where = [self._local(d, i, at) for d, i in zip(buffer.dims, r.indices, strict=True)]

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mcfuser.chain import Tensor
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
-from mcfuser.codegen.triton.tile import TileValue, aligned, both, cast, shape_text
+from mcfuser.codegen.triton.tile import (
+    ATOM,
+    COMPARE,
+    TileValue,
+    aligned,
+    both,
+    cast,
+    literal,
+    shape_text,
+)
 from mcfuser.expr import Affine
-from mcfuser.lowering.triton.address import Step, address
+from mcfuser.lowering.triton.address import Moves, Step, address, last_along, position_along
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 from mcfuser.space.statement import Load, Store, StorePartial
 
@@ -27,11 +36,17 @@ def load(frame: Frame, s: Load) -> list[str]:
     tensor = frame.schedule.chain.tensor(s.read.tensor)
     lines: list[str] = []
     args = _access(frame, tensor, s.read.indices, space, lines)
-    args += [_nothing(frame.dtype(s.buffer))] if len(args) > 1 else []
+    number = tensor.padding[0].value if tensor.padding else 0.0
+    args += [_nothing(frame.dtype(s.buffer), number)] if len(args) > 1 else []
     stored, dtype, to = frame.schedule.buffer(s.buffer).dtype, frame.dtype(s.buffer), frame.dialect
     tail = f".to({to.word(dtype)})" if dtype != stored else ""
     name = frame.tile(s.buffer)
-    return lines + call(frame.depth, f"{name} = {to.word('load')}", args, tail)
+    lines += call(frame.depth, f"{name} = {to.word('load')}", args, tail)
+    mask = both(to, frame.masks(space), space)
+    if not number or mask is None:
+        return lines
+    words = f"{to.word('where')}({aligned(to, mask, space).text}, {name}, 0.0)"
+    return [*lines, f"{TAB * frame.depth}{name} = {words}"]
 
 
 def _through_map(frame: Frame, s: Load) -> list[str]:
@@ -129,8 +144,9 @@ def _indices(frame: Frame, name: str) -> list[Affine]:
     return [d.index for d in frame.schedule.buffer(name).dims]
 
 
-def _nothing(dtype: str) -> str:
-    return "other=0.0" if dtype.startswith(("float", "bf")) else "other=0"
+def _nothing(dtype: str, number: float = 0.0) -> str:
+    whole = not dtype.startswith(("float", "bf"))
+    return f"other={int(number) if whole else number}"
 
 
 def _access(
@@ -139,34 +155,91 @@ def _access(
 ) -> list[str]:  # fmt: skip
     """The pointers of a tile, of a part's own tensor if one is given, and the mask where it needs
     one; positions that are written in digits get `lines` of their own."""
-    moves, start = address(frame.schedule.chain, tensor, indices)
+    first = [_of_part(tensor, part)] if part is not None else []
+    where = _sum(frame, address(frame.schedule.chain, tensor, indices), space, tensor.name, lines)
+    pointer = _added([frame.pointer(tensor.name), *first, *where.numbers, *where.vectors])
+    return [pointer, *_mask(frame, space, _inside(frame, tensor, indices, space, lines))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Terms, of which some are numbers, and some extend along the axes of a tile; `known` where
+    there are only constants, what they sum up to."""
+
+    numbers: tuple[str, ...]
+    vectors: tuple[str, ...]
+    known: int | None
+
+
+def _sum(
+    frame: Frame, found: tuple[Moves, tuple[Step, ...]], space: tuple[str, ...], name: str,
+    lines: list[str],
+) -> _Sum:  # fmt: skip
+    """What the positions of the axes move by, with a name in `lines` for each that is written in
+    digits."""
+    moves, start = found
     fixed = {step.extents: step.number for step in start}
     numbers: list[str] = []
     vectors: list[str] = []
-    if part is not None:
-        numbers.append(_of_part(tensor, part))
     for a in (*(a for a in moves if a not in space), *space):
-        position = frame.position(a)
+        position, steps = frame.position(a), moves.get(a, ())
         if position.constant:
-            for step in moves[a]:
+            for step in steps:
                 moved = step.number * step.digit(int(position.text))
                 fixed[step.extents] = fixed.get(step.extents, 0) + moved
             continue
-        if not all(step.whole for step in moves[a]):
-            words = " + ".join(_digit(frame, position.text, step) for step in moves[a])
-            name = frame.part(f"{tensor.name}_at_{a}", words, lines)
-            along = aligned(frame.dialect, replace(position, text=name), space).text
+        if not steps:
+            continue
+        if not all(step.whole for step in steps):
+            words = " + ".join(_digit(frame, position.text, step) for step in steps)
+            named = frame.part(f"{name}_at_{a}", words, lines)
+            along = aligned(frame.dialect, replace(position, text=named), space).text
         else:
-            along = _times(frame, aligned(frame.dialect, position, space).text, moves[a])
+            along = _times(frame, aligned(frame.dialect, position, space).text, steps)
         (vectors if position.space else numbers).append(along)
     offset = [_elements(frame, Step(n, extents)) for extents, n in fixed.items() if n]
-    where = " + ".join([frame.pointer(tensor.name), *numbers, *offset, *vectors])
-    return [where, *_mask(frame, space)]
+    known = None if numbers or vectors or any(fixed) else sum(fixed.values())
+    return _Sum((*numbers, *offset), tuple(vectors), known)
 
 
-def _mask(frame: Frame, space: tuple[str, ...]) -> list[str]:
-    """The argument that says which elements of a tile are inside, where not all of them are."""
-    mask = both(frame.dialect, frame.masks(space), space)
+def _inside(
+    frame: Frame, tensor: Tensor, indices: Sequence[Affine], space: tuple[str, ...],
+    lines: list[str],
+) -> list[TileValue]:  # fmt: skip
+    """The conditions on which the elements of a tile are inside an array that has padding."""
+    conditions: list[TileValue] = []
+    for i, p in enumerate(tensor.padding):
+        name = f"{tensor.name}_{i}"
+        moves = position_along(frame.schedule.chain, tensor, indices, i)
+        where = _sum(frame, moves, space, name, lines)
+        if where.known is not None:
+            conditions.append(literal(0 <= where.known < p.extent))
+            continue
+        bounds = [">= 0"] if p.before else []
+        bounds += [f"< {p.extent}"] if last_along(tensor, i) >= p.extent else []
+        if not bounds:
+            continue
+        position = frame.part(name, _added([*where.vectors, *where.numbers]), lines)
+        own = space if where.vectors else ()
+        found = both(
+            frame.dialect, [TileValue(f"{position} {b}", own, "bool", COMPARE) for b in bounds], own
+        )
+        conditions += [found] if found is not None else []
+    inside = both(frame.dialect, [c for c in conditions if c.text != "True"], space)
+    if inside is None:
+        return []
+    named = frame.part(f"{tensor.name}_inside", inside.text, lines)
+    return [replace(inside, text=named, strength=ATOM)]
+
+
+def _added(terms: Sequence[str]) -> str:
+    return " + ".join(terms).replace("+ -", "- ")
+
+
+def _mask(frame: Frame, space: tuple[str, ...], inside: Sequence[TileValue] = ()) -> list[str]:
+    """The argument that says which elements of a tile are inside the axes, and on what other
+    conditions, where not all of them are."""
+    mask = both(frame.dialect, [*frame.masks(space), *inside], space)
     return [f"mask={aligned(frame.dialect, mask, space).text}"] if mask is not None else []
 
 

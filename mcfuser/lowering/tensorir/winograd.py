@@ -116,7 +116,8 @@ def picture_of(chain: Chain, roles: Product, tensor: str) -> Picture | None:
     if len(set(names)) < len(names) or any(isinstance(chain.extent(a), Bounds) for a in names):
         return None
     strides = dict(zip(names, strides_of(chain, tensor), strict=True))
-    taps = {s: a for a in roles.depth if chain.size(a) == TAPS and isinstance(s := strides[a], int)}
+    along_depth = [(a, digits(strides[a], chain.size(a))) for a in roles.depth]
+    taps = {d[0].stride: a for a, d in along_depth if chain.size(a) == TAPS and len(d) == 1}
     steps = [(a, digits(strides[a], chain.size(a))) for a in roles.rows]
     across = next((a for a, found in steps if found[-1].stride == 1), None)
     if across is None or 1 not in taps:

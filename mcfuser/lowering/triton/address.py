@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mcfuser.chain import Bounds, Chain, Stride, Tensor, digits
+from mcfuser.chain import Bounds, Chain, Digit, Padding, Stride, Tensor, digits, flat_size
 from mcfuser.expr import Affine
 
 VECTOR = 16
@@ -77,7 +77,8 @@ def address(
     A dimension with several digits is read along one axis, or at a constant (chain.merged).
     """
     moves: dict[str, dict[Step, int]] = {}
-    start: dict[tuple[str, ...], int] = {(): tensor.offset}
+    first = tensor.offset - sum(p.before * p.stride for p in tensor.padding)
+    start: dict[tuple[str, ...], int] = {(): first}
     for index, along in zip(indices, steps(chain, tensor), strict=True):
         for step in along:
             at = step.digit(index.offset) * step.number
@@ -86,13 +87,41 @@ def address(
                 kind, found = Step(1, step.extents, step.unit, step.radix), moves.setdefault(a, {})
                 found[kind] = found.get(kind, 0) + c * step.number
     nonzero = {a: tuple(k.times(n) for k, n in along.items() if n) for a, along in moves.items()}
-    first = tuple(Step(n, extents) for extents, n in start.items() if n)
-    return {a: found for a, found in nonzero.items() if found}, first
+    constants = tuple(Step(n, extents) for extents, n in start.items() if n)
+    return {a: found for a, found in nonzero.items() if found}, constants
+
+
+def position_along(
+    chain: Chain, tensor: Tensor, indices: Sequence[Affine], padding: int
+) -> tuple[Moves, tuple[Step, ...]]:
+    """The same of the position along one of a tensor's paddings, which is inside the array from 0
+    to its extent."""
+    p = tensor.padding[padding]
+
+    def scaled(d: Digit) -> Digit:
+        return Digit(d.extent, d.stride // p.stride if d.padding == padding else 0)
+
+    strides = tuple(
+        tuple(map(scaled, digits(s, n)))
+        for s, n in zip(tensor.strides or (), chain.shape(tensor.name), strict=True)
+    )
+    along = (Padding(p.extent, 1, p.before),)
+    return address(chain, replace(tensor, strides=strides, offset=0, padding=along), indices)
+
+
+def last_along(tensor: Tensor, padding: int) -> int:
+    """The last position along one of a tensor's paddings."""
+    p = tensor.padding[padding]
+    every = (d for s in tensor.strides or () if not isinstance(s, int) for d in s)
+    moved = (d.stride // p.stride * (d.extent - 1) for d in every if d.padding == padding)
+    return sum(moved) - p.before
 
 
 def side_by_side(chain: Chain, tensor: Tensor, indices: Sequence[Affine]) -> int:
     """The elements that lie side by side from an address on that is a multiple of as many, wherever
     a tile of a read begins: a power of two, at most VECTOR. A thread loads so many at once."""
+    if tensor.padding:  # one of two neighbours may be past its end
+        return 1
     moves, start = address(chain, tensor, indices)
     every = [step for along in moves.values() for step in along]
     contiguous = next((s for s in every if s.number == 1 and s.unit == 1 and not s.extents), None)
@@ -106,6 +135,8 @@ def side_by_side(chain: Chain, tensor: Tensor, indices: Sequence[Affine]) -> int
 def reach(chain: Chain, tensor: Tensor) -> int:
     """The offset of a tensor's last element from its pointer, in elements, with run-time extents at
     their upper bounds."""
+    if tensor.padding:
+        return flat_size(chain, tensor.name) - 1
     last = tensor.offset
     for along, d in zip(steps(chain, tensor), tensor.shape, strict=True):
         size = d if isinstance(d, int) else chain.size(d)

@@ -5,25 +5,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from mcfuser.chain import fixed, from_json, merged
+from mcfuser.chain import Chain, fixed, from_json, merged
 from mcfuser.codegen.triton import generate
 from mcfuser.lowering.triton.knobs import TritonKnobs
 from mcfuser.space.expression import bind, tilings
+from mcfuser.space.reference import evaluate, logical
+from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, loops
 from tests.support.chains import depthwise, rms_norm_product
+from tests.support.pictures import drawn_windows, padded
 from tests.support.triton_agree import TOLERANCE, error, interpreted_tiles, memory_of
 from tests.support.triton_agree import agree as agree_with_the_chain
 from tests.support.triton_cases import Drawn, drawn, scheduled
 from tests.support.triton_interpreted import Case, interpreted
 
-CASES, MAPPED = 20, 14
+CASES, MAPPED, PADDED = 20, 14, 30
 
 
 def cases(seed: int, count: int, lowering: TritonKnobs, step: int = 1) -> list[tuple[Drawn, Case]]:
@@ -130,6 +135,64 @@ def test_merged_axes_agree_with_what_the_chain_means(last: bool, tiles: str, par
         scheduled(one, expression, sizes, "k" if parts > 1 else None, parts), c
     )
     assert "A_at_m = m // 10 * " in source.text
+
+
+def padded_schedules(seed: int) -> Iterator[tuple[Schedule, Chain]]:
+    """Schedules of convolutions and maxima over windows of padded pictures, with the chain that
+    they compute."""
+    rng = Random(seed)
+    while True:
+        down, across, dtype = (
+            drawn_windows(rng),
+            drawn_windows(rng),
+            rng.choice(list(TOLERANCE)[:2]),
+        )
+        largest = rng.random() < 0.2
+        value = rng.choice((0.0, -3.5)) if largest or rng.random() < 0.2 else 0.0
+        columns = 0 if largest else rng.choice((0, 5, 16))
+        c = padded(down, across, columns, rng.choice((3, 16)), 2, dtype, value, largest)
+        one = merged(c)
+        sizes = {a.name: rng.choice((1, 2, 3, 16, 64)) for a in one.axes}
+        expression = rng.choice(tilings(one))
+        expression = expression if rng.random() < 0.2 else bind(one, expression)
+        try:
+            yield scheduled(one, expression, sizes), c
+        except Illegal:
+            continue
+
+
+def test_padding_is_masked_where_it_is_read() -> None:
+    masked, count = 0, 0
+    for schedule, c in padded_schedules(0):
+        try:
+            source = agree_with_the_chain(schedule, c)
+        except Illegal:
+            continue
+        masked += "A_inside" in source.text
+        if (count := count + 1) == PADDED:
+            break
+    assert masked > PADDED * 3 // 4
+
+
+def test_padding_agrees_in_tritons_own_interpreter(tmp_path: Path) -> None:
+    runs, chains = [], []
+    for i, (schedule, c) in enumerate(padded_schedules(1)):
+        if math.prod(schedule.trips(a) for a, _ in schedule.tiles) > 60:
+            continue
+        try:
+            source = generate(schedule, "kernel")
+        except Illegal:
+            continue
+        runs.append(Case(source, memory_of(c, source, i)))
+        chains.append(c)
+        if len(runs) == 6:
+            break
+    for run, c, memory in zip(runs, chains, interpreted(runs, tmp_path), strict=True):
+        assert not isinstance(memory, str), f"{memory}\n{run.source.text}"
+        expected = evaluate(c, {n: logical(c, n, run.memory[n]) for n in c.inputs})
+        for name in c.outputs:
+            wrong = error(c, name, memory, expected)
+            assert wrong < TOLERANCE[c.tensor(name).dtype], f"{name}: {wrong}\n{run.source.text}"
 
 
 @pytest.mark.parametrize("rows", [16, 64])

@@ -6,12 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from mcfuser.chain import Chain, Digit, Tensor, from_json
+from mcfuser.chain import Chain, Digit, Tensor, from_json, rows_merged
 from mcfuser.expr import Read, parse
-from mcfuser.lowering.triton.address import Step, address, reach, side_by_side, steps, wide
+from mcfuser.lowering.triton.address import (
+    Step,
+    address,
+    last_along,
+    position_along,
+    reach,
+    side_by_side,
+    steps,
+    wide,
+)
 from tests.support.chains import chain
+from tests.support.pictures import Windows, padded
 
 SHAPES = {"X": "bmn"}
+ROWS = Windows(14, 3, before=1, after=1)
 DENSE = chain({"b": 2, "m": 3, "n": 5}, SHAPES, ["Y[b, m, n] = X[b, m, n] * 2.0"])
 
 
@@ -122,6 +133,32 @@ def test_elements_side_by_side(
     c = chain(dict.fromkeys("bmn", 16), SHAPES, [f"Y[b, m, n] = {said} * 2.0"])
     laid = replace(c.tensor("X"), strides=strides, offset=offset)
     assert side_by_side(c, laid, read(said).indices) == expected
+
+
+def test_the_position_along_padding() -> None:
+    """Of windows that begin two positions before an array, every second one, with gaps."""
+    across = Windows(17, 3, step=2, apart=3, before=2)
+    c = padded(Windows(9, 3, before=1, after=1), across)
+    t, indices = c.tensor("A"), read("A[p, k, m, s, i, t]").indices
+    moves, start = address(c, t, indices)
+    assert moves["m"] == moves["s"] == (Step(17),) and moves["i"] == (Step(2),)
+    assert start == (Step(-17 - 2),)
+    assert position_along(c, t, indices, 0) == ({"m": (Step(1),), "s": (Step(1),)}, (Step(-1),))
+    along = {"i": (Step(2),), "t": (Step(3),)}
+    assert position_along(c, t, indices, 1) == (along, (Step(-2),))
+    assert last_along(t, 0) == 9
+    assert last_along(t, 1) == 2 * (across.places - 1) + 6 - 2 == 16
+    assert side_by_side(c, t, indices) == 1
+    assert reach(c, t) == 3 * 9 * 17 - 1
+
+
+def test_the_position_of_merged_rows_is_a_digit() -> None:
+    one = rows_merged(padded(ROWS, ROWS, columns=16))
+    t, indices = one.tensor("A"), read("A[p, k, s, m, t]").indices
+    moves, _ = position_along(one, t, indices, 0)
+    assert moves == {"m": (Step(1, unit=14),), "s": (Step(1),)}
+    moves, _ = position_along(one, t, indices, 1)
+    assert moves == {"m": (Step(1, radix=14),), "t": (Step(1),)}
 
 
 def test_the_reach_of_a_tensor_is_the_offset_of_its_last_element() -> None:

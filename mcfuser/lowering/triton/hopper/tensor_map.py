@@ -72,9 +72,11 @@ Dimension = tuple[int, int, Affine]
 
 def dimensions(chain: Chain, read: Read) -> tuple[Dimension, ...]:
     """The dimensions along which a tile of an input moves, the contiguous one last; none where
-    an extent is known at run time only, or a dimension has several digits."""
+    an extent is known at run time only, a dimension has several digits, or there is padding."""
     tensor = chain.tensor(read.tensor)
-    if any(not isinstance(chain.extent(a), int) for i in read.indices for a in i.axes):
+    if tensor.padding or any(
+        not isinstance(chain.extent(a), int) for i in read.indices for a in i.axes
+    ):
         return ()
     every = list(zip(chain.shape(tensor.name), steps(chain, tensor), read.indices, strict=True))
     if any(step.extents or not step.whole for _, along, _ in every for step in along):

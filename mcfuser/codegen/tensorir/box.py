@@ -1,0 +1,111 @@
+"""Fills the box of a tile that is loaded from an input with padding (lowering.tensorir.box)."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from mcfuser.chain import Padding
+from mcfuser.codegen.tensorir.integer import divided, larger, minus, plus, rest, smaller, times
+from mcfuser.codegen.tensorir.writer import Writer
+from mcfuser.expr import DISCRETE
+from mcfuser.lowering.tensorir.box import PaddedBox, BoxDimension, MovingDigit
+from mcfuser.space.statement import Load
+
+
+def fill_box(w: Writer, s: Load) -> None:
+    """Copies what the tile at hand reads of the array, and writes what is around that."""
+    box = w.boxes[s.buffer]
+    firsts = [_first(w, d) for d in box.dimensions]
+    starts = [times(first, box.pitch(i)) for i, first in enumerate(firsts)]
+    w.put(f"{box.name}_start: T.let[T.int32] = T.int32(0) + {reduce(plus, starts, '0')}")
+    outer = range(len(box.dimensions) - 1)
+    counts = [_count(box.dimensions[i], firsts[i]) for i in outer]
+    with w.nest([(f"{box.name}_{i}", n) for i, n in zip(outer, counts, strict=True)]) as at:
+        place, address, conditions = "0", str(w.schedule.chain.tensor(box.tensor).offset), []
+        for i, position in zip(outer, at, strict=True):
+            d, here = box.dimensions[i], plus(firsts[i], position)
+            if (p := _padding(w, box, d)) is not None:
+                conditions += _inside(d, p, here)
+                here = minus(here, str(p.before))
+            place = plus(place, times(position, box.pitch(i)))
+            address = plus(address, times(here, d.stride))
+        if not conditions:
+            _copy(w, box, firsts[-1], place, address)
+            return
+        with w.block(f"if {reduce(lambda a, b: f'T.And({a}, {b})', conditions)}:"):
+            _copy(w, box, firsts[-1], place, address)
+        with w.block("else:"):
+            _padding_around(w, box, place, _count(box.dimensions[-1], firsts[-1]))
+
+
+def _first(w: Writer, d: BoxDimension) -> str:
+    """The first position of a tile along a dimension, counted from where its padding begins."""
+    return reduce(plus, (times(_value(w, m), step) for m, step in d.moving), "0")
+
+
+def _value(w: Writer, m: MovingDigit) -> str:
+    """The value of a digit at the first position of a tile; 0 where the tile has all of them."""
+    if int(m.count) >= m.digit.extent:
+        return "0"
+    first = str(m.index.offset)
+    for a, c in m.index.terms:
+        least = w.start(a) if c > 0 else minus(plus(w.start(a), w.count(a)), "1")
+        first = plus(first, times(least, c))
+    value = divided(first, m.unit)
+    return value if m.outer else rest(value, m.digit.extent)
+
+
+def _count(d: BoxDimension, first: str) -> str:
+    """The positions along a dimension of the box that the array has, where it has no padding."""
+    if d.padding is not None:
+        return str(d.span)
+    ((m, _),) = d.moving
+    return smaller(str(d.span), minus(str(m.digit.extent), first))
+
+
+def _padding(w: Writer, box: PaddedBox, d: BoxDimension) -> Padding | None:
+    return None if d.padding is None else w.schedule.chain.tensor(box.tensor).padding[d.padding]
+
+
+def _inside(d: BoxDimension, p: Padding, position: str) -> list[str]:
+    """The conditions on which a position along a dimension is inside the array."""
+    last = sum(step * (m.digit.extent - 1) for m, step in d.moving)
+    conditions = [f"{position} >= {p.before}"] if p.before else []
+    return conditions + (
+        [f"{position} < {p.before + p.extent}"] if last >= p.before + p.extent else []
+    )
+
+
+def _copy(w: Writer, box: PaddedBox, first: str, place: str, address: str) -> None:
+    """A row of the box, along its last dimension, from the array's row at an address."""
+    d = box.dimensions[-1]
+    begin, end, before = "0", _count(d, first), 0
+    if (p := _padding(w, box, d)) is not None:
+        span, before = end, p.before
+        begin = smaller(larger("0", minus(str(before), first)), span)
+        end = larger(smaller(span, minus(str(before + p.extent), first)), begin)
+        _padding_around(w, box, place, begin)
+        _padding_around(w, box, plus(place, end), minus(span, end))
+    origin = plus(address, times(minus(first, str(before)), d.stride))
+
+    def write(position: str, _: str) -> None:
+        x = plus(begin, position)
+        value = f"{box.tensor}_flat[{plus(origin, times(x, d.stride))}]"
+        w.put(f"{box.name}_box[{plus(place, x)}] = {value}")
+
+    if d.stride == 1:
+        w.vectors(f"{box.name}_x", minus(end, begin), write)
+    else:
+        with w.nest([(f"{box.name}_x", minus(end, begin))]) as (x,):
+            write(x, "0")
+
+
+def _padding_around(w: Writer, box: PaddedBox, place: str, count: str) -> None:
+    tensor = w.schedule.chain.tensor(box.tensor)
+    value = tensor.padding[0].value
+    number = f"T.{tensor.dtype}({int(value) if tensor.dtype in DISCRETE else value})"
+
+    def write(position: str, _: str) -> None:
+        w.put(f"{box.name}_box[{plus(place, position)}] = {number}")
+
+    w.vectors(f"{box.name}_x", count, write)

@@ -1,0 +1,100 @@
+"""Kernels that read inputs with padding, against what the chain means."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from mcfuser.chain import Chain, rows_merged
+from mcfuser.codegen.tensorir import generate
+from mcfuser.lowering.tensorir.knobs import TensorirKnobs
+from mcfuser.space.expression import bind, tilings
+from mcfuser.space.reference import evaluate
+from mcfuser.space.schedule import Schedule
+from mcfuser.space.statement import Illegal
+from tests.support.pictures import Windows, drawn_windows, padded
+from tests.support.schedules import schedules
+from tests.support.tensorir_agree import call, compiled, drawn_arrays, error, run
+
+KNOBS = TensorirKnobs(6, 2, 8)
+SEEDS, DRAWN = 3, 12
+ROWS = Windows(14, 3, before=1, after=1)
+
+
+def drawn_chain(rng: random.Random) -> Chain:
+    if rng.random() < 0.3:
+        dtype, value = rng.choice(("float32", "float16")), rng.choice((0.0, -3.5, -65504.0))
+        down, across = drawn_windows(rng), drawn_windows(rng)
+        return padded(down, across, 0, 3, 2, dtype, value, rng.random() < 0.7)
+    if rng.random() < 0.5:
+        down, across = (Windows(rng.choice((5, 8, 14)), 3, before=rng.choice((0, 1)), after=1)
+                        for _ in range(2))  # fmt: skip
+        return padded(down, across, rng.choice((5, 16, 24)), 3, rng.choice((1, 2)))
+    columns = rng.choice((0, 5, 16, 24))
+    return padded(drawn_windows(rng), drawn_windows(rng), columns, 3, rng.choice((1, 2)))
+
+
+def drawn(rng: random.Random) -> tuple[Chain, Schedule, TensorirKnobs]:
+    """A chain, with a schedule of it or of the chain with merged rows."""
+    while True:
+        chain = drawn_chain(rng)
+        one = rows_merged(chain) if rng.random() < 0.5 else chain
+        tiles = {a.name: rng.choice((1, 2, 3, 4, 7, 8, 14, 16, 28, 64)) for a in one.axes}
+        if rng.random() < 0.5:
+            tiles |= dict.fromkeys("st", 64)
+        expression = rng.choice(tilings(one))
+        expression = expression if rng.random() < 0.2 else bind(one, expression)
+        knobs = TensorirKnobs(6, 2, 8, winograd=rng.choice((0, 2, 4)))
+        try:
+            schedule = schedules(one, expression, tiles)
+            generate(schedule, "kernel", knobs)
+        except Illegal:
+            continue
+        return chain, schedule, knobs
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_schedules_of_padded_inputs(seed: int, request: pytest.FixtureRequest) -> None:
+    rng = random.Random(seed)
+    cases = [drawn(rng) for _ in range(request.config.getoption("--cases") or DRAWN)]
+    sources = [generate(schedule, "kernel", knobs) for _, schedule, knobs in cases]
+    assert sum("A_box[" in s.text for s in sources) > len(sources) // 2
+    for (chain, schedule, _), source, function in zip(
+        cases, sources, compiled([s.text for s in sources]), strict=True
+    ):
+        flat, known = drawn_arrays(chain)
+        found = call(source, function, schedule.chain, flat, {})
+        shaped = {n: a.reshape(chain.shape(n)) for n, a in found.items()}
+        most = 1e-5 if chain.tensor("A").dtype == "float32" else 2e-3
+        assert error(shaped, evaluate(chain, known)) < most, source.text
+
+
+def scheduled(c: Chain, **tiles: int) -> Schedule:
+    return schedules(c, bind(c, tilings(c)[0]), {a.name: 64 for a in c.axes} | tiles)
+
+
+def test_nothing_around_the_array_is_read() -> None:
+    """The array lies among NaN: an element before or after it would be one."""
+    c = padded(ROWS, ROWS, columns=16)
+    flat, known = drawn_arrays(c)
+    found = run(scheduled(c, m=4), c, KNOBS, flat)
+    assert np.isfinite(found["E"]).all()
+    assert error(found, evaluate(c, known)) < 1e-6
+
+
+def test_lines_of_a_whole_picture_are_copied_in_vectors() -> None:
+    """One number before 14 elements, in vectors of 8 and 4 lanes and two more, and one after."""
+    text = generate(scheduled(padded(ROWS, ROWS), k=1, m=2), "kernel", KNOBS).text
+    lines = [x.strip() for x in text.splitlines() if "A_box[" in x and "A_flat[" in x]
+    assert len(lines) == 3
+    assert "if T.And(m_t * 2 + A_2 >= 1, m_t * 2 + A_2 < 15):" in text
+    assert "A_start: T.let[T.int32] = T.int32(0) + " in text
+
+
+def test_padding_that_no_window_reaches_is_no_condition() -> None:
+    """Padding before the first line, none after the last one."""
+    c = padded(Windows(14, 2, before=1), ROWS)
+    text = generate(scheduled(c, k=1, m=2), "kernel", KNOBS).text
+    assert ">= 1:" in text and "T.And(" not in text
