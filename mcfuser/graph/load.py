@@ -19,6 +19,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from mcfuser.errors import ModelError
 from mcfuser.graph.bind import bind
+from mcfuser.graph.branches import combine_branches
 from mcfuser.graph.constant_part import with_constants
 from mcfuser.graph.contraction import einsums
 from mcfuser.graph.convert import CONVERTERS
@@ -130,7 +131,8 @@ def imported(
     `load`'s. Raises ModelError."""
     constant = fold(written)
     del written  # and its weights, where nobody else has them: those of `constant` are others
-    combined = combine_siblings(constant.with_proto(einsums(constant.proto)))
+    branched = combine_branches(constant.with_proto(einsums(constant.proto)))
+    combined = combine_siblings(branched)
     folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)

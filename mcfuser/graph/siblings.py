@@ -61,11 +61,11 @@ def combine_siblings(model: OnnxModel) -> OnnxModel:
             nodes.append(node)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
-    _drop_unread(made.graph, arrays)
+    drop_unread(made.graph, arrays)
     return OnnxModel(made, arrays)
 
 
-def _drop_unread(graph: onnx.GraphProto, arrays: dict[str, OnnxArray]) -> None:
+def drop_unread(graph: onnx.GraphProto, arrays: dict[str, OnnxArray]) -> None:
     """Drops the weights that no node reads any more."""
     read = names_read(graph)
     kept = [t for t in graph.initializer if t.name in read]

@@ -8,7 +8,7 @@ from mcfuser.chain import Padding
 from mcfuser.codegen.tensorir.integer import divided, larger, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE
-from mcfuser.lowering.tensorir.box import PaddedBox, BoxDimension, MovingDigit
+from mcfuser.lowering.tensorir.box import BoxDimension, MovingDigit, PaddedBox
 from mcfuser.space.statement import Load
 
 
