@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from mcfuser.chain import Padding
+from mcfuser.chain import Bounds, Padding
 from mcfuser.codegen.tensorir.integer import divided, larger, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE
@@ -19,7 +19,7 @@ def fill_box(w: Writer, s: Load) -> None:
     starts = [times(first, box.pitch(i)) for i, first in enumerate(firsts)]
     w.put(f"{box.name}_start: T.let[T.int32] = T.int32(0) + {reduce(plus, starts, '0')}")
     outer = range(len(box.dimensions) - 1)
-    counts = [_count(box.dimensions[i], firsts[i]) for i in outer]
+    counts = [_count(w, box.dimensions[i], firsts[i]) for i in outer]
     with w.nest([(f"{box.name}_{i}", n) for i, n in zip(outer, counts, strict=True)]) as at:
         place, address, conditions = "0", str(w.schedule.chain.tensor(box.tensor).offset), []
         for i, position in zip(outer, at, strict=True):
@@ -35,7 +35,7 @@ def fill_box(w: Writer, s: Load) -> None:
         with w.block(f"if {reduce(lambda a, b: f'T.And({a}, {b})', conditions)}:"):
             _copy(w, box, firsts[-1], place, address)
         with w.block("else:"):
-            _padding_around(w, box, place, _count(box.dimensions[-1], firsts[-1]))
+            _padding_around(w, box, place, _count(w, box.dimensions[-1], firsts[-1]))
 
 
 def _first(w: Writer, d: BoxDimension) -> str:
@@ -55,12 +55,23 @@ def _value(w: Writer, m: MovingDigit) -> str:
     return value if m.outer else rest(value, m.digit.extent)
 
 
-def _count(d: BoxDimension, first: str) -> str:
+def _count(w: Writer, d: BoxDimension, first: str) -> str:
     """The positions along a dimension of the box that the array has, where it has no padding."""
     if d.padding is not None:
         return str(d.span)
     ((m, _),) = d.moving
-    return smaller(str(d.span), minus(str(m.digit.extent), first))
+    return smaller(str(d.span), minus(_end(w, m), first))
+
+
+def _end(w: Writer, m: MovingDigit) -> str:
+    """How many values of a digit there are. What an axis with a run-time extent moves along has as
+    many as are read: no dimension with such an extent has several digits."""
+    if not any(isinstance(w.schedule.chain.extent(a), Bounds) for a in m.index.axes):
+        return str(m.digit.extent)
+    end = str(m.index.offset + 1)
+    for a, c in m.index.terms:
+        end = plus(end, times(minus(w.size(a), "1"), c)) if c > 0 else end
+    return end
 
 
 def _padding(w: Writer, box: PaddedBox, d: BoxDimension) -> Padding | None:
@@ -79,7 +90,7 @@ def _inside(d: BoxDimension, p: Padding, position: str) -> list[str]:
 def _copy(w: Writer, box: PaddedBox, first: str, place: str, address: str) -> None:
     """A row of the box, along its last dimension, from the array's row at an address."""
     d = box.dimensions[-1]
-    begin, end, before = "0", _count(d, first), 0
+    begin, end, before = "0", _count(w, d, first), 0
     if (p := _padding(w, box, d)) is not None:
         span, before = end, p.before
         begin = smaller(larger("0", minus(str(before), first)), span)

@@ -7,13 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from mcfuser.chain import Chain, rows_merged
+from mcfuser.chain import Bounds, Chain, fixed, rows_merged
 from mcfuser.codegen.tensorir import generate
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import bind, tilings
 from mcfuser.space.reference import evaluate
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal
+from tests.support.drawn_schedules import at_run_time
 from tests.support.pictures import Windows, drawn_windows, padded
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import call, compiled, drawn_arrays, error, run
@@ -98,3 +99,19 @@ def test_padding_that_no_window_reaches_is_no_condition() -> None:
     c = padded(Windows(14, 2, before=1), ROWS)
     text = generate(scheduled(c, k=1, m=2), "kernel", KNOBS).text
     assert ">= 1:" in text and "T.And(" not in text
+
+
+@pytest.mark.parametrize("tile", [1, 2, 64])
+@pytest.mark.parametrize("pictures", [1, 2, 3])
+def test_pictures_whose_number_is_known_at_run_time_only(pictures: int, tile: int) -> None:
+    """No more of them are copied than there are."""
+    chain = at_run_time(padded(ROWS, ROWS, columns=16, pictures=3), {"p": Bounds(1, 3)})
+    schedule = scheduled(chain, p=tile, m=4)
+    source = generate(schedule, "kernel", KNOBS)
+    copied = [line for line in source.text.splitlines() if "for A_" in line and "p_size" in line]
+    assert len(copied) == 1
+    plain = fixed(chain, {"p": pictures})
+    flat, known = drawn_arrays(plain)
+    (function,) = compiled([source.text])
+    found = call(source, function, chain, flat, {"p": pictures})
+    assert error(found, evaluate(plain, known)) < 1e-6
