@@ -15,7 +15,7 @@ from mcfuser.chain.roles import (
     product,
     products,
 )
-from mcfuser.chain.strides import dense, flat_size, strides_of
+from mcfuser.chain.strides import dense, flat_size, last_along, strides_of
 from mcfuser.chain.turned import turned
 from mcfuser.chain.values import (
     BYTES,
@@ -74,6 +74,7 @@ __all__ = [
     "inline",
     "intermediate_cuts",
     "largest",
+    "last_along",
     "lowest",
     "merged",
     "nbytes",

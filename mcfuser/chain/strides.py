@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mcfuser.chain.values import Chain, Stride, digits
+from mcfuser.chain.values import Chain, Stride, Tensor, digits
 
 
 def dense(extents: Sequence[int]) -> tuple[int, ...]:
@@ -26,3 +26,11 @@ def flat_size(chain: Chain, name: str) -> int:
     along = (d for n, s in zip(shape, strides, strict=True) for d in digits(s, n))
     moving = sum((d.extent - 1) * d.stride for d in along if d.padding is None)
     return tensor.offset + 1 + moving + sum((p.extent - 1) * p.stride for p in tensor.padding)
+
+
+def last_along(tensor: Tensor, padding: int) -> int:
+    """The last position along one of a tensor's paddings."""
+    p = tensor.padding[padding]
+    every = (d for s in tensor.strides or () if not isinstance(s, int) for d in s)
+    moved = (d.stride // p.stride * (d.extent - 1) for d in every if d.padding == padding)
+    return sum(moved) - p.before

@@ -175,9 +175,9 @@ def merge_equal_inputs(s: Attempt) -> None:
         if first is None or second is None or not first.value.same_as(second.value):
             continue
         strides = [sorted((n, a) for a, n in x.layout.items()) for x in (first, second)]
-        if first.offset != second.offset or not _alike(s, *strides):
+        if first.offset != second.offset or first.padding or second.padding:
             continue
-        if first.padding or second.padding:
+        if not _alike(s, *strides):
             continue
         for (_, kept), (_, gone) in zip(*strides, strict=True):
             if kept != gone and _uses(s, kept) == _uses(s, gone):

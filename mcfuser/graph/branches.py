@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from mcfuser.graph.siblings import drop_unread
-from mcfuser.graph.weights import OnnxArray, OnnxModel, stored
+from mcfuser.graph.messages import inside
+from mcfuser.graph.weights import OnnxModel, OnnxPart, with_parts
 
 Reals = NDArray[np.float64]
 _SIGNS: Mapping[str, tuple[float, float]] = {"Add": (1.0, 1.0), "Sub": (1.0, -1.0)}
@@ -74,6 +74,9 @@ class Branch:
         wide[(slice(None), slice(None), *within)] = self.weight
         return wide
 
+    def times(self, sign: float) -> Branch:
+        return replace(self, weight=sign * self.weight, bias=sign * self.bias)
+
     def plus(self, other: Branch, sign: float) -> Branch | None:
         """Both, the other one with a sign; None where they are no one convolution, or one that has
         more to compute than both."""
@@ -85,7 +88,7 @@ class Branch:
         if math.prod(t.count for t in taps) > self.positions + other.positions:
             return None
         weight = self.wider(taps) + sign * other.wider(taps)
-        return Branch(weight, self.bias + sign * other.bias, taps, self.strides, self.groups)
+        return replace(self, weight=weight, bias=self.bias + sign * other.bias, taps=taps)
 
     def scaled(self, scale: Reals, bias: Reals) -> Branch | None:
         """A scale and a bias for each channel of the same value as a convolution that can be added;
@@ -107,15 +110,6 @@ class _Addend:
     place: int
     name: str
     sign: float
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """The nodes in place of a sum, their constants, and the numbers of those that they replace."""
-
-    nodes: list[onnx.NodeProto]
-    constants: dict[str, OnnxArray]
-    gone: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -142,50 +136,27 @@ class _Graph:
         t = self.constants.get(name)
         if t is None or t.data_type != TensorProto.FLOAT:
             return None
-        given = self.model.weights.get(name)
-        return np.asarray(numpy_helper.to_array(t) if given is None else given, np.float64)
+        return np.asarray(self.model.array(t), np.float64)
 
 
 def combine_branches(model: OnnxModel) -> OnnxModel:
     """The model in which float32 convolutions of one value that are added up are one; the same
     model where there are none."""
     graph = _graph(model)
-    sums = {root: made for root in _roots(graph) if (made := _combined(graph, root)) is not None}
-    if not sums:
+    found = {root: both for root in _roots(graph) if (both := _combined(graph, root)) is not None}
+    if not found:
         return model
-    arrays, made = dict(model.weights), onnx.ModelProto()
-    made.CopyFrom(model.proto)
-    gone = frozenset(i for x in sums.values() for i in x.gone)
-    nodes: list[onnx.NodeProto] = []
-    for i, node in enumerate(graph.nodes):
-        if i in sums:
-            nodes += sums[i].nodes
-            for name, constant in sums[i].constants.items():
-                made.graph.initializer.append(stored(name, constant, arrays))
-        elif i not in gone:
-            nodes.append(node)
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    drop_unread(made.graph, arrays)
-    return OnnxModel(made, arrays)
+    parts = {root: part for root, (part, _) in found.items()}
+    return with_parts(model, parts, {i for _, gone in found.values() for i in gone})
 
 
 def _graph(model: OnnxModel) -> _Graph:
     graph = model.proto.graph
-    readers = Counter(_names(graph))
+    readers = Counter(name for node in inside(graph, onnx.NodeProto) for name in node.input)
     readers.update(o.name for o in graph.output for _ in range(2))
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
     constants = {t.name: t for t in graph.initializer}
     return _Graph(model, list(graph.node), makers, readers, constants)
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """The values that nodes read, once for each time, and those of graphs inside them."""
-    for node in graph.node:
-        yield from node.input
-        for a in node.attribute:
-            for inner in (a.g, *a.graphs):
-                yield from _names(inner)
 
 
 def _roots(graph: _Graph) -> Iterator[int]:
@@ -214,26 +185,29 @@ def _addends(graph: _Graph, root: int) -> tuple[list[_Addend], set[int]]:
     return addends, sums
 
 
-def _combined(graph: _Graph, root: int) -> _Sum | None:
-    """A sum with one convolution in place of several; None where it has no such."""
+def _combined(graph: _Graph, root: int) -> tuple[OnnxPart, set[int]] | None:
+    """A sum with one convolution in place of several, and the nodes that it replaces; None where it
+    has no such."""
     addends, sums = _addends(graph, root)
-    convolutions = {a: b for a in addends if (b := _convolution(graph, a.name)) is not None}
-    for first in sorted(convolutions, key=lambda a: -convolutions[a].positions):
-        data, total, taken = _data(graph, first), convolutions[first], [first]
-        if first.sign < 0:
-            total = replace(total, weight=-total.weight, bias=-total.bias)
-        for a in sorted(addends, key=lambda a: -_size(convolutions.get(a))):
-            branch = convolutions.get(a) or _channels(graph, a.name, data, total)
-            if a in taken or branch is None or data not in (a.name, _data(graph, a)):
-                continue
-            if (both := total.plus(branch, a.sign)) is not None:
+    data = {a: _data(graph, a.name) for a in addends}
+    several = {x for x, count in Counter(data.values()).items() if count > 1}
+    convolutions = {
+        a: b for a in addends
+        if data[a] in several and (b := _convolution(graph, a.name)) is not None
+    }  # fmt: skip
+    widest = sorted(addends, key=lambda a: -_size(convolutions.get(a)))
+    for first in (a for a in widest if a in convolutions):
+        total, taken = convolutions[first].times(first.sign), [first]
+        for a in (a for a in widest if a is not first and data[a] == data[first]):
+            branch = convolutions.get(a) or _channels(graph, a.name, data[a], total)
+            both = total.plus(branch, a.sign) if branch is not None else None
+            if both is not None:
                 total = both
                 taken.append(a)
         if len(taken) > 1:
             left = [a for a in addends if a not in taken]
-            nodes, constants = _written(graph, graph.nodes[root].output[0], first, left, total)
-            read = {graph.makers[a.name] for a in taken if _data(graph, a)}
-            return _Sum(nodes, constants, frozenset(sums | read))
+            part = _written(graph, graph.nodes[root].output[0], first, left, total)
+            return part, sums | {graph.makers[a.name] for a in taken if a.name != data[a]}
     return None
 
 
@@ -241,10 +215,11 @@ def _size(branch: Branch | None) -> int:
     return branch.positions if branch is not None else 0
 
 
-def _data(graph: _Graph, a: _Addend) -> str:
-    """The value that a convolution or a normalization reads."""
-    maker = graph.maker(a.name, "Conv", "BatchNormalization")
-    return maker.input[0] if maker is not None else ""
+def _data(graph: _Graph, name: str) -> str:
+    """The value that the convolution or the normalization reads which computes a value; any other
+    value itself."""
+    maker = graph.maker(name, "Conv", "BatchNormalization")
+    return maker.input[0] if maker is not None else name
 
 
 def _convolution(graph: _Graph, name: str) -> Branch | None:
@@ -288,12 +263,12 @@ def _channels(graph: _Graph, name: str, data: str, beside: Branch) -> Branch | N
 
 def _written(
     graph: _Graph, out: str, first: _Addend, left: Sequence[_Addend], total: Branch
-) -> tuple[list[onnx.NodeProto], dict[str, OnnxArray]]:
-    """The nodes of a sum `out` of one convolution, which has the name of the `first` that it is
-    made of, and of what is `left`; and their constants."""
+) -> OnnxPart:
+    """A sum `out` of one convolution, which has the name of the `first` that it is made of, and of
+    what is `left`."""
     node, name = graph.maker(first.name, "Conv"), f"{out}_branches"
     assert node is not None
-    constants: dict[str, OnnxArray] = {
+    constants = {
         f"{name}_weight": total.weight.astype(np.float32),
         f"{name}_bias": total.bias.astype(np.float32),
     }
@@ -308,4 +283,4 @@ def _written(
     for i, a in enumerate(left):
         result, kind = out if a is left[-1] else f"{name}_{i}", "Add" if a.sign > 0 else "Sub"
         nodes.append(helper.make_node(kind, [nodes[-1].output[0], a.name], [result], result))
-    return nodes, constants
+    return OnnxPart(nodes, constants)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read, stored
+from mcfuser.graph.weights import OnnxModel, OnnxPart, with_parts
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Einsum"})
 _SPLIT_BY_INPUT = 13
@@ -44,35 +44,9 @@ def combine_siblings(model: OnnxModel) -> OnnxModel:
     groups = list(_groups(graph, weights))
     if not groups:
         return model
-    arrays = dict(model.weights)
     opset = next((o.version for o in proto.opset_import if not o.domain), 1)
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    first = {min(s.nodes[0] for s in group): group for group in groups}
-    gone = {i for group in groups for s in group for i in s.nodes}
-    nodes: list[onnx.NodeProto] = []
-    for i, node in enumerate(graph.node):
-        if i in first:
-            steps, constants = _combined(first[i], model, opset)
-            nodes += steps
-            for name, constant in constants.items():
-                made.graph.initializer.append(stored(name, constant, arrays))
-        if i not in gone:
-            nodes.append(node)
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    drop_unread(made.graph, arrays)
-    return OnnxModel(made, arrays)
-
-
-def drop_unread(graph: onnx.GraphProto, arrays: dict[str, OnnxArray]) -> None:
-    """Drops the weights that no node reads any more."""
-    read = names_read(graph)
-    kept = [t for t in graph.initializer if t.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-    for name in arrays.keys() - read:
-        del arrays[name]
+    parts = {min(s.nodes[0] for s in group): _combined(group, model, opset) for group in groups}
+    return with_parts(model, parts, {i for group in groups for s in group for i in s.nodes})
 
 
 def _groups(
@@ -138,24 +112,18 @@ def _reached(
     return frozenset(found)
 
 
-def _combined(
-    group: Sequence[Sibling], model: OnnxModel, opset: int
-) -> tuple[list[onnx.NodeProto], dict[str, OnnxArray]]:
-    """The nodes of one product whose columns are those of all siblings, and their constants."""
+def _combined(group: Sequence[Sibling], model: OnnxModel, opset: int) -> OnnxPart:
+    """One product whose columns are those of all siblings."""
     name = f"{group[0].out}_siblings"
     known = {t.name: t for t in model.proto.graph.initializer}
 
-    def array(weight: str) -> OnnxArray:
-        given = model.weights.get(weight)
-        return numpy_helper.to_array(known[weight]) if given is None else given
-
-    matrices = [array(s.weight) for s in group]
+    matrices = [model.array(known[s.weight]) for s in group]
     columns = [m.shape[1] for m in matrices]
     constants = {f"{name}_weight": np.concatenate(matrices, axis=1)}
     steps = [helper.make_node("MatMul", [group[0].x, f"{name}_weight"], [name], name)]
     if any(s.bias is not None for s in group):
         constants[f"{name}_bias"] = np.concatenate([
-            np.zeros(m.shape[1], m.dtype) if s.bias is None else array(s.bias)
+            np.zeros(m.shape[1], m.dtype) if s.bias is None else model.array(known[s.bias])
             for s, m in zip(group, matrices, strict=True)
         ])  # fmt: skip
         added = f"{name}_added"
@@ -164,7 +132,7 @@ def _combined(
     outs, split = [s.out for s in group], f"{name}_split"
     if opset < _SPLIT_BY_INPUT:
         steps.append(helper.make_node("Split", [name], outs, split, axis=-1, split=columns))
-        return steps, constants
+        return OnnxPart(steps, constants)
     constants[f"{split}_columns"] = np.asarray(columns, np.int64)
     steps.append(helper.make_node("Split", [name, f"{split}_columns"], outs, split, axis=-1))
-    return steps, constants
+    return OnnxPart(steps, constants)

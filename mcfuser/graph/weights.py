@@ -8,7 +8,7 @@ TVM are given the arrays, which may be in mapped files.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -41,6 +41,46 @@ class OnnxModel:
     def with_proto(self, proto: onnx.ModelProto) -> OnnxModel:
         """Another message with the same weights."""
         return self if proto is self.proto else replace(self, proto=proto)
+
+    def array(self, weight: TensorProto) -> OnnxArray:
+        """The elements of a weight, wherever they are."""
+        given = self.weights.get(weight.name)
+        return numpy_helper.to_array(weight) if given is None else given
+
+
+@dataclass(frozen=True)
+class OnnxPart:
+    """Nodes, and the constants that they read, by name."""
+
+    nodes: Sequence[onnx.NodeProto]
+    constants: Mapping[str, OnnxArray]
+
+
+def with_parts(model: OnnxModel, parts: Mapping[int, OnnxPart], gone: Collection[int]) -> OnnxModel:
+    """The model with parts before those of its nodes that have these numbers, and without the nodes
+    that are `gone`, nor weights that nobody reads any more."""
+    arrays, made = dict(model.weights), onnx.ModelProto()
+    made.CopyFrom(model.proto)
+    del made.graph.node[:]
+    for i, node in enumerate(model.proto.graph.node):
+        if i in parts:
+            made.graph.node.extend(parts[i].nodes)
+            for name, constant in parts[i].constants.items():
+                made.graph.initializer.append(stored(name, constant, arrays))
+        if i not in gone:
+            made.graph.node.append(node)
+    _drop_unread(made.graph, arrays)
+    return OnnxModel(made, arrays)
+
+
+def _drop_unread(graph: onnx.GraphProto, arrays: dict[str, OnnxArray]) -> None:
+    """Drops the weights that no node reads any more."""
+    read = names_read(graph)
+    kept = [t for t in graph.initializer if t.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    for name in arrays.keys() - read:
+        del arrays[name]
 
 
 def gathered(

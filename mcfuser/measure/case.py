@@ -23,7 +23,7 @@ from mcfuser.measure.inputs import (
 )
 from mcfuser.measure.rounding import allowed
 from mcfuser.measure.sample import ChainSample, sample_chain
-from mcfuser.space.reference import Array, evaluate, logical, typed
+from mcfuser.space.reference import Array, decode, encode, evaluate, logical, typed
 
 PIECE = 1 << 20
 """Random values that are drawn from one generator."""
@@ -159,26 +159,7 @@ def stored_buffer(chain: Chain, name: str) -> Array:
     return np.empty(flat_size(chain, name), _HOST.get(dtype, dtype))
 
 
-# --- values as types store them -------------------------------------------------------------
-
 _HOST = {"bfloat16": "uint16"}
-
-
-def encode(values: Array, dtype: str) -> Array:
-    """Values as a type stores them; bfloat16, which numpy lacks, as uint16, rounded to nearest
-    even."""
-    if dtype != "bfloat16":
-        return values.astype(dtype)
-    bits = values.astype(np.float32).view(np.uint32)
-    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    return rounded
-
-
-def decode(stored: Array, dtype: str) -> Array:
-    """The values of an array that `encode` made."""
-    if dtype != "bfloat16":
-        return stored
-    return (stored.astype(np.uint32) << 16).view(np.float32)
 
 
 def all_finite(stored: Array, dtype: str) -> bool:

@@ -60,6 +60,23 @@ def as_dtype(x: Any, dtype: str) -> Array:
     return np.asarray(array, np.float64)
 
 
+def encode(values: Array, dtype: str) -> Array:
+    """Values as a type stores them; bfloat16, which numpy lacks, as uint16, rounded to nearest
+    even."""
+    if dtype != "bfloat16":
+        return values.astype(dtype)
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def decode(stored: Array, dtype: str) -> Array:
+    """The values of an array that `encode` made."""
+    if dtype != "bfloat16":
+        return stored
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
 def applied(op: str, args: Sequence[Array]) -> Array:
     """An operator of the expression language, element by element."""
     if op == "select":
@@ -133,20 +150,17 @@ def logical(chain: Chain, name: str, array: Array) -> Array:
     flat, shape = array.ravel()[tensor.offset :], chain.shape(name)
     along = [d for s, n in zip(tensor.strides, shape, strict=True) for d in digits(s, n)]
     if tensor.padding:
-        number = _stored(tensor.padding[0].value, tensor.dtype, flat.dtype)
+        number = np.asarray(tensor.padding[0].value)
+        if flat.dtype == np.uint16:  # as `encode` writes bfloat16
+            number = encode(number, tensor.dtype)
         return _padded(flat, along, tensor.padding, number).reshape(shape)
     extents, strides = [d.extent for d in along], [d.stride * flat.itemsize for d in along]
     return np.lib.stride_tricks.as_strided(flat, extents, strides).reshape(shape)
 
 
-def _stored(value: float, dtype: str, stored: np.dtype[Any]) -> Any:
-    """A number as an array holds it; those of bfloat16, which numpy lacks, hold its bits."""
-    if dtype == "bfloat16" and stored == np.uint16:
-        return (np.asarray(value, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return np.asarray(value).astype(stored)
-
-
-def _padded(flat: Array, along: Sequence[Digit], padding: Sequence[Padding], number: Any) -> Array:
+def _padded(
+    flat: Array, along: Sequence[Digit], padding: Sequence[Padding], number: Array
+) -> Array:
     """The elements at all positions of these digits, a number where the array has none."""
     grid = np.indices([d.extent for d in along], sparse=True)
     place = np.zeros([d.extent for d in along], np.int64)
@@ -158,7 +172,7 @@ def _padded(flat: Array, along: Sequence[Digit], padding: Sequence[Padding], num
         inside &= (position >= 0) & (position < p.extent)
         place += position * p.stride
     place += sum(at * d.stride for at, d in zip(grid, along, strict=True) if d.padding is None)
-    return np.where(inside, flat[np.where(inside, place, 0)], number)
+    return np.where(inside, flat[np.where(inside, place, 0)], number.astype(flat.dtype))
 
 
 def evaluate(chain: Chain, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from mcfuser.chain import Axis, Chain, largest, sources
 from mcfuser.errors import ChainError
 from mcfuser.measure.agreement import disagreement
-from mcfuser.measure.case import Case, decode
+from mcfuser.measure.case import Case
 from mcfuser.space.interpret import interpret
 from mcfuser.space.plan import Plan
 from mcfuser.space.program import Program, program
-from mcfuser.space.reference import logical
+from mcfuser.space.reference import decode, logical
 
 ITERATIONS = 4
 """The largest number of iterations of a loop."""

@@ -7,9 +7,9 @@ import pytest
 
 from mcfuser.chain import LOWEST, Chain, from_json, gemm
 from mcfuser.measure import case as cases
-from mcfuser.measure.case import Case, all_finite, decode, encode
+from mcfuser.measure.case import Case, all_finite
 from mcfuser.measure.worker import tolerance
-from mcfuser.space.reference import evaluate
+from mcfuser.space.reference import decode, encode, evaluate
 from tests.support.chains import chain
 
 TWO = gemm(1, 64, 48, 32, 32, "float16")

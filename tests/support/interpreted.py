@@ -16,14 +16,14 @@ import numpy as np
 from mcfuser.backend import Function, Kernel, Names, Occupancy
 from mcfuser.chain import Chain
 from mcfuser.device import Device
-from mcfuser.measure.case import Case, decode, encode
+from mcfuser.measure.case import Case
 from mcfuser.measure.request import KernelSequence, Measured, MeasureRequest, failure
 from mcfuser.measure.rounds import round_limits, time_interleaved
 from mcfuser.measure.runner import Bound
 from mcfuser.space.interpret import interpret
 from mcfuser.space.knobs import Columns, knob
 from mcfuser.space.plan import Floats, Ints, Plan, traffic
-from mcfuser.space.reference import logical
+from mcfuser.space.reference import decode, encode, logical
 from mcfuser.space.schedule import Schedule
 
 BYTES_PER_SECOND = 1e9

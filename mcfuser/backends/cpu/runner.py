@@ -158,7 +158,7 @@ def _tensor(part: Chain, name: str, flat: Array, with_shape: bool) -> Any:
 
 
 def _typed(part: Chain, name: str, flat: Array) -> Array:
-    """The elements of a tensor with its own type: case.encode writes bfloat16 as uint16."""
+    """The elements of a tensor with its own type: reference.encode writes bfloat16 as uint16."""
     return flat.view(ml_dtypes.bfloat16) if part.tensor(name).dtype == "bfloat16" else flat
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from mcfuser.chain import Bounds, Padding
+from mcfuser.chain import Bounds, Tensor, last_along
 from mcfuser.codegen.tensorir.integer import divided, larger, minus, plus, rest, smaller, times
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE
@@ -14,20 +14,20 @@ from mcfuser.space.statement import Load
 
 def fill_box(w: Writer, s: Load) -> None:
     """Copies what the tile at hand reads of the array, and writes what is around that."""
-    box = w.boxes[s.buffer]
+    box, tensor = w.boxes[s.buffer], w.schedule.chain.tensor(s.read.tensor)
     firsts = [_first(w, d) for d in box.dimensions]
-    starts = [times(first, box.pitch(i)) for i, first in enumerate(firsts)]
+    starts = [times(first, box.pitches[i]) for i, first in enumerate(firsts)]
     w.put(f"{box.name}_start: T.let[T.int32] = T.int32(0) + {reduce(plus, starts, '0')}")
     outer = range(len(box.dimensions) - 1)
     counts = [_count(w, box.dimensions[i], firsts[i]) for i in outer]
     with w.nest([(f"{box.name}_{i}", n) for i, n in zip(outer, counts, strict=True)]) as at:
-        place, address, conditions = "0", str(w.schedule.chain.tensor(box.tensor).offset), []
+        place, address, conditions = "0", str(tensor.offset), []
         for i, position in zip(outer, at, strict=True):
             d, here = box.dimensions[i], plus(firsts[i], position)
-            if (p := _padding(w, box, d)) is not None:
-                conditions += _inside(d, p, here)
-                here = minus(here, str(p.before))
-            place = plus(place, times(position, box.pitch(i)))
+            if d.padding is not None:
+                conditions += _inside(tensor, d.padding, here)
+                here = minus(here, str(tensor.padding[d.padding].before))
+            place = plus(place, times(position, box.pitches[i]))
             address = plus(address, times(here, d.stride))
         if not conditions:
             _copy(w, box, firsts[-1], place, address)
@@ -74,24 +74,22 @@ def _end(w: Writer, m: MovingDigit) -> str:
     return end
 
 
-def _padding(w: Writer, box: PaddedBox, d: BoxDimension) -> Padding | None:
-    return None if d.padding is None else w.schedule.chain.tensor(box.tensor).padding[d.padding]
-
-
-def _inside(d: BoxDimension, p: Padding, position: str) -> list[str]:
-    """The conditions on which a position along a dimension is inside the array."""
-    last = sum(step * (m.digit.extent - 1) for m, step in d.moving)
+def _inside(tensor: Tensor, padding: int, position: str) -> list[str]:
+    """The conditions on which a position along one of a tensor's paddings, counted from where that
+    begins, is inside the array."""
+    p = tensor.padding[padding]
     conditions = [f"{position} >= {p.before}"] if p.before else []
-    return conditions + (
-        [f"{position} < {p.before + p.extent}"] if last >= p.before + p.extent else []
-    )
+    if last_along(tensor, padding) >= p.extent:
+        conditions.append(f"{position} < {p.before + p.extent}")
+    return conditions
 
 
 def _copy(w: Writer, box: PaddedBox, first: str, place: str, address: str) -> None:
     """A row of the box, along its last dimension, from the array's row at an address."""
     d = box.dimensions[-1]
     begin, end, before = "0", _count(w, d, first), 0
-    if (p := _padding(w, box, d)) is not None:
+    if d.padding is not None:
+        p = w.schedule.chain.tensor(box.tensor).padding[d.padding]
         span, before = end, p.before
         begin = smaller(larger("0", minus(str(before), first)), span)
         end = larger(smaller(span, minus(str(before + p.extent), first)), begin)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcfuser.chain import Tensor
+from mcfuser.chain import Tensor, last_along
 from mcfuser.codegen.triton.frame import TAB, Frame, assign, call
 from mcfuser.codegen.triton.hopper.warpgroup import arrived, put
 from mcfuser.codegen.triton.tile import (
@@ -20,7 +20,7 @@ from mcfuser.codegen.triton.tile import (
     shape_text,
 )
 from mcfuser.expr import Affine
-from mcfuser.lowering.triton.address import Moves, Step, address, last_along, position_along
+from mcfuser.lowering.triton.address import Moves, Step, address, position_along
 from mcfuser.lowering.triton.hopper.tensor_map import dimensions
 from mcfuser.space.statement import Load, Store, StorePartial
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.graph.evaluate import Unfolded, evaluate
 from mcfuser.graph.rewrite.known import fixed_shape, inferred_types, literal
-from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
+from mcfuser.graph.weights import OnnxArray, OnnxModel
 
 _SHOWN = 4096
 """Elements of a constant that shape inference is shown: it may be a shape."""
@@ -58,11 +58,7 @@ class ShapeFacts:
         """The elements of a value that depends on no input; None of any other, and where they
         cannot be computed here."""
         if name not in self.constants and name in self.weights:
-            weight = self.weights[name]
-            declared = is_declared(weight)
-            self.constants[name] = (
-                self.model.weights[name] if declared else numpy_helper.to_array(weight)
-            )
+            self.constants[name] = self.model.array(self.weights[name])
         elif name not in self.constants and name in self.makers:
             self._compute(self.makers[name])
         return self.constants.get(name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mcfuser.chain import Chain, Digit, Stride, digits, strides_of
+from mcfuser.chain import Chain, Digit, Stride, dense, digits, strides_of
 from mcfuser.expr import Affine, Read
 from mcfuser.space.plan import Ints
 from mcfuser.space.schedule import Schedule
@@ -61,14 +61,16 @@ class PaddedBox:
         """Its elements."""
         return math.prod(int(d.span) for d in self.dimensions)
 
-    def pitch(self, i: int) -> int:
-        """Elements from a position along its dimension `i` to the next."""
-        return math.prod(int(d.span) for d in self.dimensions[i + 1 :])
+    @property
+    def pitches(self) -> tuple[int, ...]:
+        """Elements from a position to the next, along each of its dimensions."""
+        return dense([int(d.span) for d in self.dimensions])
 
     def line(self, stride: int) -> int:
         """Elements in the box from a position to the next along the dimension that has this stride
         in the array."""
-        return next(self.pitch(i) for i, d in enumerate(self.dimensions) if d.stride == stride)
+        every = zip(self.dimensions, self.pitches, strict=True)
+        return next(pitch for d, pitch in every if d.stride == stride)
 
 
 def boxes(schedule: Schedule) -> dict[str, PaddedBox]:
@@ -100,9 +102,9 @@ def _box(schedule: Schedule, s: Load, moving: set[str]) -> PaddedBox:
 
     box = PaddedBox(s.buffer, s.read.tensor, _dimensions(chain, s.read, tile), ())
     along: list[list[tuple[int, Digit]]] = [[] for _ in s.read.indices]
-    for i, d in enumerate(box.dimensions):
+    for d, pitch in zip(box.dimensions, box.pitches, strict=True):
         for m, step in d.moving:
-            along[m.dimension].append((m.unit, Digit(m.digit.extent, step * box.pitch(i))))
+            along[m.dimension].append((m.unit, Digit(m.digit.extent, step * pitch)))
     ordered = [[d for _, d in sorted(every, key=lambda x: -x[0])] for every in along]
     return replace(box, strides=tuple(d[0].stride if len(d) == 1 else tuple(d) for d in ordered))
 
@@ -125,22 +127,18 @@ def _moving(chain: Chain, read: Read, tile: Callable[[str], Ints]) -> Iterator[M
     sizes, strides = chain.shape(read.tensor), strides_of(chain, read.tensor)
     for i, (index, size, stride) in enumerate(zip(read.indices, sizes, strides, strict=True)):
         along = digits(stride, size)
+        units = dense([d.extent for d in along])
         steps = (abs(c) * (tile(a) - 1) for a, c in index.terms)
-        counts = _counts(along, size, sum(steps, np.asarray(1)))
-        for j, (d, count) in enumerate(zip(along, counts, strict=True)):
-            yield MovingDigit(i, d, _unit(along, j), not j, index, count)
+        counts = _counts(along, units, size, sum(steps, np.asarray(1)))
+        for j, (d, unit, count) in enumerate(zip(along, units, counts, strict=True)):
+            yield MovingDigit(i, d, unit, not j, index, count)
 
 
-def _unit(along: Sequence[Digit], i: int) -> int:
-    return math.prod(d.extent for d in along[i + 1 :])
-
-
-def _counts(along: Sequence[Digit], size: int, tile: Ints) -> Iterator[Ints]:
+def _counts(along: Sequence[Digit], units: Sequence[int], size: int, tile: Ints) -> Iterator[Ints]:
     """How many values of each digit the positions of a tile have, wherever it begins: tiles that
     divide what a digit counts lie within one of its values."""
     crossed = np.asarray(tile >= size)
-    for i, d in enumerate(along):
-        unit = _unit(along, i)
+    for d, unit in zip(along, units, strict=True):
         within = ~crossed & (unit % tile == 0)
         touched = np.where(tile % unit == 0, tile // unit, (tile + unit - 2) // unit + 1)
         yield np.where(crossed, d.extent, np.where(within, 1, np.minimum(touched, d.extent)))

@@ -7,7 +7,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mcfuser.chain import Bounds, Chain, Digit, Padding, Stride, Tensor, digits, flat_size
+from mcfuser.chain import (
+    Bounds,
+    Chain,
+    Digit,
+    Padding,
+    Stride,
+    Tensor,
+    dense,
+    digits,
+    flat_size,
+)
 from mcfuser.expr import Affine
 
 VECTOR = 16
@@ -63,8 +73,8 @@ def steps(chain: Chain, tensor: Tensor) -> tuple[tuple[Step, ...], ...]:
 
 def _digits(stride: Stride) -> Iterator[Step]:
     every = digits(stride, 0)
-    for i, d in enumerate(every):
-        unit = math.prod(later.extent for later in every[i + 1 :])
+    units = dense([d.extent for d in every])
+    for i, (d, unit) in enumerate(zip(every, units, strict=True)):
         yield Step(d.stride, unit=unit, radix=d.extent if i else 0)
 
 
@@ -107,14 +117,6 @@ def position_along(
     )
     along = (Padding(p.extent, 1, p.before),)
     return address(chain, replace(tensor, strides=strides, offset=0, padding=along), indices)
-
-
-def last_along(tensor: Tensor, padding: int) -> int:
-    """The last position along one of a tensor's paddings."""
-    p = tensor.padding[padding]
-    every = (d for s in tensor.strides or () if not isinstance(s, int) for d in s)
-    moved = (d.stride // p.stride * (d.extent - 1) for d in every if d.padding == padding)
-    return sum(moved) - p.before
 
 
 def side_by_side(chain: Chain, tensor: Tensor, indices: Sequence[Affine]) -> int:

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from mcfuser.chain import Chain, Digit, Tensor, from_json, rows_merged
+from mcfuser.chain import Chain, Digit, Tensor, from_json, last_along, rows_merged
 from mcfuser.expr import Read, parse
 from mcfuser.lowering.triton.address import (
     Step,
     address,
-    last_along,
     position_along,
     reach,
     side_by_side,
