@@ -24,12 +24,10 @@ from mcfuser.compile import CompiledModel
 from mcfuser.devices.catalogue import HOST
 from mcfuser.errors import DisagreementError, InputError, LimitError
 from mcfuser.graph.check import (
-    answered,
+    answering,
     difference,
     model_tolerance,
     output_errors,
-    reference_run,
-    reference_session,
     settled_errors,
 )
 from mcfuser.graph.dataflow import dataflow
@@ -132,7 +130,7 @@ def verify(
         return {"skipped": why}
     feeds, pairs = inputs(model, np.random.default_rng(seed)), compiled.report["in_place"]
     try:
-        expected = answered(reference_run(reference_session(model), feeds, pairs))
+        _, expected = answering(model, feeds, pairs)
     except InputError as refusal:
         return {"skipped": str(refusal)}
     try:

@@ -180,8 +180,10 @@ def _loaded(
     boxes: Sequence[Box] | None,
 ) -> tuple[list[Loaded], LoadedBuckets | None]:
     """The model, or its buckets where its inputs have ranges of extents."""
+    rows = backend_of(device).integer_rows
     if not ranged(shapes):
-        return [load(model, highest(shapes), limits, folder, narrow, in_place)], None
+        whole = load(model, highest(shapes), limits, folder, narrow, in_place)
+        return [whole.with_integer_rows(rows)], None
 
     def predicted(loaded: Loaded) -> float:
         chains = [m.chain for m in partition_for(loaded, device).matches]
@@ -190,6 +192,8 @@ def _loaded(
         return max(least(chains, device), computing) + STARTING * len(chains)
 
     dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow, boxes)
+    suited = (replace(b, loaded=b.loaded.with_integer_rows(rows)) for b in dynamic.buckets)
+    dynamic = replace(dynamic, buckets=tuple(suited))
     return [b.loaded for b in dynamic.buckets], dynamic
 
 

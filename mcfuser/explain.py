@@ -106,8 +106,10 @@ def explain(
 ) -> ModelExplanation:
     """The explanation of an ONNX model for a device; arguments and errors are those of
     mcfuser.compile.compile_model."""
-    module = load(model, shapes, limits, folder, narrow).module
-    price = partial(expected, device=device, options=TuneOptions(), backend=backend_of(device))
+    backend = backend_of(device)
+    loaded = load(model, shapes, limits, folder, narrow).with_integer_rows(backend.integer_rows)
+    module = loaded.module
+    price = partial(expected, device=device, options=TuneOptions(), backend=backend)
     parted = partition(module, device.throughput("float32"), device.bandwidth, price)
     flow = dataflow(module["main"])
     found = places(parted.matches)

@@ -177,6 +177,11 @@ def _power(x: ValueRange, y: ValueRange) -> ValueRange:
     return FINITE if x.ordinary and (x.low >= 0 or y.low == int(y.low)) else ANY
 
 
+def _common_bits(x: ValueRange, y: ValueRange) -> ValueRange:
+    """No more than either of two numbers, neither of them negative."""
+    return ValueRange(0.0, min(x.high, y.high)) if x.low >= 0 and y.low >= 0 else FINITE
+
+
 def _magnitude(x: ValueRange) -> ValueRange:
     low = 0.0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high))
     return ValueRange(low, max(abs(x.low), abs(x.high)))
@@ -255,6 +260,8 @@ _ARITHMETIC: dict[str, Callable[..., ValueRange]] = {
     "max": lambda x, y: ValueRange(max(x.low, y.low), max(x.high, y.high)),
     "min": lambda x, y: ValueRange(min(x.low, y.low), min(x.high, y.high)),
     "pow": _power,
+    "shift_right": lambda x, y: ValueRange(min(x.low, 0.0), max(x.high, 0.0)),
+    "bit_and": _common_bits,
     "abs": _magnitude,
     "exp": _computed(_exponential(math.e), least=0.0),
     "exp2": _computed(_exponential(2.0), least=0.0),

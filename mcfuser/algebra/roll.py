@@ -41,6 +41,11 @@ OLD = "_old"
 """The suffix of the tensor that holds a moving reduction's value before its last step."""
 
 
+LONGEST = 40
+"""The most operations of what is inverted: a softmax has 5, a normalized sum of squares 23, and
+SymPy may take minutes for a hundred."""
+
+
 @dataclass(frozen=True, slots=True)
 class Roll:
     """How a target is repaired. `h` reads the target, the moving value, and its old value."""
@@ -95,6 +100,11 @@ def _roll(chain: Chain, d: Dependence) -> Roll | Refusal:
             d, f"'{d.target}' accumulates outside the domain of '{d.moving}', before that has begun"
         )
     skeleton, _ = _abstract(body, d.moving)
+    if (count := sum(1 for _ in walk(skeleton))) > LONGEST:
+        return _refuse(
+            d, f"'{d.target}' has {count} operations around '{d.moving}'; at most {LONGEST} are "
+            "inverted"
+        )  # fmt: skip
     solution = _solve(text(skeleton), target.reduce)
     if solution.h is None:
         return _refuse(d, solution.reason)

@@ -14,6 +14,10 @@ from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 
 MOST = 2**31 - 1
 _CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
+_KEEPING = ("max", "min", "select", "floor", "shift_right")
+_LIMITS = {"bool": 1.0, "uint8": 2.0**8, "int8": 2.0**7, "int16": 2.0**15, "int32": 2.0**31,
+           "int64": 2.0**63}  # fmt: skip
+"""How large the numbers of a type are, either sign."""
 _GROWING = ("add", "sub", "mul", "neg", "abs")
 
 
@@ -51,9 +55,11 @@ def _exact(chain: Chain, e: Expr) -> tuple[Expr, _Range | None]:
         return Call(e.op, args), _Range(1, False)
     values = ranges[1:] if e.op == "select" else ranges
     known = [r for r in values if r is not None]
-    if len(known) < len(values) or e.op not in (*_GROWING, "max", "min", "select", "floor"):
+    if len(known) < len(values) or e.op not in (*_GROWING, *_KEEPING, "bit_and"):
         return Call(e.op, args), None
     sizes = [r.most for r in known]
+    if e.op == "bit_and":  # of negative ones it may be lower than both: -3 and -5 is -7
+        sizes = [2.0 ** math.ceil(math.log2(max(*sizes, 1.0)))]
     most = math.prod(sizes) if e.op == "mul" else sum(sizes) if e.op in _GROWING else max(sizes)
     wide = any(r.wide for r in known)
     if most > MOST and not wide and e.op in _GROWING:
@@ -75,5 +81,5 @@ def _of(dtype: str, inside: _Range | None) -> _Range | None:
     """The range of a value of a dtype, or of one `inside` a cast to it."""
     if dtype not in DISCRETE:
         return None
-    limit = {"bool": 1.0, "int32": 2.0**31, "int64": 2.0**63}[dtype]
+    limit = _LIMITS[dtype]
     return _Range(min(limit, inside.most) if inside is not None else limit, dtype == "int64")

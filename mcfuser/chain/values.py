@@ -19,6 +19,8 @@ from typing import Literal
 from mcfuser.errors import ChainError
 from mcfuser.expr import (
     DTYPES,
+    NARROW,
+    Cast,
     Const,
     Expr,
     Index,
@@ -34,7 +36,8 @@ from mcfuser.expr import (
 
 Reducer = Literal["none", "sum", "max"]
 BYTES: Mapping[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-                            "int32": 4, "int64": 8, "bool": 1}  # fmt: skip
+                            "int32": 4, "int64": 8, "bool": 1, "int8": 1, "uint8": 1,
+                            "int16": 2}  # fmt: skip
 LOWEST = -3.4028234663852886e38
 """The identity of the maximum; finite, so that differences of maxima are never NaN."""
 WHOLE = ("int32", "int64")
@@ -417,10 +420,17 @@ def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
     for a in o.over:
         if a not in axes(o.body) and (o.domain is None or a not in axes(o.domain)):
             raise ChainError(f"{where} reduces over axis '{a}', which its inputs lack")
+    if chain.tensor(o.out).dtype in NARROW:
+        raise ChainError(
+            f"{where} writes '{o.out}' as {chain.tensor(o.out).dtype}, which only inputs can be; "
+            f"use int32"
+        )
     if o.reduce != "none" and chain.tensor(o.out).dtype == "bool":
         raise ChainError(f"{where} reduces into a bool; give '{o.out}' the dtype int32")
     for e in (o.body, o.domain):
         for node in walk(e) if e is not None else ():
+            if isinstance(node, Cast) and node.dtype in NARROW:
+                raise ChainError(f"{where} casts to {node.dtype}, which only inputs can be")
             if isinstance(node, Const) and isinstance(node.value, int) and abs(node.value) >= 2**63:
                 raise ChainError(f"{where} has the whole number {node.value}; 64 bits hold less")
     shape = chain.tensor(o.out).shape

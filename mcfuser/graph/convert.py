@@ -69,6 +69,20 @@ def concatenation(
     return inputs[0] if len(inputs) == 1 else None
 
 
+def remainder(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """The lowest bits of unsigned integers, where the divisor is a power of two."""
+    x, divisor = inputs
+    number = array(divisor)
+    if not str(x.ty.dtype).startswith("uint") or number is None or number.size != 1:
+        return None
+    lowest = int(number.item()) - 1
+    if lowest < 0 or lowest & (lowest + 1):
+        return None
+    return relax.op.bitwise_and(x, relax.const(lowest, x.ty.dtype))
+
+
 def prelu(
     builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
 ) -> relax.Expr | None:
@@ -121,6 +135,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Max": _folded(relax.op.maximum),
     "Mean": mean,
     "Min": _folded(relax.op.minimum),
+    "Mod": remainder,
     "PRelu": prelu,
     "Sum": _folded(relax.op.add),
 }

@@ -17,12 +17,14 @@ from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.tensors import array_over
 
 ValueKind = Literal[
-    "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "other"
-]
+    "product", "view", "softmax", "norm", "reduction", "elementwise", "concatenation", "constant",
+    "other",
+]  # fmt: skip
 # Views with the same elements in another order or shape: positions correspond one to one.
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
+_LITERALS = (ir.Constant, relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
     "relax.matmul": "product",
@@ -63,7 +65,14 @@ class Dataflow:
 
     @cached_property
     def kinds(self) -> dict[relax.Var, ValueKind]:
-        return {v: kind(v, self.values[v]) for v in self.order}
+        """The kind of each value; that of one that is computed from constants alone, as scaled
+        integer weights are, is "constant"."""
+        found: dict[relax.Var, ValueKind] = {}
+        for v in self.order:
+            own = kind(v, self.values[v])
+            fixed = own in ("elementwise", "view") and _is_fixed(self.values[v], found)
+            found[v] = "constant" if fixed else own
+        return found
 
     @property
     def products(self) -> tuple[relax.Var, ...]:
@@ -120,6 +129,14 @@ def sources(value: relax.Expr) -> tuple[relax.Var, ...]:
     if isinstance(value, relax.Call) and all(isinstance(a, relax.Var) for a in value.args):
         return tuple(dict.fromkeys(value.args))
     return tuple(relax.analysis.free_vars(value))
+
+
+def _is_fixed(value: relax.Expr, found: Mapping[relax.Var, ValueKind]) -> bool:
+    """Whether a call's operands are constants, or values `found` to be computed from these."""
+    return all(
+        found.get(a) == "constant" if isinstance(a, relax.Var) else isinstance(a, _LITERALS)
+        for a in value.args
+    )
 
 
 def kind(v: relax.Var, value: relax.Expr) -> ValueKind:

@@ -26,7 +26,7 @@ from mcfuser.chain import (
     Tensor,
     dense,
 )
-from mcfuser.expr import Affine, Expr, Index, Read, axis, rewrite, walk
+from mcfuser.expr import Affine, Expr, Index, Read, axis, reads, rewrite, walk
 from mcfuser.graph.views import AxisStrides, LaidOutPadding
 
 _MORE = {"b": "acdefg", "m": "ijl", "n": "pqr", "k": "stu", "h": "vwxyz"}
@@ -296,11 +296,12 @@ def _with_rows(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
 
     A product of a vector and a matrix is a matrix product with one row. Written so, it is lowered
     as products are, with tiles of its matrix on their way while others are multiplied. A product
-    whose matrix the chain computes stays as it is.
+    whose matrix the chain computes of data stays as it is.
     """
-    products = list(_products(draft))
+    products, weights = list(_products(draft)), _weights(draft)
     matrices = {o.factors[1] for o, *_ in products if o.factors is not None}
-    if all(left - right for _, left, right in products) or not matrices <= draft.sources.keys():
+    known = draft.sources.keys() | weights
+    if all(left - right for _, left, right in products) or not matrices <= known:
         return draft, out
     row = max(draft.sizes) + 1
     batch = {a for o, left, right in products for a in left & right & set(o.axes)}
@@ -319,8 +320,20 @@ def _with_rows(draft: Draft, out: AxisStrides) -> tuple[Draft, AxisStrides]:
         else s
         for t, s in draft.sources.items()
     }
-    operators = [replace(o, axes=placed(o.axes)) for o in draft.operators]
+    operators = [
+        o if o.out in weights else replace(o, axes=placed(o.axes)) for o in draft.operators
+    ]
     return Draft({**draft.sizes, row: 1}, sources, operators), strided(out)
+
+
+def _weights(draft: Draft) -> set[str]:
+    """What operators compute from constants alone."""
+    found = {t for t, s in draft.sources.items() if s.array is not None}
+    for o in draft.operators:
+        parts = [e for e in (o.body, o.domain) if e is not None]
+        if found.issuperset(r.tensor for e in parts for r in reads(e)):
+            found.add(o.out)
+    return found - draft.sources.keys()
 
 
 # --- naming ---------------------------------------------------------------------------------

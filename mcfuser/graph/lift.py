@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from mcfuser.chain import Chain
-from mcfuser.expr import Const, Read, call
+from mcfuser.expr import NARROW, Cast, Const, Read, call
 from mcfuser.graph.attempt import (
     Attempt,
     ChainValue,
@@ -32,7 +32,7 @@ from mcfuser.graph.attempt import (
 )
 from mcfuser.graph.concatenation import by_parts
 from mcfuser.graph.condition import MASKED
-from mcfuser.graph.dataflow import Dataflow, dtype, shape, size
+from mcfuser.graph.dataflow import Dataflow, ValueKind, dtype, kind, shape, size, sources
 from mcfuser.graph.draft import finish, position
 from mcfuser.graph.multiply import lifted_product
 from mcfuser.graph.operand import FLOATS, axes_of, operand, shown_where
@@ -88,6 +88,7 @@ def _lifted(
     name: str,
     stored: Mapping[relax.Var, str] = NOTHING,
 ) -> Lifted:
+    members = (*_weights(flow, members, closed), *members)
     products = [i for i, v in enumerate(members) if flow.kinds[v] == "product"]
     last = products[-1] if products else 0
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
@@ -105,11 +106,24 @@ def _lifted(
     raise Unliftable("its reshapes cut the axes too often")
 
 
+def _weights(
+    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var]
+) -> list[relax.Var]:
+    """What is computed from constants alone and members read, in binding order."""
+    found, left = set[relax.Var](), [a for v in members for a in sources(flow.values[v])]
+    while left:
+        v = left.pop()
+        if flow.kinds.get(v) == "constant" and v not in found and v not in closed:
+            found.add(v)
+            left += sources(flow.values[v])
+    return sorted(found.difference(members), key=flow.position.__getitem__)
+
+
 def _lift(
     s: Attempt, members: Sequence[relax.Var], name: str, stored: Mapping[relax.Var, str]
 ) -> Lifted:
     for v in members:
-        if s.flow.kinds[v] == "view" and s.flow.values[v].args[0] not in s.values:
+        if _kind(s.flow, v) == "view" and s.flow.values[v].args[0] not in s.values:
             continue  # a view of what is read is followed where it is read
         s.values[v] = made = _value(s, v)
         if v in stored:
@@ -139,8 +153,8 @@ def _lift(
 
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:
-    kind, value = s.flow.kinds[v], s.flow.values[v]
-    match kind:
+    value = s.flow.values[v]
+    match _kind(s.flow, v):
         case "product" if value.op.name == "relax.matmul":
             return lifted_product(s, v, value)
         case "product":
@@ -160,15 +174,21 @@ def _value(s: Attempt, v: relax.Var) -> ChainValue:
             return _map(s, v, value)
         case "concatenation":
             return _concatenated(s, v, value)
-        case "other":
+        case "other" | "constant":
             raise Unliftable(f"'{v.name}' ({s.flow.operator(v)}) is no operator of a chain")
-        case _:
-            assert_never(kind)
+        case never:
+            assert_never(never)
+
+
+def _kind(flow: Dataflow, v: relax.Var) -> ValueKind:
+    """The kind of a value's operator, whatever it is computed from."""
+    found = flow.kinds[v]
+    return kind(v, flow.values[v]) if found == "constant" else found
 
 
 def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """An elementwise operator; its operands may be broadcast."""
-    if dtype(v) not in (*FLOATS, "bool"):
+    if dtype(v) not in (*FLOATS, *NARROW, "bool"):
         raise Unliftable(f"'{v.name}' has dtype {dtype(v)}")
     inner = [a for a in value.args if a in s.values]
     if inner and value.op.name == "relax.astype" and dtype(inner[0]) in FLOATS:
@@ -184,6 +204,8 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     operands = [operand(s, a, along) for a in value.args]
     if value.op.name == "relax.astype" and dtype(value.args[0]) == "bool":
         operands = [call("select", operands[0], 1.0, 0.0)]
+    if value.op.name == "relax.astype" and dtype(value.args[0]) in NARROW:
+        operands = [Cast(operands[0], "float32")]
     if value.op.name == "relax.nn.leakyrelu":
         operands.append(Const(float(value.attrs.alpha)))
     axes = axes_of(along)

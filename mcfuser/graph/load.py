@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,11 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.inplace import updated_in_place
+from mcfuser.graph.integer_weights import (
+    with_integer_weights,
+    with_real_weights,
+    without_integer_weights,
+)
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.narrow import narrowed
@@ -75,6 +80,12 @@ class Loaded:
     outputs: tuple[ModelPort, ...]
     names: Mapping[str, str]
     narrowing: Narrowing | None = None
+
+    def with_integer_rows(self, rows: int | None) -> Loaded:
+        """The model in which integer weights are floats where products of more rows read them; the
+        same where there is no such number."""
+        made = self.module if rows is None else with_real_weights(self.module, rows)
+        return self if made is self.module else replace(self, module=made)
 
 
 def load(
@@ -129,16 +140,18 @@ def imported(
 ) -> Loaded:
     """The Relax module of a model in operators that TVM imports; `narrow` and `in_place` are
     `load`'s. Raises ModelError."""
-    constant = fold(written)
-    del written  # and its weights, where nobody else has them: those of `constant` are others
+    real, held = without_integer_weights(written)
+    constant = fold(real)
+    del written, real  # and their weights, where nobody else has them: `constant` has others
     branched = combine_branches(constant.with_proto(einsums(constant.proto)))
     combined = combine_siblings(branched)
     folded = combined.proto
     check_sizes(folded, limits)  # more shapes are known now
     name_nodes(folded.graph)
     module, names = _import(combined)
-    module = _simplify(module)
-    inputs, outputs = input_ports(folded), _output_ports(folded, module)
+    module = with_integer_weights(_simplify(module), held)
+    inputs = tuple(p for p in input_ports(folded) if p.name not in held)
+    outputs = _output_ports(folded, module)
     module = updated_in_place(module, in_place, [p.name for p in inputs], [p.name for p in outputs])
     if narrow is None:
         return Loaded(module, inputs, outputs, names)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial, reduce
 
 from tvm import relax
 
-from mcfuser.expr import Cast, Const, Expr, Read, call
+from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads
 from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
 from mcfuser.graph.dataflow import dtype, shape
-from mcfuser.graph.draft import DraftOperator
+from mcfuser.graph.draft import DraftOperator, positions
 from mcfuser.graph.operand import FLOATS, axes_of, factor
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.views import Along, Axes, Unliftable, broadcast
@@ -24,10 +25,17 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     s.batch |= set(axes_of(batch))
     first = all(o.factors is None for o in s.draft.operators)
     operands: list[Expr] = []
-    scale, domain = 1.0, None
+    scale, scales, domain = 1.0, list[Expr](), None
     for i, a in enumerate(value.args):
         if a in s.values:
             inner = s.values[a] if s.values[a].shown is None else s.values[a].plain
+            if s.flow.kinds[a] == "constant":
+                element, factors = _unscaled(s, inner.expr, axes_of([depth]))
+                scales += factors
+                if _is_loaded(s, element):
+                    operands.append(Cast(_uncast(element), dtype(a)))
+                    continue
+                inner = replace(inner, expr=element)
             domain = _both(domain, inner.nonzero)
             stored = Read(stored_tensor(s, replace(inner, nonzero=None), "P", "W"), ())
             operands.append(stored if dtype(a) == "float32" else Cast(stored, dtype(a)))
@@ -46,8 +54,35 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
             out, axes, call("mul", *operands), "sum", axes_of([depth]), (one, two), domain
         )
     )
-    result = ChainValue(Read(out, ()), axes, layout)
-    return replace(result, expr=simplify("mul", result.expr, Const(scale)))
+    element = simplify("mul", Read(out, ()), Const(scale))
+    return ChainValue(reduce(partial(call, "mul"), scales, element), axes, layout)
+
+
+def _unscaled(s: Attempt, e: Expr, depth: Sequence[int]) -> tuple[Expr, list[Expr]]:
+    """An operand without the factors that do not vary along the depth of its product, and these:
+    they multiply sums instead of what is summed."""
+    if isinstance(e, Call) and e.op == "mul":
+        for kept, other in (e.args, e.args[::-1]):
+            if _varies(s, other).isdisjoint(depth):
+                element, more = _unscaled(s, kept, depth)
+                return element, [*more, other]
+    return e, []
+
+
+def _varies(s: Attempt, e: Expr) -> set[int]:
+    """The axes along which an expression varies."""
+    along = (a for r in reads(e) for a in s.draft.axes(r.tensor))
+    return {*along, *positions(e)}
+
+
+def _is_loaded(s: Attempt, e: Expr) -> bool:
+    """Whether an expression is an input, cast to another type at most."""
+    inner = _uncast(e)
+    return isinstance(inner, Read) and inner.tensor in s.draft.sources
+
+
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) else e
 
 
 def _check(value: relax.Call) -> None:
@@ -102,6 +137,6 @@ def _both(one: Expr | None, two: Expr | None) -> Expr | None:
 
 
 def _tensor_read(e: Expr) -> str:
-    inner = e.arg if isinstance(e, Cast) else e
+    inner = _uncast(e)
     assert isinstance(inner, Read)
     return inner.tensor

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tvm import relax, tirx
 
-from mcfuser.expr import Cast, Const, Expr, Read
+from mcfuser.expr import NARROW, Cast, Const, Expr, Read
 from mcfuser.graph.attempt import (
     Attempt,
     ChainValue,
@@ -41,7 +41,7 @@ def operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     filled = filled_number(a)
     if filled is not None:
         return Const(filled)
-    if dtype(a) not in (*FLOATS, "bool"):
+    if dtype(a) not in (*FLOATS, *NARROW, "bool"):
         raise Unliftable(f"an operand between its products has dtype {dtype(a)}")
     extents = shape(a)
     view = followed_views(

@@ -91,6 +91,14 @@ def power(x: Expr, exponent: Expr) -> Expr:
     return call("sqrt", x) if whole == 0.5 else call("pow", x, exponent)
 
 
+def _of_bits(op: str) -> Build:
+    return lambda *args: call(op, *(_whole(a) for a in args))
+
+
+def _whole(e: Expr) -> Expr:
+    return Const(int(e.value)) if isinstance(e, Const) else e
+
+
 def _plain(op: str) -> Build:
     return lambda *args: simplify(op, *args)
 
@@ -110,6 +118,8 @@ ELEMENTWISE: Mapping[str, Build] = {
             "logical_and": "and", "logical_or": "or", "logical_not": "not",
         }.items()
     },
+    "relax.right_shift": _of_bits("shift_right"),
+    "relax.bitwise_and": _of_bits("bit_and"),
     "relax.greater": _swapped("lt"),
     "relax.greater_equal": _swapped("le"),
     "relax.power": power,

@@ -10,7 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Chain, flat_size
+from mcfuser.chain import Chain, flat_size
+from mcfuser.expr import DISCRETE
 from mcfuser.measure.agreement import disagreement
 from mcfuser.measure.inputs import (
     DrawRange,
@@ -167,7 +168,7 @@ def all_finite(stored: Array, dtype: str) -> bool:
 
     Of a narrow type the bits are checked: those are not finite whose exponent has all bits set.
     """
-    if dtype in (*WHOLE, "bool"):
+    if dtype in DISCRETE:
         return True
     exponent = {"float16": 0x7C00, "bfloat16": 0x7F80}.get(dtype)
     if exponent is None:

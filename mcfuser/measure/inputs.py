@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from mcfuser.chain import WHOLE, Chain, product
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, walk
+from mcfuser.expr import NARROW, Call, Cast, Const, Expr, Index, Read, walk
 from mcfuser.space.reference import Array
 
 SMALL = 8
@@ -38,7 +38,8 @@ class InputKind:
     """What values one input may have.
 
     Floating-point values lie in `range`, around `offset`, and spread by the order of `scale`.
-    Integers are positions from 0 to `most`, or small numbers if that is None.
+    Integers are positions from 0 to `most`, or small numbers if that is None; those of a narrow
+    type are any that it has.
     """
 
     dtype: str
@@ -166,9 +167,12 @@ def draw_values(rng: np.random.Generator, kind: InputKind, size: int, how: DrawS
     """`size` random values of a kind."""
     if kind.dtype == "bool":
         return np.asarray(rng.random(size) < rng.choice([0.2, 0.5, 0.9] if how.blocks else [0.5]))
-    if kind.dtype in WHOLE:
+    if kind.dtype in (*WHOLE, *NARROW):
         if kind.most is not None:
             return rng.integers(0, kind.most + 1, size)
+        if kind.dtype in NARROW:
+            whole = np.iinfo(kind.dtype)
+            return rng.integers(1 if kind.range != "any" else whole.min, whole.max + 1, size)
         low = 1 if kind.range != "any" else -SMALL
         return rng.integers(low, SMALL + 1, size)
     if kind.range == "share":

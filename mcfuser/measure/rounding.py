@@ -193,6 +193,9 @@ def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
         (a, da), *_ = args
         doubt = np.floor(a - unit * da) != np.floor(a + unit * da)
         return np.where(doubt, (1.0 + unit * da) / unit, 0.0)
+    if e.op in ("shift_right", "bit_and"):
+        (_, da), (_, db) = args
+        return np.where(da + db > 0, np.inf, 0.0)  # any bit may be another one
     if e.op in ("and", "or", "not"):
         return np.asarray(sum(d for _, d in args), np.float64)
     if e.op == "select":

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from mcfuser.chain import BYTES, Stride, product
 from mcfuser.device import Device
-from mcfuser.expr import Read, reads
+from mcfuser.expr import Call, Cast, Read, reads, walk
 from mcfuser.lowering.tensorir.box import box_elements
+from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.matrix import matrix_seconds
 from mcfuser.model.winograd import winograd_seconds
@@ -111,6 +112,7 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
     sizes = sizes_of(plan, tiles)
     buffers, body = plan.placed
     named = {b.name: b for b in buffers}
+    registers = unpacked(plan.program.chain, named, body, sizes.of)
     total = np.zeros(len(tiles))
     for s, outer in statements(body):
         around = [loop.axis for loop in outer]
@@ -126,6 +128,9 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
             nbytes = GATHER * moved(s.buffer) * packed + boxed
             count = count * (packed | (boxed > 0))
         elif isinstance(s, Compute):
+            made = registers.get(s.buffer, np.zeros(1, bool))
+            total = total + np.where(made, count * _operations(s, sizes, device), 0.0)
+            count = count * ~made
             nbytes = 2 * moved(s.buffer)
             if product(s.operator) is None:
                 nbytes = nbytes + sum((moved(r.tensor) for r in reads(s.body)), np.zeros(1))
@@ -141,6 +146,15 @@ def touched(plan: Plan, tiles: Ints, device: Device) -> Floats:
             assert_never(s)
         total += count * (nbytes / device.bandwidth + VISIT)
     return total
+
+
+def _operations(s: Compute, sizes: Sizes, device: Device) -> Floats:
+    """Core seconds of what a map of constants does in registers for one tile. Its steps are simple
+    ones, of which a core takes twice as many as fused products and sums."""
+    steps = sum(isinstance(n, (Call, Cast)) for n in walk(s.body))
+    count = math.prod((sizes.of(a) for a in s.operator.axes), start=sizes.one)
+    result: Floats = steps * count / (device.throughput("float32") / device.units)
+    return result
 
 
 def _boxed(plan: Plan, sizes: Sizes, s: Load, around: list[str]) -> Floats:

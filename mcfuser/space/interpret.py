@@ -41,6 +41,8 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "min": np.minimum, "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal,
     "ne": np.not_equal, "and": lambda x, y: (x != 0) & (y != 0),
     "or": lambda x, y: (x != 0) | (y != 0),
+    "shift_right": lambda x, y: np.right_shift(x.astype(np.int64), y.astype(np.int64)),
+    "bit_and": lambda x, y: np.bitwise_and(x.astype(np.int64), y.astype(np.int64)),
 }  # fmt: skip
 
 

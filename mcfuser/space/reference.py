@@ -135,6 +135,10 @@ def _of_two(op: str, x: Array, y: Array) -> Array:
             return np.asarray(x == y)
         case "ne":
             return np.asarray(x != y)
+        case "shift_right":
+            return np.asarray(np.right_shift(x.astype(np.int64), y.astype(np.int64)))
+        case "bit_and":
+            return np.asarray(np.bitwise_and(x.astype(np.int64), y.astype(np.int64)))
         case _:
             raise KeyError(op)
 

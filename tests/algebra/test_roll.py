@@ -224,6 +224,7 @@ REFUSED = {
     "absolute": ("A[m] = max[n] X[m, n]", "sum", "abs(X[m, n] - A[m])"),
     "comparison": ("A[m] = max[n] X[m, n]", "sum", "select(X[m, n] < A[m], 1.0, 0.0)"),
     "floor": ("A[m] = max[n] X[m, n]", "sum", "floor(X[m, n] / A[m] * 127.0)"),
+    "too long": ("A[m] = max[n] X[m, n]", "sum", " * ".join(["(X[m, n] - A[m])"] * 12)),
 }
 
 
@@ -247,6 +248,7 @@ def test_what_cannot_be_repaired_is_refused_with_the_reason(name: str) -> None:
         ("maximum scaled by either sign", "commutes with max for g = c0 * r"),
         ("absolute", "'abs' of the moving value cannot be inverted"),
         ("floor", "'floor' of the moving value cannot be inverted"),
+        ("too long", "'T' has 47 operations around 'A'; at most 40 are inverted"),
     ],
 )
 def test_a_refusal_names_the_condition_that_failed(name: str, condition: str) -> None:

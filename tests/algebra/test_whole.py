@@ -20,11 +20,12 @@ def made(line: str, **dtypes: str) -> Chain:
         ("Y[m] = -t[m]", "Y[m] = -int64(t[m])"),
         ("Y[m, n] = m * 50000 + n", "Y[m, n] = int64(m) * int64(50000) + n"),
         ("Y[m] = (t[m] + 1) * t[m]", "Y[m] = (int64(t[m]) + int64(1)) * t[m]"),
+        ("Y[m] = bit_and(t[m], l[m]) + 1", "Y[m] = int64(bit_and(t[m], l[m])) + int64(1)"),
         ("Y[m] = (m < 3) + t[m]", "Y[m] = int64(m < 3) + int64(t[m])"),
     ],
 )
 def test_what_may_need_more_than_32_bits_has_64(line: str, wide: str) -> None:
-    assert str(exact(made(line, t="int32"))) == wide
+    assert str(exact(made(line, t="int32", l="int32"))) == wide
 
 
 @pytest.mark.parametrize(

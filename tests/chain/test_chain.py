@@ -681,3 +681,18 @@ def test_a_map_that_a_domain_reads_can_be_inlined() -> None:
                                    "Z[m] = sum[k] T[m, k] where T[m, k] < 1.0")})  # fmt: skip
     x = inputs(c)
     np.testing.assert_allclose(evaluate(inline(c, "T"), x)["Z"], evaluate(c, x)["Z"])
+
+
+def test_narrow_integers_are_read_alone() -> None:
+    """What is computed from them is an int32."""
+    narrow = {"shape": ["n"], "dtype": "uint8"}
+    document = {"axes": {"n": 4}, "tensors": {"Q": narrow}, "operators": ["Y[n] = Q[n] * 0.5"]}
+    assert from_json(document).tensor("Q").dtype == "uint8"
+    written = {**document, "tensors": {"Q": narrow, "Y": narrow}}
+    with pytest.raises(
+        ChainError, match="writes 'Y' as uint8, which only inputs can be; use int32"
+    ):
+        from_json(written)
+    cast = {**document, "operators": ["Y[n] = int8(Q[n] * 0.5)"]}
+    with pytest.raises(ChainError, match="operator 'Y' casts to int8, which only inputs can be"):
+        from_json(cast)

@@ -61,3 +61,26 @@ def test_what_agrees_with_the_model_as_it_is_written_agrees_and_nothing_else(
     (name,) = (o.name for o in model.proto.graph.output)
     after = settled_errors({name: 5e-3}, 1e-4, model, {"x": x}, found)
     assert (after[name] <= 1e-4) == settled and after[name] < 2e-3
+
+
+def few_bits(**attributes: int) -> OnnxModel:
+    net = Net()
+    x = net.input("x", 2, 64)
+    octets = net.const(net.random.integers(0, 256, (8, 2, 16)), np.uint8)
+    scales = net.const(net.random.random((8, 2)))
+    return OnnxModel(net.model(net.op(
+        "MatMulNBits", x, octets, scales, domain="com.microsoft", K=64, N=8, bits=4, block_size=32,
+        **attributes,
+    )))  # fmt: skip
+
+
+def test_products_of_few_bits_may_be_asked_not_to_round() -> None:
+    rounded = few_bits(accuracy_level=4)
+    exact = careful(rounded)
+    assert [a.name for a in exact.proto.graph.node[0].attribute] == ["K", "N", "bits", "block_size"]
+    assert len(rounded.proto.graph.node[0].attribute) == 5
+    plain = few_bits()
+    assert careful(plain) is plain
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
+    (wanted,), (found,) = (answer(reference_session(m), feeds) for m in (plain, exact))
+    np.testing.assert_array_equal(found, wanted)

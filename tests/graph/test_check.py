@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
 from mcfuser.codegen.llvm.module import build_library
 from mcfuser.devices.cpu import probe_cpu
 from mcfuser.errors import InputError, KilledError
+from mcfuser.graph import check as graph_check
 from mcfuser.graph.assemble import install
-from mcfuser.graph.check import check, difference, model_tolerance
+from mcfuser.graph.check import answering, check, difference, model_tolerance
 from mcfuser.graph.draw import inputs
 from mcfuser.graph.load import bound, load
 from mcfuser.graph.running import ran, running
+from mcfuser.graph.weights import OnnxModel
 from mcfuser.process.death import Death
 from mcfuser.process.supervised import Supervised
 from mcfuser.runtime.runner import MACHINE
 from tests.support.driver import has_driver
+from tests.support.nets import Net
 from tests.support.paths import FIXTURES
 
 
@@ -174,3 +180,28 @@ def test_difference_is_relative_and_knows_what_is_no_number() -> None:
 def test_the_error_that_passes_is_that_of_the_coarsest_type(graph: str, passes: float) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 19]> g ({graph}')
     assert model_tolerance(model) == passes
+
+
+def test_a_model_that_only_some_optimizations_break_is_run_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """onnxruntime merges a product and the scales of its columns, and cannot run what it made."""
+    net = Net()
+    x, weight = net.input("x", 1, 8), net.weight(8, 4)
+    model = OnnxModel(net.model(net.op("MatMul", x, weight)))
+    feeds, levels = {"x": np.ones((1, 8), np.float32)}, []
+    real = graph_check.reference_session
+
+    def fragile(model: OnnxModel, levels_: Sequence[object]) -> onnxruntime.InferenceSession:
+        levels.append(len(levels_))
+        if len(levels_) > 1:
+            raise InputError("broken")
+        return real(model, levels_)
+
+    monkeypatch.setattr(graph_check, "reference_session", fragile)
+    _, (found,) = answering(model, feeds)
+    assert levels == [3, 2, 1]
+    np.testing.assert_allclose(found, feeds["x"] @ numpy_helper.to_array(net.weights[0]), rtol=1e-5)
+    monkeypatch.setattr(graph_check, "reference_session", Mock(side_effect=InputError("gone")))
+    with pytest.raises(InputError, match="gone"):
+        answering(model, feeds)

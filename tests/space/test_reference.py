@@ -24,6 +24,7 @@ PLAIN = {
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b, "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b),
     "not": lambda a: not a, "select": lambda c, a, b: a if c else b,
+    "shift_right": lambda a, b: int(a) >> int(b), "bit_and": lambda a, b: int(a) & int(b),
 }  # fmt: skip
 
 

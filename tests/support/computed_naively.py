@@ -34,6 +34,7 @@ def both(
     found = computed(install(loaded.module, replacements), [*given.values()], folder)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

@@ -16,11 +16,17 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "div": lambda a, b: a / b, "max": tirx.max, "min": tirx.min, "pow": tirx.power,
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: tirx.EQ(a, b),
     "ne": lambda a, b: tirx.NE(a, b), "and": tirx.all, "or": tirx.any,
+    "shift_right": lambda a, b: _whole(a) >> _whole(b),
+    "bit_and": lambda a, b: _whole(a) & _whole(b),
 }  # fmt: skip
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "neg": lambda a: -a, "abs": tirx.abs, "exp": tirx.exp, "log": tirx.log, "sqrt": tirx.sqrt,
     "tanh": tirx.tanh, "erf": tirx.erf, "floor": tirx.floor, "not": tirx.Not,
 }  # fmt: skip
+
+
+def _whole(a: Any) -> Any:
+    return tirx.Cast("int32", a)
 
 
 def primfunc(chain: Chain, shapes: Mapping[str, tuple[int, ...]]) -> tirx.PrimFunc:

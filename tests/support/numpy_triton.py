@@ -21,6 +21,7 @@ from mcfuser.codegen.triton import TensorMap, TritonSource
 DTYPES = {
     "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32,
     "float64": np.float64, "int32": np.int32, "int64": np.int64, "bool": np.bool_,
+    "int8": np.int8, "uint8": np.uint8, "int16": np.int16,
 }  # fmt: skip
 
 

@@ -220,6 +220,8 @@ FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "lt": _numbers(lambda x, y: x < y),
     "le": _numbers(lambda x, y: x <= y),
     "eq": _numbers(lambda x, y: x == y),
+    "shift_right": lambda x, y: int(x) >> int(y),
+    "bit_and": lambda x, y: int(x) & int(y),
     "ne": _numbers(lambda x, y: x != y),
     "and": lambda x, y: condition(x) and condition(y),
     "or": lambda x, y: condition(x) or condition(y),

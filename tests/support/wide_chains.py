@@ -175,7 +175,7 @@ def _input(d: _Draft, within: Sequence[str], role: str) -> Thing:
 
 def _dtype(d: _Draft, role: str) -> str:
     if role == "L":
-        return d.pick(["int32", "int64"])
+        return d.pick(["int32", "int64"] * 2 + ["int8", "uint8", "int16"])
     if role == "B":
         return "bool"
     return d.pick(["float32"] * 16 + ["float16", "float16", "bfloat16", "float64"])
@@ -246,6 +246,12 @@ def position(d: _Draft, within: Sequence[str]) -> str:
     return d.pick(within) if within else "1"
 
 
+def _bits(d: _Draft, within: Sequence[str]) -> str:
+    """Some bits of a whole number."""
+    whole = other(d, within, "L").text
+    return f"bit_and(shift_right({whole}, {d.pick(['0', '1', '4'])}), {d.pick(['1', '3', '15'])})"
+
+
 def condition(d: _Draft, within: Sequence[str], reals: bool = True) -> str:
     """A condition on positions, on inputs, and, in a body, on real values."""
     a, b = position(d, within), position(d, within)
@@ -297,6 +303,7 @@ def _applied(d: _Draft, x: Thing, within: Sequence[str]) -> Thing:
         lambda: (f"({t} / {other(d, within, 'G').text})", False),
         lambda: (f"({t} * {other(d, within, 'B').text})", False),
         lambda: (f"({t} + {other(d, within, 'L').text})", False),
+        lambda: (f"({t} + {_bits(d, within)})", False),
         lambda: (f"({t} - 0.1 * {position(d, within)})", False),
         lambda: (f"({t} + {position(d, within)})", False),
         lambda: (f"select({condition(d, within)}, {t}, {other(d, within).text})", False),
@@ -831,7 +838,9 @@ def _drawn(rng: np.random.Generator, chain: Chain, t: Tensor, mode: str) -> np.n
     if role == "B":
         return rng.random(size) < 0.6
     if role == "L":
-        return rng.integers(-1 if mode == "negative" else 0, 10, size).astype(t.dtype)
+        low = -1 if mode == "negative" and t.dtype != "uint8" else 0
+        most = 255 if mode == "scaled" and t.dtype == "uint8" else 9
+        return rng.integers(low, most + 1, size).astype(t.dtype)
     drawn_ = rng.standard_normal(size)
     if role == "G":
         drawn_ = np.abs(drawn_) + (0.0 if mode == "zeros" else 0.3)

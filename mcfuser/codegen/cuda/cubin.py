@@ -27,7 +27,8 @@ from mcfuser.lowering.triton.hopper.tensor_map import SWIZZLES
 from mcfuser.space.statement import Illegal
 
 _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
-          "int32": "i32", "int64": "i64", "bool": "i1"}  # fmt: skip
+          "int32": "i32", "int64": "i64", "bool": "i1", "int8": "i8", "uint8": "u8",
+          "int16": "i16"}  # fmt: skip
 OLDEST = 75
 _HEADER_ENDS = ".address_size 64"
 _DECLARATION = re.compile(r"^\.extern .*$", re.MULTILINE)

@@ -189,6 +189,8 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
 
 
 def _compute(w: Writer, s: Compute) -> None:
+    if s.buffer in w.products.maps:
+        return  # the product that reads them makes these weights
     if s.buffer in w.products.operands:
         product(w, s)
     elif s.operator.reduce != "none":

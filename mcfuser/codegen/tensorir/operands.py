@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import BLOCK, SIDE, operand_dtypes, oriented, span, takes
+from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.lowering.tensorir.winograd import Picture, convolution, fits, pieces
 from mcfuser.space.plan import Ints
 from mcfuser.space.schedule import Schedule
@@ -63,15 +64,25 @@ class Operands:
 @dataclass(frozen=True)
 class Products:
     """All products by the tile that they write; `right` by the loaded tile; `unit` is what each
-    axis' tiles are padded to a multiple of."""
+    axis' tiles are padded to a multiple of; `maps` has the right operands that are made in
+    registers, by their tiles."""
 
     operands: Mapping[str, Operands]
     right: Mapping[str, OperandKind]
     unit: Mapping[str, int]
+    maps: Mapping[str, Compute] = field(default_factory=dict)
 
     def user(self, tile: str) -> Operands:
-        """The product whose right operand a tile is."""
-        return next(o for o in self.operands.values() if o.right == tile)
+        """The product whose right operand a tile is, or is made of it."""
+        made = {r.tensor: weights for weights, s in self.maps.items() for r in reads(s.body)}
+        return next(o for o in self.operands.values() if o.right == made.get(tile, tile))
+
+    def read(self, tile: str) -> Read:
+        """The read of a loaded tile for a right operand."""
+        o = self.user(tile)
+        if o.right == tile:
+            return o.roles.right
+        return next(r for r in reads(self.maps[o.right].body) if r.tensor == tile)
 
     def addressed(self, tile: str) -> bool:
         """Whether the matrix unit reads and writes a computed tile, by addresses."""
@@ -100,9 +111,9 @@ class Products:
     def panels(self, tile: str) -> Panels:
         """How the constant behind a tile is packed."""
         user = self.user(tile)
-        names = [i.plain for i in user.roles.right.indices]
+        names = [i.plain for i in self.read(tile).indices]
         window = user.picture.window if user.picture is not None else ()
-        depth = tuple(names.index(a) for a in user.roles.depth if a not in window)
+        depth = tuple(names.index(a) for a in user.roles.depth if a not in window and a in names)
         along = tuple(names.index(a) for a in window)
         return Panels(depth, names.index(user.column), user.width, along, user.out)
 
@@ -126,7 +137,34 @@ def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
     once = {o.right for o in operands.values() if _once(o) and right.get(o.right) == "panels"}
     operands = {tile: o for tile, o in operands.items() if o.right not in once}
     right = {tile: kind for tile, kind in right.items() if tile not in once}
-    return Products(operands, right, _units(operands))
+    maps = _maps(schedule, operands)
+    right |= {
+        r.tensor: "packed"
+        for weights, s in maps.items()
+        for r in reads(s.body)
+        if _packs(schedule, operands, weights, r, readers)
+    }
+    return Products(operands, right, _units(operands), maps)
+
+
+def _maps(schedule: Schedule, operands: Mapping[str, Operands]) -> dict[str, Compute]:
+    """The right operands that a map makes of constants, in registers."""
+    buffers = {b.name: b for b in schedule.buffers}
+    few = unpacked(schedule.chain, buffers, schedule.body, _tiles(schedule))
+    used = {o.right for o in operands.values() if not o.matrix and o.picture is None}
+    computes = (s for s, _ in statements(schedule.body) if isinstance(s, Compute))
+    return {s.buffer: s for s in computes if s.buffer in used and few.get(s.buffer)}
+
+
+def _packs(
+    schedule: Schedule, operands: Mapping[str, Operands], weights: str, r: Read,
+    readers: Counter[str],
+) -> bool:  # fmt: skip
+    """Whether a constant of which weights are made is packed, as weights themselves are."""
+    o = next(o for o in operands.values() if o.right == weights)
+    names = [i.plain for i in r.indices]
+    tensor = schedule.buffer(r.tensor).tensor
+    return o.column in names and readers[tensor] == 1 and _aligned(schedule, o, tensor, names)
 
 
 def _once(o: Operands) -> bool:
@@ -276,17 +314,28 @@ def _units(operands: Mapping[str, Operands]) -> dict[str, int]:
 def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     chain, right = schedule.chain, o.roles.right
     tensor = chain.tensor(schedule.buffer(o.right).tensor)
-    aligned = schedule.tile(o.column) % o.width == 0 or schedule.trips(o.column) == 1
-    plain = all(i.plain is not None for i in right.indices)
-    known = not any(isinstance(chain.extent(d), Bounds) for d in tensor.shape if isinstance(d, str))
-    if tensor.constant and plain and known and aligned and alone:
+    packs = _aligned(schedule, o, tensor.name, [i.plain for i in right.indices])
+    if tensor.constant and packs and alone:
         return "packed"
+    aligned = _whole_panels(schedule, o)
     strides = strides_of(chain, tensor.name)
     along = [s for i, s in zip(right.indices, strides, strict=True) if o.column in i.axes]
     run_time = isinstance(chain.extent(o.column), Bounds)
     whole = not run_time and chain.size(o.column) % o.width == 0 and aligned
     contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
     return "plain" if contiguous and whole else "panels"
+
+
+def _aligned(schedule: Schedule, o: Operands, name: str, names: Sequence[str | None]) -> bool:
+    """Whether a tensor that is read along these axes can be packed: it has extents that are
+    numbers, and tiles begin where panels do."""
+    chain, tensor = schedule.chain, schedule.chain.tensor(name)
+    known = not any(isinstance(chain.extent(d), Bounds) for d in tensor.shape if isinstance(d, str))
+    return known and None not in names and _whole_panels(schedule, o)
+
+
+def _whole_panels(schedule: Schedule, o: Operands) -> bool:
+    return schedule.tile(o.column) % o.width == 0 or schedule.trips(o.column) == 1
 
 
 def masked_axes(left: Read) -> tuple[str, ...]:

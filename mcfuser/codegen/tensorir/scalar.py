@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import assert_never
 
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read
+from mcfuser.expr import NARROW, Call, Cast, Const, Expr, Index, Read
 
 # Minimax fits, low order first. exp: of e^r on |r| <= ln(2)/2, 8e-8 relative. erf: of erf(x)/x in
 # x^2 on |x| < 1, and of log(erfc(x)) on [0, 4], 1.2e-7 absolute together.
@@ -29,6 +29,7 @@ _INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt
                              "eq": "==", "ne": "!="}  # fmt: skip
 _CALLS: Mapping[str, str] = {"max": "T.max", "min": "T.min", "abs": "T.abs", "log": "T.log",
                              "sqrt": "T.sqrt", "floor": "T.floor"}  # fmt: skip
+_BITS: Mapping[str, str] = {"shift_right": "T.shift_right", "bit_and": "T.bitwise_and"}
 _LOGIC: Mapping[str, str] = {"and": "T.And", "or": "T.Or", "not": "T.Not"}
 _RANK = ("bool", "int32", "int64", "float32")
 """The dtypes that are computed in, from narrow to wide."""
@@ -63,6 +64,8 @@ class Typed:
 
 def computed_in(dtype: str) -> str:
     """The dtype in which values that are stored so are computed."""
+    if dtype in NARROW:
+        return "int32"
     return dtype if dtype in _RANK else "float32"
 
 
@@ -134,6 +137,9 @@ class Scalar:
         if e.op == "select":
             x, y = _alike(args[1:])
             return Typed(f"T.Select({args[0].to('bool').text}, {x.text}, {y.text})", x.dtype)
+        if e.op in _BITS:
+            x, y = _alike([a if a.dtype == "int64" else a.to("int32") for a in args])
+            return Typed(f"{_BITS[e.op]}({x.text}, {y.text})", x.dtype)
         if e.op in _WHOLE:
             return _arithmetic(e, _alike(args, least="int32"))
         if e.op == "floor" and args[0].dtype != "float32":

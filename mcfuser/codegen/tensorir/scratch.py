@@ -38,7 +38,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
-        elif b.name in written and b.name not in w.direct:
+        elif b.name in written and b.name not in w.direct and b.name not in w.products.maps:
             extents = _tile_shape(w, b.name)
             if w.products.addressed(b.name):
                 _allocate_whole(w, f"{b.name}_tile", math.prod(extents), "float32")

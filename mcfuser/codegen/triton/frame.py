@@ -12,7 +12,7 @@ from mcfuser.chain import LOWEST, Bounds
 from mcfuser.codegen.triton.dialect import TRITON, Dialect
 from mcfuser.codegen.triton.position import Position
 from mcfuser.codegen.triton.tile import Scope, TileValue, literal, named, shape_text
-from mcfuser.expr import Read, index_text
+from mcfuser.expr import NARROW, Read, index_text
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.lowering.triton.layout import TileLayout
@@ -262,7 +262,7 @@ class Frame:
         dtype = self.schedule.buffer(name).dtype
         if name in self.layout.loads and dtype in HALF and name not in self.layout.operands:
             return "float32"
-        return dtype
+        return "int32" if dtype in NARROW else dtype
 
     def scope(self, owner: str, order: Sequence[str], lines: list[str]) -> Scope:
         """The scope of the expressions of a buffer; subexpressions that need lines of their own are

@@ -22,15 +22,16 @@ from mcfuser.lowering.triton.instructions import HALF
 from mcfuser.space.reference import applied
 from mcfuser.space.statement import Illegal
 
-COMPARE, OR, AND, SUM, TERM, UNARY, ATOM = range(1, 8)
+COMPARE, OR, AND, SHIFT, SUM, TERM, UNARY, ATOM = range(1, 9)
 """How strongly Python binds, from comparison to atom."""
 
 _RANK = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 _INFIX: Mapping[str, tuple[int, str]] = {
     "or": (OR, "|"), "and": (AND, "&"), "lt": (COMPARE, "<"), "le": (COMPARE, "<="),
     "eq": (COMPARE, "=="), "ne": (COMPARE, "!="), "add": (SUM, "+"), "sub": (SUM, "-"),
-    "mul": (TERM, "*"), "div": (TERM, "/"),
+    "mul": (TERM, "*"), "div": (TERM, "/"), "shift_right": (SHIFT, ">>"), "bit_and": (AND, "&"),
 }  # fmt: skip
+_BITS = ("shift_right", "bit_and")
 _FUNCTIONS = ("exp", "exp2", "log", "sqrt", "erf")
 _POWERS: Mapping[float, str] = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
@@ -254,6 +255,8 @@ def apply(op: str, args: Sequence[TileValue], scope: Scope) -> TileValue:
         return _select(to, cast(to, args[0], "bool"), parts[1], parts[2], space)
     parts = parts if logic else [_counted(to, v) for v in parts]
     parts = [aligned(to, v, space) for v in parts]
+    if op in _BITS:
+        parts = [v if v.dtype == "int64" else cast(to, v, "int32") for v in parts]
     dtype = max((v.dtype for v in parts), key=_RANK.index)
     if op in _INFIX:
         return _infix(op, parts[0], parts[1], space, dtype)
@@ -281,7 +284,7 @@ def _infix(op: str, a: TileValue, b: TileValue, space: tuple[str, ...], dtype: s
     if op == "div" and dtype in ("bool", "int32", "int64"):
         dtype = "float32"
     left = a.within(strength + (strength == COMPARE))
-    result = "bool" if strength <= AND else dtype
+    result = "bool" if strength <= AND and op not in _BITS else dtype
     constant = a.constant and b.constant
     return TileValue(f"{left} {sign} {b.within(strength + 1)}", space, result, strength, constant)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto, helper
 
+from mcfuser.graph.rewrite.blocked import BlockedWeights, of_constants, whole_constant
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.weights import OnnxArray
 
@@ -30,16 +31,22 @@ def narrow_product(body: NodeBody) -> list[str | None]:
         raise body.refusal("its blocks are permuted ('g_idx')")
     body.room(columns, blocks, block)
     whole = _constant(body, 1).reshape(columns, blocks, -1)
-    scales = _constant(body, 2).reshape(columns, blocks, 1).astype(np.float32)
+    scales = _constant(body, 2).reshape(columns, blocks, 1)
     zero = np.full((1, 1, 1), 1 << (bits - 1), np.float32)
     if body.has(3):
         given = _constant(body, 3)
         if given.dtype == np.uint8:
             given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
         zero = given.reshape(columns, blocks, 1).astype(np.float32)
-    weights = (_unpacked(whole, bits)[..., :block].astype(np.float32) - zero) * scales
-    flat = weights.reshape(columns, blocks * block)[:, :depth]
-    y = body.op("MatMul", x, body.const(flat.T, body.dtype(x)))
+    numbers = _unpacked(whole, bits)[..., :block]
+    order = (1, 2, 0)
+    made = BlockedWeights(
+        numbers.transpose(order), scales.transpose(order), zero.transpose(order), bits
+    )
+    weights = made.written(body, body.dtype(x), (blocks * block, columns))
+    if blocks * block > depth:
+        weights = body.slice(weights, 0, 0, depth)
+    y = body.op("MatMul", x, weights)
     bias = body.input(5)
     return [y if bias is None else body.op("Add", y, bias)]
 
@@ -60,15 +67,20 @@ def _unpacked(x: OnnxArray, bits: int) -> OnnxArray:
 
 
 def block_dequantized(body: NodeBody) -> list[str | None] | None:
-    """ONNX's DequantizeLinear with a scale for each block along an axis."""
-    block = body.attribute("block_size", 0)
+    """ONNX's DequantizeLinear: of a constant, and with a scale for each block along an axis."""
+    block, x, scale = body.attribute("block_size", 0), body.read(0), body.read(1)
+    extents = body.shape(x)
+    numbers, scales = body.array(x), body.array(scale)
+    zeros = body.array(body.input(2))
+    axis = body.attribute("axis", 1) % max(len(extents), 1)
+    if block and extents[axis] % block:
+        raise body.refusal(f"blocks of {block} do not divide the extent {extents[axis]}")
+    dtype = body.attribute("output_dtype", 0) or body.dtype(scale)
+    if numbers is not None and scales is not None and (zeros is not None) == body.has(2):
+        weights = of_constants(numbers, scales, zeros, axis, block)
+        return [weights.written(body, dtype, numbers.shape)]
     if not block:
         return None
-    x, scale = body.read(0), body.read(1)
-    extents = body.shape(x)
-    axis = body.attribute("axis", 1) % len(extents)
-    if extents[axis] % block:
-        raise body.refusal(f"blocks of {block} do not divide the extent {extents[axis]}")
     apart = (*extents[:axis], extents[axis] // block, block, *extents[axis + 1 :])
     once = (*extents[:axis], extents[axis] // block, 1, *extents[axis + 1 :])
     wide = body.reshape(body.cast(x, TensorProto.FLOAT), *apart)
@@ -76,7 +88,7 @@ def block_dequantized(body: NodeBody) -> list[str | None] | None:
         wide = body.op("Sub", wide, body.reshape(body.cast(zero, TensorProto.FLOAT), *once))
     factor = body.reshape(body.cast(scale, TensorProto.FLOAT), *once)
     y = body.reshape(body.op("Mul", wide, factor), *extents)
-    return [body.cast(y, body.attribute("output_dtype", 0) or body.dtype(scale))]
+    return [body.cast(y, dtype)]
 
 
 def product(body: NodeBody) -> list[str | None]:
@@ -184,7 +196,16 @@ def real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
 
 
 def _shifted(body: NodeBody, x: str, zero: str | None, axis: int) -> str:
-    """x minus its zero point, as float32."""
+    """x minus its zero point, as float32; of constants, the difference is one."""
+    numbers, zeros = body.array(x), body.array(zero)
+    if numbers is not None and zeros is not None and zeros.ndim < 2:
+        along = [1] * numbers.ndim
+        if zeros.size > 1:
+            along[axis] = -1
+        zeros = zeros.reshape(along if numbers.ndim else ())
+        plain = not np.any(zeros)
+        held = x if plain else whole_constant(body, numbers, zeros)
+        return body.cast(held, TensorProto.FLOAT)
     wide = body.cast(x, TensorProto.FLOAT)
     if zero is None:
         return wide

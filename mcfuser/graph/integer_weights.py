@@ -1,0 +1,157 @@
+"""Weights that are integers, kept as such until what reads them is compiled.
+
+Folding constants would write each as a float, of four times its bytes, or eight. So while a model
+is folded and imported, such weights are inputs of it: what is computed from them alone, as their
+product with scales, is written in the module, and becomes part of the kernels that multiply by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+import tvm
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from tvm import relax
+
+from mcfuser.graph.dataflow import Dataflow, array, dataflow, dtype, shape, with_blocks
+from mcfuser.graph.messages import inside
+from mcfuser.graph.precompute import COMPUTED
+from mcfuser.graph.tensors import tensor_over
+from mcfuser.graph.weights import OnnxArray, OnnxModel, aligned
+
+LEAST = 1 << 12
+"""The fewest elements of a weight that is kept: smaller ones are faster as floats."""
+_INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16)
+_SCALING = frozenset({
+    "Add", "BitShift", "Cast", "Identity", "Mod", "Mul", "Reshape", "Squeeze", "Sub", "Transpose",
+    "Unsqueeze",
+})  # fmt: skip
+"""Operators that make real numbers of integers, or move them."""
+_MULTIPLYING: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1})
+"""Operators that multiply by a matrix, and which of their inputs it is."""
+
+
+def without_integer_weights(model: OnnxModel) -> tuple[OnnxModel, dict[str, OnnxArray]]:
+    """The model with inputs in place of those integer weights that it multiplies by, after the
+    inputs that it has, and the weights by their names, in that order."""
+    graph = model.proto.graph
+    kept = [w for w in graph.initializer if _is_large(w)]
+    readers = _Readers(graph)
+    held = {w.name: model.array(w) for w in kept if readers.multiplied(w.name)}
+    if not held:
+        return model, {}
+    made = onnx.ModelProto()
+    made.CopyFrom(model.proto)
+    others = [w for w in made.graph.initializer if w.name not in held]
+    inputs = [
+        helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in kept if w.name in held
+    ]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(others)
+    made.graph.input.extend(inputs)
+    return OnnxModel(made, {n: a for n, a in model.weights.items() if n not in held}), held
+
+
+def with_integer_weights(module: tvm.IRModule, held: Mapping[str, OnnxArray]) -> tvm.IRModule:
+    """The module with weights in place of the last parameters of `main`."""
+    if not held:
+        return module
+    main = module["main"]
+    last = main.params[len(main.params) - len(held) :]
+    values = {p: tensor_over(aligned(a)) for p, a in zip(last, held.values(), strict=True)}
+    made = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    bound = main.bind_params(values)
+    made["main"] = bound.with_attr("num_input", len(bound.params))
+    return made
+
+
+def with_real_weights(module: tvm.IRModule, rows: int) -> tvm.IRModule:
+    """The module in which integer weights are floats where products of more than so many rows read
+    them: what is made of them once, when compiling, need not be made by every run."""
+    main = module["main"]
+    flow = dataflow(main)
+    many = {
+        flow.values[v].args[1]: None
+        for v in flow.products
+        if flow.operator(v) == "matmul" and _rows(flow.values[v]) > rows
+    }
+    known = {v: a for v in many if (a := _computed(flow, v)) is not None}
+    if not known:
+        return module
+    blocks = [
+        type(block)([
+            relax.VarBinding(b.var, relax.const(known[b.var], dtype(b.var)))
+            if b.var in known else b
+            for b in block.bindings
+        ])
+        for block in main.body.blocks
+    ]  # fmt: skip
+    made = tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    made["main"] = with_blocks(main, blocks)
+    made = relax.transform.CanonicalizeBindings()(made)
+    return relax.transform.DeadCodeElimination(["main"])(made)
+
+
+def _rows(product: relax.Call) -> int:
+    """The rows that a product multiplies by each of its matrices."""
+    left, right = map(shape, product.args)
+    return math.prod(left[:-1] if len(right) < 3 else left[-2:-1])
+
+
+def _computed(flow: Dataflow, v: relax.Expr) -> NDArray[Any] | None:
+    """The elements of a value that is computed from constants alone; None of any other, and where
+    no operator is known that computes it."""
+    if (constant := array(v)) is not None:
+        return constant
+    if flow.kinds.get(v) != "constant":
+        return None
+    call = flow.values[v]
+    given = [_computed(flow, a) for a in call.args if not isinstance(a, relax.ShapeExpr)]
+    known = [g for g in given if g is not None]
+    compute = COMPUTED.get(call.op.name)
+    if compute is None or len(known) < len(given):
+        return None
+    return compute(call, known)
+
+
+def _is_large(weight: TensorProto) -> bool:
+    return weight.data_type in _INTEGERS and math.prod(weight.dims) >= LEAST
+
+
+class _Readers:
+    """What reads the values of a graph."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.constant = {w.name for w in graph.initializer}
+        self.by_name: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        self.elsewhere = {o.name for o in graph.output}
+        for node in graph.node:
+            if not any(node.input) or self.constant.issuperset(filter(None, node.input)):
+                self.constant.update(node.output)
+            for i, name in enumerate(node.input):
+                self.by_name.setdefault(name, []).append((node, i))
+            for part in _nested(node):
+                self.elsewhere.update(n for inner in part.node for n in inner.input)
+
+    def multiplied(self, name: str) -> bool:
+        """Whether a constant is multiplied by, once it is scaled, and read by nothing else."""
+        if name in self.elsewhere or name not in self.by_name:
+            return False
+        return all(self._multiplies(node, i) for node, i in self.by_name[name])
+
+    def _multiplies(self, node: onnx.NodeProto, i: int) -> bool:
+        if node.domain:
+            return False
+        if _MULTIPLYING.get(node.op_type) == i:
+            return node.input[0] not in self.constant
+        scaled = node.op_type in _SCALING and node.output[0] in self.constant
+        return scaled and self.multiplied(node.output[0])
+
+
+def _nested(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    return inside(node, onnx.GraphProto)

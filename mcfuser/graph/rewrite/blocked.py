@@ -1,0 +1,110 @@
+"""Constant weights that are integers, in blocks that have a scale and a zero point each.
+
+They stay as few bytes as they are until what reads them is compiled (graph.integer_weights): what
+makes numbers of them is written out in operators of ONNX's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from onnx import TensorProto
+
+from mcfuser.graph.rewrite.body import NodeBody
+from mcfuser.graph.weights import OnnxArray
+
+_BITS: Mapping[str, int] = MappingProxyType({"int4": 4, "uint4": 4, "int2": 2, "uint2": 2})
+"""The bits of the types whose numbers share bytes."""
+
+
+@dataclass(frozen=True)
+class BlockedWeights:
+    """Weights (number - zero point) x scale.
+
+    The `numbers` have two dimensions in place of an `axis` of the weights: the blocks, and the
+    places in a block. `scales` and `zeros` broadcast to their shape. Numbers of less than 8 `bits`
+    are not negative.
+    """
+
+    numbers: OnnxArray
+    scales: OnnxArray
+    zeros: OnnxArray
+    bits: int
+    axis: int = 0
+
+    def written(self, body: NodeBody, dtype: int, shape: Sequence[int]) -> str:
+        """Writes the weights as values of a type, in their own shape; their name."""
+        whole = 8 // self.bits == 1 or self.numbers.shape[self.axis + 1] % (8 // self.bits) > 0
+        made = self._whole(body, dtype) if whole else self._shared(body, dtype)
+        return body.reshape(made, *shape)
+
+    def _whole(self, body: NodeBody, dtype: int) -> str:
+        """Numbers less their zero points, a byte each, or two; zero points may be no integers."""
+        zeros = self.zeros.astype(np.float32)
+        parts = zeros - np.trunc(zeros)
+        wide = body.cast(whole_constant(body, self.numbers, zeros - parts), dtype)
+        if np.any(parts):
+            wide = body.op("Sub", wide, body.const(parts, dtype))
+        return body.op("Mul", wide, body.const(self.scales, dtype))
+
+    def _shared(self, body: NodeBody, dtype: int) -> str:
+        """Numbers that share bytes: those of one are as far apart in their block as can be, so that
+        neighbouring bytes have neighbouring numbers."""
+        at, parts = self.axis + 1, 8 // self.bits
+        before, (count, *after) = self.numbers.shape[:at], self.numbers.shape[at:]
+        split = self.numbers.reshape(*before, parts, count // parts, *after)
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+        shifts = shifts.reshape(parts, 1, *(1 for _ in after))
+        octets = np.bitwise_or.reduce(split.astype(np.uint8) << shifts, axis=at)
+        held = body.const(np.expand_dims(octets, at), TensorProto.UINT8)
+        moved = body.op("BitShift", held, body.const(shifts, TensorProto.UINT8), direction="RIGHT")
+        lowest = body.op("Mod", moved, body.const(1 << self.bits, TensorProto.UINT8))
+        wide = body.cast(lowest, dtype)
+        if np.any(self.zeros):
+            wide = body.op("Sub", wide, body.const(_spread(self.zeros, at), dtype))
+        return body.op("Mul", wide, body.const(_spread(self.scales, at), dtype))
+
+
+def _spread(x: OnnxArray, axis: int) -> OnnxArray:
+    """Numbers that broadcast along a new axis; one number where all are the same."""
+    if x.size and (x == x.flat[0]).all():
+        return np.asarray(x.flat[0])
+    return np.expand_dims(x, axis)
+
+
+def whole_constant(body: NodeBody, numbers: OnnxArray, zeros: OnnxArray) -> str:
+    """Writes numbers less their zero points as a constant of the smallest type that has them all;
+    its name."""
+    whole = numbers.astype(np.int16)
+    if np.any(zeros):
+        whole = whole - zeros.astype(np.int16)
+    fits = not whole.size or (whole.min() >= -128 and whole.max() <= 127)
+    return body.const(whole, TensorProto.INT8 if fits else TensorProto.INT16)
+
+
+def of_constants(
+    numbers: OnnxArray, scales: OnnxArray, zeros: OnnxArray | None, axis: int, block: int
+) -> BlockedWeights:
+    """The weights of a DequantizeLinear. Without a `block` the scales are one number, or a row
+    along the axis; with one there is one for each block along it."""
+    shape, bits = numbers.shape or (1,), _BITS.get(numbers.dtype.name, 8)
+    zeros = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
+    if block:
+        at = axis
+        scales, zeros = (np.expand_dims(x, at + 1) if x.ndim else x for x in (scales, zeros))
+    else:
+        row = [-1 if d == axis else 1 for d in range(len(shape))]
+        scales, zeros = (x.reshape(row if x.size > 1 else ()) for x in (scales, zeros))
+        others = [d for d in range(len(shape)) if d != axis or scales.size == 1]
+        at = next(
+            (d for d in others if shape[d] % (8 // bits) == 0), 0
+        )  # bytes are shared along it
+        block = shape[at]
+        scales, zeros = (np.expand_dims(x, at) if x.ndim else x for x in (scales, zeros))
+    whole = numbers.astype(np.int16).reshape(*shape[:at], -1, block, *shape[at + 1 :])
+    if bits < 8 and numbers.dtype.name.startswith("int"):
+        whole, zeros = whole + (1 << (bits - 1)), zeros + (1 << (bits - 1))
+    return BlockedWeights(whole, scales, zeros, bits, at)
