@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import assert_never
 
 from mcfuser.chain.part import fresh, subchain
 from mcfuser.chain.roles import product
-from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
+from mcfuser.chain.values import BYTES, Chain, Operator, Tensor, sources
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, read, reads
 
 Cut = tuple[int, ...]
@@ -19,21 +19,35 @@ WIDE = ""
 
 
 def unfused_cut(chain: Chain) -> Cut:
-    """The cut into the most pieces: each product with its epilogue, and the operators between two
-    products together (a softmax, a norm)."""
+    """The cut into the most pieces: each product with its epilogue, and with the maps that make its
+    weights of constants; and the operators between two products together (a softmax, a norm)."""
     groups: list[list[Operator]] = []
+    weights = _weights(chain)
     for o in chain.operators:
-        if groups and product(o) is None and _continues(groups[-1], o):
-            groups[-1].append(o)
+        before = groups[-1] if groups else []
+        begun = bool(before) and before[-1].out in weights
+        joins = begun or (product(o) is None and o.out not in weights)
+        if before and joins and (begun or _continues(before, o, weights)):
+            before.append(o)
         else:
             groups.append([o])
     return tuple(len(group) for group in groups)
 
 
-def _continues(group: Sequence[Operator], o: Operator) -> bool:
+def _weights(chain: Chain) -> set[str]:
+    """What maps compute from constants alone, for other operators of the chain."""
+    known = {n for n in chain.inputs if chain.tensor(n).constant}
+    for o in chain.operators:
+        plain = o.reduce == "none" and o.out not in chain.outputs
+        if plain and known.issuperset(r.tensor for r in sources(o)):
+            known.add(o.out)
+    return known.difference(chain.inputs)
+
+
+def _continues(group: Sequence[Operator], o: Operator, weights: Collection[str]) -> bool:
     """Whether an operator that is no product joins the group: it is the epilogue of the group's
     product, or the group has no product."""
-    head = group[0]
+    head = next(x for x in group if x.out not in weights)
     if product(head) is None:
         return True
     return o.reduce == "none" and set(o.axes) == set(head.axes)

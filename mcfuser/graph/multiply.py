@@ -22,6 +22,8 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     _check(value)
     unify(s, lambda: _shared(s, value))
     batch, rows, columns, depth = _dimensions(s, v, value)
+    if len(depth) > 1 and s.flow.kinds.get(value.args[1]) == "constant" and _reduced(s, value):
+        raise Unliftable(f"the blocks of the weights of '{v.name}' would cut another reduction")
     s.batch |= set(axes_of(batch))
     first = all(o.factors is None for o in s.draft.operators)
     operands: list[Expr] = []
@@ -95,6 +97,22 @@ def _check(value: relax.Call) -> None:
         )
     if shape(left)[-1] == 1:
         raise Unliftable("its depth is 1, so nothing is summed")
+
+
+def _reduced(s: Attempt, value: relax.Call) -> bool:
+    """Whether the left operand is computed from a reduction of the chain. The axes of the blocks
+    would be loops beside those of that reduction, and pricing all orders of so many takes a
+    minute."""
+    if value.args[0] not in s.values:
+        return False
+    left, found = [s.values[value.args[0]].expr], set[str]()
+    made = {o.out: o for o in s.draft.operators}
+    while left:
+        for r in reads(left.pop()):
+            if r.tensor in made and r.tensor not in found:
+                found.add(r.tensor)
+                left.append(made[r.tensor].body)
+    return any(made[name].reduce != "none" for name in found)
 
 
 def _shared(s: Attempt, value: relax.Call) -> Iterator[tuple[Axes, Axes]]:

@@ -140,3 +140,30 @@ def test_empty_rows_are_nothing_in_pieces_too() -> None:
         for piece in pieces(c, where):
             known |= evaluate(piece, {n: known[n] for n in piece.inputs})
         np.testing.assert_allclose(known["O"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_made_of_constants_stay_with_their_product() -> None:
+    """A piece that makes them alone would write and read numbers that are four times as long."""
+    tensors = {
+        "X": {"shape": ["m", "k"]},
+        "Q": {"shape": ["k", "n"], "dtype": "int8", "constant": True},
+        "V": {"shape": ["k", "n"], "dtype": "int8", "constant": True},
+        "S": {"shape": ["n"], "constant": True},
+        "T": {"shape": ["n"]},
+    }
+    lines = [
+        "W[k, n] = float32(Q[k, n]) * S[n]",
+        "C[m, n] = sum[k] X[m, k] * W[k, n]",
+        "A[k, n] = float32(V[k, n])",
+        "B[k, n] = A[k, n] * S[n]",
+        "D[m, n] = sum[k] X[m, k] * B[k, n]",
+        "Y[m, n] = C[m, n] * D[m, n]",
+    ]
+    document = {"axes": {"m": 5, "n": 6, "k": 7}, "tensors": tensors, "operators": lines}
+    c = from_json(document)
+    assert unfused_cut(c) == (2, 4)
+    in_a_row(c, parts(c), 0)
+    varying = from_json({**document, "tensors": {**tensors, "S": {"shape": ["n"]}}})
+    assert unfused_cut(varying) == (1, 1, 2, 2)
+    read_outside = from_json({**document, "outputs": ["W", "Y"]})
+    assert unfused_cut(read_outside) == (1, 1, 4)

@@ -181,8 +181,8 @@ def test_what_is_made_is_counted_before_it_is_made() -> None:
         "MatMulNBits", ["x", "w", "s"], 1, {"x": np.zeros((2, 32), np.float32)}, weights,
         "com.microsoft", K=32, N=64, block_size=32,
     )  # fmt: skip
-    with pytest.raises(ModelError, match=r"8192 bytes, those of .*'MatMulNBits'.*CONSTANT_BYTES"):
-        rewrite(proto, replace(DEFAULTS, constant_bytes=8000))
+    with pytest.raises(ModelError, match=r"1024 bytes, those of .*'MatMulNBits'.*CONSTANT_BYTES"):
+        rewrite(proto, replace(DEFAULTS, constant_bytes=1000))
 
 
 @pytest.mark.parametrize(("domain", "operator"), [*REWRITES, *(("", name) for name in LOOPS)])
