@@ -14,6 +14,7 @@ from typing import Any
 from tvm import relax
 
 from mcfuser.graph.dataflow import array
+from mcfuser.graph.dataflow import extents as fixed_extents
 
 NodeInputs = Sequence[Any]
 NodeAttributes = Mapping[str, Any]
@@ -127,6 +128,24 @@ def instance_normalization(
     return relax.op.add(scaled, relax.op.reshape(bias, by_channel))
 
 
+def tile(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """Copies side by side: x broadcast along a dimension before each that is repeated."""
+    x, counts = inputs[0], array(inputs[1]) if len(inputs) == 2 else None
+    extents = fixed_extents(x)
+    if counts is None or extents is None or counts.size != len(extents):
+        return None
+    repeats = [int(n) for n in counts.reshape(-1)]
+    if 0 in repeats or 0 in extents:
+        return None
+    apart = [pair for n in extents for pair in (1, n)]
+    wide = [e for pair in zip(repeats, extents, strict=True) for e in pair]
+    copied = relax.op.broadcast_to(builder.normalize(relax.op.reshape(x, apart)), wide)
+    joined = [r * n for r, n in zip(repeats, extents, strict=True)]
+    return relax.op.reshape(builder.normalize(copied), joined)
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "Clip": clip,
@@ -138,5 +157,6 @@ CONVERTERS: Mapping[str, Converter] = {
     "Mod": remainder,
     "PRelu": prelu,
     "Sum": _folded(relax.op.add),
+    "Tile": tile,
 }
 """By the operator's name."""

@@ -70,3 +70,40 @@ def test_bounds_that_are_computed_are_tvm_s(tmp_path: Path) -> None:
     x = net.input("x", 4, 5)
     low = net.op("ReduceMin", net.input("y", 3), keepdims=0)
     agreed(net.model(net.op("Clip", x, low)), tmp_path)
+
+
+COPIES: dict[str, Build] = {
+    "within dimensions": lambda n, x: n.op(
+        "Slice", n.op("Tile", x, n.ints(1, 3, 1, 2)), n.ints(4, 5), n.ints(12, 16), n.ints(1, 3)
+    ),
+    "of a row": lambda n, x: n.op("Tile", n.op("ReduceMax", x, axes=[1]), n.ints(1, 8, 1, 1)),
+    "none": lambda n, x: n.op("Tile", x, n.ints(1, 1, 1, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_copies_are_read_where_their_origin_is(case: str, tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", 2, 8, 12, 11)
+    model = net.model(net.op("Mul", COPIES[case](net, x), x))
+    agreed(model, tmp_path)
+    flow = dataflow(load(model.SerializeToString(), {}).module["main"])
+    assert "call_tir" not in {flow.operator(v) for v in flow.order}
+
+
+def test_repeated_heads_are_no_operand_of_attention(tmp_path: Path) -> None:
+    """As torch exports repeat_interleave: keys of four heads for the queries of eight."""
+    net = Net()
+    q, k, v = (net.input(n, 1, heads, 16, 8) for n, heads in (("q", 8), ("k", 4), ("v", 4)))
+    k, v = (
+        net.op(
+            "Reshape",
+            net.op("Tile", net.op("Unsqueeze", x, net.ints(2)), net.ints(1, 1, 2, 1, 1)),
+            net.ints(1, 8, 16, 8),
+        )
+        for x in (k, v)
+    )
+    scores = net.op("MatMul", q, net.op("Transpose", k, perm=[0, 1, 3, 2]))
+    model = net.model(net.op("MatMul", net.op("Softmax", scores, axis=-1), v))
+    (match,) = agreed(model, tmp_path).matches
+    assert {v.name for v in match.arguments.values()} == {"q", "k", "v"}
