@@ -162,9 +162,8 @@ class Backend(Protocol):
     take at `slowest`, and `memory` bounds that process's data, in bytes, if it is not None. Where
     programs run `on_host`, nothing else may be done there while they are timed. A new process takes
     about `starting` seconds to load what such a device needs besides TVM, and to open it. With
-    `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune). Integer
-    weights of products with more than `integer_rows` rows become floats when a model is compiled;
-    they stay what they are where it is None.
+    `lines`, tiles along a picture's positions may be any pairs of its lines (space.prune). Weights
+    that are `integers` stay so in the module; else they become floats when a model is compiled.
     """
 
     kind: str
@@ -180,7 +179,7 @@ class Backend(Protocol):
     slowest: float
     memory: int | None
     lines: bool
-    integer_rows: int | None
+    integers: bool
 
     def __hash__(self) -> int: ...
 

@@ -180,10 +180,10 @@ def _loaded(
     boxes: Sequence[Box] | None,
 ) -> tuple[list[Loaded], LoadedBuckets | None]:
     """The model, or its buckets where its inputs have ranges of extents."""
-    rows = backend_of(device).integer_rows
+    integers = backend_of(device).integers
     if not ranged(shapes):
-        whole = load(model, highest(shapes), limits, folder, narrow, in_place)
-        return [whole.with_integer_rows(rows)], None
+        whole = load(model, highest(shapes), limits, folder, narrow, in_place, integers)
+        return [whole], None
 
     def predicted(loaded: Loaded) -> float:
         chains = [m.chain for m in partition_for(loaded, device).matches]
@@ -191,9 +191,7 @@ def _loaded(
         computing = sum(map(flops, chains)) / peak
         return max(least(chains, device), computing) + STARTING * len(chains)
 
-    dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow, boxes)
-    suited = (replace(b, loaded=b.loaded.with_integer_rows(rows)) for b in dynamic.buckets)
-    dynamic = replace(dynamic, buckets=tuple(suited))
+    dynamic = load_buckets(model, shapes, limits, folder, most, predicted, narrow, boxes, integers)
     return [b.loaded for b in dynamic.buckets], dynamic
 
 

@@ -107,8 +107,7 @@ def explain(
     """The explanation of an ONNX model for a device; arguments and errors are those of
     mcfuser.compile.compile_model."""
     backend = backend_of(device)
-    loaded = load(model, shapes, limits, folder, narrow).with_integer_rows(backend.integer_rows)
-    module = loaded.module
+    module = load(model, shapes, limits, folder, narrow, integers=backend.integers).module
     price = partial(expected, device=device, options=TuneOptions(), backend=backend)
     parted = partition(module, device.throughput("float32"), device.bandwidth, price)
     flow = dataflow(module["main"])

@@ -10,17 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import onnx
 import tvm
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from tvm import relax
 
-from mcfuser.graph.dataflow import Dataflow, array, dataflow, dtype, shape, with_blocks
 from mcfuser.graph.messages import inside
-from mcfuser.graph.precompute import COMPUTED
 from mcfuser.graph.tensors import tensor_over
 from mcfuser.graph.weights import OnnxArray, OnnxModel, aligned
 
@@ -68,55 +63,6 @@ def with_integer_weights(module: tvm.IRModule, held: Mapping[str, OnnxArray]) ->
     bound = main.bind_params(values)
     made["main"] = bound.with_attr("num_input", len(bound.params))
     return made
-
-
-def with_real_weights(module: tvm.IRModule, rows: int) -> tvm.IRModule:
-    """The module in which integer weights are floats where products of more than so many rows read
-    them: what is made of them once, when compiling, need not be made by every run."""
-    main = module["main"]
-    flow = dataflow(main)
-    many = {
-        flow.values[v].args[1]: None
-        for v in flow.products
-        if flow.operator(v) == "matmul" and _rows(flow.values[v]) > rows
-    }
-    known = {v: a for v in many if (a := _computed(flow, v)) is not None}
-    if not known:
-        return module
-    blocks = [
-        type(block)([
-            relax.VarBinding(b.var, relax.const(known[b.var], dtype(b.var)))
-            if b.var in known else b
-            for b in block.bindings
-        ])
-        for block in main.body.blocks
-    ]  # fmt: skip
-    made = tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    made["main"] = with_blocks(main, blocks)
-    made = relax.transform.CanonicalizeBindings()(made)
-    return relax.transform.DeadCodeElimination(["main"])(made)
-
-
-def _rows(product: relax.Call) -> int:
-    """The rows that a product multiplies by each of its matrices."""
-    left, right = map(shape, product.args)
-    return math.prod(left[:-1] if len(right) < 3 else left[-2:-1])
-
-
-def _computed(flow: Dataflow, v: relax.Expr) -> NDArray[Any] | None:
-    """The elements of a value that is computed from constants alone; None of any other, and where
-    no operator is known that computes it."""
-    if (constant := array(v)) is not None:
-        return constant
-    if flow.kinds.get(v) != "constant":
-        return None
-    call = flow.values[v]
-    given = [_computed(flow, a) for a in call.args if not isinstance(a, relax.ShapeExpr)]
-    known = [g for g in given if g is not None]
-    compute = COMPUTED.get(call.op.name)
-    if compute is None or len(known) < len(given):
-        return None
-    return compute(call, known)
 
 
 def _is_large(weight: TensorProto) -> bool:

@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +30,6 @@ from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.inplace import updated_in_place
 from mcfuser.graph.integer_weights import (
     with_integer_weights,
-    with_real_weights,
     without_integer_weights,
 )
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
@@ -81,12 +80,6 @@ class Loaded:
     names: Mapping[str, str]
     narrowing: Narrowing | None = None
 
-    def with_integer_rows(self, rows: int | None) -> Loaded:
-        """The model in which integer weights are floats where products of more rows read them; the
-        same where there is no such number."""
-        made = self.module if rows is None else with_real_weights(self.module, rows)
-        return self if made is self.module else replace(self, module=made)
-
 
 def load(
     model: ModelBytes,
@@ -95,15 +88,18 @@ def load(
     folder: DataFolder | None = None,
     narrow: str | None = None,
     in_place: Mapping[str, str] = NOTHING,
+    integers: bool = True,
 ) -> Loaded:
     """The Relax module of an ONNX model; `shapes` fixes the dynamic dimensions of inputs, by name.
 
     `folder` has the model's external data. The products of a float32 model have operands of the
     type `narrow` (one of graph.precision.NARROW) where that is given. `in_place` has the outputs
-    that are written into the memory of inputs, by these. Raises ModelError, naming the input,
+    that are written into the memory of inputs, by these. With `integers`, integer weights that are
+    multiplied by stay integers (graph.integer_weights). Raises ModelError, naming the input,
     operator or node that cannot be used, or the limit that is exceeded.
     """
-    return imported(_written(model, shapes, limits, folder, in_place), limits, narrow, in_place)
+    written = _written(model, shapes, limits, folder, in_place, integers)
+    return imported(written, limits, narrow, in_place, integers)
 
 
 def _written(
@@ -112,19 +108,21 @@ def _written(
     limits: ModelLimits,
     folder: DataFolder | None,
     in_place: Mapping[str, str],
+    integers: bool,
 ) -> OnnxModel:
     """The model with fixed input shapes in operators that TVM imports; raises as `load` does."""
     fixed = bound(model, shapes, limits, folder)
     mark_shared(fixed.proto.graph, in_place.values())
-    return written_out(fixed, limits)
+    return written_out(fixed, limits, integers)
 
 
-def written_out(fixed: OnnxModel, limits: ModelLimits) -> OnnxModel:
-    """A bound model, which is changed, in operators that TVM imports. Raises ModelError."""
-    changed = rewrite(fixed.proto, limits, fixed.weights)
+def written_out(fixed: OnnxModel, limits: ModelLimits, integers: bool = True) -> OnnxModel:
+    """A bound model, which is changed, in operators that TVM imports; `integers` is `load`'s.
+    Raises ModelError."""
+    changed = rewrite(fixed.proto, limits, fixed.weights, integers)
     written = expand(fixed.proto, _known(), limits)
     if written is not fixed.proto:
-        rewrite(written, limits, fixed.weights)
+        rewrite(written, limits, fixed.weights, integers)
     if changed or written is not fixed.proto:
         check_sizes(written, limits)
     check_operators(written, _imported())
@@ -137,10 +135,11 @@ def imported(
     limits: ModelLimits,
     narrow: str | None = None,
     in_place: Mapping[str, str] = NOTHING,
+    integers: bool = True,
 ) -> Loaded:
-    """The Relax module of a model in operators that TVM imports; `narrow` and `in_place` are
+    """The Relax module of a model in operators that TVM imports; the other arguments are
     `load`'s. Raises ModelError."""
-    real, held = without_integer_weights(written)
+    real, held = without_integer_weights(written) if integers else (written, {})
     constant = fold(real)
     del written, real  # and their weights, where nobody else has them: `constant` has others
     branched = combine_branches(constant.with_proto(einsums(constant.proto)))

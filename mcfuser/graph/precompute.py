@@ -79,10 +79,9 @@ def _elementwise(compute: Callable[..., NDArray[Any]]) -> _Compute:
     return lambda call, given: compute(*given)
 
 
-COMPUTED: Mapping[str, _Compute] = {
+_COMPUTED: Mapping[str, _Compute] = {
     "relax.add": _elementwise(np.add),
     "relax.astype": _cast,
-    "relax.bitwise_and": _elementwise(np.bitwise_and),
     "relax.dequantize": _dequantized,
     "relax.divide": _elementwise(np.divide),
     "relax.expand_dims": _reshaped,
@@ -91,7 +90,6 @@ COMPUTED: Mapping[str, _Compute] = {
     "relax.negative": _elementwise(np.negative),
     "relax.permute_dims": _permuted,
     "relax.reshape": _reshaped,
-    "relax.right_shift": _elementwise(np.right_shift),
     "relax.shape_to_tensor": _extents,
     "relax.sqrt": _elementwise(np.sqrt),
     "relax.squeeze": _reshaped,
@@ -99,7 +97,6 @@ COMPUTED: Mapping[str, _Compute] = {
     "relax.take": _taken,
     "relax.where": _elementwise(np.where),
 }
-"""What computes the result of an operator, by its name."""
 
 
 def precomputed(module: tvm.IRModule) -> tvm.IRModule:
@@ -115,7 +112,7 @@ def precomputed(module: tvm.IRModule) -> tvm.IRModule:
 class _Precomputed(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        compute = COMPUTED.get(getattr(call.op, "name", ""))
+        compute = _COMPUTED.get(getattr(call.op, "name", ""))
         if compute is None:
             return call
         given = [self._constant(a) for a in call.args if not isinstance(a.ty, relax.ShapeType)]

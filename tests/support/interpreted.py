@@ -88,7 +88,7 @@ class Interpreted:
     slowest = 1e7
     memory: int | None = None
     lines = False
-    integer_rows: int | None = None
+    integers = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         return (("numpy", np.__version__),)

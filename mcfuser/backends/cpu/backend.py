@@ -49,7 +49,7 @@ class CpuBackend:
     slowest = 2e9
     memory: int | None = 16 << 30
     lines = True
-    integer_rows: int | None = None
+    integers = True
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         packages = ("apache-tvm", "apache-tvm-ffi", "sympy")

@@ -54,7 +54,7 @@ class CudaBackend:
     slowest = float("inf")
     memory: int | None = None
     lines = False
-    integer_rows: int | None = 16
+    integers = False
 
     def toolchain(self) -> tuple[tuple[str, str], ...]:
         """Told without TVM, and without loading Triton."""

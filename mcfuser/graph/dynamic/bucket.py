@@ -31,6 +31,8 @@ class DynamicModel:
     checked: OnnxModel
     shapes: RuntimeShapes
     limits: ModelLimits
+    integers: bool = True
+    """Integer weights stay integers (graph.load)."""
     evaluations: Evaluations = field(default_factory=dict)
 
     def fixed(self, point: Point) -> OnnxModel:
@@ -43,7 +45,7 @@ class DynamicModel:
 
     def facts(self, point: Point) -> ShapeFacts:
         """What the model computes at a point before it runs. Raises ModelError."""
-        written = written_out(self.fixed(point), self.limits)
+        written = written_out(self.fixed(point), self.limits, self.integers)
         name_nodes(written.proto.graph)
         return shape_facts(written, self.evaluations, self.original)
 

@@ -86,7 +86,8 @@ def load_bucket(model: DynamicModel, box: Box, narrow: str | None = None) -> Buc
 
 
 def _imported(model: DynamicModel, box: Box, made: PaddedModel, narrow: str | None) -> Bucket:
-    return Bucket(box, imported(made.model, model.limits, narrow), made.extents)
+    loaded = imported(made.model, model.limits, narrow, integers=model.integers)
+    return Bucket(box, loaded, made.extents)
 
 
 def load_buckets(
@@ -98,21 +99,24 @@ def load_buckets(
     cost: Callable[[Loaded], float],
     narrow: str | None = None,
     boxes: Sequence[Box] | None = None,
+    integers: bool = True,
 ) -> LoadedBuckets:
     """The buckets of a model, `most` of them at most; `cost` predicts the seconds of a model. They
     are those of `boxes` where these are given.
 
-    The products of a float32 model have operands of the type `narrow` where that is given.
+    The products of a float32 model have operands of the type `narrow` where that is given, and
+    weights stay `integers` as in `load`.
 
     Extents of several names and one range are one extent where the model cannot be computed
     otherwise. Raises ModelError as `load` does, and where an operator cannot be computed at
     run-time extents.
     """
     checked = checked_model(model, limits, folder)
-    dynamic, whole = _whole(checked, runtime_shapes(checked.proto, shapes), limits)
+    dynamic, whole = _whole(checked, runtime_shapes(checked.proto, shapes), limits, integers)
 
     def predicted(point: Point) -> float:
-        return cost(imported(written_out(dynamic.fixed(point), limits), limits, narrow))
+        written = written_out(dynamic.fixed(point), limits, integers)
+        return cost(imported(written, limits, narrow, integers=integers))
 
     if boxes is None:
         chosen = choose(dynamic.shapes.extents, predicted, most)
@@ -126,14 +130,14 @@ def load_buckets(
 
 
 def _whole(
-    checked: OnnxModel, shapes: RuntimeShapes, limits: ModelLimits
+    checked: OnnxModel, shapes: RuntimeShapes, limits: ModelLimits, integers: bool
 ) -> tuple[DynamicModel, PaddedModel]:
     """The model over the whole of its ranges: what cannot be computed is said before time is spent.
 
     Where extents of one range are tied only because the model is refused otherwise, and it is then
     refused, too, the first refusal is raised.
     """
-    dynamic = DynamicModel(checked, shapes, limits)
+    dynamic = DynamicModel(checked, shapes, limits, integers)
     low = {e.name: e.low for e in shapes.extents}
     high = {e.name: e.high for e in shapes.extents}
     try:
@@ -143,7 +147,7 @@ def _whole(
         if len(fewer.extents) == len(shapes.extents):
             raise
         with suppress(ModelError):
-            return _whole(checked, fewer, limits)
+            return _whole(checked, fewer, limits, integers)
         raise refusal from None
 
 

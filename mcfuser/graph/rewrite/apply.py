@@ -28,11 +28,13 @@ def rewrite(
     proto: onnx.ModelProto,
     limits: ModelLimits = DEFAULTS,
     weights: Mapping[str, OnnxArray] = NONE,
+    integers: bool = True,
 ) -> bool:
     """Replaces, in the model, every node for which there is a rewrite, every loop, and every If
     whose condition is known or that has several results; whether there was such a node.
 
-    Input shapes must be fixed; `weights` are the large ones that the model declares. Raises
+    Input shapes must be fixed; `weights` are the large ones that the model declares. With
+    `integers`, integer weights stay integers, and what they stand for is written out. Raises
     ModelError, naming the operator, where a node cannot be replaced, or the limit that the
     replacements exceed.
     """
@@ -41,7 +43,7 @@ def rewrite(
         return False
     known = KnownValues(proto.opset_import, weights=weights)
     known.add_graph(proto.graph)
-    walk = _Walk(opset(proto), limits, len(every))
+    walk = _Walk(opset(proto), limits, len(every), integers)
     walk.graph(proto.graph, known, inferred_shapes(outline(proto)).graph)
     del proto.graph.value_info[:]
     return True
@@ -75,6 +77,7 @@ class _Walk:
     version: int
     limits: ModelLimits
     nodes: int
+    integers: bool
     bytes: int = 0
     written: int = 0
 
@@ -204,7 +207,10 @@ class _Walk:
         return body
 
     def _empty(self, node: onnx.NodeProto, known: KnownValues) -> NodeBody:
-        return NodeBody(node, known, self.version, self.limits, self.nodes - 1, self.bytes)
+        others = self.nodes - 1
+        return NodeBody(
+            node, known, self.version, self.limits, others, self.bytes, integers=self.integers
+        )
 
 
 def _name_results(body: NodeBody, results: Sequence[str | None]) -> None:

@@ -36,7 +36,12 @@ class BlockedWeights:
     axis: int = 0
 
     def written(self, body: NodeBody, dtype: int, shape: Sequence[int]) -> str:
-        """Writes the weights as values of a type, in their own shape; their name."""
+        """Writes the weights as values of a type, in their own shape; their name. Where integers
+        are to become floats, they are one constant."""
+        if not body.integers:
+            kind = np.float32
+            real = self.numbers.astype(kind) - self.zeros.astype(kind)
+            return body.const((real * self.scales.astype(kind)).reshape(shape), dtype)
         whole = 8 // self.bits == 1 or self.numbers.shape[self.axis + 1] % (8 // self.bits) > 0
         made = self._whole(body, dtype) if whole else self._shared(body, dtype)
         return body.reshape(made, *shape)

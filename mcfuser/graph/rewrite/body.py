@@ -31,7 +31,7 @@ class NodeBody:
 
     `opset` is the version of ONNX's operators in the model, at least graph.opset.OLDEST. `others`
     is the number of nodes that the model has beside these, and `bytes` are those of all constants
-    that replacements added.
+    that replacements added. With `integers`, integer weights stay integers.
     """
 
     node: onnx.NodeProto
@@ -42,6 +42,7 @@ class NodeBody:
     bytes: int = 0
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
+    integers: bool = True
 
     # --- what is asked of the node -----------------------------------------------------------
 

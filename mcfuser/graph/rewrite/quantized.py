@@ -76,7 +76,8 @@ def block_dequantized(body: NodeBody) -> list[str | None] | None:
     if block and extents[axis] % block:
         raise body.refusal(f"blocks of {block} do not divide the extent {extents[axis]}")
     dtype = body.attribute("output_dtype", 0) or body.dtype(scale)
-    if numbers is not None and scales is not None and (zeros is not None) == body.has(2):
+    known = (zeros is not None) == body.has(2) and (body.integers or block)
+    if numbers is not None and scales is not None and known:
         weights = of_constants(numbers, scales, zeros, axis, block)
         return [weights.written(body, dtype, numbers.shape)]
     if not block:
@@ -198,7 +199,7 @@ def real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
 def _shifted(body: NodeBody, x: str, zero: str | None, axis: int) -> str:
     """x minus its zero point, as float32; of constants, the difference is one."""
     numbers, zeros = body.array(x), body.array(zero)
-    if numbers is not None and zeros is not None and zeros.ndim < 2:
+    if body.integers and numbers is not None and zeros is not None and zeros.ndim < 2:
         along = [1] * numbers.ndim
         if zeros.size > 1:
             along[axis] = -1

@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mcfuser.graph.rewrite.apply import rewrite
 from mcfuser.graph.rewrite.blocked import of_constants
-from tests.support.one_node import agree, one_node
+from tests.support.one_node import agree, expected, one_node, run
 
 RANDOM = np.random.default_rng(0)
 
@@ -61,3 +62,21 @@ def test_an_odd_axis_shares_no_bytes() -> None:
     given = {"x": np.zeros((5, 3), np.float32)}
     model = one_node("DequantizeLinear", [*weights], 1, given, weights, opset=21, axis=1)
     assert "BitShift" not in [n.op_type for n in agree(model, given).graph.node]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_integers_become_floats_where_they_are_asked_to(bits: int) -> None:
+    weights = {
+        "w": RANDOM.integers(0, 256, (5, 2, 32 * bits // 8)).astype(np.uint8),
+        "scales": (0.1 + RANDOM.random((5, 2))).astype(np.float32),
+    }
+    given = {"x": RANDOM.standard_normal((3, 64)).astype(np.float32)}
+    model = one_node(
+        "MatMulNBits", ["x", *weights], 1, given, weights, "com.microsoft",
+        K=64, N=5, bits=bits, block_size=32,
+    )  # fmt: skip
+    (wanted,) = expected(model, given)
+    assert rewrite(model, integers=False)
+    assert [n.op_type for n in model.graph.node] == ["MatMul", "Identity"]
+    (found,) = run(model, given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
