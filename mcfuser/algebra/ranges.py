@@ -101,8 +101,7 @@ def _cast(x: ValueRange, dtype: str) -> ValueRange:
     if dtype == "bool":
         return _truth(x)
     if dtype in DISCRETE:  # rounded towards zero; what is too large becomes any integer
-        fits = x.low > -INTEGERS and x.high < INTEGERS
-        if fits:
+        if _whole(x):
             return ValueRange(min(x.low, 0.0), max(x.high, 0.0))
         return FINITE if x.ordinary else ANY
     if dtype == "float16":  # the lowest number is infinite there
@@ -177,8 +176,22 @@ def _power(x: ValueRange, y: ValueRange) -> ValueRange:
     return FINITE if x.ordinary and (x.low >= 0 or y.low == int(y.low)) else ANY
 
 
+def _shifted(x: ValueRange, y: ValueRange) -> ValueRange:
+    """No farther from zero than the number that is shifted."""
+    if not _whole(x):
+        return FINITE
+    return ValueRange(min(x.low, 0.0), max(x.high, 0.0))
+
+
+def _whole(x: ValueRange) -> bool:
+    """Whether numbers are small enough for every integer type; others become any integer."""
+    return x.low > -INTEGERS and x.high < INTEGERS
+
+
 def _common_bits(x: ValueRange, y: ValueRange) -> ValueRange:
     """No more than either of two numbers, neither of them negative."""
+    if not _whole(x) or not _whole(y):
+        return FINITE
     return ValueRange(0.0, min(x.high, y.high)) if x.low >= 0 and y.low >= 0 else FINITE
 
 
@@ -260,7 +273,7 @@ _ARITHMETIC: dict[str, Callable[..., ValueRange]] = {
     "max": lambda x, y: ValueRange(max(x.low, y.low), max(x.high, y.high)),
     "min": lambda x, y: ValueRange(min(x.low, y.low), min(x.high, y.high)),
     "pow": _power,
-    "shift_right": lambda x, y: ValueRange(min(x.low, 0.0), max(x.high, 0.0)),
+    "shift_right": _shifted,
     "bit_and": _common_bits,
     "abs": _magnitude,
     "exp": _computed(_exponential(math.e), least=0.0),
