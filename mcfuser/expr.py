@@ -156,6 +156,11 @@ def conjuncts(e: Expr | None) -> tuple[Expr, ...]:
     return (e,) if e is not None else ()
 
 
+def uncast(e: Expr) -> Expr:
+    """The expression without outer casts, whatever they do to its value."""
+    return uncast(e.arg) if isinstance(e, Cast) else e
+
+
 def axes(e: Expr) -> tuple[str, ...]:
     """The axes in an expression, as positions or in indices, in the order of its text."""
     used: dict[str, None] = {}

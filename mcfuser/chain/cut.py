@@ -8,8 +8,8 @@ from itertools import combinations, pairwise
 from typing import assert_never
 
 from mcfuser.chain.part import fresh, subchain
-from mcfuser.chain.roles import product
-from mcfuser.chain.values import BYTES, Chain, Operator, Tensor, sources
+from mcfuser.chain.roles import made_weights, product
+from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, read, reads
 
 Cut = tuple[int, ...]
@@ -22,7 +22,7 @@ def unfused_cut(chain: Chain) -> Cut:
     """The cut into the most pieces: each product with its epilogue, and with the maps that make its
     weights of constants; and the operators between two products together (a softmax, a norm)."""
     groups: list[list[Operator]] = []
-    weights = _weights(chain)
+    weights = made_weights(chain)
     for o in chain.operators:
         before = groups[-1] if groups else []
         begun = bool(before) and before[-1].out in weights
@@ -32,16 +32,6 @@ def unfused_cut(chain: Chain) -> Cut:
         else:
             groups.append([o])
     return tuple(len(group) for group in groups)
-
-
-def _weights(chain: Chain) -> set[str]:
-    """What maps compute from constants alone, for other operators of the chain."""
-    known = {n for n in chain.inputs if chain.tensor(n).constant}
-    for o in chain.operators:
-        plain = o.reduce == "none" and o.out not in chain.outputs
-        if plain and known.issuperset(r.tensor for r in sources(o)):
-            known.add(o.out)
-    return known.difference(chain.inputs)
 
 
 def _continues(group: Sequence[Operator], o: Operator, weights: Collection[str]) -> bool:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mcfuser.chain.strides import flat_size, strides_of
-from mcfuser.chain.values import BYTES, Chain, Operator, digits
+from mcfuser.chain.values import BYTES, Chain, Operator, digits, sources
 from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, axes
 
 
@@ -98,6 +98,16 @@ def _without_casts(e: Expr) -> Expr:
 def products(chain: Chain) -> tuple[Operator, ...]:
     """The operators of a chain that are matrix products, in order."""
     return tuple(o for o in chain.operators if product(o) is not None)
+
+
+def made_weights(chain: Chain) -> set[str]:
+    """What maps compute from constants alone, for other operators of the chain."""
+    known = {n for n in chain.inputs if chain.tensor(n).constant}
+    for o in chain.operators:
+        plain = o.reduce == "none" and o.out not in chain.outputs
+        if plain and known.issuperset(r.tensor for r in sources(o)):
+            known.add(o.out)
+    return known.difference(chain.inputs)
 
 
 def batch_axes(chain: Chain) -> tuple[str, ...]:

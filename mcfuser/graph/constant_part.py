@@ -10,10 +10,9 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from mcfuser.graph.dataflow import extents, with_blocks
+from mcfuser.graph.dataflow import extents, is_fixed, with_blocks
 
 _SHAPE_OF = tvm.ir.Op.get("relax.shape_of")
-_LITERALS = (tvm.ir.Constant, relax.ShapeExpr)
 
 
 def with_constants(module: tvm.IRModule) -> tvm.IRModule:
@@ -28,7 +27,7 @@ def with_constants(module: tvm.IRModule) -> tvm.IRModule:
         if not isinstance(binding, relax.VarBinding):
             continue
         value = _extents(binding.value) or binding.value
-        if _is_fixed(value, fixed):
+        if is_fixed(value, fixed):
             fixed[binding.var] = relax.VarBinding(binding.var, value)
     if not fixed:
         return module
@@ -50,21 +49,6 @@ def _extents(value: relax.Expr) -> relax.ShapeExpr | None:
         return None
     known = extents(value.args[0])
     return None if known is None else relax.ShapeExpr(known)
-
-
-def _is_fixed(value: relax.Expr, fixed: dict[relax.Var, relax.VarBinding]) -> bool:
-    """Whether a binding's value is computed from constants and from the values `fixed` alone."""
-    if isinstance(value, _LITERALS):
-        return True
-    if isinstance(value, relax.Var):
-        return value in fixed
-    if isinstance(value, relax.Tuple):
-        return all(_is_fixed(field, fixed) for field in value.fields)
-    if isinstance(value, relax.TupleGetItem):
-        return _is_fixed(value.tuple_value, fixed)
-    if isinstance(value, relax.Call):
-        return isinstance(value.op, tvm.ir.Op) and all(_is_fixed(a, fixed) for a in value.args)
-    return False
 
 
 def _computed(bindings: list[relax.VarBinding]) -> dict[relax.Var, relax.Expr]:

@@ -13,8 +13,7 @@ from typing import Any
 
 from tvm import relax
 
-from mcfuser.graph.dataflow import array
-from mcfuser.graph.dataflow import extents as fixed_extents
+from mcfuser.graph.dataflow import array, extents
 
 NodeInputs = Sequence[Any]
 NodeAttributes = Mapping[str, Any]
@@ -133,16 +132,16 @@ def tile(
 ) -> relax.Expr | None:
     """Copies side by side: x broadcast along a dimension before each that is repeated."""
     x, counts = inputs[0], array(inputs[1]) if len(inputs) == 2 else None
-    extents = fixed_extents(x)
-    if counts is None or extents is None or counts.size != len(extents):
+    sizes = extents(x)
+    if counts is None or sizes is None or counts.size != len(sizes):
         return None
     repeats = [int(n) for n in counts.reshape(-1)]
-    if 0 in repeats or 0 in extents:
+    if 0 in repeats or 0 in sizes:
         return None
-    apart = [pair for n in extents for pair in (1, n)]
-    wide = [e for pair in zip(repeats, extents, strict=True) for e in pair]
+    apart = [pair for n in sizes for pair in (1, n)]
+    wide = [e for pair in zip(repeats, sizes, strict=True) for e in pair]
     copied = relax.op.broadcast_to(builder.normalize(relax.op.reshape(x, apart)), wide)
-    joined = [r * n for r, n in zip(repeats, extents, strict=True)]
+    joined = [r * n for r, n in zip(repeats, sizes, strict=True)]
     return relax.op.reshape(builder.normalize(copied), joined)
 
 

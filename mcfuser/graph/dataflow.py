@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -24,7 +24,7 @@ ValueKind = Literal[
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
-_LITERALS = (ir.Constant, relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)
+_LITERALS = (ir.Constant, relax.ShapeExpr)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
     "relax.matmul": "product",
@@ -68,11 +68,18 @@ class Dataflow:
         """The kind of each value; that of one that is computed from constants alone, as scaled
         integer weights are, is "constant"."""
         found: dict[relax.Var, ValueKind] = {}
+        fixed = set[relax.Var]()
         for v in self.order:
-            own = kind(v, self.values[v])
-            fixed = own in ("elementwise", "view") and _is_fixed(self.values[v], found)
-            found[v] = "constant" if fixed else own
+            found[v] = kind(v, self.values[v])
+            if found[v] in ("elementwise", "view") and is_fixed(self.values[v], fixed):
+                fixed.add(v)
+                found[v] = "constant"
         return found
+
+    @cached_property
+    def constants(self) -> frozenset[relax.Var]:
+        """The values that are computed from constants alone."""
+        return frozenset(v for v in self.order if self.kinds[v] == "constant")
 
     @property
     def products(self) -> tuple[relax.Var, ...]:
@@ -131,12 +138,19 @@ def sources(value: relax.Expr) -> tuple[relax.Var, ...]:
     return tuple(relax.analysis.free_vars(value))
 
 
-def _is_fixed(value: relax.Expr, found: Mapping[relax.Var, ValueKind]) -> bool:
-    """Whether a call's operands are constants, or values `found` to be computed from these."""
-    return all(
-        found.get(a) == "constant" if isinstance(a, relax.Var) else isinstance(a, _LITERALS)
-        for a in value.args
-    )
+def is_fixed(value: relax.Expr, fixed: Container[relax.Var]) -> bool:
+    """Whether an expression is computed from constants and from the values `fixed` alone."""
+    if isinstance(value, _LITERALS):
+        return True
+    if isinstance(value, relax.Var):
+        return value in fixed
+    if isinstance(value, relax.Tuple):
+        return all(is_fixed(field, fixed) for field in value.fields)
+    if isinstance(value, relax.TupleGetItem):
+        return is_fixed(value.tuple_value, fixed)
+    if isinstance(value, relax.Call):
+        return isinstance(value.op, ir.Op) and all(is_fixed(a, fixed) for a in value.args)
+    return False
 
 
 def kind(v: relax.Var, value: relax.Expr) -> ValueKind:

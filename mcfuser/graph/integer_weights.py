@@ -8,7 +8,7 @@ product with scales, is written in the module, and becomes part of the kernels t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import onnx
@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from mcfuser.graph.messages import inside
 from mcfuser.graph.tensors import tensor_over
-from mcfuser.graph.weights import OnnxArray, OnnxModel, aligned
+from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read, operand_readers
 
 LEAST = 1 << 12
 """The fewest elements of a weight that is kept: smaller ones are faster as floats."""
@@ -58,7 +58,7 @@ def with_integer_weights(module: tvm.IRModule, held: Mapping[str, OnnxArray]) ->
         return module
     main = module["main"]
     last = main.params[len(main.params) - len(held) :]
-    values = {p: tensor_over(aligned(a)) for p, a in zip(last, held.values(), strict=True)}
+    values = {p: tensor_over(a) for p, a in zip(last, held.values(), strict=True)}
     made = tvm.IRModule(dict(module.functions), attrs=module.attrs)
     bound = main.bind_params(values)
     made["main"] = bound.with_attr("num_input", len(bound.params))
@@ -74,15 +74,13 @@ class _Readers:
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.constant = {w.name for w in graph.initializer}
-        self.by_name: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        self.by_name = operand_readers(graph)
         self.elsewhere = {o.name for o in graph.output}
         for node in graph.node:
             if not any(node.input) or self.constant.issuperset(filter(None, node.input)):
                 self.constant.update(node.output)
-            for i, name in enumerate(node.input):
-                self.by_name.setdefault(name, []).append((node, i))
-            for part in _nested(node):
-                self.elsewhere.update(n for inner in part.node for n in inner.input)
+            for part in inside(node, onnx.GraphProto):
+                self.elsewhere |= names_read(part)
 
     def multiplied(self, name: str) -> bool:
         """Whether a constant is multiplied by, once it is scaled, and read by nothing else."""
@@ -97,7 +95,3 @@ class _Readers:
             return node.input[0] not in self.constant
         scaled = node.op_type in _SCALING and node.output[0] in self.constant
         return scaled and self.multiplied(node.output[0])
-
-
-def _nested(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    return inside(node, onnx.GraphProto)

@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from mcfuser.graph.sizes import inferred_shapes, outline
-from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared
+from mcfuser.graph.weights import OnnxArray, OnnxModel, is_declared, operand_readers
 
 _MOST = 1 << 20
 """Elements of a constant whose least and largest one are looked for."""
@@ -102,15 +102,12 @@ def known(model: OnnxModel) -> Known:
             shapes[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
     tensors = {t.name: t for t in graph.initializer}
     shapes |= {name: tuple(t.dims) for name, t in tensors.items()}
-    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     made_by: dict[str, onnx.NodeProto] = {}
     for node in graph.node:
         made_by.update(dict.fromkeys(node.output, node))
-        for i, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node, i))
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             shapes[node.output[0]] = tuple(node.attribute[0].t.dims)
-    every = {name: tuple(read) for name, read in readers.items()}
+    every = {name: tuple(read) for name, read in operand_readers(graph).items()}
     return Known(graph, shapes, every, model.weights, made_by, tensors)
 
 

@@ -32,7 +32,15 @@ from mcfuser.graph.attempt import (
 )
 from mcfuser.graph.concatenation import by_parts
 from mcfuser.graph.condition import MASKED
-from mcfuser.graph.dataflow import Dataflow, ValueKind, dtype, kind, shape, size, sources
+from mcfuser.graph.dataflow import (
+    Dataflow,
+    ValueKind,
+    computed_from,
+    dtype,
+    kind,
+    shape,
+    size,
+)
 from mcfuser.graph.draft import finish, position
 from mcfuser.graph.multiply import lifted_product
 from mcfuser.graph.operand import FLOATS, axes_of, operand, shown_where
@@ -88,7 +96,7 @@ def _lifted(
     name: str,
     stored: Mapping[relax.Var, str] = NOTHING,
 ) -> Lifted:
-    members = (*_weights(flow, members, closed), *members)
+    members = (*_weights(flow, members), *members)
     products = [i for i, v in enumerate(members) if flow.kinds[v] == "product"]
     last = products[-1] if products else 0
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
@@ -106,16 +114,11 @@ def _lifted(
     raise Unliftable("its reshapes cut the axes too often")
 
 
-def _weights(
-    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var]
-) -> list[relax.Var]:
+def _weights(flow: Dataflow, members: Sequence[relax.Var]) -> list[relax.Var]:
     """What is computed from constants alone and members read, in binding order."""
-    found, left = set[relax.Var](), [a for v in members for a in sources(flow.values[v])]
-    while left:
-        v = left.pop()
-        if flow.kinds.get(v) == "constant" and v not in found and v not in closed:
-            found.add(v)
-            left += sources(flow.values[v])
+    if not flow.constants:
+        return []
+    found = {x for v in members for x in computed_from(flow, v, flow.constants)}
     return sorted(found.difference(members), key=flow.position.__getitem__)
 
 

@@ -28,10 +28,7 @@ from mcfuser.graph.external import DataFolder
 from mcfuser.graph.fold import fold
 from mcfuser.graph.idiom import rewrite_idioms
 from mcfuser.graph.inplace import updated_in_place
-from mcfuser.graph.integer_weights import (
-    with_integer_weights,
-    without_integer_weights,
-)
+from mcfuser.graph.integer_weights import with_integer_weights, without_integer_weights
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.matching import calls_rewritten
 from mcfuser.graph.narrow import narrowed

@@ -8,7 +8,7 @@ from functools import partial, reduce
 
 from tvm import relax
 
-from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads
+from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
 from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
 from mcfuser.graph.dataflow import dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
@@ -35,7 +35,7 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
                 element, factors = _unscaled(s, inner.expr, axes_of([depth]))
                 scales += factors
                 if _is_loaded(s, element):
-                    operands.append(Cast(_uncast(element), dtype(a)))
+                    operands.append(Cast(uncast(element), dtype(a)))
                     continue
                 inner = replace(inner, expr=element)
             domain = _both(domain, inner.nonzero)
@@ -79,12 +79,8 @@ def _varies(s: Attempt, e: Expr) -> set[int]:
 
 def _is_loaded(s: Attempt, e: Expr) -> bool:
     """Whether an expression is an input, cast to another type at most."""
-    inner = _uncast(e)
+    inner = uncast(e)
     return isinstance(inner, Read) and inner.tensor in s.draft.sources
-
-
-def _uncast(e: Expr) -> Expr:
-    return _uncast(e.arg) if isinstance(e, Cast) else e
 
 
 def _check(value: relax.Call) -> None:
@@ -155,6 +151,6 @@ def _both(one: Expr | None, two: Expr | None) -> Expr | None:
 
 
 def _tensor_read(e: Expr) -> str:
-    inner = _uncast(e)
+    inner = uncast(e)
     assert isinstance(inner, Read)
     return inner.tensor

@@ -143,6 +143,15 @@ def _external(proto: onnx.ModelProto, embedded: set[str]) -> Iterator[tuple[Tens
             yield tensor, False
 
 
+def operand_readers(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+    """The nodes of a graph that read each value, with the number of the operand."""
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, i))
+    return readers
+
+
 def names_read(graph: onnx.GraphProto) -> set[str]:
     """The names that nodes read, those of nested graphs included, and those of the results."""
     read = {name for node in inside(graph, onnx.NodeProto) for name in node.input}

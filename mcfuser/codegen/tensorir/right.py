@@ -33,7 +33,7 @@ def right(w: Writer, o: Operands, at: At, j0: str, v: int, number: str = "0") ->
         lead = "".join(f"{at[a]}, " for a in o.lead if w.schedule.tile(a) > 1)
         return f"{o.right}_panels[{lead}{j0}, {depth_row(w, o, at)}, {lane}]"
     if kind == "packed":
-        return _packed(w, o, o.roles.right, at, j0, lane, number)
+        return _packed(w, o, o.right, at, j0, lane, number)
     if o.right in w.products.maps:
         return _unpacked(w, o, at, j0, v)
     return w.value(Read(o.right, o.roles.right.indices), {**at, o.column: column(w, o, j0, v)})
@@ -47,19 +47,22 @@ def _unpacked(w: Writer, o: Operands, at: At, j0: str, v: int) -> str:
     def element(r: Read) -> Typed:
         if w.products.right.get(r.tensor) != "packed":
             return w.typed(r, here)
-        return loaded(_packed(w, o, r, at, j0, lane, "0"), w.stored(r.tensor))
+        return loaded(_packed(w, o, r.tensor, at, j0, lane), w.stored(r.tensor))
 
     return replace(w.scalar(here, {}), read=element).text(w.products.maps[o.right].body)
 
 
-def _packed(w: Writer, o: Operands, r: Read, at: At, j0: str, lane: str, number: str) -> str:
-    """A lane of a constant that is packed (Panels), for the right operand or in it."""
-    tile = o.right if r == o.roles.right else r.tensor
+def _packed(
+    w: Writer, o: Operands, tile: str, at: At, j0: str, lane: str, number: str = "0"
+) -> str:
+    """A lane of a constant that is packed (Panels): the right operand's tile, or one that it is
+    made of."""
+    read = w.products.read(tile)
     tensor = w.schedule.buffer(tile).tensor
     shape, packed = w.schedule.chain.shape(tensor), w.products.panels(tile)
 
     def position(dimensions: Sequence[int]) -> str:
-        indices = [r.indices[d] for d in dimensions]
+        indices = [read.indices[d] for d in dimensions]
         return flat([shape[d] for d in dimensions], [w.global_position(i, at) for i in indices])
 
     first = w.start(o.column)

@@ -23,7 +23,7 @@ from mcfuser.codegen.triton.tile import (
     spread,
     value,
 )
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read
+from mcfuser.expr import DISCRETE, Call, Const, Expr, Read, uncast
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.address import Step, address
 from mcfuser.lowering.triton.instructions import HALF
@@ -284,7 +284,7 @@ def sides(frame: Frame, s: Compute, roles: Product, lines: list[str]) -> tuple[s
     first, second = s.body.args
     ends = s.masked_factors
     left, right = first, second
-    if _uncast(first) != roles.left:
+    if uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
     dtype = entering({frame.layout.operand_dtype(e) for e in (left, right)})
     batch, rows, columns, depth = _groups(frame, roles)
@@ -321,7 +321,3 @@ def _operand(
     if not text.isidentifier():
         text = frame.part(f"{s.buffer}_part_{len(lines) + 1}", text, lines)
     return f"{to.moving('reshape')}({text}, {shape_text(sizes)})"
-
-
-def _uncast(e: Expr) -> Expr:
-    return _uncast(e.arg) if isinstance(e, Cast) else e

@@ -35,6 +35,12 @@ class BlockedWeights:
     bits: int
     axis: int = 0
 
+    @property
+    def parts(self) -> int:
+        """How many numbers share a byte."""
+        fitting = 8 // self.bits
+        return fitting if self.numbers.shape[self.axis + 1] % fitting == 0 else 1
+
     def written(self, body: NodeBody, dtype: int, shape: Sequence[int]) -> str:
         """Writes the weights as values of a type, in their own shape; their name. Where integers
         are to become floats, they are one constant."""
@@ -42,8 +48,7 @@ class BlockedWeights:
             kind = np.float32
             real = self.numbers.astype(kind) - self.zeros.astype(kind)
             return body.const((real * self.scales.astype(kind)).reshape(shape), dtype)
-        whole = 8 // self.bits == 1 or self.numbers.shape[self.axis + 1] % (8 // self.bits) > 0
-        made = self._whole(body, dtype) if whole else self._shared(body, dtype)
+        made = self._whole(body, dtype) if self.parts == 1 else self._shared(body, dtype)
         return body.reshape(made, *shape)
 
     def _whole(self, body: NodeBody, dtype: int) -> str:
@@ -58,7 +63,7 @@ class BlockedWeights:
     def _shared(self, body: NodeBody, dtype: int) -> str:
         """Numbers that share bytes: those of one are as far apart in their block as can be, so that
         neighbouring bytes have neighbouring numbers."""
-        at, parts = self.axis + 1, 8 // self.bits
+        at, parts = self.axis + 1, self.parts
         before, (count, *after) = self.numbers.shape[:at], self.numbers.shape[at:]
         split = self.numbers.reshape(*before, parts, count // parts, *after)
         shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
@@ -90,6 +95,11 @@ def whole_constant(body: NodeBody, numbers: OnnxArray, zeros: OnnxArray) -> str:
     return body.const(whole, TensorProto.INT8 if fits else TensorProto.INT16)
 
 
+def row_along(x: OnnxArray, rank: int, axis: int) -> OnnxArray:
+    """A row of numbers as it broadcasts along an axis; one number stays one."""
+    return x.reshape([-1 if d == axis % rank else 1 for d in range(rank)] if x.size > 1 else ())
+
+
 def of_constants(
     numbers: OnnxArray, scales: OnnxArray, zeros: OnnxArray | None, axis: int, block: int
 ) -> BlockedWeights:
@@ -101,12 +111,9 @@ def of_constants(
         at = axis
         scales, zeros = (np.expand_dims(x, at + 1) if x.ndim else x for x in (scales, zeros))
     else:
-        row = [-1 if d == axis else 1 for d in range(len(shape))]
-        scales, zeros = (x.reshape(row if x.size > 1 else ()) for x in (scales, zeros))
+        scales, zeros = (row_along(x, len(shape), axis) for x in (scales, zeros))
         others = [d for d in range(len(shape)) if d != axis or scales.size == 1]
-        at = next(
-            (d for d in others if shape[d] % (8 // bits) == 0), 0
-        )  # bytes are shared along it
+        at = next((d for d in others if shape[d] % (8 // bits) == 0), 0)  # numbers share bytes so
         block = shape[at]
         scales, zeros = (np.expand_dims(x, at) if x.ndim else x for x in (scales, zeros))
     whole = numbers.astype(np.int16).reshape(*shape[:at], -1, block, *shape[at + 1 :])

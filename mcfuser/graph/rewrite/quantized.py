@@ -11,7 +11,12 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto, helper
 
-from mcfuser.graph.rewrite.blocked import BlockedWeights, of_constants, whole_constant
+from mcfuser.graph.rewrite.blocked import (
+    BlockedWeights,
+    of_constants,
+    row_along,
+    whole_constant,
+)
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.weights import OnnxArray
 
@@ -66,7 +71,7 @@ def _unpacked(x: OnnxArray, bits: int) -> OnnxArray:
     return numbers.reshape(*x.shape[:-1], -1)
 
 
-def block_dequantized(body: NodeBody) -> list[str | None] | None:
+def dequantized(body: NodeBody) -> list[str | None] | None:
     """ONNX's DequantizeLinear: of a constant, and with a scale for each block along an axis."""
     block, x, scale = body.attribute("block_size", 0), body.read(0), body.read(1)
     extents = body.shape(x)
@@ -200,12 +205,8 @@ def _shifted(body: NodeBody, x: str, zero: str | None, axis: int) -> str:
     """x minus its zero point, as float32; of constants, the difference is one."""
     numbers, zeros = body.array(x), body.array(zero)
     if body.integers and numbers is not None and zeros is not None and zeros.ndim < 2:
-        along = [1] * numbers.ndim
-        if zeros.size > 1:
-            along[axis] = -1
-        zeros = zeros.reshape(along if numbers.ndim else ())
-        plain = not np.any(zeros)
-        held = x if plain else whole_constant(body, numbers, zeros)
+        zeros = row_along(zeros, numbers.ndim, axis)
+        held = whole_constant(body, numbers, zeros) if np.any(zeros) else x
         return body.cast(held, TensorProto.FLOAT)
     wide = body.cast(x, TensorProto.FLOAT)
     if zero is None:

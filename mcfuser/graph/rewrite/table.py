@@ -49,7 +49,7 @@ REWRITES: Mapping[tuple[str, str], Rewrite] = {
     ("", "ConvTranspose"): sampling.transposed_convolution,
     ("", "Cosh"): activation.widened(*NARROW),
     ("", "DFT"): fourier.transform,
-    ("", "DequantizeLinear"): quantized.block_dequantized,
+    ("", "DequantizeLinear"): quantized.dequantized,
     ("", "Dropout"): activation.dropout,
     ("", "Elu"): activation.widened(*NARROW),
     ("", "EyeLike"): movement.unit_matrix,

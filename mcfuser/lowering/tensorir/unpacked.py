@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfuser.chain import Chain, product
+from mcfuser.chain import Chain, Operator, made_weights, product
 from mcfuser.expr import Index, reads, walk
 from mcfuser.lowering.tensorir.matrix import oriented
 from mcfuser.space.plan import Ints
@@ -30,11 +30,12 @@ def unpacked(
 ) -> dict[str, NDArray[np.bool_]]:
     """For each tile of weights that a map makes of constants for one product alone, which of some
     candidates make them in registers; `tile` gives the candidates' tiles of an axis."""
-    maps = {s.buffer for s, _ in statements(body) if isinstance(s, Compute) and _scales(chain, s)}
+    maps = {out for out in made_weights(chain) if _scales(chain, chain.operator(out))}
     found: dict[str, NDArray[np.bool_]] = {}
     for s, _ in statements(body) if maps else ():
-        roles = product(s.operator) if isinstance(s, Compute) else None
-        if roles is None or not isinstance(s, Compute) or s.domain is not None:
+        if not isinstance(s, Compute) or s.domain is not None:
+            continue
+        if (roles := product(s.operator)) is None:
             continue
         roles = oriented(roles)
         tiles = dict(zip(reads(s.operator.body), reads(s.body), strict=True))
@@ -47,10 +48,8 @@ def unpacked(
     return found
 
 
-def _scales(chain: Chain, s: Compute) -> bool:
-    """Whether a statement is a map of constants, and knows no positions."""
-    o = s.operator
-    known = all(r.tensor in chain.inputs and chain.tensor(r.tensor).constant for r in reads(o.body))
-    if o.reduce != "none" or s.domain is not None or o.out in chain.outputs or not known:
+def _scales(chain: Chain, o: Operator) -> bool:
+    """Whether weights are made of inputs, everywhere and wherever that is."""
+    if o.domain is not None or not {r.tensor for r in reads(o.body)} <= {*chain.inputs}:
         return False
     return not any(isinstance(n, Index) for n in walk(o.body))

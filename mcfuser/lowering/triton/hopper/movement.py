@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from mcfuser.chain import Product
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, uncast
 from mcfuser.lowering.deferred import factor
 from mcfuser.lowering.triton.hopper.groups import WarpGroups
 from mcfuser.lowering.triton.layout import TileLayout
@@ -48,7 +48,7 @@ def _check_product(groups: WarpGroups, s: Compute, roles: Product) -> None:
     assert isinstance(s.body, Call)
     first, second = s.body.args
     left, right, ends = first, second, s.masked_factors
-    if _uncast(first) != roles.left:
+    if uncast(first) != roles.left:
         left, right, ends = second, first, ends[::-1]
     dtype = entering({layout.operand_dtype(e) for e in (left, right)})
     sides = ((left, ends[0], roles.left, roles.rows + roles.depth),
@@ -63,10 +63,6 @@ def _check_product(groups: WarpGroups, s: Compute, roles: Product) -> None:
                 raise Illegal(MOVED)
         elif mask or {dtype, *_casts(e)} != {layout.schedule.buffer(read.tensor).dtype}:
             raise Illegal(f"'{read.tensor}' is changed before it enters a product")
-
-
-def _uncast(e: Expr) -> Expr:
-    return _uncast(e.arg) if isinstance(e, Cast) else e
 
 
 def _casts(e: Expr) -> set[str]:
