@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.weights import OnnxArray
@@ -87,12 +87,13 @@ def _spread(x: OnnxArray, axis: int) -> OnnxArray:
 
 def whole_constant(body: NodeBody, numbers: OnnxArray, zeros: OnnxArray) -> str:
     """Writes numbers less their zero points as a constant of the smallest type that has them all;
-    its name."""
-    whole = numbers.astype(np.int16)
-    if np.any(zeros):
-        whole = whole - zeros.astype(np.int16)
-    fits = not whole.size or (whole.min() >= -128 and whole.max() <= 127)
-    return body.const(whole, TensorProto.INT8 if fits else TensorProto.INT16)
+    its name. Of 16 bits at most they stay integers (graph.integer_weights)."""
+    whole = numbers.astype(np.int64) - zeros.astype(np.int64)
+    for dtype in (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32):
+        bounds = np.iinfo(helper.tensor_dtype_to_np_dtype(dtype))
+        if not whole.size or (whole.min() >= bounds.min and whole.max() <= bounds.max):
+            return body.const(whole, dtype)
+    return body.const(whole, TensorProto.INT64)
 
 
 def row_along(x: OnnxArray, rank: int, axis: int) -> OnnxArray:
@@ -106,7 +107,7 @@ def of_constants(
     """The weights of a DequantizeLinear. Without a `block` the scales are one number, or a row
     along the axis; with one there is one for each block along it."""
     shape, bits = numbers.shape or (1,), _BITS.get(numbers.dtype.name, 8)
-    zeros = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
+    zeros = np.zeros((), np.int32) if zeros is None else zeros.astype(np.int32)
     if block:
         at = axis
         scales, zeros = (np.expand_dims(x, at + 1) if x.ndim else x for x in (scales, zeros))
@@ -116,7 +117,7 @@ def of_constants(
         at = next((d for d in others if shape[d] % (8 // bits) == 0), 0)  # numbers share bytes so
         block = shape[at]
         scales, zeros = (np.expand_dims(x, at) if x.ndim else x for x in (scales, zeros))
-    whole = numbers.astype(np.int16).reshape(*shape[:at], -1, block, *shape[at + 1 :])
+    whole = numbers.astype(np.int32).reshape(*shape[:at], -1, block, *shape[at + 1 :])
     if bits < 8 and numbers.dtype.name.startswith("int"):
         whole, zeros = whole + (1 << (bits - 1)), zeros + (1 << (bits - 1))
     return BlockedWeights(whole, scales, zeros, bits, at)
