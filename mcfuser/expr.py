@@ -19,12 +19,16 @@ ARITY: Mapping[str, int] = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "pow": 2,
     "neg": 1, "abs": 1, "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "tanh": 1, "erf": 1, "floor": 1,
     "lt": 2, "le": 2, "eq": 2, "ne": 2, "and": 2, "or": 2, "not": 1, "select": 3,
-    "shift_right": 2, "bit_and": 2,
+    "round": 1, "shift_right": 2, "bit_and": 2,
 }  # fmt: skip
 """The functions of the language, by their number of arguments. Those of bits take whole numbers."""
 
 NARROW = ("int8", "uint8", "int16")
-"""Integer types in which inputs alone are stored; what is computed from them is an int32."""
+"""Integer types of inputs, and of results that are no reductions. What is computed from them is an
+int32, and what becomes one is bounded to its numbers."""
+BOUNDS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255),
+                                         "int16": (-(2**15), 2**15 - 1)}  # fmt: skip
+"""The least and the largest number of each of them."""
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool", *NARROW)
 DISCRETE = ("int32", "int64", "bool", *NARROW)
 """A cast to one of these is a step function: it changes the value, not only its precision."""

@@ -81,7 +81,7 @@ def _argument(chain: Chain, o: Operator) -> Expr | None:
 def _smooth(chain: Chain, r: Operator, own: Read, wanted: Expr) -> bool:
     """The operator has the same value, but for rounding, where the maximum is rounded otherwise: it
     compares it with nothing, directly or through maps, and makes no whole number of it."""
-    steps = ("eq", "ne", "lt", "le", "floor", "and", "or", "not", "shift_right", "bit_and")
+    steps = ("eq", "ne", "lt", "le", "floor", "and", "or", "not", "round", "shift_right", "bit_and")
     wanted = through_maps(chain, wanted)
 
     def holds(e: Expr, below: bool) -> bool:

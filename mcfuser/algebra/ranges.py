@@ -226,6 +226,10 @@ def _floor(x: float) -> float:
     return x if math.isinf(x) else float(math.floor(x))
 
 
+def _round(x: float) -> float:
+    return x if math.isinf(x) else float(round(x))
+
+
 def _positive(f: Callable[[float], float], at_zero: bool) -> Callable[[ValueRange], ValueRange]:
     """A rising function of numbers above zero, of zero itself as well or not."""
 
@@ -283,4 +287,5 @@ _ARITHMETIC: dict[str, Callable[..., ValueRange]] = {
     "tanh": _computed(math.tanh, -1.0, 1.0),
     "erf": _computed(math.erf, -1.0, 1.0),
     "floor": _rising(_floor),
+    "round": _rising(_round),
 }

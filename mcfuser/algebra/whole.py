@@ -9,12 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from mcfuser.chain import Chain
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
+from mcfuser.chain import Chain, whole_range
+from mcfuser.expr import (
+    BOUNDS,
+    DISCRETE,
+    NARROW,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Read,
+    call,
+)
 
 MOST = 2**31 - 1
 _CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
-_KEEPING = ("max", "min", "select", "floor", "shift_right")
+_KEEPING = ("max", "min", "select", "floor", "round", "shift_right")
 _LIMITS = {"bool": 1.0, "uint8": 2.0**8, "int8": 2.0**7, "int16": 2.0**15, "int32": 2.0**31,
            "int64": 2.0**63}  # fmt: skip
 """How large the numbers of a type are, either sign."""
@@ -34,12 +45,23 @@ def exact(chain: Chain) -> Chain:
     operators = tuple(
         replace(
             o,
-            body=_exact(chain, o.body)[0],
+            body=_bounded(chain, o.out, _exact(chain, o.body)[0]),
             domain=_exact(chain, o.domain)[0] if o.domain is not None else None,
         )
         for o in chain.operators
     )
     return chain if operators == chain.operators else replace(chain, operators=operators)
+
+
+def _bounded(chain: Chain, out: str, body: Expr) -> Expr:
+    """The body of an operator whose result is a narrow integer, between the bounds of its type."""
+    dtype = chain.tensor(out).dtype
+    if dtype not in NARROW:
+        return body
+    (low, high), found = BOUNDS[dtype], whole_range(chain, body)
+    if found is None or found[0] < low or found[1] > high:
+        body = call("min", call("max", body, float(low)), float(high))
+    return Cast(body, "int32")
 
 
 def _exact(chain: Chain, e: Expr) -> tuple[Expr, _Range | None]:

@@ -40,6 +40,7 @@ from mcfuser.chain.values import (
     rewritten,
     sources,
 )
+from mcfuser.chain.whole import Interval, narrow_type, number_bounds, whole_interval, whole_range
 
 __all__ = [
     "BYTES",
@@ -51,6 +52,7 @@ __all__ = [
     "Cut",
     "Digit",
     "Extent",
+    "Interval",
     "Operator",
     "Padding",
     "Product",
@@ -79,7 +81,9 @@ __all__ = [
     "lowest",
     "made_weights",
     "merged",
+    "narrow_type",
     "nbytes",
+    "number_bounds",
     "over_window",
     "parse_operator",
     "parts",
@@ -95,5 +99,7 @@ __all__ = [
     "turned",
     "under_names",
     "unfused_cut",
+    "whole_interval",
+    "whole_range",
     "without_dead",
 ]

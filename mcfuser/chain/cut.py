@@ -8,9 +8,10 @@ from itertools import combinations, pairwise
 from typing import assert_never
 
 from mcfuser.chain.part import fresh, subchain
-from mcfuser.chain.roles import made_weights, product
+from mcfuser.chain.roles import dequantized, made_weights, product
 from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, read, reads
+from mcfuser.chain.whole import narrow_type, whole_range
+from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, read, reads, rewrite
 
 Cut = tuple[int, ...]
 """How many operators each piece has, in the chain's order."""
@@ -20,9 +21,10 @@ WIDE = ""
 
 def unfused_cut(chain: Chain) -> Cut:
     """The cut into the most pieces: each product with its epilogue, and with the maps that make its
-    weights of constants; and the operators between two products together (a softmax, a norm)."""
+    weights of constants, or dequantize what it reads; and the operators between two products
+    together (a softmax, a norm)."""
     groups: list[list[Operator]] = []
-    weights = made_weights(chain)
+    weights = made_weights(chain) | dequantized(chain)
     for o in chain.operators:
         before = groups[-1] if groups else []
         begun = bool(before) and before[-1].out in weights
@@ -59,7 +61,8 @@ def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
     """The pieces of a cut as chains, named after the whole chain and their number from 1.
 
     A value that all later pieces cast to one narrower dtype is stored in that dtype: they read
-    fewer bytes, and a product can use it without a cast.
+    fewer bytes, and a product can use it without a cast. Whole numbers that fit are stored as one
+    byte, or two.
     """
     if len(where) == 1:
         return (chain,)
@@ -71,7 +74,12 @@ def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
     for i, group in enumerate(groups):
         for out in tuple(group):
             chain = _rounded(chain, out, group, [o for later in groups[i + 1 :] for o in later])
-    return tuple(subchain(chain, g, f"{chain.name}/{i + 1}") for i, g in enumerate(groups))
+    pieces = [subchain(chain, g, f"{chain.name}/{i + 1}") for i, g in enumerate(groups)]
+    for i, piece in enumerate(pieces):
+        for out in piece.outputs:
+            if out not in chain.outputs and (dtype := _whole_type(piece, out)) is not None:
+                pieces[i:] = [_typed(p, out, dtype) for p in pieces[i:]]
+    return tuple(pieces)
 
 
 def parts(chain: Chain) -> tuple[Chain, ...]:
@@ -121,6 +129,33 @@ def _copied(chain: Chain, wide: Tensor, dtype: str, group: list[str], later: set
     shape = chain.tensor(wide.name).shape
     tensors = (*chain.tensors, Tensor(copy, shape, dtype))
     return replace(chain, operators=tuple(operators), tensors=tensors)
+
+
+def _whole_type(piece: Chain, out: str) -> str | None:
+    """The narrow integer type that has all numbers of a result, a map of real ones that is whole
+    and that its own piece does not read."""
+    made = piece.operator(out)
+    if made.reduce != "none" or piece.tensor(out).dtype != "float32" or piece.readers(out):
+        return None
+    return narrow_type(whole_range(piece, Read(out, ())))
+
+
+def _typed(piece: Chain, name: str, dtype: str) -> Chain:
+    """The piece whose input or output `name`, of real numbers that are whole, is a narrow integer,
+    where it has such; what reads it makes a real number of it."""
+    if name not in (*piece.inputs, *piece.outputs):
+        return piece
+
+    def leaf(node: Read | Index) -> Expr:
+        own = isinstance(node, Read) and node.tensor == name
+        return Cast(node, "float32") if own else node
+
+    tensors = tuple(replace(t, dtype=dtype) if t.name == name else t for t in piece.tensors)
+    operators = tuple(
+        replace(o, body=rewrite(o.body, leaf), domain=o.domain and rewrite(o.domain, leaf))
+        for o in piece.operators
+    )
+    return replace(piece, tensors=tensors, operators=operators)
 
 
 def _dtypes(o: Operator, tensor: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mcfuser.chain.strides import flat_size, strides_of
 from mcfuser.chain.values import BYTES, Chain, Operator, digits, sources
-from mcfuser.expr import DISCRETE, Call, Cast, Expr, Read, axes
+from mcfuser.expr import DISCRETE, NARROW, Call, Cast, Expr, Read, axes, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,20 @@ def made_weights(chain: Chain) -> set[str]:
         if plain and known.issuperset(r.tensor for r in sources(o)):
             known.add(o.out)
     return known.difference(chain.inputs)
+
+
+def dequantized(chain: Chain) -> set[str]:
+    """What maps compute from narrow integers that the chain is given, and from single numbers, for
+    other operators: it is quicker to compute them than to read them."""
+    return {o.out for o in chain.operators if o.out not in chain.outputs and _dequantizes(chain, o)}
+
+
+def _dequantizes(chain: Chain, o: Operator) -> bool:
+    """Whether an operator is such a map."""
+    if o.reduce != "none" or o.domain is not None:
+        return False
+    read = {r.tensor for r in reads(o.body) if axes(r)}
+    return bool(read) and all(n in chain.inputs and chain.tensor(n).dtype in NARROW for n in read)
 
 
 def batch_axes(chain: Chain) -> tuple[str, ...]:

@@ -420,17 +420,19 @@ def _check_operator(chain: Chain, o: Operator, known: set[str]) -> None:
     for a in o.over:
         if a not in axes(o.body) and (o.domain is None or a not in axes(o.domain)):
             raise ChainError(f"{where} reduces over axis '{a}', which its inputs lack")
-    if chain.tensor(o.out).dtype in NARROW:
+    if chain.tensor(o.out).dtype in NARROW and (o.reduce != "none" or chain.readers(o.out)):
         raise ChainError(
-            f"{where} writes '{o.out}' as {chain.tensor(o.out).dtype}, which only inputs can be; "
-            f"use int32"
+            f"{where} writes '{o.out}' as {chain.tensor(o.out).dtype}, which only inputs can be, "
+            f"and results that nothing reads and no reduction computes; use int32"
         )
     if o.reduce != "none" and chain.tensor(o.out).dtype == "bool":
         raise ChainError(f"{where} reduces into a bool; give '{o.out}' the dtype int32")
     for e in (o.body, o.domain):
         for node in walk(e) if e is not None else ():
             if isinstance(node, Cast) and node.dtype in NARROW:
-                raise ChainError(f"{where} casts to {node.dtype}, which only inputs can be")
+                raise ChainError(
+                    f"{where} casts to {node.dtype}, which only inputs and results can be"
+                )
             if isinstance(node, Const) and isinstance(node.value, int) and abs(node.value) >= 2**63:
                 raise ChainError(f"{where} has the whole number {node.value}; 64 bits hold less")
     shape = chain.tensor(o.out).shape

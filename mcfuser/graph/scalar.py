@@ -114,6 +114,7 @@ ELEMENTWISE: Mapping[str, Build] = {
             "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div",
             "maximum": "max", "minimum": "min", "negative": "neg", "abs": "abs", "exp": "exp",
             "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "floor": "floor",
+            "round": "round",
             "less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne",
             "logical_and": "and", "logical_or": "or", "logical_not": "not",
         }.items()

@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from mcfuser.chain import WHOLE, Chain, Operator, lowest, product
+from mcfuser.chain import BYTES, WHOLE, Chain, Operator, lowest, product, whole_range
 from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read
 from mcfuser.space.reference import (
     Array,
@@ -33,6 +33,8 @@ NARROWEST = {"float16": 2.0**-24, "bfloat16": 0.0}
 """The smallest magnitudes of narrow types: smaller values become zero."""
 WIDEST = {"float16": 65504.0, "bfloat16": 3.389e38, "float32": 3.402824e38, "float64": 3.402824e38}
 """The largest magnitudes: larger values may become infinite. Kernels compute in float32 at most."""
+WHOLE_UP_TO = 2.0**24
+"""The largest number of which float32 has all smaller whole numbers, too."""
 HUGE = 2.0**127.5
 """An exponential above it may be infinite: as 2^n times a number around 1, n is 128 there."""
 
@@ -63,7 +65,9 @@ def allowed(
             value = as_dtype(results[o.out], dtype)
             error = _operator(known, o)
             if dtype not in DISCRETE:
-                error = error + _stored(value, dtype, unit)
+                kept = BYTES[dtype] >= BYTES["float32"] and _is_whole(chain, Read(o.out, ()))
+                stored = _stored(value, dtype, unit)
+                error = error + (_rounded_beyond(value, stored) if kept else stored)
             values[o.out], known.errors[o.out] = value, _defined(error, value)
     return {
         o.out: np.broadcast_to(known.errors[o.out], results[o.out].shape) for o in chain.operators
@@ -89,7 +93,9 @@ def _operator(known: _Values, o: Operator) -> Array:
     shape = tuple(chain.size(a) for a in o.related)
     value, error = (np.broadcast_to(x, shape) for x in _at(known, o, o.body))
     if dtype in DISCRETE:
-        value, error = (np.broadcast_to(x, shape) for x in _step(value, error, dtype, known.unit))
+        whole = _is_whole(chain, o.body)
+        stepped = _step(value, error, dtype, known.unit, whole)
+        value, error = (np.broadcast_to(x, shape) for x in stepped)
     inside = np.ones((), bool)
     if o.domain is not None:
         inside = as_dtype(_at(known, o, o.domain)[0], "bool")
@@ -155,7 +161,7 @@ def _at(known: _Values, o: Operator, e: Expr) -> tuple[Array, Array]:
     if isinstance(e, Cast):
         value, error = _at(known, o, e.arg)
         if e.dtype in DISCRETE:
-            return _step(value, error, e.dtype, known.unit)
+            return _step(value, error, e.dtype, known.unit, _is_whole(known.chain, e.arg))
         value = as_dtype(value, e.dtype)
         return value, error + _stored(value, e.dtype, known.unit)
     if not isinstance(e, Call):
@@ -164,14 +170,16 @@ def _at(known: _Values, o: Operator, e: Expr) -> tuple[Array, Array]:
     value = applied(e.op, [np.asarray(v) for v, _ in args])
     if e.op == "div" and sums_behind(known.chain, e.args[1]):
         value = np.where(args[0][0] == 0, 0.0, value)
-    error = _error(e, value, args, known.unit)
+    error = _error(known.chain, e, value, args, known.unit)
     return value, _defined(error, value)
 
 
-def _step(x: Array, error: Array, dtype: str, unit: float) -> tuple[Array, Array]:
+def _step(x: Array, error: Array, dtype: str, unit: float, whole: bool) -> tuple[Array, Array]:
     """A value cast to an integer or to bool, and the error of that: 0, or that of a whole step
-    where the argument's error might lead to another result."""
+    where the argument's error might lead to another result. Of a `whole` number it is as before."""
     value = as_dtype(x, dtype)
+    if whole and dtype != "bool":
+        return value, error
     if dtype == "bool":
         doubt = (np.abs(x) <= unit * error) & (error > 0)
     else:
@@ -183,15 +191,16 @@ def _step(x: Array, error: Array, dtype: str, unit: float) -> tuple[Array, Array
 Pair = tuple[Array, Array]
 
 
-def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
+def _error(chain: Chain, e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
     """The error of an operation's result, given its arguments with their errors."""
     if e.op in ("lt", "le", "eq", "ne"):
         (a, da), (b, db) = args
         doubt = (np.abs(a - b * 1.0) <= unit * (da + db)) & (da + db > 0)
         return np.where(doubt, 1.0 / unit, 0.0)
-    if e.op == "floor":
+    if e.op in ("floor", "round"):
         (a, da), *_ = args
-        doubt = np.floor(a - unit * da) != np.floor(a + unit * da)
+        step = np.floor if e.op == "floor" else np.rint
+        doubt = step(a - unit * da) != step(a + unit * da)
         return np.where(doubt, (1.0 + unit * da) / unit, 0.0)
     if e.op in ("shift_right", "bit_and"):
         (_, da), (_, db) = args
@@ -206,7 +215,20 @@ def _error(e: Call, value: Array, args: Sequence[Pair], unit: float) -> Array:
     whole = all(v.dtype.kind in "bi" for v, _ in args)
     if e.op in ("add", "sub", "mul", "neg", "abs", "max", "min") and whole:
         return np.asarray(_of_numbers(e.op, args, unit))
-    return np.asarray(_of_numbers(e.op, args, unit) + _rounded(e.op, value, args))
+    rounded = _rounded(e.op, value, args)
+    if e.op in ("add", "sub", "mul") and all(_is_whole(chain, x) for x in e.args):
+        rounded = _rounded_beyond(value, rounded)
+    return np.asarray(_of_numbers(e.op, args, unit) + rounded)
+
+
+def _is_whole(chain: Chain, e: Expr) -> bool:
+    """Whether a value of reals is always a whole number."""
+    return whole_range(chain, e) is not None
+
+
+def _rounded_beyond(value: Array, rounded: Any) -> Any:
+    """The error of rounding whole numbers: none where float32 has all of them."""
+    return np.where(np.abs(value) <= WHOLE_UP_TO, 0.0, rounded)
 
 
 def _of_numbers(op: str, args: Sequence[Pair], unit: float) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from mcfuser.chain import WHOLE, lowest
-from mcfuser.expr import Affine, Call, Cast, Const, Expr, Index, Read, walk
+from mcfuser.expr import NARROW, Affine, Call, Cast, Const, Expr, Index, Read, walk
 from mcfuser.space.reference import Array
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import (
@@ -33,7 +33,7 @@ from mcfuser.space.statement import (
 
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "neg": np.negative, "abs": np.absolute, "exp": np.exp, "exp2": np.exp2, "log": np.log,
-    "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor, "not": lambda x: x == 0,
+    "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor, "round": np.rint, "not": lambda x: x == 0,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
 }  # fmt: skip
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -196,7 +196,8 @@ def _held_as(x: Any, dtype: str) -> Any:
     """The value converted to a dtype, except that its precision stays that of float64."""
     if dtype == "bool":
         return np.not_equal(x, 0)
-    return np.trunc(x) + 0.0 if dtype in WHOLE else x  # there is one zero among whole numbers
+    whole = dtype in (*WHOLE, *NARROW)
+    return np.trunc(x) + 0.0 if whole else x  # there is one zero among whole numbers
 
 
 # --- statements

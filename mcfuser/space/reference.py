@@ -25,7 +25,7 @@ from mcfuser.chain import (
     lowest,
     product,
 )
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axes, reads
+from mcfuser.expr import BOUNDS, NARROW, Call, Cast, Const, Expr, Index, Read, axes, reads
 
 Array = NDArray[Any]
 
@@ -55,6 +55,8 @@ def as_dtype(x: Any, dtype: str) -> Array:
     array = np.asarray(x)
     if dtype == "bool":
         return np.asarray(np.not_equal(array, 0))
+    if dtype in NARROW:
+        return np.asarray(np.trunc(np.clip(array, *BOUNDS[dtype])), np.int64)
     if dtype in WHOLE:
         return np.asarray(np.trunc(array), np.int64)
     return np.asarray(array, np.float64)
@@ -107,6 +109,8 @@ def _of_one(op: str, x: Array) -> Array:
             return np.abs(x)
         case "floor":
             return x if x.dtype == np.int64 else np.floor(x)
+        case "round":
+            return x if x.dtype == np.int64 else np.rint(x)
         case _:
             raise KeyError(op)
 

@@ -50,3 +50,23 @@ def test_a_choice_is_as_large_as_either_of_its_branches() -> None:
         document = {"axes": {"m": 4}, "tensors": {"t": whole, "Y": whole},
                     "operators": [f"Y[m] = select(m < 2, {branches}) * 2"]}  # fmt: skip
         assert "int64(" in str(exact(from_json(document)).operator("Y"))
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        ("F[m] * 0.5", "int32(min(max(F[m] * 0.5, 0.0), 255.0))"),
+        ("int32(F[m])", "int32(min(max(int32(F[m]), 0.0), 255.0))"),
+        ("min(max(round(F[m]), -1.0), 9.0)",
+         "int32(min(max(min(max(round(F[m]), -1.0), 9.0), 0.0), 255.0))"),
+        ("min(max(round(F[m]) + 3.0, 0.0), 255.0)",
+         "int32(min(max(round(F[m]) + 3.0, 0.0), 255.0))"),
+        ("bit_and(t[m], 15)", "int32(bit_and(t[m], 15))"),
+    ],
+)  # fmt: skip
+def test_what_becomes_a_narrow_integer_is_bounded(body: str, made: str) -> None:
+    tensors = {"F": {"shape": ["m"]}, "t": {"shape": ["m"], "dtype": "int32"},
+               "Y": {"shape": ["m"], "dtype": "uint8"}}  # fmt: skip
+    used = {n: t for n, t in tensors.items() if n == "Y" or f"{n}[" in body}
+    c = from_json({"axes": {"m": 4}, "tensors": used, "operators": [f"Y[m] = {body}"]})
+    assert str(exact(c)) == f"Y[m] = {made}"

@@ -688,11 +688,18 @@ def test_narrow_integers_are_read_alone() -> None:
     narrow = {"shape": ["n"], "dtype": "uint8"}
     document = {"axes": {"n": 4}, "tensors": {"Q": narrow}, "operators": ["Y[n] = Q[n] * 0.5"]}
     assert from_json(document).tensor("Q").dtype == "uint8"
-    written = {**document, "tensors": {"Q": narrow, "Y": narrow}}
-    with pytest.raises(
-        ChainError, match="writes 'Y' as uint8, which only inputs can be; use int32"
-    ):
-        from_json(written)
     cast = {**document, "operators": ["Y[n] = int8(Q[n] * 0.5)"]}
-    with pytest.raises(ChainError, match="operator 'Y' casts to int8, which only inputs can be"):
+    with pytest.raises(ChainError, match="operator 'Y' casts to int8, which only inputs"):
         from_json(cast)
+
+
+def test_narrow_results_are_maps_that_nothing_reads() -> None:
+    narrow = {"shape": ["n"], "dtype": "uint8"}
+    document = {"axes": {"n": 4}, "tensors": {"Q": narrow, "Y": narrow}}
+    assert from_json({**document, "operators": ["Y[n] = Q[n] * 0.5"]}).tensor("Y").dtype == "uint8"
+    number = {"axes": {"n": 4}, "tensors": {"Q": narrow, "Y": {"shape": [], "dtype": "int8"}}}
+    with pytest.raises(ChainError, match="writes 'Y' as int8, which only inputs can be, and"):
+        from_json({**number, "operators": ["Y[] = sum[n] Q[n]"]})
+    read = ["Y[n] = Q[n] * 0.5", "Z[n] = Y[n] + 1"]
+    with pytest.raises(ChainError, match=r"writes 'Y' as uint8.*use int32"):
+        from_json({**document, "operators": read, "outputs": ["Y", "Z"]})

@@ -167,3 +167,66 @@ def test_weights_made_of_constants_stay_with_their_product() -> None:
     assert unfused_cut(varying) == (1, 1, 2, 2)
     read_outside = from_json({**document, "outputs": ["W", "Y"]})
     assert unfused_cut(read_outside) == (1, 1, 4)
+
+
+QUANTIZED = {
+    "X": {"shape": ["m", "k"], "dtype": "uint8"},
+    "Z": {"shape": [1], "dtype": "uint8"},
+    "V": {"shape": ["k", "n"], "dtype": "int8", "constant": True},
+    "W": {"shape": ["n", "h"], "dtype": "int8", "constant": True},
+}
+TWO_LAYERS = [
+    "P[m, k] = float32(X[m, k]) - float32(Z[0])",
+    "C[m, n] = sum[k] P[m, k] * float32(V[k, n])",
+    "Q[m, n] = min(max(round(C[m, n] * 0.01) + 7.0, 0.0), 255.0) - float32(Z[0])",
+    "Y[m, h] = sum[n] Q[m, n] * float32(W[n, h])",
+]
+
+
+def test_what_is_dequantized_stays_with_its_product_and_whole_numbers_cross_as_such() -> None:
+    document = {"axes": {"m": 5, "n": 6, "k": 7, "h": 4}, "tensors": QUANTIZED,
+                "operators": TWO_LAYERS}  # fmt: skip
+    c = from_json(document)
+    assert unfused_cut(c) == (3, 1)
+    one, two = parts(c)
+    assert one.tensor("Q").dtype == two.tensor("Q").dtype == "int16"
+    assert str(two.operator("Y").body) == str(
+        from_json({**document, "operators": [TWO_LAYERS[3].replace("Q[m, n]", "float32(Q[m, n])")],
+                   "tensors": {"Q": {"shape": ["m", "n"], "dtype": "int16"},
+                               "W": QUANTIZED["W"]}}).operator("Y").body
+    )  # fmt: skip
+    in_a_row(c, (one, two), 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "outputs", "dtype"),
+    [
+        (TWO_LAYERS[2].replace(" - float32(Z[0])", ""), ("Y",), "uint8"),
+        (TWO_LAYERS[2].replace(" + 7.0, 0.0), 255.0", ", -90.0), 90.0"), ("Y",), "int16"),
+        (TWO_LAYERS[2].replace("round(", "(2.0 * "), ("Y",), "float32"),
+        (TWO_LAYERS[2].replace("255.0", "2550000.0"), ("Y",), "float32"),
+        (TWO_LAYERS[2], ("Q", "Y"), "float32"),
+    ],
+    ids=["bytes", "with a zero point", "reals", "large numbers", "an output"],
+)
+def test_what_crosses_as_integers(line: str, outputs: tuple[str, ...], dtype: str) -> None:
+    document = {"axes": {"m": 5, "n": 6, "k": 7, "h": 4}, "tensors": QUANTIZED,
+                "operators": [*TWO_LAYERS[:2], line, TWO_LAYERS[3]],
+                "outputs": [*outputs]}  # fmt: skip
+    c = from_json(document)
+    one, two = parts(c)
+    assert one.tensor("Q").dtype == two.tensor("Q").dtype == dtype
+    in_a_row(c, (one, two), 0)
+
+
+def test_whole_numbers_that_their_own_piece_reads_cross_as_they_are() -> None:
+    lines = [
+        *TWO_LAYERS[:3],
+        "R[m, n] = Q[m, n] * 0.5",
+        "Y[m, h] = sum[n] Q[m, n] * float32(W[n, h])",
+    ]
+    c = from_json({"axes": {"m": 5, "n": 6, "k": 7, "h": 4}, "tensors": QUANTIZED,
+                   "operators": lines, "outputs": ["R", "Y"]})  # fmt: skip
+    one, two = parts(c)
+    assert one.tensor("Q").dtype == two.tensor("Q").dtype == "float32"
+    in_a_row(c, (one, two), 0)

@@ -14,7 +14,7 @@ FUNCTIONS = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b, "neg": lambda a: -a, "max": max, "min": min, "abs": abs,
     "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "tanh": math.tanh, "erf": math.erf,
-    "floor": math.floor, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+    "floor": math.floor, "round": round, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "not": lambda a: not a,
     "and": lambda a, b: a and b, "or": lambda a, b: a or b, "pow": lambda a, b: a**b,
     "select": lambda c, a, b: a if c else b,
@@ -45,6 +45,7 @@ ONE = {
     "erf": math.erf,
     "abs": abs,
     "floor": math.floor,
+    "round": round,
     "astype": lambda x: x,
 }
 TWO = {

@@ -233,3 +233,27 @@ def test_a_right_kernel_is_right_on_varied_inputs(seed: int) -> None:
     assert y.dtype == np.float32
     assert isinstance(case.error("Y", y), float)
     assert isinstance(case.error("Y", y * np.float32(1.3)), str)
+
+
+def test_a_rounded_number_may_be_the_next_one_where_it_is_near_and_nowhere_else() -> None:
+    """All together they may be as far off as that makes them."""
+    tensors = {"F": {"shape": ["m"]}, "E": {"shape": ["m"], "dtype": "uint8"}}
+    lines = ["E[m] = min(max(round(F[m] * 40.0) + 128.0, 0.0), 255.0)"]
+    made = of(from_json({"axes": {"m": 4096}, "tensors": tensors, "operators": lines}))
+    expected = made.made.expected["E"]
+    assert made.error("E", expected.astype("uint8")) == 0.0
+    far = np.abs(np.abs(made.made.data["F"].astype(float) * 40.0) % 1 - 0.5)
+    near = np.flatnonzero((far < 1e-4) & (expected > 0) & (expected < 255))
+    other = np.flatnonzero((far > 0.01) & (expected > 0) & (expected < 255))
+    assert len(near) > 0
+    for where, passes in ((near[:1], True), (other[:1], False)):
+        found = expected.astype("uint8")
+        up = np.rint(made.made.data["F"][where] * 40.0) < made.made.data["F"][where] * 40.0
+        found[where] += np.where(up, 1, -1).astype("int8").view("uint8")
+        assert isinstance(made.error("E", found), float) == passes
+    real = of(from_json({"axes": {"m": 4096}, "tensors": {"F": tensors["F"]},
+                         "operators": [lines[0] + " - 0.25"]}))  # fmt: skip
+    shifted = real.made.expected["E"].astype("float32")
+    shifted[near[0]] += 1.0 if np.rint(real.made.data["F"][near[0]] * 40.0) < real.made.data["F"][
+        near[0]] * 40.0 else -1.0  # fmt: skip
+    assert isinstance(real.error("E", shifted), float)

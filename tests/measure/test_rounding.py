@@ -130,7 +130,6 @@ def power(t: float, u: float) -> tuple[float, float]:
         ("pow(T[m], U[m])", 0.5, 3.0, sum(power(0.5, 3.0)), 0.125 * (1 + 3.0 * math.log(2.0))),
         ("pow(T[m], 2.0)", 3.0, 1.0, power(3.0, 2.0)[0], 9.0 * (1 + 2.0 * math.log(3.0))),
         ("pow(2.0, U[m])", 1.0, 3.0, power(2.0, 3.0)[1], 8.0 * (1 + 3.0 * math.log(2.0))),
-        ("floor(T[m])", 3.5, 1.0, 0.0, 0.0),
         ("select(T[m] < U[m], T[m], U[m])", 3.0, 5.0, 6.0, 0.0),
         ("select(T[m] < U[m], T[m], U[m])", 5.0, 3.0, 6.0, 0.0),
         ("bfloat16(T[m])", 3.0, 1.0, 6.0, 3.0),
@@ -151,9 +150,31 @@ def eval_of(said: str, t: float, u: float) -> float:
 
 
 @pytest.mark.parametrize(
+    ("said", "t", "error"),
+    [
+        ("floor(T[m])", 3.5, 0.0),
+        ("round(T[m])", 3.25, 0.0),
+        ("round(T[m]) * 7.0 - floor(T[m]) + 2.0", 3.25, 0.0),
+        ("min(max(round(T[m]) + 4.0, 0.0), 255.0)", 3.25, 0.0),
+        ("round(T[m] * 65536.0) * 512.0", 3.25, 2 * 3.25 * 65536 * 512),
+        ("round(T[m]) * 0.5", 3.25, 2 * 1.5),
+        ("round(T[m]) / 2.0", 3.25, 2 * 1.5),
+        ("float16(round(T[m]))", 3.25, 3.0 + 2.0**-24 / UNIT + 3.0),
+    ],
+)
+def test_whole_numbers_are_added_and_multiplied_as_they_are(
+    said: str, t: float, error: float
+) -> None:
+    """Up to 2^24: 6.5 x 2^24 is rounded twice, where it is computed and where it is stored."""
+    assert errors(said, t, 1.0) == pytest.approx(error, rel=1e-9)
+
+
+@pytest.mark.parametrize(
     ("said", "t", "step"),
     [
         ("floor(T[m])", 3.0, 1.0),
+        ("round(T[m])", 3.5, 1.0),
+        ("int32(round(T[m]) + 4.0) * 1.0", 3.5, 1.0),
         ("int32(T[m]) * 1.0", 3.0, 1.0),
         ("bool(T[m] - U[m]) * 1.0", 2.0, 1.0),
         ("select(T[m] < U[m], 7.0, 4.0)", 2.0, 3.0),

@@ -20,7 +20,7 @@ PLAIN = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b, "max": max, "min": min, "pow": lambda a, b: a**b,
     "neg": lambda a: -a, "abs": abs, "exp": math.exp, "exp2": lambda a: 2.0**a, "log": math.log,
-    "sqrt": math.sqrt, "tanh": math.tanh, "erf": math.erf, "floor": math.floor,
+    "sqrt": math.sqrt, "tanh": math.tanh, "erf": math.erf, "floor": math.floor, "round": round,
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b, "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b),
     "not": lambda a: not a, "select": lambda c, a, b: a if c else b,

@@ -98,7 +98,7 @@ def _noisy(op: str, function: Callable[..., plain.Value], seed: int) -> Callable
         size = max(map(abs, args)) if op in ("add", "sub") else abs(found)
         return found + ROUNDING * share * size if math.isfinite(size) else found
 
-    return function if op in ("max", "min", "neg", "abs", "floor", "select") else moved
+    return function if op in ("max", "min", "neg", "abs", "floor", "round", "select") else moved
 
 
 # --- schedules ------------------------------------------------------------------------------
@@ -217,6 +217,7 @@ CLASSES = (
     "bool inputs", "bool results", "half inputs", "half results", "two reduced axes",
     "rolled maximum", "rolled sum", "moving sum", "maximum of a moving sum", "other axis",
     "strict subset", "domain over positions", "domain reads", "map read by several",
+    "narrow inputs", "narrow results",
 )  # fmt: skip
 
 

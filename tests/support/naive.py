@@ -21,7 +21,8 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "neg": lambda a: -a, "abs": tirx.abs, "exp": tirx.exp, "log": tirx.log, "sqrt": tirx.sqrt,
-    "tanh": tirx.tanh, "erf": tirx.erf, "floor": tirx.floor, "not": tirx.Not,
+    "tanh": tirx.tanh, "erf": tirx.erf, "floor": tirx.floor, "round": tirx.nearbyint,
+    "not": tirx.Not,
 }  # fmt: skip
 
 

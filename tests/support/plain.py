@@ -21,6 +21,8 @@ Value = bool | int | float
 Places = dict[tuple[int, ...], Value]
 """A tensor: its value at every position."""
 
+BOUNDS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-(2**15), 2**15 - 1)}
+"""The numbers that the types of one and two bytes have."""
 LOWEST = {"int32": -(2**31), "int64": -(2**63)}
 """Where a maximum of whole numbers starts; of reals at the lowest float32."""
 LOWEST_REAL = -3.4028234663852886e38
@@ -119,9 +121,13 @@ def condition(x: Value) -> bool:
 
 
 def cast(x: Value, dtype: str) -> Value:
-    """The value in a type: conditions, whole numbers toward zero, and reals of any precision."""
+    """The value in a type: conditions, whole numbers toward zero, those of one or two bytes within
+    their bounds, and reals of any precision."""
     if dtype == "bool":
         return condition(x)
+    if dtype in BOUNDS:
+        low, high = BOUNDS[dtype]
+        return math.nan if x != x else int(min(max(x, low), high))
     if dtype not in LOWEST:
         return float(x)
     return int(x) if LOWEST[dtype] - 1 < x < -LOWEST[dtype] else outside(dtype)
@@ -209,6 +215,7 @@ FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "neg": _numbers(lambda x: -x),
     "abs": _numbers(abs),
     "floor": _numbers(lambda x: float(math.floor(x)) if math.isfinite(x) and x % 1 else x),
+    "round": _numbers(lambda x: float(round(x)) if math.isfinite(x) and x % 1 else x),
     "div": _reals(divide),
     "pow": _reals(power),
     "exp": _reals(exponential),

@@ -31,7 +31,7 @@ from mcfuser.chain import (
     sources,
 )
 from mcfuser.errors import ChainError
-from mcfuser.expr import Call, Cast, Const, Index, Read, walk
+from mcfuser.expr import NARROW, Call, Cast, Const, Index, Read, walk
 
 MODES = ("plain", "negative", "positive", "scaled", "zeros", "masked")
 OPERATORS = 7
@@ -312,6 +312,7 @@ def _applied(d: _Draft, x: Thing, within: Sequence[str]) -> Thing:
         lambda: (f"tanh({t})", False),
         lambda: (f"erf({t})", False),
         lambda: (f"floor({t})", False),
+        lambda: (f"round({t})", False),
         lambda: (f"({t} / (1.0 + exp(-{t})))", False),
         lambda: (f"{d.pick(['float16', 'bfloat16', 'float32'])}({t})", False),
         lambda: (f"{d.pick(['int32', 'int64'])}({t} * 3.0)", False),
@@ -654,6 +655,10 @@ def _store(d: _Draft, name: str) -> None:
     d.tensors.setdefault(name, {"shape": kept, "dtype": "float32"})
     if d.tensors[name]["dtype"] == "float32" and d.chance(0.1):
         d.tensors[name]["dtype"] = d.pick(["float16", "bfloat16", "float64"])
+    computed = line.split(" = ", 1)[1]
+    read = any(f"{name}[" in x.split(" = ", 1)[1] for x in d.lines)
+    if not read and not computed.startswith(("sum[", "max[")) and d.chance(0.2):
+        d.tensors[name]["dtype"] = d.pick(NARROW)
     d.dimensions.setdefault(name, [])
     if kept:
         _lay_out(d, name, zero=False)
@@ -734,6 +739,8 @@ def _of_tensors(chain: Chain) -> Iterator[str]:
         "bool results": any(chain.tensor(o.out).dtype == "bool" for o in chain.operators),
         "half inputs": any(t.dtype in half for t in inputs),
         "half results": any(chain.tensor(o.out).dtype in half for o in chain.operators),
+        "narrow inputs": any(t.dtype in NARROW for t in inputs),
+        "narrow results": any(t.dtype in NARROW for t in outputs),
         "constant tensors": any(t.constant for t in inputs),
     }
     yield from (name for name, holds in tests.items() if holds)

@@ -28,7 +28,8 @@ _TANH = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(x)/x in x^2, 5e-8
 _INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=",
                              "eq": "==", "ne": "!="}  # fmt: skip
 _CALLS: Mapping[str, str] = {"max": "T.max", "min": "T.min", "abs": "T.abs", "log": "T.log",
-                             "sqrt": "T.sqrt", "floor": "T.floor"}  # fmt: skip
+                             "sqrt": "T.sqrt", "floor": "T.floor",
+                             "round": "T.round"}  # fmt: skip
 _BITS: Mapping[str, str] = {"shift_right": "T.shift_right", "bit_and": "T.bitwise_and"}
 _LOGIC: Mapping[str, str] = {"and": "T.And", "or": "T.Or", "not": "T.Not"}
 _RANK = ("bool", "int32", "int64", "float32")
@@ -142,7 +143,7 @@ class Scalar:
             return Typed(f"{_BITS[e.op]}({x.text}, {y.text})", x.dtype)
         if e.op in _WHOLE:
             return _arithmetic(e, _alike(args, least="int32"))
-        if e.op == "floor" and args[0].dtype != "float32":
+        if e.op in ("floor", "round") and args[0].dtype != "float32":
             return args[0]
         return Typed(self._real(e, [a.to("float32").text for a in args]), "float32")
 

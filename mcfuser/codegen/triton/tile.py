@@ -268,15 +268,26 @@ def apply(op: str, args: Sequence[TileValue], scope: Scope) -> TileValue:
         words = ", ".join(cast(to, v, dtype).text for v in parts)
         function = to.word("abs" if op == "abs" else f"{op}imum")
         return TileValue(f"{function}({words})", space, dtype)
-    if op == "floor" and dtype in ("bool", "int32", "int64"):
+    if op in ("floor", "round") and dtype in ("bool", "int32", "int64"):
         return parts[0]
     dtype = dtype if dtype == "float64" else "float32"
     x = cast(to, parts[0], dtype)
     if op == "floor":
         return TileValue(f"{to.word('floor')}({x.text})", space, dtype)
+    if op == "round":
+        return _rounded(to, x, scope)
     if op not in _FUNCTIONS:
         raise Illegal(f"operator '{op}' has no counterpart in Triton")
     return TileValue(f"{to.word(op)}({x.text})", space, dtype)
+
+
+def _rounded(to: Dialect, x: TileValue, scope: Scope) -> TileValue:
+    """The nearest whole number, the even one of two. Where a number of 24 bits is added that has no
+    bits left for fractions, the processor rounds so."""
+    name = x.text if x.text.isidentifier() else scope.name(x.text)
+    most, last = (2.0**51, 1.5 * 2.0**52) if x.dtype == "float64" else (2.0**22, 1.5 * 2.0**23)
+    words = f"{to.word('abs')}({name}) < {most!r}, {name} + {last!r} - {last!r}, {name}"
+    return TileValue(f"{to.word('where')}({words})", x.space, x.dtype)
 
 
 def _infix(op: str, a: TileValue, b: TileValue, space: tuple[str, ...], dtype: str) -> TileValue:
