@@ -55,7 +55,7 @@ def _architecture() -> str:
 def _vector_bits() -> int:
     info = Path("/proc/cpuinfo")
     flags = info.read_text() if info.exists() else ""
-    return 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
+    return 512 if "avx512bw" in flags else 256 if "avx2" in flags else 128
 
 
 def _private_cache() -> int:

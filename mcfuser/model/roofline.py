@@ -20,6 +20,7 @@ from mcfuser.lowering.tensorir.box import box_elements
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.matrix import matrix_seconds
+from mcfuser.model.paired import paired_seconds
 from mcfuser.model.winograd import winograd_seconds
 from mcfuser.space.plan import (
     Floats,
@@ -72,15 +73,18 @@ def overlapped(plan: Plan, tiles: Ints, device: Device) -> Floats:
 
 def sequential(
     plan: Plan, tiles: Ints, device: Device, matrix: NDArray[np.bool_] | None = None,
-    winograd: Ints | None = None,
+    winograd: Ints | None = None, paired: NDArray[np.bool_] | None = None,
 ) -> Floats:  # fmt: skip
     """Seconds for each row of `tiles` [candidates, axes] where the passes over a block's tiles
     follow each other: arithmetic and cache traffic add up. `matrix` [candidates] tells which have
     the device's matrix unit compute products, `winograd` how many results Winograd's algorithm
-    computes together along each axis of a picture, 0 where it computes none."""
+    computes together along each axis of a picture, 0 where it computes none, and `paired` which
+    multiply small whole numbers in pairs."""
     t_cache = touched(plan, tiles, device)
     if matrix is not None and matrix.any():
         t_cache = t_cache + np.where(matrix, matrix_seconds(plan, tiles, device), 0.0)
+    if paired is not None and paired.any():
+        t_cache = t_cache + np.where(paired, paired_seconds(plan, tiles, device), 0.0)
     for out in (int(v) for v in np.unique(winograd) if v) if winograd is not None else ():
         seconds = winograd_seconds(plan, tiles, device, out)
         t_cache = t_cache + np.where(winograd == out, seconds, 0.0)

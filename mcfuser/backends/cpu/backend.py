@@ -76,7 +76,8 @@ class CpuBackend:
         return found
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        return roofline.sequential(plan, tiles, device, settings["matrix"], settings["winograd"])
+        chosen = (settings[name] for name in ("matrix", "winograd", "paired"))
+        return roofline.sequential(plan, tiles, device, *chosen)
 
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -55,7 +56,8 @@ def compile_function(text: str, name: str) -> Callable[..., None]:
 
 def pack(array: Any, panels: Panels) -> Any:
     """A constant as a micro-kernel reads it, flat: [lead, columns/width, depth, width], with a
-    matrix for each number that Winograd's algorithm makes of a window."""
+    matrix for each number that Winograd's algorithm makes of a window, or with pairs of neighbours
+    along the depth."""
     shape, lead = array.shape, panels.lead(array.ndim)
     matrices = array.transpose(*lead, *panels.window, *panels.depth, panels.columns)
     if panels.out:
@@ -63,7 +65,11 @@ def pack(array: Any, panels: Panels) -> Any:
         g = np.asarray(TRANSFORMS[panels.out].weights)
         matrices = np.einsum("as,nstkc,bt->nabkc", g, matrices.astype(np.float64), g)
         matrices = matrices.astype(array.dtype)
-    matrices = matrices.reshape(-1, panels.panel(shape) // panels.width, shape[panels.columns])
-    whole = np.pad(matrices, ((0, 0), (0, 0), (0, -matrices.shape[2] % panels.width)))
+    lines = math.prod(matrices.shape[len(lead) : -1])
+    matrices = matrices.reshape(-1, lines, shape[panels.columns])
+    more = panels.panel(shape) // panels.width - lines
+    whole = np.pad(matrices, ((0, 0), (0, more), (0, -matrices.shape[2] % panels.width)))
     split = whole.reshape(*whole.shape[:2], -1, panels.width).transpose(0, 2, 1, 3)
+    if panels.paired:
+        split = split.reshape(*split.shape[:2], -1, 2, panels.width).swapaxes(-1, -2)
     return np.ascontiguousarray(split).reshape(-1)

@@ -17,6 +17,7 @@ from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.iterations import iterations
 from mcfuser.codegen.tensorir.matrix import configured, permission, split_left
 from mcfuser.codegen.tensorir.operands import products_of
+from mcfuser.codegen.tensorir.paired import copy_left
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.passes import (
     assign,
@@ -163,7 +164,10 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
             if w.products.right.get(s.buffer) == "panels":
                 pack(w, s)
             for tile in w.products.split_with(s.buffer):
-                split_left(w, tile, masked=False)
+                if w.products.operands[tile].paired:
+                    copy_left(w, tile)
+                else:
+                    split_left(w, tile, masked=False)
         elif isinstance(s, Init):
             starts = isinstance(after, Compute) and after.buffer == s.buffer
             if starts and s.buffer in w.products.operands:

@@ -189,7 +189,7 @@ def split_right(w: Writer, name: str, o: Operands, at: At, j0: str) -> None:
 def _wide(w: Writer, o: Operands, element: str) -> str:
     """An element of the right operand as float32."""
     packed = w.products.right.get(o.right) == "packed"
-    return loaded(element, w.stored(o.right)).text if packed else element
+    return loaded(element, w.stored(o.right)).to("float32").text if packed else element
 
 
 def _right(w: Writer, name: str, o: Operands, v: int, piece: int, pair: str, lane: str) -> str:

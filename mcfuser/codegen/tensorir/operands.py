@@ -15,6 +15,7 @@ from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import BLOCK, SIDE, operand_dtypes, oriented, span, takes
+from mcfuser.lowering.tensorir.paired import pairs_up
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.lowering.tensorir.winograd import Picture, convolution, fits, pieces
 from mcfuser.space.plan import Ints
@@ -37,7 +38,8 @@ class Operands:
     the `matrix` unit computes it, `micro_rows` and `width` are those of a block of tile registers;
     `loaded` tells that the left operand is split where it is loaded. Where Winograd's algorithm
     computes it, the micro-kernel's rows are the `pieces` of the `picture` in a tile, each of `out`
-    by `out` results.
+    by `out` results. Where its operands are `paired`, `loaded` tells that the left one is copied
+    where it is loaded.
     """
 
     roles: Product
@@ -53,6 +55,12 @@ class Operands:
     picture: Picture | None = None
     pieces: int = 0
     out: int = 0
+    paired: bool = False
+
+    @property
+    def copied(self) -> bool:
+        """Whether the left operand is not multiplied as it is, but split, or copied."""
+        return self.matrix or self.paired
 
     @property
     def lead(self) -> tuple[str, ...]:
@@ -89,20 +97,19 @@ class Products:
         return tile in self.operands and self.operands[tile].matrix
 
     def splits(self, tile: str) -> str:
-        """The product for which the left operand of a product's tile is split: products whose
-        loaded left operands are the same, in the same rows, share its pieces."""
+        """The product for which the left operand of a product's tile is split or copied: products
+        whose loaded left operands are the same, in the same rows, share it."""
         o = self.operands[tile]
         if not o.loaded:
             return tile
-        same = (o.left, o.row, o.roles.left, o.roles.depth)
-        every = self.operands.items()
-        return next(
-            n for n, x in every
-            if x.loaded and (x.left, x.row, x.roles.left, x.roles.depth) == same
-        )  # fmt: skip
+
+        def alike(x: Operands) -> tuple[object, ...]:
+            return x.loaded, x.left, x.row, x.roles.left, x.roles.depth, x.matrix, x.micro_rows
+
+        return next(n for n, x in self.operands.items() if alike(x) == alike(o))
 
     def split_with(self, tile: str) -> tuple[str, ...]:
-        """The products for which a loaded tile is split as it is loaded."""
+        """The products for which a loaded tile is split, or copied, as it is loaded."""
         return tuple(
             n for n, o in self.operands.items()
             if o.loaded and o.left == tile and self.splits(n) == n
@@ -115,7 +122,8 @@ class Products:
         window = user.picture.window if user.picture is not None else ()
         depth = tuple(names.index(a) for a in user.roles.depth if a not in window and a in names)
         along = tuple(names.index(a) for a in window)
-        return Panels(depth, names.index(user.column), user.width, along, user.out)
+        column = names.index(user.column)
+        return Panels(depth, column, user.width, along, user.out, user.paired)
 
 
 def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
@@ -151,7 +159,7 @@ def _maps(schedule: Schedule, operands: Mapping[str, Operands]) -> dict[str, Com
     """The right operands that a map makes of constants, in registers."""
     buffers = {b.name: b for b in schedule.buffers}
     few = unpacked(schedule.chain, buffers, schedule.body, _tiles(schedule))
-    used = {o.right for o in operands.values() if not o.matrix and o.picture is None}
+    used = {o.right for o in operands.values() if not o.copied and o.picture is None}
     computes = (s for s, _ in statements(schedule.body) if isinstance(s, Compute))
     return {s.buffer: s for s in computes if s.buffer in used and few.get(s.buffer)}
 
@@ -250,7 +258,11 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
             _rows(many, vectors, lowering, False), width, picture=picture, pieces=many, out=out,
         )  # fmt: skip
     rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
-    return Operands(roles, left, right, row, column, outer, rows, width)
+    paired = lowering.paired and bool(pairs_up(schedule.chain, buffers, s, _tiles(schedule)))
+    loaded = paired and schedule.buffer(left).tensor in schedule.chain.inputs
+    return Operands(
+        roles, left, right, row, column, outer, rows, width, loaded=loaded, paired=paired
+    )
 
 
 def _fits(schedule: Schedule, picture: Picture, out: int, kept: set[str]) -> bool:
@@ -323,7 +335,7 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     run_time = isinstance(chain.extent(o.column), Bounds)
     whole = not run_time and chain.size(o.column) % o.width == 0 and aligned
     contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
-    return "plain" if contiguous and whole else "panels"
+    return "plain" if contiguous and whole and not o.paired else "panels"
 
 
 def _aligned(schedule: Schedule, o: Operands, name: str, names: Sequence[str | None]) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from mcfuser.chain import WHOLE, lowest
 from mcfuser.codegen.tensorir.integer import plus, times, vectors
 from mcfuser.codegen.tensorir.scalar import literal
 from mcfuser.codegen.tensorir.writer import PARTS, At, Writer
-from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axis, read, reads, rewrite
+from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axis, read, reads, rewrite, walk
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -21,6 +21,10 @@ from mcfuser.space.statement import (
     plain_index,
 )
 
+MANY = 24
+"""Steps of an expression from which on two vectors of elements are computed at once."""
+_STEPS: Mapping[str, int] = {"exp": 18, "exp2": 18, "tanh": 30, "erf": 36}
+"""Those of functions that are polynomials (codegen.tensorir.scalar); the others are one."""
 WINDOW = 64
 """The largest number of elements that are reduced one after the other into a register."""
 
@@ -116,9 +120,17 @@ def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool
                 w.put(f"{w.element(Read(target, indices), here)} = {text}")
 
         if names:
-            w.lanes(names[-1], write)
+            w.lanes(names[-1], write, _at_once(body))
         else:
             write({}, "0")
+
+
+def _at_once(body: Expr) -> int:
+    """Vectors whose elements are computed together. Each step of an expression waits for the one
+    before it: where there are many, two vectors keep a core busy. An epilogue of 110 steps over 128
+    x 1536 took 0.58 ms, and 0.42 with two (an EPYC with AVX2, 2026-11-26)."""
+    steps = sum(_STEPS.get(e.op, 1) for e in walk(body) if isinstance(e, Call))
+    return 2 if steps >= MANY else 1
 
 
 def reduction(w: Writer, s: Compute) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
+from mcfuser.codegen.tensorir.paired import multiply_pairs, pack_pairs
 from mcfuser.codegen.tensorir.right import column, depth_row, right
 from mcfuser.codegen.tensorir.winograd import convolve
 from mcfuser.codegen.tensorir.writer import At, Writer
@@ -23,6 +24,9 @@ from mcfuser.space.statement import Compute, Load
 def pack(w: Writer, s: Load) -> None:
     """Fills the panels of a right operand: [columns/width, depth, width], zero past the extent."""
     o = w.products.user(s.buffer)
+    if o.paired:
+        pack_pairs(w, s)
+        return
     lead = [a for a in o.lead if w.schedule.tile(a) > 1]
     panels = str(-(-w.schedule.tile(o.column) // o.width))
     loops = [*((f"{a}_i", w.count(a)) for a in lead), ("p", panels)]
@@ -51,6 +55,9 @@ def product(w: Writer, s: Compute) -> None:
         return
     if o.picture is not None:
         convolve(w, s, o, o.picture)
+        return
+    if o.paired:
+        multiply_pairs(w, s, o)
         return
     panels = covered(w.count(o.column), o.width)
     rows = covered(w.count(o.row), o.micro_rows) if o.row is not None else "1"

@@ -57,17 +57,25 @@ def _packed(
 ) -> str:
     """A lane of a constant that is packed (Panels): the right operand's tile, or one that it is
     made of."""
-    read = w.products.read(tile)
     tensor = w.schedule.buffer(tile).tensor
     shape, packed = w.schedule.chain.shape(tensor), w.products.panels(tile)
-
-    def position(dimensions: Sequence[int]) -> str:
-        indices = [read.indices[d] for d in dimensions]
-        return flat([shape[d] for d in dimensions], [w.global_position(i, at) for i in indices])
-
-    first = w.start(o.column)
-    panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
-    panel = plus(times(position(packed.lead(len(shape))), packed.panels(shape)), panel)
-    row = plus(times(number, packed.rows(shape)), position(packed.depth))
-    where = plus(times(panel, packed.panel(shape)), times(row, o.width))
+    row = plus(times(number, packed.rows(shape)), _position(w, tile, packed.depth, at))
+    where = plus(panel_start(w, o, tile, at, j0), times(row, o.width))
     return f"{tensor}_flat[{plus(where, lane)}]"
+
+
+def panel_start(w: Writer, o: Operands, tile: str, at: At, j0: str) -> str:
+    """The first element of a panel of a packed constant: the panel `j0` of the tile at hand."""
+    tensor = w.schedule.buffer(tile).tensor
+    shape, packed = w.schedule.chain.shape(tensor), w.products.panels(tile)
+    first, lead = w.start(o.column), packed.lead(len(shape))
+    panel = plus(f"({first}) // {o.width}" if first != "0" else "0", j0)
+    panel = plus(times(_position(w, tile, lead, at), packed.panels(shape)), panel)
+    return times(panel, packed.panel(shape))
+
+
+def _position(w: Writer, tile: str, dimensions: Sequence[int], at: At) -> str:
+    """The position along some dimensions of the constant behind a tile, as of one."""
+    read, shape = w.products.read(tile), w.schedule.chain.shape(w.schedule.buffer(tile).tensor)
+    where = [w.global_position(read.indices[d], at) for d in dimensions]
+    return flat([shape[d] for d in dimensions], where)

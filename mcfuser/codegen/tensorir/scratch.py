@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from mcfuser.codegen.tensorir.integer import shape
 from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
-from mcfuser.codegen.tensorir.operands import Products
+from mcfuser.codegen.tensorir.operands import Operands, Products
+from mcfuser.codegen.tensorir.paired import paired_left_shape, paired_panel_shape
 from mcfuser.codegen.tensorir.winograd import winograd_shapes
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
 from mcfuser.space.statement import (
@@ -37,7 +38,7 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             _allocate(w, f"{box.name}_box", [box.size], dtype)
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
-            _allocate(w, f"{b.name}_panels", _panel_shape(w, w.products, b.name))
+            _allocate_panels(w, b.name)
         elif b.name in written and b.name not in w.direct and b.name not in w.products.maps:
             extents = _tile_shape(w, b.name)
             if w.products.addressed(b.name):
@@ -54,14 +55,15 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             _allocate_whole(w, f"{s.buffer}_right", math.prod(right_shape(w, o)), "uint32")
         for name, extents in winograd_shapes(w, s.buffer, o):
             _allocate(w, name, extents)
-    matrix = {s.buffer for s, o in zip(computes, operands, strict=True) if o.matrix}
-    for name in sorted({w.products.splits(tile) for tile in matrix}):
-        size = math.prod(left_shape(w, w.products.operands[name]))
-        _allocate_whole(w, f"{name}_left", size, "uint16")
-    operands = [o for o in operands if not o.matrix]
-    rows = max((o.micro_rows for o in operands), default=0)
-    for v in range(max((o.width // w.lowering.lanes for o in operands), default=0)):
-        _allocate(w, f"acc{v}", [rows, w.lowering.lanes])
+    copied = {s.buffer for s, o in zip(computes, operands, strict=True) if o.copied}
+    for name in sorted({w.products.splits(tile) for tile in copied}):
+        o = w.products.operands[name]
+        if o.matrix:
+            _allocate_whole(w, f"{name}_left", math.prod(left_shape(w, o)), "uint16")
+        else:
+            _allocate(w, f"{name}_left", [math.prod(paired_left_shape(w, o))], "int16")
+    _allocate_sums(w, "acc", [o for o in operands if not o.copied])
+    _allocate_sums(w, "sum", [o for o in operands if o.paired])
     _allocate(w, "lane", [w.lowering.lanes])
     _allocate(w, "once", [SLOTS])
 
@@ -84,6 +86,25 @@ def _allocate_whole(w: Writer, name: str, size: int, dtype: str) -> None:
     _allocate(w, name, [size], dtype)
     for end in (0, size - 1):
         w.put(f"{name}[{end}] = T.{dtype}(0)")
+
+
+def _allocate_sums(w: Writer, name: str, operands: Sequence[Operands]) -> None:
+    """The accumulators of the micro-tiles of products, a vector each."""
+    lanes = w.lowering.lanes
+    rows = max((o.micro_rows for o in operands), default=0)
+    for v in range(max((o.width // lanes for o in operands), default=0)):
+        if name == "acc":
+            _allocate(w, f"acc{v}", [rows, lanes])
+        else:
+            _allocate(w, f"{name}{v}", [rows * lanes], "int32")
+
+
+def _allocate_panels(w: Writer, tile: str) -> None:
+    o = w.products.user(tile)
+    if o.paired:
+        _allocate(w, f"{tile}_panels", paired_panel_shape(w, o), "int16")
+    else:
+        _allocate(w, f"{tile}_panels", _panel_shape(w, w.products, tile))
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:

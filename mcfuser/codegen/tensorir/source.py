@@ -16,7 +16,8 @@ class Panels:
     their order, are `lead`. A window's weights have several dimensions of depth, the last of which
     is the fastest. Where Winograd's algorithm takes them, in pieces of `out` x `out` results, the
     dimensions of the `window` are not among these, and each of the numbers that it makes of one has
-    a matrix of its own: [lead, columns/width, numbers, depth, width].
+    a matrix of its own: [lead, columns/width, numbers, depth, width]. Where neighbours along the
+    depth are `paired`, they lie side by side: [lead, columns/width, depth/2, width, 2].
     """
 
     depth: tuple[int, ...]
@@ -24,6 +25,7 @@ class Panels:
     width: int
     window: tuple[int, ...] = ()
     out: int = 0
+    paired: bool = False
 
     def lead(self, rank: int) -> tuple[int, ...]:
         """The dimensions that are neither depth nor columns."""
@@ -31,8 +33,9 @@ class Panels:
         return tuple(d for d in range(rank) if d not in others)
 
     def rows(self, shape: tuple[int, ...]) -> int:
-        """Positions along the depth."""
-        return math.prod(shape[d] for d in self.depth)
+        """Positions along the depth, in whole pairs where they are paired."""
+        count = math.prod(shape[d] for d in self.depth)
+        return count + count % 2 if self.paired else count
 
     def panel(self, shape: tuple[int, ...]) -> int:
         """Elements of one panel."""

@@ -95,15 +95,18 @@ class Writer:
         with self.block(f"for {name} in T.{'unroll' if stepped else 'vectorized'}({width}):"):
             yield
 
-    def lanes(self, a: str, write: Callable[[At, str], None]) -> None:
+    def lanes(self, a: str, write: Callable[[At, str], None], at_once: int = 1) -> None:
         """Calls `write` with the axis' position and the lane, for the positions of the tile at hand
         (`vectors`)."""
-        self.vectors(a, self.count(a), lambda position, lane: write({a: position}, lane))
+        self.vectors(a, self.count(a), lambda position, lane: write({a: position}, lane), at_once)
 
-    def vectors(self, name: str, count: str, write: Callable[[str, str], None]) -> None:
-        """Calls `write` with a position below the count and the lane: under a vector loop, and
-        again under narrower ones and a scalar one for the positions that fill no vector."""
-        for first, trips, width in vectors(count, self.lowering.lanes):
+    def vectors(
+        self, name: str, count: str, write: Callable[[str, str], None], at_once: int = 1
+    ) -> None:
+        """Calls `write` with a position below the count and the lane: under a vector loop, of
+        several vectors `at_once`, and again under narrower ones and a scalar one for the positions
+        that fill no vector."""
+        for first, trips, width in vectors(count, at_once * self.lowering.lanes):
             if trips == "1" and width == 1:
                 write(first, "0")
             elif width == 1:

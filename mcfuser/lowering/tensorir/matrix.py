@@ -27,7 +27,9 @@ STEP = 32
 """Positions along the depth that an instruction multiplies."""
 BLOCK = 2
 """Tile registers of sums along rows and along columns: four of eight, the others hold operands."""
-PIECES: Mapping[str, int] = MappingProxyType({"bfloat16": 1, "float16": 2, "float32": 3})
+PIECES: Mapping[str, int] = MappingProxyType({
+    "int8": 1, "uint8": 1, "bfloat16": 1, "int16": 2, "float16": 2, "float32": 3,
+})  # fmt: skip
 """The pieces of eight bits that a number's mantissa has, by its dtype."""
 ORDER = ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))
 """The products of pieces, left and right, in an order in which neighbours share an operand."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tvm
 
+from mcfuser.algebra.whole import exact
 from mcfuser.chain import (
     Bounds,
     Chain,
@@ -334,6 +336,47 @@ def test_functions_are_accurate(scale: float) -> None:
     assert (np.abs(found["H"] - expected["H"]) / expected["H"])[kept].max() < 5e-7
     assert np.abs(found["F"] - expected["F"]).max() < 5e-7
     assert (np.abs(found["G"] - expected["G"]) <= 1e-6 * np.abs(expected["G"])).all()
+
+
+def test_numbers_are_rounded_to_even_and_narrow_results_bounded() -> None:
+    """In vectors and past them; what is too large for its type, or infinite, is its last number."""
+    document = {
+        "axes": {"m": 53},
+        "tensors": {
+            "X": {"shape": ["m"]},
+            **{n: {"shape": ["m"], "dtype": d}
+               for n, d in (("I", "int8"), ("J", "uint8"), ("K", "int16"))},
+        },
+        "operators": ["E[m] = round(X[m])", "I[m] = round(X[m])", "J[m] = X[m] * 3.0",
+                      "K[m] = floor(X[m] * X[m])"],
+        "outputs": ["E", "I", "J", "K"],
+    }  # fmt: skip
+    chain = from_json(document)
+    x = np.arange(53).astype("float32") / 2 - 13
+    x[40:49] = 8388608.5, -8388607.5, 4194304.5, 1e9, -1e9, 3e38, np.inf, -np.inf, 127.5
+    schedule = schedules(exact(chain), parse("m."), {"m": 53})
+    found = run(schedule, chain, WIDE, {"X": x})
+    assert (found["E"] == np.rint(x)).all()
+    assert (found["I"] == np.clip(np.rint(x), -128, 127)).all()
+    assert (found["J"] == np.trunc(np.clip(x * np.float32(3.0), 0, 255))).all()
+    squares = np.floor(x.astype("float64") ** 2)
+    assert (found["K"] == np.clip(squares, -(2**15), 2**15 - 1)).all()
+
+
+def test_of_long_expressions_two_vectors_are_computed_at_once() -> None:
+    """Each of their steps waits for the one before it."""
+    texts = []
+    for body in ("X[m] * 2.0 + 1.0", "tanh(X[m])"):
+        document = {"axes": {"m": 75}, "tensors": {"X": {"shape": ["m"]}},
+                    "operators": [f"Y[m] = {body}"]}  # fmt: skip
+        chain = from_json(document)
+        schedule = schedules(chain, parse("m."), {"m": 75})
+        texts.append(generate(schedule, "kernel", WIDE).text)
+        x = np.random.default_rng(0).standard_normal(75).astype("float32")
+        expected = evaluate(chain, {"X": x.astype("float64")})
+        assert error(run(schedule, chain, WIDE, {"X": x}), expected) < 1e-6
+    widths = [re.findall(r"T.vectorized\((\d+)\)", text) for text in texts]
+    assert widths == [["16", "8"], ["32", "8"]]
 
 
 def test_what_is_not_a_number_stays_so_and_what_is_too_large_is_infinite() -> None:

@@ -14,6 +14,7 @@ from mcfuser.chain import Chain, attention, from_json, gemm
 from mcfuser.codegen.tensorir import TensorirSource, generate
 from mcfuser.codegen.tensorir.build import MATRIX_FEATURES, compile_function
 from mcfuser.devices.amx import FEATURES, matrix_unit
+from mcfuser.expr import BOUNDS
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.space.expression import parse
 from mcfuser.space.schedule import Schedule
@@ -34,7 +35,8 @@ def square(n: int, **dtypes: str) -> Schedule:
     """C = A B, of n by n matrices in one tile."""
     tensors = {t: {"shape": s, "dtype": dtypes.get(t, "float32")}
                for t, s in (("A", ["m", "k"]), ("B", ["k", "n"]))}  # fmt: skip
-    lines = ["C[m, n] = sum[k] A[m, k] * B[k, n]"]
+    a, b = (f"float32({r})" if dtypes.get(r[0]) in BOUNDS else r for r in ("A[m, k]", "B[k, n]"))
+    lines = [f"C[m, n] = sum[k] {a} * {b}"]
     chain = from_json({"axes": dict.fromkeys("mnk", n), "tensors": tensors, "operators": lines})
     return schedules(chain, parse("mnk"), dict.fromkeys("mnk", n))
 
@@ -97,16 +99,23 @@ def test_numbers_of_two_pieces_and_of_one_are_exact() -> None:
 
 
 @needs_unit
-@pytest.mark.parametrize("dtypes", [("bfloat16",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
-def test_narrow_operands_have_fewer_pieces(dtypes: tuple[str, str]) -> None:
-    products = {"bfloat16": 1, "float16": 4}[dtypes[0]] if dtypes[0] == dtypes[1] else 3
+@pytest.mark.parametrize(
+    ("dtypes", "products"),
+    [(("bfloat16",) * 2, 1), (("float16",) * 2, 4), (("bfloat16", "float32"), 3),
+     (("uint8", "int8"), 1), (("int16", "int8"), 2), (("float32", "int8"), 3)],
+)  # fmt: skip
+def test_narrow_operands_have_fewer_pieces(dtypes: tuple[str, str], products: int) -> None:
     schedule = square(64, **dict(zip("AB", dtypes, strict=True)))
     assert generate(schedule, "kernel", MATRIX).text.count(MULTIPLIED) == 4 * products
     chain, rng = schedule.chain, np.random.default_rng(0)
-    types = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
-    inputs = {
-        n: rng.standard_normal((64, 64)).astype(types[d]) for n, d in zip("AB", dtypes, strict=True)
-    }
+    types = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32,
+             "int8": np.int8, "uint8": np.uint8, "int16": np.int16}  # fmt: skip
+    inputs = {}
+    for n, d in zip("AB", dtypes, strict=True):
+        values = rng.standard_normal((64, 64))
+        if d in BOUNDS:
+            values = rng.integers(*BOUNDS[d], (64, 64), endpoint=True)
+        inputs[n] = values.astype(types[d])
     source = generate(schedule, "kernel", MATRIX)
     out = tvm.runtime.tensor(np.zeros(64 * 64, types[chain.tensor("C").dtype]))
     arguments = [tvm.runtime.tensor(inputs[n].reshape(-1)) for n in "AB"]

@@ -60,9 +60,9 @@ def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float3
                         for j in T.vectorized(16):
                             S_tile[0, i0 * 8 + i, 16 + j] = acc1[i, j]
                 for m_i in range(32):
-                    for n_v in range(2):
-                        for n_l in T.vectorized(16):
-                            x0: T.let[T.float32] = (S_tile[0, m_i, n_v * 16 + n_l] / T.float32(5.0))
+                    for n_v in range(1):
+                        for n_l in T.vectorized(32):
+                            x0: T.let[T.float32] = (S_tile[0, m_i, n_v * 32 + n_l] / T.float32(5.0))
                             x1: T.let[T.float32] = T.float32(2) * x0
                             x2: T.let[T.float32] = T.min(T.max(x1, T.float32(-88.0296919)), T.float32(88.3762626))
                             x3: T.let[T.float32] = T.floor(x2 * T.float32(1.4426950408889634) + T.float32(0.5))
@@ -72,7 +72,7 @@ def kernel(Q_arg: T.Buffer((4096,), "float32"), K_arg: T.Buffer((4096,), "float3
                             x7: T.let[T.float32] = T.float32(1) - T.float32(2) / (x6 + T.float32(1))
                             x8: T.let[T.float32] = x0 * x0
                             x9: T.let[T.float32] = T.Select(T.abs(x0) < T.float32(0.3), x0 * (T.float32(1.0) + x8 * (T.float32(-0.3333333333333333) + x8 * (T.float32(0.13333333333333333) + x8 * (T.float32(-0.05396825396825397) + x8 * T.float32(0.021869488536155203))))), x7)
-                            X_tile[0, m_i, n_v * 16 + n_l] = ((T.float32(5.0) * x9) - (T.float32(0.1) * T.Cast("float32", (n_t * 32 + n_v * 16 + n_l))))
+                            X_tile[0, m_i, n_v * 32 + n_l] = ((T.float32(5.0) * x9) - (T.float32(0.1) * T.Cast("float32", (n_t * 32 + n_v * 32 + n_l))))
                 for m_v in range(2):
                     for m_l in T.vectorized(16):
                         R_old_tile[0, m_v * 16 + m_l] = R_tile[0, m_v * 16 + m_l]
