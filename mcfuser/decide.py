@@ -162,7 +162,7 @@ def partition_for(
 ) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
     peak = device.throughput("float32")
-    return partition(loaded.module, peak, device.bandwidth, price, preferred)
+    return partition(loaded.module, peak, device.bandwidth, price, preferred, loaded.integers)
 
 
 def decide_all(

@@ -109,7 +109,8 @@ def explain(
     backend = backend_of(device)
     module = load(model, shapes, limits, folder, narrow, integers=backend.integers).module
     price = partial(expected, device=device, options=TuneOptions(), backend=backend)
-    parted = partition(module, device.throughput("float32"), device.bandwidth, price)
+    peak, integers = device.throughput("float32"), backend.integers
+    parted = partition(module, peak, device.bandwidth, price, integers=integers)
     flow = dataflow(module["main"])
     found = places(parted.matches)
     regions = tuple(_region(flow, same, device) for same in found.values())

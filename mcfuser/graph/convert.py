@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from onnx import TensorProto
 from tvm import relax
 
+from mcfuser.expr import BOUNDS
 from mcfuser.graph.dataflow import array, extents
 
 NodeInputs = Sequence[Any]
@@ -21,6 +23,10 @@ Converter = Callable[[relax.BlockBuilder, NodeInputs, NodeAttributes], relax.Exp
 """Converts a node, given its inputs (None for one that is left out) and attributes; None where
 TVM's converter is to be used."""
 
+_NARROW = {TensorProto.INT8: "int8", TensorProto.UINT8: "uint8", TensorProto.INT16: "int16"}
+_EXTREMES: Mapping[str, Callable[[float, float], float]] = {
+    "relax.minimum": min, "relax.maximum": max,
+}  # fmt: skip
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -81,6 +87,32 @@ def remainder(
     if lowest < 0 or lowest & (lowest + 1):
         return None
     return relax.op.bitwise_and(x, relax.const(lowest, x.ty.dtype))
+
+
+def cast(
+    builder: relax.BlockBuilder, inputs: NodeInputs, attributes: NodeAttributes
+) -> relax.Expr | None:
+    """A real number as a narrow integer, where it was clipped to what that can be: TVM's converter
+    looks for infinities, and lets the bits wrap around."""
+    (x,) = inputs
+    to = int(attributes.get("to", 0))
+    if str(x.ty.dtype) not in _FLOATS or to not in _NARROW:
+        return None
+    (least, most), (low, high) = BOUNDS[_NARROW[to]], _clipped(builder, x)
+    return relax.op.astype(x, _NARROW[to]) if least <= low and high <= most else None
+
+
+def _clipped(builder: relax.BlockBuilder, x: relax.Expr) -> tuple[float, float]:
+    """The bounds that a value was clipped to; infinite where there are none."""
+    every = -math.inf, math.inf
+    made = builder.lookup_binding(x) if isinstance(x, relax.Var) else None
+    if not isinstance(made, relax.Call) or made.op.name not in _EXTREMES:
+        return every
+    choose, limit = _EXTREMES[made.op.name], array(made.args[1])
+    if limit is None or limit.size != 1:
+        return every
+    low, high = (choose(b, float(limit.item())) for b in _clipped(builder, made.args[0]))
+    return low, high
 
 
 def prelu(
@@ -147,6 +179,7 @@ def tile(
 
 CONVERTERS: Mapping[str, Converter] = {
     "BatchNormalization": batch_normalization,
+    "Cast": cast,
     "Clip": clip,
     "Concat": concatenation,
     "InstanceNormalization": instance_normalization,

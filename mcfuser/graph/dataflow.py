@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, relax, tirx
 
+from mcfuser.expr import NARROW
 from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.tensors import array_over
 
@@ -24,6 +25,8 @@ ValueKind = Literal[
 BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
+_WIDENING = tuple(f"relax.{op}" for op in ("astype", "add", "subtract", "multiply", "divide"))
+_REALS = ("float32", "float16", "bfloat16")
 _LITERALS = (ir.Constant, relax.ShapeExpr)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
@@ -51,13 +54,15 @@ class Dataflow:
     """The values of a function in the order of their bindings.
 
     `values` has the expression of each one, `readers` the values that read it, in order, and
-    `outputs` are the results of the function.
+    `outputs` are the results of the function. Kernels multiply small `integers` as such, or have no
+    use for them.
     """
 
     order: tuple[relax.Var, ...]
     values: Mapping[relax.Var, relax.Expr]
     readers: Mapping[relax.Var, tuple[relax.Var, ...]]
     outputs: frozenset[relax.Var]
+    integers: bool = True
 
     @cached_property
     def position(self) -> dict[relax.Var, int]:
@@ -80,6 +85,23 @@ class Dataflow:
     def constants(self) -> frozenset[relax.Var]:
         """The values that are computed from constants alone."""
         return frozenset(v for v in self.order if self.kinds[v] == "constant")
+
+    @cached_property
+    def widened(self) -> frozenset[relax.Var]:
+        """The real values that are made of narrow integers and of single numbers, by arithmetic
+        that is quicker than to read them: dequantized ones, where kernels multiply integers."""
+        found = set[relax.Var]()
+        for v in self.order if self.integers else ():
+            value = self.values[v]
+            if self.kinds[v] != "elementwise" or value.op.name not in _WIDENING:
+                continue
+            made = any(a in found for a in value.args)
+            others = (a for a in value.args if a not in found)
+            computed = made and dtype(v) in _REALS and all(_is_number(a) for a in others)
+            casts = value.op.name == "relax.astype" and dtype(value.args[0]) in NARROW
+            if casts or computed:
+                found.add(v)
+        return frozenset(found)
 
     @property
     def products(self) -> tuple[relax.Var, ...]:
@@ -104,8 +126,8 @@ class Dataflow:
         return "tuple" if isinstance(value, relax.Tuple) else type(value).__name__
 
 
-def dataflow(function: relax.Function) -> Dataflow:
-    """The graph of a function's body."""
+def dataflow(function: relax.Function, integers: bool = True) -> Dataflow:
+    """The graph of a function's body; `integers` tells whether kernels multiply them as such."""
     order: list[relax.Var] = []
     values: dict[relax.Var, relax.Expr] = {}
     readers: dict[relax.Var, list[relax.Var]] = {}
@@ -120,7 +142,7 @@ def dataflow(function: relax.Function) -> Dataflow:
         if isinstance(values.get(out), relax.Tuple):
             outputs.update(sources(values[out]))
     readings = {v: tuple(rs) for v, rs in readers.items()}
-    return Dataflow(tuple(order), values, readings, frozenset(outputs))
+    return Dataflow(tuple(order), values, readings, frozenset(outputs), integers)
 
 
 def with_blocks(function: relax.Function, blocks: Sequence[relax.BindingBlock]) -> relax.Function:
@@ -136,6 +158,13 @@ def sources(value: relax.Expr) -> tuple[relax.Var, ...]:
     if isinstance(value, relax.Call) and all(isinstance(a, relax.Var) for a in value.args):
         return tuple(dict.fromkeys(value.args))
     return tuple(relax.analysis.free_vars(value))
+
+
+def _is_number(value: relax.Expr) -> bool:
+    """Whether a value is a single real number, whether it is known or not."""
+    if not isinstance(value, (relax.Var, ir.GenericConst)) or extents(value) is None:
+        return False
+    return size(value) == 1 and dtype(value) in _REALS
 
 
 def is_fixed(value: relax.Expr, fixed: Container[relax.Var]) -> bool:

@@ -100,6 +100,12 @@ class Draft:
             return tuple(self.sources[tensor].layout)
         return next(operator.axes for operator in self.operators if operator.out == tensor)
 
+    def drop_unread(self) -> None:
+        """Leaves out the inputs that no operator reads."""
+        every = (e for o in self.operators for e in (o.body, o.domain) if e is not None)
+        used = {r.tensor for e in every for r in reads(e)}
+        self.sources = {t: source for t, source in self.sources.items() if t in used}
+
     def merge(self, kept: str, gone: str) -> None:
         """Makes every operator read the input `kept` where it read an equal one, `gone`."""
 
@@ -218,6 +224,8 @@ def laid_out(
     flat = np.ascontiguousarray(source.array).reshape(-1)[source.offset :]
     strides = tuple(source.layout[a] * flat.itemsize for a in dims)
     shape = tuple(sizes[a] for a in dims)
+    if not dims:
+        return flat[:1]  # an input has a dimension at least
     return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, shape, strides))
 
 

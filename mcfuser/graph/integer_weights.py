@@ -65,6 +65,16 @@ def with_integer_weights(module: tvm.IRModule, held: Mapping[str, OnnxArray]) ->
     return made
 
 
+def scaled_weights(graph: onnx.GraphProto) -> set[str]:
+    """What is made of integer weights by scaling or moving them, as real numbers are."""
+    made = {w.name for w in graph.initializer if _is_large(w)}
+    if made:
+        for node in graph.node:
+            if node.op_type in _SCALING and not made.isdisjoint(node.input):
+                made.update(node.output)
+    return made
+
+
 def _is_large(weight: TensorProto) -> bool:
     return weight.data_type in _INTEGERS and math.prod(weight.dims) >= LEAST
 

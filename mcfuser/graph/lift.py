@@ -13,14 +13,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from mcfuser.chain import Chain
-from mcfuser.expr import NARROW, Cast, Const, Read, call
+from mcfuser.chain import Chain, number_bounds, whole_interval
+from mcfuser.expr import BOUNDS, NARROW, Cast, Const, Expr, Read, call
 from mcfuser.graph.attempt import (
     Attempt,
     ChainValue,
@@ -43,7 +44,7 @@ from mcfuser.graph.dataflow import (
 )
 from mcfuser.graph.draft import finish, position
 from mcfuser.graph.multiply import lifted_product
-from mcfuser.graph.operand import FLOATS, axes_of, operand, shown_where
+from mcfuser.graph.operand import FLOATS, axes_of, number, operand, scaled, shown_where, whole_leaf
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
 from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.views import Along, Axes, Straddle, Unliftable, broadcast, forward
@@ -52,6 +53,10 @@ from mcfuser.graph.window import lifted_convolution, lifted_pooling
 NAMES = {"left": "A", "right": "B", "first": "C", "outer": "D", "last": "E"}
 """The names of tensors by role, after the paper: the operands of the first product, its result, the
 other operand of the second product, and the result of the chain."""
+_WITH_NUMBERS = tuple(f"relax.{op}" for op in ("add", "subtract", "multiply", "divide"))
+"""The operators whose constant numbers are a quantized chain's own, unlike the bounds of a clip."""
+_ON_BYTES = tuple(f"relax.{op}" for op in ("astype", "right_shift", "bitwise_and"))
+"""The operators on narrow integers whose results always fit."""
 NOTHING: Mapping[relax.Var, str] = {}
 _REFINEMENTS = 24
 
@@ -96,14 +101,15 @@ def _lifted(
     name: str,
     stored: Mapping[relax.Var, str] = NOTHING,
 ) -> Lifted:
-    members = (*_weights(flow, members), *members)
+    members = (*_weights(flow, members), *_dequantized(flow, members, closed), *members)
+    quantized = any(v in flow.widened or flow.operator(v) == "round" for v in members)
     products = [i for i, v in enumerate(members) if flow.kinds[v] == "product"]
     last = products[-1] if products else 0
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
     names = {**NAMES, "second": "U" if mapped else NAMES["last"]}
     factors: dict[int, tuple[int, ...]] = {}
     for _ in range(_REFINEMENTS):
-        lifting = Attempt(flow, closed, factors, names)
+        lifting = Attempt(flow, closed, factors, names, quantized)
         try:
             return _lift(lifting, members, name, stored)
         except Straddle as cut:
@@ -122,6 +128,24 @@ def _weights(flow: Dataflow, members: Sequence[relax.Var]) -> list[relax.Var]:
     return sorted(found.difference(members), key=flow.position.__getitem__)
 
 
+def _dequantized(
+    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var]
+) -> list[relax.Var]:
+    """The values in front of the members' products that these compute anew from narrow integers, in
+    binding order. Right operands are read as they are stored, but for their scales."""
+    found = set[relax.Var]()
+    for v in members if flow.widened else ():
+        if flow.operator(v) != "matmul":
+            continue
+        for i, a in enumerate(flow.values[v].args):
+            if a not in flow.widened or a in closed:
+                continue
+            made = computed_from(flow, a, flow.widened)
+            if i == 0 or not any(flow.operator(x) in ("add", "subtract") for x in made):
+                found.update(made)
+    return sorted(found.difference(members, closed), key=flow.position.__getitem__)
+
+
 def _lift(
     s: Attempt, members: Sequence[relax.Var], name: str, stored: Mapping[relax.Var, str]
 ) -> Lifted:
@@ -136,7 +160,7 @@ def _lift(
         raise Unliftable(f"'{members[-1].name}' is a view of what is read")
     last = members[-1]
     value = s.values[last]
-    if dtype(last) not in FLOATS:
+    if dtype(last) not in FLOATS and not _is_narrowed(s.flow, last):
         raise Unliftable(f"its result has dtype {dtype(last)}")
     if not value.axes:
         raise Unliftable("its result is a single number")
@@ -146,6 +170,7 @@ def _lift(
     if s.draft.operators[-1].out != out:
         raise Unliftable("its last value is not its result")
     merge_equal_inputs(s)
+    s.draft.drop_unread()
     done = finish(s.draft, s.values[last].layout, dtype(last), name)
     sources = s.draft.sources
     arguments = {t: kept.value for t, kept in sources.items() if t not in done.constants}
@@ -191,10 +216,13 @@ def _kind(flow: Dataflow, v: relax.Var) -> ValueKind:
 
 def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """An elementwise operator; its operands may be broadcast."""
+    name, casts = value.op.name, value.op.name == "relax.astype"
     if dtype(v) not in (*FLOATS, *NARROW, "bool"):
         raise Unliftable(f"'{v.name}' has dtype {dtype(v)}")
+    if dtype(v) in NARROW and name not in _ON_BYTES:
+        raise Unliftable(f"'{v.name}' ({name.removeprefix('relax.')}) may wrap in {dtype(v)}")
     inner = [a for a in value.args if a in s.values]
-    if inner and value.op.name == "relax.astype" and dtype(inner[0]) in FLOATS:
+    if inner and casts and dtype(inner[0]) in FLOATS and dtype(v) in FLOATS:
         return s.values[inner[0]]  # a chain computes in float32, and rounds what it stores
     extents = shape(v)
     unify(s, lambda: _shared(s, inner, len(extents)))
@@ -204,17 +232,56 @@ def _map(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
             along[d] = s.dimension(extent)
     if (masked := _masked(s, value, along)) is not None:
         return replace(masked, layout=broadcast(along, extents))
-    operands = [operand(s, a, along) for a in value.args]
-    if value.op.name == "relax.astype" and dtype(value.args[0]) == "bool":
-        operands = [call("select", operands[0], 1.0, 0.0)]
-    if value.op.name == "relax.astype" and dtype(value.args[0]) in NARROW:
-        operands = [Cast(operands[0], "float32")]
-    if value.op.name == "relax.nn.leakyrelu":
-        operands.append(Const(float(value.attrs.alpha)))
     axes = axes_of(along)
     known = [s.values[a].axes for a in inner]
     order = next((row for row in known if set(row) == set(axes)), axes)
-    return ChainValue(ELEMENTWISE[value.op.name](*operands), order, broadcast(along, extents))
+    return ChainValue(_element(s, v, value, along), order, broadcast(along, extents))
+
+
+def _element(s: Attempt, v: relax.Var, value: relax.Call, along: Along) -> Expr:
+    """An element of an elementwise operator's result; `along` are the axes along its dimensions."""
+    name, args = value.op.name, list(value.args)
+    orders = {"relax.multiply": (args, args[::-1]), "relax.divide": (args,)}
+    for x, factor in orders.get(name, ()):
+        if (scale := number(s, factor, inverse=name == "relax.divide")) is not None:
+            return scaled(s, operand(s, x, along), scale)
+    own = name in _WITH_NUMBERS
+    operands = [(number(s, a) if own else None) or operand(s, a, along) for a in args]
+    if name == "relax.astype" and dtype(args[0]) == "bool":
+        operands = [call("select", operands[0], 1.0, 0.0)]
+    elif name == "relax.astype" and dtype(v) in NARROW:
+        operands = [_narrowed(s, v, operands[0], dtype(args[0]))]
+    elif name == "relax.astype" and dtype(args[0]) in NARROW:
+        operands = [_widened(s, operands[0])]
+    if name == "relax.nn.leakyrelu":
+        operands.append(Const(float(value.attrs.alpha)))
+    return ELEMENTWISE[name](*operands)
+
+
+def _widened(s: Attempt, e: Expr) -> Expr:
+    """A narrow integer as a real number; of one that was a whole real number before, that."""
+    if not isinstance(e, Cast) or e.dtype != "int32":
+        return Cast(e, "float32")
+    whole = whole_interval(e.arg, partial(whole_leaf, s)) is not None
+    return e.arg if whole else Cast(e, "float32")
+
+
+def _narrowed(s: Attempt, v: relax.Var, e: Expr, before: str) -> Expr:
+    """A real number as the whole number that `v` is, between the bounds of its type. Raises
+    Unliftable where it may be outside of them."""
+    (least, most), (low, high) = BOUNDS[dtype(v)], number_bounds(e, partial(whole_leaf, s))
+    if before not in FLOATS or low < least or high > most:
+        raise Unliftable(f"'{v.name}' may not fit into {dtype(v)}")
+    return Cast(e, "int32")
+
+
+def _is_narrowed(flow: Dataflow, v: relax.Var) -> bool:
+    """Whether a value is a real one that became a narrow integer, or a view of such."""
+    while v in flow.values and flow.kinds[v] == "view":
+        v = flow.values[v].args[0]
+    if dtype(v) not in NARROW or v not in flow.values or flow.operator(v) != "astype":
+        return False
+    return dtype(flow.values[v].args[0]) in FLOATS
 
 
 def _concatenated(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:

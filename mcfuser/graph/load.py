@@ -68,7 +68,7 @@ class Loaded:
 
     `names` has the names that the module gave to values of the ONNX model, by their names there; a
     value may be gone from the module since then. `narrowing` says how products were narrowed, None
-    where the model's own types stand.
+    where the model's own types stand. `integers` tells whether kernels multiply them as such.
     """
 
     module: tvm.IRModule
@@ -76,6 +76,7 @@ class Loaded:
     outputs: tuple[ModelPort, ...]
     names: Mapping[str, str]
     narrowing: Narrowing | None = None
+    integers: bool = True
 
 
 def load(
@@ -150,9 +151,9 @@ def imported(
     outputs = _output_ports(folded, module)
     module = updated_in_place(module, in_place, [p.name for p in inputs], [p.name for p in outputs])
     if narrow is None:
-        return Loaded(module, inputs, outputs, names)
+        return Loaded(module, inputs, outputs, names, None, integers)
     made, narrowing = narrowed(module, narrow)
-    return Loaded(made, inputs, outputs, names, narrowing)
+    return Loaded(made, inputs, outputs, names, narrowing, integers)
 
 
 def bound(

@@ -12,7 +12,7 @@ from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
 from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
 from mcfuser.graph.dataflow import dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
-from mcfuser.graph.operand import FLOATS, axes_of, factor
+from mcfuser.graph.operand import FLOATS, axes_of, factor, scaled
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.views import Along, Axes, Unliftable, broadcast
 
@@ -31,7 +31,7 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     for i, a in enumerate(value.args):
         if a in s.values:
             inner = s.values[a] if s.values[a].shown is None else s.values[a].plain
-            if s.flow.kinds[a] == "constant":
+            if s.flow.kinds[a] == "constant" or a in s.flow.widened:
                 element, factors = _unscaled(s, inner.expr, axes_of([depth]))
                 scales += factors
                 if _is_loaded(s, element):
@@ -57,7 +57,8 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
         )
     )
     element = simplify("mul", Read(out, ()), Const(scale))
-    return ChainValue(reduce(partial(call, "mul"), scales, element), axes, layout)
+    rows_first = sorted(scales, key=lambda e: not _varies(s, e))
+    return ChainValue(reduce(partial(scaled, s), rows_first, element), axes, layout)
 
 
 def _unscaled(s: Attempt, e: Expr, depth: Sequence[int]) -> tuple[Expr, list[Expr]]:

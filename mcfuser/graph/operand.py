@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from tvm import relax, tirx
 
-from mcfuser.expr import NARROW, Cast, Const, Expr, Read
+from mcfuser.chain import Interval
+from mcfuser.expr import BOUNDS, NARROW, Call, Cast, Const, Expr, Index, Read, uncast
 from mcfuser.graph.attempt import (
     Attempt,
     ChainValue,
@@ -19,7 +22,7 @@ from mcfuser.graph.attempt import (
 from mcfuser.graph.condition import condition
 from mcfuser.graph.dataflow import array, dtype, shape, size
 from mcfuser.graph.draft import DraftInput, laid_out, position
-from mcfuser.graph.scalar import nodes
+from mcfuser.graph.scalar import nodes, simplify
 from mcfuser.graph.views import Along, LaidOutValue, Unliftable, broadcast
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -50,6 +53,53 @@ def operand(s: Attempt, a: relax.Expr, along: Along) -> Expr:
     order = tuple(x for axes in along for x, _ in axes if x in view.layout)
     read = Read(input_tensor(s, view, order, _MORE), ())
     return Cast(read, "float32") if dtype(a) in FLOATS[1:] else read
+
+
+def number(s: Attempt, a: relax.Expr, inverse: bool = False) -> Expr | None:
+    """A number that a quantized chain reads, where an operand is one; a whole one is a byte. None
+    for 0 and 1, which change what is computed. The `inverse` of a divisor is read as a factor."""
+    value = filled_number(a)
+    if not s.quantized or value is None or isinstance(value, bool) or value in (0.0, 1.0):
+        return None
+    value = 1 / value if inverse else value
+    return _number(s, value, relax.const(value, "float32") if inverse else a)
+
+
+def _number(s: Attempt, value: float, own: relax.Expr) -> Expr:
+    """A number that is read, known as the value `own`."""
+    byte = value.is_integer() and -128 <= value <= 255
+    stored = ("uint8" if value > 0 else "int8") if byte else "float32"
+    name = s.draft.fresh(_MORE)
+    s.draft.sources[name] = DraftInput(own, {}, 0, (), stored, np.full((), value, stored))
+    return Cast(Read(name, ()), "float32") if byte else Read(name, ())
+
+
+def scaled(s: Attempt, e: Expr, factor: Expr) -> Expr:
+    """A product with a factor. Two numbers that are read, one after the other, become one."""
+    if isinstance(e, Call) and e.op == "mul":
+        values = [_known(s, x) for x in (e.args[1], factor)]
+        if None not in values:
+            both = math.prod(float(v) for v in values if v is not None)
+            return scaled(s, e.args[0], _number(s, both, relax.const(both, "float32")))
+    return simplify("mul", e, factor)
+
+
+def _known(s: Attempt, e: Expr) -> float | None:
+    """The value of a number that is read."""
+    inner = uncast(e)
+    source = s.draft.sources.get(inner.tensor) if isinstance(inner, Read) else None
+    if source is None or source.array is None or source.layout or source.array.size != 1:
+        return None
+    return float(source.array.item())
+
+
+def whole_leaf(s: Attempt, node: Read | Index) -> Interval | None:
+    """The bounds of an element that is read, where it is a whole number of one or two bytes."""
+    source = s.draft.sources.get(node.tensor) if isinstance(node, Read) else None
+    if source is None or source.dtype not in BOUNDS:
+        return None
+    low, high = BOUNDS[source.dtype]
+    return float(low), float(high)
 
 
 def shown_where(s: Attempt, a: relax.Expr, along: Along) -> Expr | None:
@@ -94,7 +144,7 @@ def factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str,
     view = LaidOutValue(value, broadcast(along[-len(extents) :], extents))
     while True:
         view = followed_views(s, view)
-        if (unscaled := _unscaled(s, view)) is None:
+        if s.quantized or (unscaled := _unscaled(s, view)) is None:
             break
         view, number = unscaled
         scale *= number

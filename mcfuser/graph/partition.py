@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from mcfuser.chain import BYTES
+from mcfuser.expr import NARROW
 from mcfuser.graph.dataflow import (
     Dataflow,
     ValueKind,
@@ -99,6 +100,7 @@ def partition(
     bandwidth: float,
     price: Price | None = None,
     preferred: AbstractSet[str] = frozenset(),
+    integers: bool = True,
 ) -> Partition:
     """The chains of `main`; `peak` in flop/s and `bandwidth` in byte/s judge its products.
 
@@ -108,9 +110,10 @@ def partition(
     that no product's chain computes. Nothing inside a chain is read outside, and no two chains
     compute the same value, but for rows that each of their readers computes anew. The chains that
     are `preferred`, by their keys, are chosen where overlapping regions could have them, whatever
-    their price.
+    their price. `integers` tells whether the device's kernels multiply small integers as such
+    (mcfuser.backend.Backend.integers).
     """
-    chosen = Selection(dataflow(module["main"]))
+    chosen = Selection(dataflow(module["main"], integers))
     prices = Prices(chosen, price or partial(roofline, peak=peak, bandwidth=bandwidth))
     regions = [*gated_pairs(chosen)]
     written = [set(r.members) for r in regions if prices.written(r.members)]
@@ -270,7 +273,7 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
     if bound.small is not None:
         chosen.reasons.setdefault(last, bound.small)
         return
-    members: tuple[relax.Var, ...] = (last,)
+    members = _with_bounds(chosen, last)
     try:
         lifted = _lifted(chosen, members)
     except Unliftable as why:
@@ -278,7 +281,8 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
         return
     refused = set[relax.Var]()
     while (more := next_producer(chosen, members, refused)) is not None:
-        grown = tuple(sorted((more, *members), key=chosen.flow.position.__getitem__))
+        grown = (*_with_bounds(chosen, more), *members)
+        grown = tuple(sorted(grown, key=chosen.flow.position.__getitem__))
         try:
             larger = _lifted(chosen, grown)
         except Unliftable:
@@ -294,6 +298,18 @@ def _without_product(chosen: Selection, last: relax.Var, bound: _Bound) -> None:
         return
     saved = sum(2 * size(v) * BYTES.get(dtype(v), 4) for v in members[:-1])
     chosen.take(members, lifted, saved)
+
+
+def _with_bounds(chosen: Selection, last: relax.Var) -> tuple[relax.Var, ...]:
+    """A value; of one that was cast to a narrow integer, together with the bounds it was clipped
+    to, without which nobody knows that it fits."""
+    members: tuple[relax.Var, ...] = (last,)
+    if dtype(last) in NARROW and chosen.flow.operator(last) == "astype":
+        while (more := next_producer(chosen, members, set())) is not None:
+            if chosen.flow.operator(more) not in ("maximum", "minimum", "clip"):
+                break
+            members = (more, *members)
+    return members
 
 
 def _lifted(chosen: Selection, members: tuple[relax.Var, ...]) -> Lifted:

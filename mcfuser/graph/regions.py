@@ -131,11 +131,12 @@ def next_producer(
 
 def epilogues(chosen: Selection, last: relax.Var) -> Iterator[tuple[relax.Var, ...]]:
     """The sequences of values that may follow a chain's last product in its kernel, longest
-    first. None ends with a cast to a wider type, which what reads it does as well, unless that is
-    a result of the function."""
+    first. None ends with a cast to a wider type, or with dequantized numbers, which what reads it
+    does as well, unless that is a result of the function."""
     reached = [v for v in reachable(chosen.flow, last, EPILOGUE) if v not in chosen.closed]
     for v in reversed(reached):
-        if _widens(chosen, v) and v not in chosen.flow.outputs:
+        wide = _widens(chosen, v) or v in chosen.flow.widened
+        if wide and v not in chosen.flow.outputs:
             continue
         inner = computed_from(chosen.flow, v, reached)
         if inner[0].same_as(last) and chosen.escapes(inner[:-1], set(inner)) is None:

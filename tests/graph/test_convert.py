@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.load import load
@@ -70,6 +71,37 @@ def test_bounds_that_are_computed_are_tvm_s(tmp_path: Path) -> None:
     x = net.input("x", 4, 5)
     low = net.op("ReduceMin", net.input("y", 3), keepdims=0)
     agreed(net.model(net.op("Clip", x, low)), tmp_path)
+
+
+NARROWED: dict[str, tuple[Build, int, bool]] = {
+    "clipped": (lambda n, x: n.op("Clip", x, n.const(-128.0), n.const(127.0)), TensorProto.INT8,
+                True),
+    "clipped to less": (lambda n, x: n.op("Clip", x, n.const(0.0), n.const(9.5)),
+                        TensorProto.UINT8, True),
+    "clipped twice": (lambda n, x: n.op("Min", n.op("Clip", x, n.const(-5.0)), n.const(300.0)),
+                      TensorProto.INT16, True),
+    "clipped to nothing": (lambda n, x: n.op("Max", n.op("Clip", x, "", n.const(5.0)),
+                                             n.const(300.0)), TensorProto.UINT8, False),
+    "clipped to more": (lambda n, x: n.op("Clip", x, n.const(0.0), n.const(256.0)),
+                        TensorProto.UINT8, False),
+    "clipped on one side": (lambda n, x: n.op("Clip", x, n.const(0.0)), TensorProto.UINT8, False),
+    "to a type of more bytes": (lambda n, x: n.op("Clip", x, n.const(0.0), n.const(9.0)),
+                                TensorProto.INT32, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NARROWED)
+def test_numbers_that_fit_are_cast_at_once(case: str, tmp_path: Path) -> None:
+    """One that may not fit is left to TVM's converter, which lets its bits wrap around."""
+    build, to, fits = NARROWED[case]
+    net = Net()
+    x = net.op("Mul", net.input("x", 2, 8, 12, 11), net.const(40.0))
+    model = net.model(net.op("Cast", net.op("Cast", build(net, x), to=to), to=TensorProto.FLOAT))
+    agreed(model, tmp_path)
+    flow = dataflow(load(model.SerializeToString(), {}).module["main"])
+    assert ("bitwise_and" not in {flow.operator(v) for v in flow.order}) == (
+        fits or to == TensorProto.INT32
+    )
 
 
 COPIES: dict[str, Build] = {

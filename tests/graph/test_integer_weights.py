@@ -13,9 +13,13 @@ from onnx import TensorProto, numpy_helper
 
 from mcfuser.chain import Chain
 from mcfuser.graph.dataflow import array, dataflow
+from mcfuser.graph.dynamic.buckets import load_buckets
 from mcfuser.graph.integer_weights import LEAST
+from mcfuser.graph.limits import DEFAULTS
 from mcfuser.graph.load import load
+from mcfuser.graph.partition import partition
 from tests.support.computed_naively import agreed
+from tests.support.dynamic_nets import spans
 from tests.support.nets import Net
 
 Build = Callable[[Net, str], str]
@@ -75,7 +79,7 @@ KEPT: dict[str, tuple[Build, str, str]] = {
     "a scale for each column": (
         columns_scaled, "int16", "sum[k] A[m, k] * float32(F[k, n])"),
     "one scale": (one_scale, "int16", "sum[k] A[m, k] * float32(F[n, k])"),
-    "quantized as they come": (as_it_comes, "int8", "sum[k] A[m, k] * float32(F[k, n])"),
+    "quantized as they come": (as_it_comes, "int8", "sum[k] P[m, k] * float32(F[k, n])"),
 }  # fmt: skip
 
 
@@ -93,8 +97,9 @@ def test_weights_are_multiplied_by_as_integers(case: str, rows: int, tmp_path: P
 
 def _weights(chain: Chain) -> set[str]:
     """The types of constants with a number for each weight, or for several."""
-    large = [t for t in chain.inputs if chain.tensor(t).constant and len(chain.tensor(t).shape) > 2]
-    large = large or [t for t in chain.inputs if len(chain.tensor(t).shape) == 2]
+    fixed = [t for t in chain.inputs if chain.tensor(t).constant]
+    large = [t for t in fixed if len(chain.tensor(t).shape) > 2]
+    large = large or [t for t in fixed if len(chain.tensor(t).shape) == 2]
     return {chain.tensor(t).dtype for t in large} - {"float32"}
 
 
@@ -186,3 +191,22 @@ def test_a_device_may_have_real_weights(case: str, dtype: type) -> None:
         stored = next(a for a in known if a.size == DEPTH * COLUMNS)
         wanted = (stored.astype(np.float32) - 7).T * 0.01
         np.testing.assert_allclose(weights.astype(np.float32), wanted, rtol=2e-3)
+
+
+@pytest.mark.parametrize("case", KEPT)
+@pytest.mark.parametrize("integers", [True, False])
+def test_weights_of_a_bucket_are_integers_as_those_of_a_fixed_shape(
+    case: str, integers: bool
+) -> None:
+    """But for what an operator of integers makes of them, which is one where kernels multiply no
+    integers, too."""
+    build, dtype, product = KEPT[case]
+    net = Net()
+    model = net.model(build(net, net.input("x", "rows", DEPTH))).SerializeToString()
+    loaded = load_buckets(
+        model, {"x": (spans(2, 9), DEPTH)}, DEFAULTS, None, 1, lambda one: 1.0, integers=integers
+    )
+    (bucket,) = loaded.buckets
+    (match,) = partition(bucket.loaded.module, 1e12, 1e11, integers=integers).matches
+    assert (product in str(match.chain)) == integers
+    assert (_weights(match.chain) == {dtype}) == integers

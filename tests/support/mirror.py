@@ -35,7 +35,7 @@ THROUGH: dict[str, str] = {
     "graph/test_partition.py": "graph/idiom graph/leftover graph/regions graph/selection",
     "graph/rewrite/test_loop.py": "graph/rewrite/inner",
     "graph/test_lift.py": """
-        graph/attempt graph/condition graph/draft graph/multiply graph/operand graph/reduce""",
+        graph/attempt graph/condition graph/draft graph/multiply graph/reduce""",
     "graph/test_convolution.py": "graph/sliding graph/window",
     "graph/test_concatenation.py": "graph/parted",
     "graph/test_role.py": "graph/known",

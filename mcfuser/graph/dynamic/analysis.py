@@ -18,6 +18,7 @@ from mcfuser.graph.dynamic.length import Length, Symbol
 from mcfuser.graph.dynamic.node import PaddedNode
 from mcfuser.graph.dynamic.padded import PaddedGraph
 from mcfuser.graph.dynamic.rules.table import ROWS, RULES, rows
+from mcfuser.graph.integer_weights import scaled_weights
 from mcfuser.graph.messages import inside
 from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read, stored
 
@@ -57,10 +58,11 @@ def padded(points: Sequence[Point], facts: Sequence[ShapeFacts]) -> PaddedModel:
         graph.operands[value.name] = Operand(
             value.name, layout, True, "nonnegative" if unsigned else "any"
         )
+    scaled = scaled_weights(upper.proto.graph)  # which stay integers until they are multiplied by
     for node in upper.proto.graph.node:
         if any(name and not _constant(facts, name) for name in node.output):
             walk.write(node)
-        elif not walk.computed(node):
+        elif not scaled.isdisjoint(node.output) or not walk.computed(node):
             graph.nodes.append(node)
     results = tuple(walk.result(o.name) for o in upper.proto.graph.output)
     model = _assembled(upper, graph)

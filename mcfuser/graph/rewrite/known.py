@@ -28,6 +28,8 @@ INTEGERS = frozenset({
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
 })  # fmt: skip
 """Element types that no rounding touches."""
+MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""The operators that give elements other positions and change none."""
 _DECISIVE = {"And": False, "Or": True}
 """The truth of one operand that is that of the result, whatever the other one is."""
 
@@ -40,6 +42,7 @@ class KnownValues:
     small numbers that nodes compute from constants and shapes; `weights` has the large initializers
     whose data is elsewhere. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
+    `moves` has the nodes that dequantize numbers, or move elements, by the names of their results.
     `sequences` has the names of the tensors of which each sequence consists, `listed` is the
     number of these in all, and `counts` has how many names were made from a name.
     """
@@ -49,6 +52,7 @@ class KnownValues:
     constants: MutableMapping[str, TensorProto] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     floats: dict[str, str] = field(default_factory=dict)
+    moves: dict[str, onnx.NodeProto] = field(default_factory=dict)
     sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     listed: int = 0
@@ -101,6 +105,8 @@ class KnownValues:
         if node.op_type == "Constant" and not node.domain:
             self._add_literal(node)
             return
+        if node.op_type in MOVES and not node.domain:
+            self.moves[node.output[0]] = node
         if any(self.shape(name) is None for name in node.output if name):
             self._infer(node)
         self._compute(node)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from mcfuser.graph.rewrite.blocked import (
     BlockedWeights,
@@ -72,7 +72,8 @@ def _unpacked(x: OnnxArray, bits: int) -> OnnxArray:
 
 
 def dequantized(body: NodeBody) -> list[str | None] | None:
-    """ONNX's DequantizeLinear: of a constant, and with a scale for each block along an axis."""
+    """ONNX's DequantizeLinear, of constants and of others, with a scale for each block along an
+    axis or without blocks."""
     block, x, scale = body.attribute("block_size", 0), body.read(0), body.read(1)
     extents = body.shape(x)
     numbers, scales = body.array(x), body.array(scale)
@@ -85,8 +86,11 @@ def dequantized(body: NodeBody) -> list[str | None] | None:
     if numbers is not None and scales is not None and known:
         weights = of_constants(numbers, scales, zeros, axis, block)
         return [weights.written(body, dtype, numbers.shape)]
-    if not block:
+    if not block and body.dtype(x) not in _WHOLE:
         return None
+    if not block:
+        body.known.moves[body.node.output[0]] = body.node
+        return [body.cast(real(body, 0, 1, 2, axis), dtype)]
     apart = (*extents[:axis], extents[axis] // block, block, *extents[axis + 1 :])
     once = (*extents[:axis], extents[axis] // block, 1, *extents[axis + 1 :])
     wide = body.reshape(body.cast(x, TensorProto.FLOAT), *apart)
@@ -95,6 +99,89 @@ def dequantized(body: NodeBody) -> list[str | None] | None:
     factor = body.reshape(body.cast(scale, TensorProto.FLOAT), *once)
     y = body.reshape(body.op("Mul", wide, factor), *extents)
     return [body.cast(y, dtype)]
+
+
+_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16,
+          TensorProto.INT32)  # fmt: skip
+"""The types of quantized numbers that do not share bytes."""
+
+
+def quantize(body: NodeBody) -> list[str | None] | None:
+    """ONNX's QuantizeLinear, with a scale for the whole or for each position along an axis."""
+    if (same := _as_before(body)) is not None:
+        return [same]
+    if body.has(2):
+        kind = body.dtype(body.read(2))
+    else:
+        kind = body.attribute("output_dtype", 0) or TensorProto.UINT8
+    if body.attribute("block_size", 0) or kind not in _WHOLE[:-1]:
+        return None
+    y = body.cast(body.read(0), TensorProto.FLOAT)
+    return [quantized(body, y, 1, 2, axis=body.attribute("axis", 1), kind=kind)]
+
+
+def _as_before(body: NodeBody) -> str | None:
+    """The numbers that were dequantized, and moved, and are to be quantized as they were."""
+    path, x = list[NodeProto](), str(body.read(0))
+    while (made := body.known.moves.get(x)) is not None and made.op_type != "DequantizeLinear":
+        path.append(made)
+        x = made.input[0]
+    if made is None or not all(_same(body, made, i) for i in (1, 2)):
+        return None
+    moved = str(made.input[0])
+    for node in reversed(path):
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        moved = body.op(node.op_type, moved, *node.input[1:], **given)
+    return moved
+
+
+def _same(body: NodeBody, made: NodeProto, position: int) -> bool:
+    """Whether a node has the one scale, or zero point, with which another dequantized."""
+    own, other = ([*n.input, "", ""][position] for n in (body.node, made))
+    if not own or not other:
+        return bool(own == other) and body.dtype(made.input[0]) == TensorProto.UINT8
+    if body.dtype(own) != body.dtype(other) or math.prod(body.shape(own)) != 1:
+        return False
+    values = body.array(own), body.array(other)
+    one, two = values
+    return bool(own == other) or (one is not None and two is not None and bool(np.all(one == two)))
+
+
+def quantize_as_it_comes(body: NodeBody) -> list[str | None]:
+    """ONNX's DynamicQuantizeLinear: bytes from the least to the largest number, and 0. Where all
+    are 0, the scale is 1, as in onnxruntime."""
+    x = body.read(0)
+    zero, most = body.like(0.0, x), body.like(255.0, x)
+    low = body.op("Min", _extreme(body, "ReduceMin", x), zero)
+    high = body.op("Max", _extreme(body, "ReduceMax", x), zero)
+    span = body.op("Sub", high, low)
+    flat = body.op("Equal", span, zero)
+    scale = body.op("Where", flat, body.like(1.0, x), body.op("Div", span, most))
+    shift = body.op("Clip", body.op("Sub", zero, body.op("Div", low, scale)), zero, most)
+    point = body.op("Round", shift)
+    rounded = body.op("Add", body.op("Round", body.op("Div", x, scale)), point)
+    bytes_ = (body.op("Clip", rounded, zero, most), point)
+    whole, shift = (body.cast(v, TensorProto.UINT8) for v in bytes_)
+    return [whole, scale, shift]
+
+
+_ROW = 64
+"""The fewest elements of a row of which an extreme is taken alone."""
+
+
+def _extreme(body: NodeBody, kind: str, x: str) -> str:
+    """The least or the largest element of all: that of each row, on all cores, and of these."""
+    extents = body.shape(x)
+    first = len(extents) - 1
+    while first > 1 and math.prod(extents[first:]) < _ROW:
+        first -= 1
+    if first > 0:
+        along = list(range(first, len(extents)))
+        if body.opset < 18:
+            x = body.op(kind, x, axes=along, keepdims=0)
+        else:
+            x = body.op(kind, x, body.ints(along), keepdims=0)
+    return body.op(kind, x, keepdims=0)
 
 
 def product(body: NodeBody) -> list[str | None]:
@@ -228,11 +315,14 @@ def _along(body: NodeBody, row: str, rank: int, axis: int) -> str:
     return body.reshape(row, *whole)
 
 
-def quantized(body: NodeBody, y: str, scale: int, zero: int, axis: int) -> str:
-    """y as quantized numbers of the zero point's type: rounded to even, and bounded."""
+def quantized(
+    body: NodeBody, y: str, scale: int, zero: int, axis: int, kind: int = TensorProto.UINT8
+) -> str:
+    """y as quantized numbers of the zero point's type, or of a `kind` where there is none: rounded
+    to even, and bounded."""
     rank = len(body.shape(y))
     factor = body.cast(_along(body, body.read(scale), rank, axis), TensorProto.FLOAT)
-    kind = body.dtype(body.read(zero)) if body.has(zero) else TensorProto.UINT8
+    kind = body.dtype(body.read(zero)) if body.has(zero) else kind
     rounded = body.op("Round", body.op("Div", y, factor))
     if body.has(zero):
         shift = _along(body, body.read(zero), rank, axis)

@@ -12,6 +12,7 @@ import tvm
 from onnx.reference import ReferenceEvaluator
 
 from mcfuser.errors import ModelError
+from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.load import load
 from mcfuser.graph.rewrite.apply import rewrite
@@ -250,3 +251,98 @@ def test_onnxruntimes_quantization() -> None:
         "DequantizeLinear", [*given, *constants], 1, given, constants, ORT, dtypes=[np.float32]
     )
     agree(model, given)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16])
+@pytest.mark.parametrize("axis", [None, 1, -1])
+def test_quantizing_and_dequantizing(dtype: type, axis: int | None) -> None:
+    count = () if axis is None else (7,) if axis == 1 else (9,)
+    constants = {"scale": scales(*count), "zero": np.full(count, middle(dtype))}
+    attributes = {} if axis is None else {"axis": axis}
+    for kind, given, out in (
+        ("QuantizeLinear", {"x": drawn(4, 7, 9) * 3}, dtype),
+        ("DequantizeLinear", {"x": drawn(4, 7, 9, dtype=dtype)}, np.float32),
+    ):
+        model = one_node(kind, [*given, *constants], 1, given, constants, dtypes=[out], opset=21,
+                         **attributes)  # fmt: skip
+        agree(model, given)
+        load(model.SerializeToString(), {})
+
+
+def test_numbers_are_rounded_to_even_and_bounded() -> None:
+    constants = {"scale": np.asarray(0.5, np.float32), "zero": np.asarray(-3, np.int8)}
+    given = {"x": np.asarray([0.25, 0.75, -0.25, -0.75, 63.9, 99.0, -99.0, 0.0], np.float32)}
+    model = one_node("QuantizeLinear", [*given, *constants], 1, given, constants, dtypes=[np.int8],
+                     opset=17)  # fmt: skip
+    (found,) = run(replaced(model), given)
+    assert found.tolist() == [-3, -1, -3, -5, 125, 127, -128, -3]
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (3, 70), (2, 4, 9, 8)])
+@pytest.mark.parametrize("opset", [17, 18])
+def test_bytes_from_the_least_to_the_largest_number(shape: tuple[int, ...], opset: int) -> None:
+    """Of numbers of both signs, of one, and of zeros alone."""
+    for given in (drawn(*shape), np.abs(drawn(*shape)) + 2, np.zeros(shape, np.float32)):
+        model = one_node("DynamicQuantizeLinear", ["x"], 3, {"x": given}, {},
+                         dtypes=[np.uint8, np.float32, np.uint8], opset=opset)  # fmt: skip
+        agree(model, {"x": given})
+
+
+def moved(
+    opset: int = 17, scale: float = 0.02, zero: int = 9, dtype: type = np.uint8
+) -> onnx.ModelProto:
+    """Numbers that are dequantized, transposed, reshaped, and quantized, with these numbers or
+    those that they had."""
+    n = Net(opset=opset)
+    x = n.input("x", 4, 6, dtype=np.uint8)
+    real = n.op("DequantizeLinear", x, n.const(0.02), n.const(9, np.uint8))
+    real = n.op("Reshape", n.op("Transpose", real, perm=[1, 0]), n.ints(3, 8))
+    whole = n.op("QuantizeLinear", real, n.const(scale), n.const(zero, dtype))
+    return n.model(n.op("Cast", whole, to=onnx.TensorProto.FLOAT))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "same"), [({}, True), ({"scale": 0.03}, False), ({"zero": 8}, False),
+                          ({"dtype": np.int8}, False)],
+)  # fmt: skip
+def test_numbers_that_are_quantized_as_they_were_are_moved_alone(
+    numbers: dict[str, object], same: bool
+) -> None:
+    model = moved(**numbers)
+    given = {"x": drawn(4, 6, dtype=np.uint8)}
+    (found,) = run(replaced(model), given)
+    assert (found == run(model, given)[0]).all()
+    kinds = {n.op_type for n in replaced(model).graph.node}
+    flow = dataflow(load(model.SerializeToString(), {}).module["main"])
+    names = {flow.operator(v) for v in flow.order}
+    assert ("round" not in names) == same and "QuantizeLinear" not in kinds
+
+
+def test_a_scale_for_each_row_is_not_moved_with_its_rows() -> None:
+    n = Net(opset=17)
+    x = n.input("x", 4, 4, dtype=np.uint8)
+    numbers = n.const([0.02, 0.03, 0.01, 0.04]), n.const([9, 8, 7, 6], np.uint8)
+    real = n.op("Transpose", n.op("DequantizeLinear", x, *numbers, axis=0), perm=[1, 0])
+    whole = n.op("QuantizeLinear", real, *numbers, axis=0)
+    model = n.model(n.op("Cast", whole, to=onnx.TensorProto.FLOAT))
+    given = {"x": drawn(4, 4, dtype=np.uint8)}
+    (found,) = run(replaced(model), given)
+    assert (found == run(model, given)[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.int16, np.uint8, np.int8])
+@pytest.mark.parametrize("integers", [True, False])
+def test_constants_are_dequantized_whatever_their_type(dtype: type, integers: bool) -> None:
+    """The biases of quantized products are of 32 bits; a zero point leaves the range of 16."""
+    x = drawn(9, 7, dtype=dtype)
+    constants = {"x": x, "scale": scales()}
+    if dtype is not np.int32:
+        constants["zero"] = np.asarray(np.iinfo(dtype).min + 3, dtype)
+    model = one_node("DequantizeLinear", [*constants], 1, {}, constants, dtypes=[np.float32],
+                     opset=21)  # fmt: skip
+    (wanted,) = run(model, {})
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    rewrite(changed, integers=integers)
+    (found,) = run(changed, {})
+    assert np.array_equal(found, wanted)
