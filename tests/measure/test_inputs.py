@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from mcfuser.chain import from_json
-from mcfuser.measure.inputs import BLOCK, InputKind, draw_style, draw_values, input_kinds, positives
+from mcfuser.measure.inputs import (
+    BLOCK,
+    SMALL,
+    DrawStyle,
+    InputKind,
+    draw_style,
+    draw_values,
+    input_kinds,
+    positives,
+)
 from tests.support.chains import chain, named
 
 
@@ -117,3 +126,13 @@ def test_varied_inputs_are_halved_and_doubled_and_of_either_sign() -> None:
     assert {s.scale for s in styles} == {0.5, 1.0, 2.0}
     assert {s.sign for s in styles} == {-1, 0, 1}
     assert {draw_style(rng, kind, True, 1).sign for _ in range(20)} == {1}
+
+
+def test_whole_numbers_are_small_and_those_of_bytes_are_all() -> None:
+    rng = np.random.default_rng(0)
+    drawn = {d: draw_values(rng, InputKind(d), 4000, DrawStyle())
+             for d in ("int32", "int8", "uint8")}  # fmt: skip
+    assert {d: (a.min(), a.max()) for d, a in drawn.items()} == {
+        "int32": (-SMALL, SMALL), "int8": (-128, 127), "uint8": (0, 255)
+    }  # fmt: skip
+    assert draw_values(rng, InputKind("int8", "positive"), 4000, DrawStyle()).min() == 1

@@ -205,6 +205,19 @@ def test_a_sum_rounds_each_term_that_is_not_zero_and_the_result() -> None:
     x = {"A": np.asarray([[1.0, -3.0, 0.0, 50.0]])}
     found = allowed(c, x, evaluate(c, x), UNIT)["Y"]
     assert found[0] == (2.0 + 6.0) * 2 + 4.0  # products and terms; -4 is stored
+    x = {"A": np.asarray([[1.0, -0.5, 0.0, 50.0]])}
+    assert allowed(c, x, evaluate(c, x), UNIT)["Y"][0] == (2.0 + 1.0) * 2 + 1.0
+
+
+def test_bits_of_what_is_known_exactly_are_exact() -> None:
+    whole = {"shape": ["m"], "dtype": "int32"}
+    tensors = {"N": whole, "A": {"shape": ["m"]}, "Y": whole, "Z": whole}
+    lines = ["Y[m] = bit_and(shift_right(N[m], 1), 7)", "Z[m] = shift_right(int32(A[m] * 2.0), 1)"]
+    c = from_json({"axes": {"m": 2}, "tensors": tensors, "operators": lines, "outputs": ["Y", "Z"]})
+    x = {"N": np.asarray([5, 77]), "A": np.asarray([3.0, 3.25])}
+    found = allowed(c, x, evaluate(c, x), UNIT)
+    assert found["Y"].tolist() == [0.0, 0.0]
+    assert found["Z"].tolist() == [np.inf, 0.0]  # 6 may have been 5.99
 
 
 def test_a_maximum_has_the_largest_error_of_what_may_be_the_maximum() -> None:

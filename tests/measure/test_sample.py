@@ -107,3 +107,11 @@ def test_a_tensor_that_nothing_reads_stays_as_it_is() -> None:
     assert np.array_equal(part.inputs(inputs)["B"], inputs["B"])
     found, whole = evaluate(part.chain, part.inputs(inputs)), evaluate(chain, inputs)
     assert close(found["C"], part.output("C", whole["C"]))
+
+
+def test_axes_of_a_tensor_that_is_read_transposed_are_not_thinned() -> None:
+    """Positions that one read takes, the other would take of the other axis."""
+    lines = ["Y[m, n, h] = A[m, n, h] * A[n, m, h]"]
+    document = {"axes": {"m": 8, "n": 8, "h": 8}, "tensors": {"A": {"shape": ["m", "n", "h"]}},
+                "operators": lines}  # fmt: skip
+    assert thinned(from_json(document)) == ("h",)
