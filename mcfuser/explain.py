@@ -16,12 +16,13 @@ from tvm import relax
 
 from mcfuser.backends import backend_of
 from mcfuser.chain import Chain, unfused_cut
+from mcfuser.decide import partition_for
 from mcfuser.device import Device
 from mcfuser.graph.dataflow import Dataflow, dataflow, dtype, extents
 from mcfuser.graph.external import DataFolder
 from mcfuser.graph.limits import DEFAULTS, ModelLimits
 from mcfuser.graph.load import load
-from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.partition import Partition
 from mcfuser.graph.segment import Considered, Verdict
 from mcfuser.graph.selection import ChainMatch, places
 from mcfuser.graph.tensors import tensor_form
@@ -107,11 +108,10 @@ def explain(
     """The explanation of an ONNX model for a device; arguments and errors are those of
     mcfuser.compile.compile_model."""
     backend = backend_of(device)
-    module = load(model, shapes, limits, folder, narrow, integers=backend.integers).module
+    loaded = load(model, shapes, limits, folder, narrow, integers=backend.integers)
     price = partial(expected, device=device, options=TuneOptions(), backend=backend)
-    peak, integers = device.throughput("float32"), backend.integers
-    parted = partition(module, peak, device.bandwidth, price, integers=integers)
-    flow = dataflow(module["main"])
+    parted = partition_for(loaded, device, price)
+    flow = dataflow(loaded.module["main"])
     found = places(parted.matches)
     regions = tuple(_region(flow, same, device) for same in found.values())
     operators = tuple(_operators(flow, parted, [*found]))

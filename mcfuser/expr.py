@@ -23,6 +23,8 @@ ARITY: Mapping[str, int] = {
 }  # fmt: skip
 """The functions of the language, by their number of arguments. Those of bits take whole numbers."""
 
+CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
+"""The functions that hold or do not."""
 NARROW = ("int8", "uint8", "int16")
 """Integer types of inputs, and of results that are no reductions. What is computed from them is an
 int32, and what becomes one is bounded to its numbers."""

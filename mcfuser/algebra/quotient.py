@@ -12,10 +12,10 @@ from dataclasses import replace
 from mcfuser.algebra.dependence import through_maps
 from mcfuser.algebra.linear import linear
 from mcfuser.chain import Chain
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Read, children, reads
+from mcfuser.expr import CONDITIONS, DISCRETE, Call, Cast, Const, Expr, Read, children, reads
 
 ZERO = Const(0.0)
-_BOUNDED = ("tanh", "erf", "lt", "le", "eq", "ne", "and", "or", "not")
+_BOUNDED = ("tanh", "erf", *CONDITIONS)
 """What is finite whatever its arguments are."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mcfuser.chain import Chain, whole_range
 from mcfuser.expr import (
     BOUNDS,
+    CONDITIONS,
     DISCRETE,
     NARROW,
     Call,
@@ -24,7 +25,6 @@ from mcfuser.expr import (
 )
 
 MOST = 2**31 - 1
-_CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
 _KEEPING = ("max", "min", "select", "floor", "round", "shift_right")
 _LIMITS = {"bool": 1.0, "uint8": 2.0**8, "int8": 2.0**7, "int16": 2.0**15, "int32": 2.0**31,
            "int64": 2.0**63}  # fmt: skip
@@ -73,7 +73,7 @@ def _exact(chain: Chain, e: Expr) -> tuple[Expr, _Range | None]:
         return e, _leaf(chain, e)
     both = [_exact(chain, a) for a in e.args]
     args, ranges = tuple(a for a, _ in both), [r for _, r in both]
-    if e.op in _CONDITIONS:
+    if e.op in CONDITIONS:
         return Call(e.op, args), _Range(1, False)
     values = ranges[1:] if e.op == "select" else ranges
     known = [r for r in values if r is not None]

@@ -11,17 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from mcfuser.chain.values import Chain
-from mcfuser.expr import BOUNDS, DISCRETE, Call, Cast, Const, Expr, Index, Read
+from mcfuser.expr import BOUNDS, CONDITIONS, DISCRETE, Call, Cast, Const, Expr, Index, Read
 
 Interval = tuple[float, float]
 """The least and the largest number; either may be infinite."""
 EVERY: Interval = (-math.inf, math.inf)
 TRUTH: Interval = (0.0, 1.0)
-_CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
 _KEEPING = ("add", "sub", "mul", "neg", "abs", "max", "min")
 """What is whole of whole numbers."""
 
 
+Judged = tuple[bool, Interval]
+"""Whether a number is surely whole, and the bounds of the number."""
 Leaf = Callable[[Read | Index], Interval | None]
 """The bounds of an element that is read, or of a position, that is a whole number."""
 
@@ -40,32 +41,35 @@ def whole_range(chain: Chain, e: Expr) -> Interval | None:
 
 def whole_interval(e: Expr, leaf: Leaf) -> Interval | None:
     """The bounds of an expression that is a whole number; None where it may be another one."""
-    match e:
-        case Const(value):
-            return (float(value), float(value)) if float(value).is_integer() else None
-        case Index() | Read():
-            return leaf(e)
-        case Cast(arg, dtype):
-            if dtype == "bool":
-                return TRUTH
-            if dtype in DISCRETE:
-                return _steps(number_bounds(arg, leaf))
-            return whole_interval(arg, leaf) if dtype in ("float32", "float64") else None
-        case Call(op, args):
-            return _called(op, args, leaf)
-        case _:
-            assert_never(e)
+    whole, found = _judged(e, leaf)
+    return found if whole else None
 
 
 def number_bounds(e: Expr, leaf: Leaf) -> Interval:
     """The bounds of any number: those of whole ones, and those that others were clipped to."""
-    if (found := whole_interval(e, leaf)) is not None:
-        return found
-    if isinstance(e, Const):
-        return float(e.value), float(e.value)
-    if isinstance(e, Call) and e.op in ("max", "min"):
-        return _arithmetic(e.op, [number_bounds(a, leaf) for a in e.args])
-    return EVERY
+    return _judged(e, leaf)[1]
+
+
+def _judged(e: Expr, leaf: Leaf) -> Judged:
+    """Whether a number is whole, and its bounds, in one walk."""
+    match e:
+        case Const(value):
+            return float(value).is_integer(), (float(value), float(value))
+        case Index() | Read():
+            found = leaf(e)
+            return (False, EVERY) if found is None else (True, found)
+        case Cast(arg, dtype):
+            if dtype == "bool":
+                return True, TRUTH
+            whole, found = _judged(arg, leaf)
+            if dtype in DISCRETE:
+                return True, _steps(found)
+            kept = whole and dtype in ("float32", "float64")
+            return kept, found if kept else EVERY
+        case Call(op, args):
+            return _called(op, [_judged(a, leaf) for a in args])
+        case _:
+            assert_never(e)
 
 
 def _stored(chain: Chain, name: str) -> Interval | None:
@@ -87,22 +91,21 @@ def _stored(chain: Chain, name: str) -> Interval | None:
     return found
 
 
-def _called(op: str, args: Sequence[Expr], leaf: Leaf) -> Interval | None:
-    if op in _CONDITIONS:
-        return TRUTH
+def _called(op: str, args: Sequence[Judged]) -> Judged:
+    """What is known of a function's result, given its arguments."""
+    if op in CONDITIONS:
+        return True, TRUTH
     if op in ("floor", "round"):
-        return _steps(number_bounds(args[0], leaf))
+        return True, _steps(args[0][1])
     if op in ("shift_right", "bit_and"):
-        return _of_bits(op, [whole_interval(a, leaf) or EVERY for a in args])
-    if op not in ("select", *_KEEPING):
-        return None
-    found = [whole_interval(a, leaf) for a in (args[1:] if op == "select" else args)]
-    known = [x for x in found if x is not None]
-    if len(known) < len(found):
-        return None
-    if op == "select":
-        return min(x for x, _ in known), max(x for _, x in known)
-    return _arithmetic(op, known)
+        return True, _of_bits(op, [found if whole else EVERY for whole, found in args])
+    values = args[1:] if op == "select" else args
+    whole, found = all(w for w, _ in values), [x for _, x in values]
+    if op == "select" and whole:
+        return True, (min(x for x, _ in found), max(x for _, x in found))
+    if op in ("max", "min") or (op in _KEEPING and whole):
+        return whole, _arithmetic(op, found)
+    return False, EVERY
 
 
 def _steps(found: Interval) -> Interval:

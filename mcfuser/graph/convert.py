@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from onnx import TensorProto
 from tvm import relax
 
 from mcfuser.expr import BOUNDS
 from mcfuser.graph.dataflow import array, extents
+from mcfuser.graph.weights import NARROW_TYPES
 
 NodeInputs = Sequence[Any]
 NodeAttributes = Mapping[str, Any]
@@ -23,7 +23,6 @@ Converter = Callable[[relax.BlockBuilder, NodeInputs, NodeAttributes], relax.Exp
 """Converts a node, given its inputs (None for one that is left out) and attributes; None where
 TVM's converter is to be used."""
 
-_NARROW = {TensorProto.INT8: "int8", TensorProto.UINT8: "uint8", TensorProto.INT16: "int16"}
 _EXTREMES: Mapping[str, Callable[[float, float], float]] = {
     "relax.minimum": min, "relax.maximum": max,
 }  # fmt: skip
@@ -96,10 +95,10 @@ def cast(
     looks for infinities, and lets the bits wrap around."""
     (x,) = inputs
     to = int(attributes.get("to", 0))
-    if str(x.ty.dtype) not in _FLOATS or to not in _NARROW:
+    if str(x.ty.dtype) not in _FLOATS or to not in NARROW_TYPES:
         return None
-    (least, most), (low, high) = BOUNDS[_NARROW[to]], _clipped(builder, x)
-    return relax.op.astype(x, _NARROW[to]) if least <= low and high <= most else None
+    (least, most), (low, high) = BOUNDS[NARROW_TYPES[to]], _clipped(builder, x)
+    return relax.op.astype(x, NARROW_TYPES[to]) if least <= low and high <= most else None
 
 
 def _clipped(builder: relax.BlockBuilder, x: relax.Expr) -> tuple[float, float]:

@@ -26,7 +26,8 @@ BIJECTIVE = frozenset(
     f"relax.{name}" for name in ("reshape", "flatten", "expand_dims", "squeeze", "permute_dims")
 )
 _WIDENING = tuple(f"relax.{op}" for op in ("astype", "add", "subtract", "multiply", "divide"))
-_REALS = ("float32", "float16", "bfloat16")
+FLOATS = ("float32", "float16", "bfloat16")
+"""The types of the values of chains; all but the first are computed in float32."""
 _LITERALS = (ir.Constant, relax.ShapeExpr)
 _UNNAMED = re.compile(r"(lv|gv)\d*(_\d+)?")
 _KINDS: Mapping[str, ValueKind] = {
@@ -97,7 +98,7 @@ class Dataflow:
                 continue
             made = any(a in found for a in value.args)
             others = (a for a in value.args if a not in found)
-            computed = made and dtype(v) in _REALS and all(_is_number(a) for a in others)
+            computed = made and dtype(v) in FLOATS and all(_is_number(a) for a in others)
             casts = value.op.name == "relax.astype" and dtype(value.args[0]) in NARROW
             if casts or computed:
                 found.add(v)
@@ -164,7 +165,7 @@ def _is_number(value: relax.Expr) -> bool:
     """Whether a value is a single real number, whether it is known or not."""
     if not isinstance(value, (relax.Var, ir.GenericConst)) or extents(value) is None:
         return False
-    return size(value) == 1 and dtype(value) in _REALS
+    return size(value) == 1 and dtype(value) in FLOATS
 
 
 def is_fixed(value: relax.Expr, fixed: Container[relax.Var]) -> bool:

@@ -17,11 +17,16 @@ from onnx import TensorProto, helper
 
 from mcfuser.graph.messages import inside
 from mcfuser.graph.tensors import tensor_over
-from mcfuser.graph.weights import OnnxArray, OnnxModel, names_read, operand_readers
+from mcfuser.graph.weights import (
+    NARROW_TYPES,
+    OnnxArray,
+    OnnxModel,
+    names_read,
+    operand_readers,
+)
 
 LEAST = 1 << 12
 """The fewest elements of a weight that is kept: smaller ones are faster as floats."""
-_INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16)
 _SCALING = frozenset({
     "Add", "BitShift", "Cast", "Identity", "Mod", "Mul", "Reshape", "Squeeze", "Sub", "Transpose",
     "Unsqueeze",
@@ -76,7 +81,7 @@ def scaled_weights(graph: onnx.GraphProto) -> set[str]:
 
 
 def _is_large(weight: TensorProto) -> bool:
-    return weight.data_type in _INTEGERS and math.prod(weight.dims) >= LEAST
+    return weight.data_type in NARROW_TYPES and math.prod(weight.dims) >= LEAST
 
 
 class _Readers:

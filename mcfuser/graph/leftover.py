@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from tvm import relax
 
-from mcfuser.graph.dataflow import Dataflow, dtype, extents
-from mcfuser.graph.operand import FLOATS
+from mcfuser.graph.dataflow import FLOATS, Dataflow, dtype, extents
 from mcfuser.graph.selection import Selection
 
 NOT_COMPUTED = "not computed: the regions that need it read what it is made from"

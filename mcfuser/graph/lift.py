@@ -34,6 +34,7 @@ from mcfuser.graph.attempt import (
 from mcfuser.graph.concatenation import by_parts
 from mcfuser.graph.condition import MASKED
 from mcfuser.graph.dataflow import (
+    FLOATS,
     Dataflow,
     ValueKind,
     computed_from,
@@ -44,7 +45,7 @@ from mcfuser.graph.dataflow import (
 )
 from mcfuser.graph.draft import finish, position
 from mcfuser.graph.multiply import lifted_product
-from mcfuser.graph.operand import FLOATS, axes_of, number, operand, scaled, shown_where, whole_leaf
+from mcfuser.graph.operand import axes_of, number, operand, scaled, shown_where, whole_leaf
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
 from mcfuser.graph.scalar import ELEMENTWISE
 from mcfuser.graph.views import Along, Axes, Straddle, Unliftable, broadcast, forward

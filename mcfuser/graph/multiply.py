@@ -10,9 +10,9 @@ from tvm import relax
 
 from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
 from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
-from mcfuser.graph.dataflow import dtype, shape
+from mcfuser.graph.dataflow import FLOATS, dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
-from mcfuser.graph.operand import FLOATS, axes_of, factor, scaled
+from mcfuser.graph.operand import axes_of, factor, scaled
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.views import Along, Axes, Unliftable, broadcast
 

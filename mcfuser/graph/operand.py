@@ -20,13 +20,11 @@ from mcfuser.graph.attempt import (
     stored_tensor,
 )
 from mcfuser.graph.condition import condition
-from mcfuser.graph.dataflow import array, dtype, shape, size
+from mcfuser.graph.dataflow import FLOATS, array, dtype, shape, size
 from mcfuser.graph.draft import DraftInput, laid_out, position
 from mcfuser.graph.scalar import nodes, simplify
 from mcfuser.graph.views import Along, LaidOutValue, Unliftable, broadcast
 
-FLOATS = ("float32", "float16", "bfloat16")
-"""The types of the values of chains; all but the first are computed in float32."""
 _MORE = "FGHL"  # names of operands that have no role in a product
 _LARGEST = 60  # nodes of a body, beyond which an operand becomes a tensor of its own
 

@@ -15,6 +15,7 @@ from tvm import relax
 from mcfuser.chain import BYTES
 from mcfuser.expr import NARROW
 from mcfuser.graph.dataflow import (
+    FLOATS,
     Dataflow,
     ValueKind,
     dataflow,
@@ -27,7 +28,6 @@ from mcfuser.graph.dataflow import (
 )
 from mcfuser.graph.leftover import left_out
 from mcfuser.graph.lift import Lifted, lift
-from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.price import Price, Prices, roofline, with_epilogue
 from mcfuser.graph.prologue import normed, saved_before
 from mcfuser.graph.reduce import reduced_dimensions

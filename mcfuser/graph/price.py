@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from tvm import relax
 
 from mcfuser.chain import Chain, flops, nbytes
-from mcfuser.graph.dataflow import dtype, extents
+from mcfuser.graph.dataflow import FLOATS, dtype, extents
 from mcfuser.graph.lift import Lifted, lift
-from mcfuser.graph.operand import FLOATS
 from mcfuser.graph.regions import epilogues
 from mcfuser.graph.selection import Selection
 from mcfuser.graph.views import Unliftable

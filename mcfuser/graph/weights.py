@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from mcfuser.errors import ModelError
+from mcfuser.expr import NARROW
 from mcfuser.graph.constants import BITS, LARGE, element_bytes, is_large
 from mcfuser.graph.external import DataFolder, described, is_external
 from mcfuser.graph.limits import ModelLimits
@@ -27,6 +28,10 @@ from mcfuser.graph.messages import inside
 OnnxArray = NDArray[np.generic]
 ALIGNMENT = 64
 """Bytes to which TVM wants the data of a tensor aligned."""
+NARROW_TYPES: Mapping[int, str] = MappingProxyType({
+    helper.np_dtype_to_tensor_dtype(np.dtype(dtype)): dtype for dtype in NARROW
+})  # fmt: skip
+"""The element types of one and two bytes in which chains have integers, by ONNX's numbers."""
 NONE: Mapping[str, OnnxArray] = MappingProxyType({})
 """No weights."""
 

@@ -15,9 +15,9 @@ from mcfuser.chain import Reducer, dense
 from mcfuser.expr import Cast, Const, Expr, Read, call
 from mcfuser.graph.attempt import Attempt, ChainValue, followed_views, input_tensor
 from mcfuser.graph.convolution import Convolution, convolution
-from mcfuser.graph.dataflow import dtype, shape
+from mcfuser.graph.dataflow import FLOATS, dtype, shape
 from mcfuser.graph.draft import DraftOperator
-from mcfuser.graph.operand import FLOATS, axes_of
+from mcfuser.graph.operand import axes_of
 from mcfuser.graph.padded import without_padding
 from mcfuser.graph.pooling import pooling
 from mcfuser.graph.scalar import simplify

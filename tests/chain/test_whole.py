@@ -119,3 +119,11 @@ def test_the_smallest_type_that_has_all_numbers(
     bounds: tuple[float, float] | None, dtype: str | None
 ) -> None:
     assert narrow_type(bounds) == dtype
+
+
+def test_bounds_of_long_expressions_are_found_in_one_walk() -> None:
+    """A number that is clipped, and is no whole one, inside another, forty times."""
+    e: Expr = read("F", "m")
+    for _ in range(40):
+        e = Call("round", (Call("min", (Call("mul", (e, Const(0.5))), Const(200.0))),))
+    assert whole_range(CHAIN, e) == (-math.inf, 200.0)

@@ -17,7 +17,7 @@ from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import depth_row, right
 from mcfuser.codegen.tensorir.scalar import loaded
 from mcfuser.codegen.tensorir.writer import At, Writer
-from mcfuser.expr import Read, axes, read
+from mcfuser.expr import Read, read
 from mcfuser.lowering.tensorir.matrix import BLOCK, PIECES, SIDE, STEP, pairs
 from mcfuser.space.statement import Compute
 
@@ -66,18 +66,13 @@ def left_shape(w: Writer, o: Operands) -> list[int]:
     """The extents of a left operand's pieces."""
     assert o.row is not None
     rows = -(-w.schedule.tile(o.row) // o.micro_rows) * o.micro_rows
-    lead = [n for a in _lead(o) if (n := w.schedule.tile(a)) > 1]
+    lead = [n for a in o.left_lead if (n := w.schedule.tile(a)) > 1]
     return [*lead, _count(w, o.left), rows, _padded(w, o) + PAD]
 
 
 def right_shape(w: Writer, o: Operands) -> list[int]:
     """The extents of a right operand's pieces, for a block of columns."""
     return [o.width // SIDE, _count(w, o.right), _padded(w, o) // 2, SIDE]
-
-
-def _lead(o: Operands) -> tuple[str, ...]:
-    """Axes of the left operand besides its rows and its depth."""
-    return tuple(a for a in axes(o.roles.left) if a != o.row and a not in o.roles.depth)
 
 
 def _count(w: Writer, tile: str) -> int:
@@ -121,7 +116,7 @@ def split_left(w: Writer, name: str, masked: bool) -> None:
     o = w.products.operands[name]
     assert o.row is not None
     depth, indices = o.roles.depth, o.roles.left.indices
-    with w.over([*(a for a in _lead(o) if w.schedule.tile(a) > 1), o.row]) as at:
+    with w.over([*(a for a in o.left_lead if w.schedule.tile(a) > 1), o.row]) as at:
         for p in range(_count(w, o.left)):
             first, padded = _filled(w, o), times(_steps(w, o), STEP)
             if (left := minus(padded, first)) != "0":
@@ -144,7 +139,7 @@ def split_left(w: Writer, name: str, masked: bool) -> None:
 
 def _left(w: Writer, name: str, o: Operands, piece: int, at: At, position: str) -> str:
     assert o.row is not None
-    lead = [at[a] for a in _lead(o) if w.schedule.tile(a) > 1]
+    lead = [at[a] for a in o.left_lead if w.schedule.tile(a) > 1]
     return f"{name}_left[{flat(left_shape(w, o), [*lead, str(piece), at[o.row], position])}]"
 
 

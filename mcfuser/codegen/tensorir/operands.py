@@ -68,6 +68,12 @@ class Operands:
         used = axes(self.roles.right)
         return tuple(a for a in used if a not in self.roles.depth and a != self.column)
 
+    @property
+    def left_lead(self) -> tuple[str, ...]:
+        """Axes of the left operand besides its rows and its depth."""
+        used = axes(self.roles.left)
+        return tuple(a for a in used if a != self.row and a not in self.roles.depth)
+
 
 @dataclass(frozen=True)
 class Products:

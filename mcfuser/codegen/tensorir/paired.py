@@ -15,7 +15,7 @@ from mcfuser.codegen.tensorir.integer import covered, flat, plus, rest, times
 from mcfuser.codegen.tensorir.operands import Operands
 from mcfuser.codegen.tensorir.right import column, panel_start
 from mcfuser.codegen.tensorir.writer import At, Writer
-from mcfuser.expr import Read, axes, read
+from mcfuser.expr import Read, read
 from mcfuser.lowering.tensorir.knobs import LANE
 from mcfuser.lowering.tensorir.paired import INSTRUCTIONS
 from mcfuser.space.statement import Compute, Load
@@ -24,19 +24,7 @@ from mcfuser.space.statement import Compute, Load
 def paired_left_shape(w: Writer, o: Operands) -> list[int]:
     """The extents of the copy of a left operand: whole micro-tiles, and whole pairs."""
     rows = 1 if o.row is None else -(-w.schedule.tile(o.row) // o.micro_rows) * o.micro_rows
-    return [*(n for a in _lead(o) if (n := w.schedule.tile(a)) > 1), rows, 2 * _pairs(w, o)]
-
-
-def paired_panel_shape(w: Writer, o: Operands) -> list[int]:
-    """The extents of the panels of a right operand that is loaded."""
-    lead = [n for a in o.lead if (n := w.schedule.tile(a)) > 1]
-    panels = -(-w.schedule.tile(o.column) // o.width)
-    return [*lead, panels, _pairs(w, o), 2 * o.width]
-
-
-def _lead(o: Operands) -> tuple[str, ...]:
-    """Axes of the left operand besides its rows and its depth."""
-    return tuple(a for a in axes(o.roles.left) if a != o.row and a not in o.roles.depth)
+    return [*(n for a in o.left_lead if (n := w.schedule.tile(a)) > 1), rows, 2 * _pairs(w, o)]
 
 
 def _pairs(w: Writer, o: Operands) -> int:
@@ -59,7 +47,7 @@ def copy_left(w: Writer, name: str) -> None:
     """Copies the left operand of a product's tile to 16-bit numbers; the last pair is filled."""
     o = w.products.operands[name]
     *others, last = o.roles.depth
-    lead = [a for a in _lead(o) if w.schedule.tile(a) > 1]
+    lead = [a for a in o.left_lead if w.schedule.tile(a) > 1]
     with w.over([*lead, *([o.row] if o.row is not None else [])]) as at:
         if (odd := rest(w.count(last), 2)) != "0":
             with nullcontext() if odd == "1" else w.block(f"if {odd} == 1:"):
@@ -80,7 +68,7 @@ def _left(w: Writer, name: str, o: Operands, at: At, position: str) -> str:
 
 
 def _left_place(w: Writer, o: Operands, at: At, position: str) -> str:
-    lead = [at[a] for a in _lead(o) if w.schedule.tile(a) > 1]
+    lead = [at[a] for a in o.left_lead if w.schedule.tile(a) > 1]
     row = at[o.row] if o.row is not None else "0"
     return flat(paired_left_shape(w, o), [*lead, row, position])
 
@@ -166,13 +154,13 @@ def multiply_pairs(w: Writer, s: Compute, o: Operands) -> None:
             with w.block(f"for i in T.unroll({o.micro_rows}):"), w.vector("j", lanes):
                 here = {**at, o.column: column(w, o, j0, v)}
                 place = w.element(read(s.buffer, *s.operator.axes), here)
-                total = f'T.Cast("float32", sum{v}[i * {lanes} + j])'
+                total = f'T.Cast("float32", sum{v}[i, j])'
                 before = "" if s.buffer in w.zeroed else f"{place} + "
                 w.put(f"{place} = {before}{total}")
 
 
 def _lanes(lanes: int) -> str:
-    return f"T.Ramp(i * {lanes}, 1, {lanes})"
+    return f"i, T.Ramp(0, 1, {lanes})"
 
 
 def _left_pair(w: Writer, leader: str, o: Operands, at: At, e: str) -> str:

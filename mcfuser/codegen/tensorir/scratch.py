@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from mcfuser.codegen.tensorir.integer import shape
 from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
-from mcfuser.codegen.tensorir.operands import Operands, Products
-from mcfuser.codegen.tensorir.paired import paired_left_shape, paired_panel_shape
+from mcfuser.codegen.tensorir.operands import Operands
+from mcfuser.codegen.tensorir.paired import paired_left_shape
 from mcfuser.codegen.tensorir.winograd import winograd_shapes
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
 from mcfuser.space.statement import (
@@ -38,7 +38,9 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             _allocate(w, f"{box.name}_box", [box.size], dtype)
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
-            _allocate_panels(w, b.name)
+            o = w.products.user(b.name)
+            dtype = "int16" if o.paired else "float32"
+            _allocate(w, f"{b.name}_panels", _panel_shape(w, o), dtype)
         elif b.name in written and b.name not in w.direct and b.name not in w.products.maps:
             extents = _tile_shape(w, b.name)
             if w.products.addressed(b.name):
@@ -62,8 +64,8 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
             _allocate_whole(w, f"{name}_left", math.prod(left_shape(w, o)), "uint16")
         else:
             _allocate(w, f"{name}_left", [math.prod(paired_left_shape(w, o))], "int16")
-    _allocate_sums(w, "acc", [o for o in operands if not o.copied])
-    _allocate_sums(w, "sum", [o for o in operands if o.paired])
+    _allocate_sums(w, "acc", [o for o in operands if not o.copied], "float32")
+    _allocate_sums(w, "sum", [o for o in operands if o.paired], "int32")
     _allocate(w, "lane", [w.lowering.lanes])
     _allocate(w, "once", [SLOTS])
 
@@ -88,31 +90,19 @@ def _allocate_whole(w: Writer, name: str, size: int, dtype: str) -> None:
         w.put(f"{name}[{end}] = T.{dtype}(0)")
 
 
-def _allocate_sums(w: Writer, name: str, operands: Sequence[Operands]) -> None:
-    """The accumulators of the micro-tiles of products, a vector each."""
-    lanes = w.lowering.lanes
-    rows = max((o.micro_rows for o in operands), default=0)
+def _allocate_sums(w: Writer, name: str, operands: Sequence[Operands], dtype: str) -> None:
+    """The accumulators of the micro-tiles of products, a column of vectors each."""
+    rows, lanes = max((o.micro_rows for o in operands), default=0), w.lowering.lanes
     for v in range(max((o.width // lanes for o in operands), default=0)):
-        if name == "acc":
-            _allocate(w, f"acc{v}", [rows, lanes])
-        else:
-            _allocate(w, f"{name}{v}", [rows * lanes], "int32")
-
-
-def _allocate_panels(w: Writer, tile: str) -> None:
-    o = w.products.user(tile)
-    if o.paired:
-        _allocate(w, f"{tile}_panels", paired_panel_shape(w, o), "int16")
-    else:
-        _allocate(w, f"{tile}_panels", _panel_shape(w, w.products, tile))
+        _allocate(w, f"{name}{v}", [rows, lanes], dtype)
 
 
 def _tile_shape(w: Writer, name: str) -> list[int]:
     return [w.extent(d) for d in w.schedule.buffer(name).dims] or [1]
 
 
-def _panel_shape(w: Writer, products: Products, tile: str) -> list[int]:
-    o = products.user(tile)
+def _panel_shape(w: Writer, o: Operands) -> list[int]:
     lead = [n for a in o.lead if (n := w.schedule.tile(a)) > 1]
+    panels = -(-w.schedule.tile(o.column) // o.width)
     depth = math.prod(w.schedule.tile(a) for a in o.roles.depth)
-    return [*lead, -(-w.schedule.tile(o.column) // o.width), depth, o.width]
+    return [*lead, panels, *((-(-depth // 2), 2 * o.width) if o.paired else (depth, o.width))]

@@ -227,9 +227,14 @@ class NodeBody:
 
     def mean(self, x: str, axes: Sequence[int]) -> str:
         """The mean over some axes, which stay with extent 1."""
+        return self.reduced("ReduceMean", x, axes, kept=True)
+
+    def reduced(self, kind: str, x: str, axes: Sequence[int], kept: bool = False) -> str:
+        """A reduction of a `kind` other than ReduceSum over some axes, which are left out, or
+        `kept` with extent 1."""
         if self.opset < 18:
-            return self.op("ReduceMean", x, axes=list(axes), keepdims=1)
-        return self.op("ReduceMean", x, self.ints(axes), keepdims=1)
+            return self.op(kind, x, axes=list(axes), keepdims=int(kept))
+        return self.op(kind, x, self.ints(axes), keepdims=int(kept))
 
     def sum(self, x: str, axis: int, kept: bool = False) -> str:
         """The sum over an axis, which is left out, or `kept` with extent 1."""

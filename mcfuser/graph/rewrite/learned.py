@@ -23,10 +23,8 @@ def normalizer(body: NodeBody) -> list[str | None]:
     """Normalizer: each row divided by its largest element or its norm, unless that is zero."""
     x = body.cast(body.read(0), _FLOAT)
     match body.attribute("norm", "MAX"):
-        case "MAX" if body.opset < 18:
-            size = body.op("ReduceMax", x, axes=[-1], keepdims=1)
         case "MAX":
-            size = body.op("ReduceMax", x, body.ints([-1]), keepdims=1)
+            size = body.reduced("ReduceMax", x, [-1], kept=True)
         case "L1":
             size = body.sum(body.op("Abs", x), -1, kept=True)
         case "L2":

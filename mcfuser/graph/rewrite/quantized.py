@@ -20,6 +20,12 @@ from mcfuser.graph.rewrite.blocked import (
 from mcfuser.graph.rewrite.body import NodeBody
 from mcfuser.graph.weights import OnnxArray
 
+_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16,
+          TensorProto.INT32)  # fmt: skip
+"""The types of quantized numbers that do not share bytes."""
+_ROW = 64
+"""The fewest elements of a row of which an extreme is taken alone."""
+
 
 def narrow_product(body: NodeBody) -> list[str | None]:
     """com.microsoft's MatMulNBits: a product with constant weights of 2, 4 or 8 bits.
@@ -101,32 +107,30 @@ def dequantized(body: NodeBody) -> list[str | None] | None:
     return [body.cast(y, dtype)]
 
 
-_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16,
-          TensorProto.INT32)  # fmt: skip
-"""The types of quantized numbers that do not share bytes."""
-
-
 def quantize(body: NodeBody) -> list[str | None] | None:
     """ONNX's QuantizeLinear, with a scale for the whole or for each position along an axis."""
-    if (same := _as_before(body)) is not None:
-        return [same]
     if body.has(2):
         kind = body.dtype(body.read(2))
     else:
         kind = body.attribute("output_dtype", 0) or TensorProto.UINT8
+    if (same := _as_before(body, kind)) is not None:
+        return [same]
     if body.attribute("block_size", 0) or kind not in _WHOLE[:-1]:
         return None
     y = body.cast(body.read(0), TensorProto.FLOAT)
     return [quantized(body, y, 1, 2, axis=body.attribute("axis", 1), kind=kind)]
 
 
-def _as_before(body: NodeBody) -> str | None:
-    """The numbers that were dequantized, and moved, and are to be quantized as they were."""
+def _as_before(body: NodeBody, kind: int) -> str | None:
+    """The numbers that were dequantized, and moved, and are to be quantized as they were, in the
+    type that they had."""
     path, x = list[NodeProto](), str(body.read(0))
     while (made := body.known.moves.get(x)) is not None and made.op_type != "DequantizeLinear":
         path.append(made)
         x = made.input[0]
-    if made is None or not all(_same(body, made, i) for i in (1, 2)):
+    if made is None or body.dtype(made.input[0]) != kind:
+        return None
+    if not all(_same(body, made, i) for i in (1, 2)):
         return None
     moved = str(made.input[0])
     for node in reversed(path):
@@ -139,11 +143,10 @@ def _same(body: NodeBody, made: NodeProto, position: int) -> bool:
     """Whether a node has the one scale, or zero point, with which another dequantized."""
     own, other = ([*n.input, "", ""][position] for n in (body.node, made))
     if not own or not other:
-        return bool(own == other) and body.dtype(made.input[0]) == TensorProto.UINT8
-    if body.dtype(own) != body.dtype(other) or math.prod(body.shape(own)) != 1:
+        return bool(own == other)
+    if math.prod(body.shape(own)) != 1:
         return False
-    values = body.array(own), body.array(other)
-    one, two = values
+    one, two = body.array(own), body.array(other)
     return bool(own == other) or (one is not None and two is not None and bool(np.all(one == two)))
 
 
@@ -165,10 +168,6 @@ def quantize_as_it_comes(body: NodeBody) -> list[str | None]:
     return [whole, scale, shift]
 
 
-_ROW = 64
-"""The fewest elements of a row of which an extreme is taken alone."""
-
-
 def _extreme(body: NodeBody, kind: str, x: str) -> str:
     """The least or the largest element of all: that of each row, on all cores, and of these."""
     extents = body.shape(x)
@@ -176,11 +175,7 @@ def _extreme(body: NodeBody, kind: str, x: str) -> str:
     while first > 1 and math.prod(extents[first:]) < _ROW:
         first -= 1
     if first > 0:
-        along = list(range(first, len(extents)))
-        if body.opset < 18:
-            x = body.op(kind, x, axes=along, keepdims=0)
-        else:
-            x = body.op(kind, x, body.ints(along), keepdims=0)
+        x = body.reduced(kind, x, range(first, len(extents)))
     return body.op(kind, x, keepdims=0)
 
 

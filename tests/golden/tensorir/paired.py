@@ -16,8 +16,8 @@ def kernel(X_arg: T.Buffer((1400,), "uint8"), W_arg: T.Buffer((3360,), "int8"), 
             P_tile = T.alloc_buffer((16, 64), "float32")
             C_tile = T.alloc_buffer((16, 32), "float32")
             C_left = T.alloc_buffer((1024,), "int16")
-            sum0 = T.alloc_buffer((32,), "int32")
-            sum1 = T.alloc_buffer((32,), "int32")
+            sum0 = T.alloc_buffer((4, 8), "int32")
+            sum1 = T.alloc_buffer((4, 8), "int32")
             lane = T.alloc_buffer((8,), "float32")
             once = T.alloc_buffer((8,), "float32")
             for i0 in range(16):
@@ -42,19 +42,19 @@ def kernel(X_arg: T.Buffer((1400,), "uint8"), W_arg: T.Buffer((3360,), "int8"), 
                 for j0 in range((T.min(32, 40 - (n_t * 32)) + 15) // 16):
                     for i0 in range((T.min(16, 20 - (m_t * 16)) + 3) // 4):
                         for i in T.unroll(4):
-                            sum0[T.Ramp(i * 8, 1, 8)] = T.Broadcast(T.int32(0), 8)
+                            sum0[i, T.Ramp(0, 1, 8)] = T.Broadcast(T.int32(0), 8)
                         for i in T.unroll(4):
-                            sum1[T.Ramp(i * 8, 1, 8)] = T.Broadcast(T.int32(0), 8)
+                            sum1[i, T.Ramp(0, 1, 8)] = T.Broadcast(T.int32(0), 8)
                         for e in range((T.min(64, 70 - (k_t * 64)) + 1) // 2):
                             for i in T.unroll(4):
-                                sum0[T.Ramp(i * 8, 1, 8)] = sum0[T.Ramp(i * 8, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + 2 * e, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32, 1, 16)]))
-                                sum1[T.Ramp(i * 8, 1, 8)] = sum1[T.Ramp(i * 8, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + 2 * e, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32 + 16, 1, 16)]))
+                                sum0[i, T.Ramp(0, 1, 8)] = sum0[i, T.Ramp(0, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + 2 * e, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32, 1, 16)]))
+                                sum1[i, T.Ramp(0, 1, 8)] = sum1[i, T.Ramp(0, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + 2 * e, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32 + 16, 1, 16)]))
                         for i in T.unroll(4):
                             for j in T.vectorized(8):
-                                C_tile[i0 * 4 + i, j0 * 16 + j] = C_tile[i0 * 4 + i, j0 * 16 + j] + T.Cast("float32", sum0[i * 8 + j])
+                                C_tile[i0 * 4 + i, j0 * 16 + j] = C_tile[i0 * 4 + i, j0 * 16 + j] + T.Cast("float32", sum0[i, j])
                         for i in T.unroll(4):
                             for j in T.vectorized(8):
-                                C_tile[i0 * 4 + i, j0 * 16 + 8 + j] = C_tile[i0 * 4 + i, j0 * 16 + 8 + j] + T.Cast("float32", sum1[i * 8 + j])
+                                C_tile[i0 * 4 + i, j0 * 16 + 8 + j] = C_tile[i0 * 4 + i, j0 * 16 + 8 + j] + T.Cast("float32", sum1[i, j])
             for m_i in range(T.min(16, 20 - (m_t * 16))):
                 for n_v in range((T.min(32, 40 - (n_t * 32))) // 8):
                     for n_l in T.vectorized(8):

@@ -346,3 +346,17 @@ def test_constants_are_dequantized_whatever_their_type(dtype: type, integers: bo
     rewrite(changed, integers=integers)
     (found,) = run(changed, {})
     assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [onnx.TensorProto.UINT8, onnx.TensorProto.INT8])
+def test_numbers_without_zero_points_are_moved_alone_in_their_own_type(dtype: int) -> None:
+    n = Net(opset=21)
+    x = n.input("x", 4, 6, dtype=np.uint8)
+    real = n.op("DequantizeLinear", x, n.const(0.02))
+    whole = n.op("QuantizeLinear", real, n.const(0.02), output_dtype=dtype)
+    model = n.model(n.op("Cast", whole, to=onnx.TensorProto.FLOAT))
+    given = {"x": drawn(4, 6, dtype=np.uint8)}
+    (found,) = run(replaced(model), given)
+    assert (found == run(model, given)[0]).all()
+    rounds = "Round" in {node.op_type for node in replaced(model).graph.node}
+    assert rounds == (dtype == onnx.TensorProto.INT8)
