@@ -24,6 +24,10 @@ operations without a pole. Numbers far beyond it are masks."""
 
 INTEGERS = 2.0**31
 """Numbers of smaller magnitude have a value of every integer type."""
+HUGE = math.exp(88)
+"""A number below the one at which exponential functions of float32 end, on any device."""
+TINY = 2.0**-126
+"""The least float32 above 0 that every device tells from it."""
 LAST_BITS = 2.0**-20
 """By how much, relatively, two libraries' values of one function may differ in float32."""
 
@@ -218,8 +222,18 @@ def _scaled(x: float, by: float) -> float:
     return x + abs(x) * by if math.isfinite(x) else x
 
 
-def _exponential(base: float) -> Callable[[float], float]:
-    return lambda x: math.inf if x > 88 else base**x  # beyond, float32 may overflow
+def _exponential(base: float) -> Callable[[ValueRange], ValueRange]:
+    """Powers of a base. Beyond a huge one kernels give infinity or some number beyond it, and zero
+    or some number below it in place of a tiny one."""
+    largest = math.log(HUGE, base)
+
+    def of(x: ValueRange) -> ValueRange:
+        low, high = (_scaled(base ** min(x.low, largest), -LAST_BITS), math.inf)
+        if x.high <= largest:
+            high = _scaled(base**x.high, LAST_BITS)
+        return ValueRange(low if low >= TINY else 0.0, high)
+
+    return of
 
 
 def _floor(x: float) -> float:
@@ -280,8 +294,8 @@ _ARITHMETIC: dict[str, Callable[..., ValueRange]] = {
     "shift_right": _shifted,
     "bit_and": _common_bits,
     "abs": _magnitude,
-    "exp": _computed(_exponential(math.e), least=0.0),
-    "exp2": _computed(_exponential(2.0), least=0.0),
+    "exp": _exponential(math.e),
+    "exp2": _exponential(2.0),
     "log": _positive(math.log, at_zero=False),
     "sqrt": _positive(math.sqrt, at_zero=True),
     "tanh": _computed(math.tanh, -1.0, 1.0),

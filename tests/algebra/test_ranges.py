@@ -160,6 +160,19 @@ def test_a_value_lies_in_its_range(e: Expr, a: float, b: float, c: float, d: flo
             assert known.low <= x <= known.high, (known, x)
 
 
+@pytest.mark.parametrize(("function", "x", "most"), [
+    ("exp2", 90.0, 2.0**90), ("exp2", 127.5, 2.4e38), ("exp", 88.5, 2.4e38), ("exp", 500.0, 2.4e38),
+    ("exp", -90.0, 0.0), ("exp2", -130.0, 0.0),
+])  # fmt: skip
+def test_an_exponential_holds_what_kernels_give_in_place_of_huge_and_of_tiny_numbers(
+    function: str, x: float, most: float
+) -> None:
+    """At 88.4 a CPU's ends at 2.4e38; some have no numbers below 1.2e-38 but zero."""
+    found_range = found(f"abs({function}(r[m]))", r=ValueRange(x, x))
+    assert found_range.low <= most <= found_range.high
+    assert found_range.low > 1e26 or most == 0.0
+
+
 def test_an_exponential_is_finite_as_far_as_float32_is_sure_to_hold_it() -> None:
     """exp(88) is 1.7e38; at 88.8 float32 overflows."""
     (low, high) = (found("exp(r[m])", r=ValueRange(0.0, most)).high for most in (87.9, 88.1))
