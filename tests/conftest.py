@@ -43,9 +43,11 @@ settings.load_profile("suite")
 
 LONGEST = (
     "codegen/triton/test_golden.py", "db/test_store.py", "service/test_page_live.py",
-    "cli/test_compile.py", "test_compile.py", "service/test_serve.py",
-    "service/oci/test_transfer.py", "batch/test_batch.py", "test_bisect.py",
-    "hostile/test_hostile_models.py", "test_decide.py", "service/test_inspect.py",
+    "codegen/tensorir/test_winograd.py", "cli/test_compile.py", "test_compile.py",
+    "service/test_serve.py", "service/oci/test_transfer.py", "batch/test_batch.py",
+    "test_bisect.py",
+    "codegen/test_integer_weights.py", "hostile/test_hostile_models.py", "test_decide.py",
+    "service/test_inspect.py",
     "graph/dynamic/test_buckets.py", "service/test_outage.py", "codegen/tensorir/test_function.py",
     "codegen/test_hard_chains.py", "deploy/test_github.py", "deploy/test_monitoring.py",
     "graph/test_narrow.py", "space/test_oracle.py", "batch/test_remote.py",

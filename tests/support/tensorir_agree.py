@@ -9,11 +9,11 @@ import numpy as np
 import tvm
 
 from mcfuser.chain import Bounds, Chain, fixed, flat_size
+from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir import TensorirSource, build, generate
 from mcfuser.codegen.tensorir.build import (
     compile_function,
     pack,
-    parse_function,
     without_storage_reuse,
 )
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
@@ -40,7 +40,7 @@ def compiled(texts: Sequence[str]) -> list[Callable]:
     `kernel`."""
     names = [f"kernel_{i}" for i in range(len(texts))]
     functions = {
-        name: parse_function(text).with_attr("global_symbol", name)
+        name: prim_func(text).with_attr("global_symbol", name)
         for name, text in zip(names, texts, strict=True)
     }
     with without_storage_reuse():

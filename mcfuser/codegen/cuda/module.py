@@ -23,6 +23,7 @@ from tvm import relax
 from mcfuser.chain import BYTES
 from mcfuser.codegen.cuda.build import MAP
 from mcfuser.codegen.cuda.cubin import Binary
+from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.triton import Launch, TensorMap, TritonSource, Workspace
 from mcfuser.device import Device
 from mcfuser.errors import DeviceError
@@ -82,7 +83,7 @@ def launcher(
     It takes the chain's inputs, the counters, and the chain's outputs; the workspace is its own.
     Raises Illegal where an extent is known at run time only: graphs have numbers.
     """
-    return tvm.script.from_source(launcher_text(source, binary, shapes))
+    return prim_func(launcher_text(source, binary, shapes))
 
 
 def launcher_text(

@@ -63,7 +63,7 @@ def source(shapes: Sequence[tuple[int, ...]], axis: int, dtype: str) -> str:
     first = 0
     for part in parts:
         last = first + part.pieces
-        body.append(f"    if {first} <= r and r < {last}:")
+        body.append(f"    if T.And({first} <= r, r < {last}):")
         body += (f"        {line}" for line in _copied(part, minus("r", str(first)), dtype))
         first = last
     return function_text(f'concatenate({given}out_arg: T.Buffer({whole}, "{dtype}"))', flat, body)

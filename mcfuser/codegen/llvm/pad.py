@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from tvm import relax
 
@@ -94,7 +95,7 @@ def _rows(pad: _Pad) -> Iterator[str]:
     ]
     first = flat(pad.extents[:-1], positions)
     inside = [
-        f"0 <= {p} and {p} < {e}"
+        f"T.And(0 <= {p}, {p} < {e})"
         for p, e, b, a in zip(positions, pad.extents, pad.before, pad.after, strict=False)
         if b or a
     ]
@@ -103,7 +104,7 @@ def _rows(pad: _Pad) -> Iterator[str]:
     if not inside:
         yield from copied
         return
-    yield f"if {' and '.join(inside)}:"
+    yield f"if {reduce(lambda a, b: f'T.And({a}, {b})', inside)}:"
     yield from (f"    {each}" for each in copied)
     yield "else:"
     yield from (f"    {each}" for each in _filled(pad, line, pad.padded[-1]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tvm import ir, relax, tirx
 
-from mcfuser.codegen.tensorir.build import parse_function
+from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir.integer import plus, times, vectors
 
 LANES = 16
@@ -26,7 +26,7 @@ def called(
 ) -> relax.Expr:
     """A call of a function that is written as text, whose result is of a type. Nothing is fused
     with it, and no schedule is looked for."""
-    function = parse_function(text).without_attr("global_symbol")
+    function = prim_func(text).without_attr("global_symbol")
     function = function.with_attrs(
         {"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True}
     )

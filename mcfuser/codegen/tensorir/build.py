@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import tvm
 
+from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir import Panels
 from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS
 
@@ -35,19 +35,9 @@ def without_storage_reuse() -> Any:
     return tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True})
 
 
-def parse_function(text: str) -> Any:
-    """The PrimFunc that a generated text says.
-
-    It is parsed in a thread of its own: for each call of an inlined function TVM reads the source
-    of every frame on the stack, which takes longer than parsing where the stack is deep.
-    """
-    with ThreadPoolExecutor(1, "parser") as parser:
-        return parser.submit(tvm.script.from_source, text).result()
-
-
 def compile_function(text: str, name: str) -> Callable[..., None]:
     """A callable on tvm tensors; raises what TVM raises where it cannot be compiled."""
-    function = parse_function(text).with_attr("global_symbol", name)
+    function = prim_func(text).with_attr("global_symbol", name)
     with without_storage_reuse():
         built = tvm.compile(tvm.IRModule({name: function}), target=host_target())
     call: Callable[..., None] = built[name]

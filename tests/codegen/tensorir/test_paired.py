@@ -11,8 +11,9 @@ import pytest
 import tvm
 
 from mcfuser.chain import Bounds, Chain, fixed, flat_size, from_json
+from mcfuser.codegen.script import prim_func
 from mcfuser.codegen.tensorir import TensorirSource, from_record, generate, to_record
-from mcfuser.codegen.tensorir.build import pack, parse_function
+from mcfuser.codegen.tensorir.build import pack
 from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.devices.cpu import unmeasured_cpu
 from mcfuser.expr import BOUNDS
@@ -209,7 +210,7 @@ def test_wider_cpus_use_the_instruction_that_they_have(
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 64, "k": 64})
     knobs = replace(PAIRED, lanes=lanes) if lanes == 8 else TensorirKnobs(8, 2, 16, paired=True)
     text = generate(schedule, "kernel", knobs).text
-    function = parse_function(text).with_attr("global_symbol", "kernel")
+    function = prim_func(text).with_attr("global_symbol", "kernel")
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu"})
     built = tvm.compile(tvm.IRModule({"kernel": function}), target=target)
     lines = built.mod.inspect_source("asm").splitlines()
