@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from mcfuser.backends import backend_of
 from mcfuser.codegen import triton
 from mcfuser.derivation import derive
 from mcfuser.lowering.loops import pipelined
@@ -18,7 +19,7 @@ from mcfuser.lowering.triton.resources import TritonCandidates
 from mcfuser.lowering.triton.width import power
 from mcfuser.measure.request import Inputs, MeasureRequest
 from mcfuser.measure.worker import SAMPLED, TOLERANCE
-from mcfuser.model import analytical, fitted, roofline
+from mcfuser.model import analytical, fitted
 from mcfuser.report import show_algebra, show_kernel, show_space
 from mcfuser.space.count import count
 from mcfuser.space.expression import tilings
@@ -26,7 +27,7 @@ from mcfuser.space.knobs import KnobTable, declared
 from mcfuser.space.plan import Ints, Plan, footprint
 from mcfuser.tune.key import CacheKey
 from texts import Shown, micro, pairs, printed, row, wrapped
-from walk import ANSWER, CPU, GPU, NAME, TILES, Walk
+from walk import ANSWER, CPU, GPU, MICRO, NAME, TILES, Walk
 
 SHORTENED = 52
 """Lines of the CPU's kernel that the page shows."""
@@ -172,13 +173,15 @@ def seconds(walk: Walk) -> Shown:
     table = KnobTable(walk.gpu.knobs, GPU)
     numbers = [table.number(walk.gpu.knobs(**s)) for _, s in TRIED]
     columns = table.columns(np.asarray(numbers, np.int64))
+    vectors = KnobTable(backend_of(CPU).knobs, CPU)
+    alike = vectors.columns(np.full(len(TRIED), vectors.number(MICRO)))
     every = walk.candidates
     best = every.estimates(every.rows, walk.gpu.estimate).min()
     lines = [
         row("candidate", [_short(t, s) for t, s in TRIED]),
         row("equation (2)", micro(analytical.estimate(plan, tiles, GPU))),
         row("fitted (GPU)", micro(walk.gpu.estimate(plan, tiles, columns, GPU))),
-        row("roofline (CPU)", micro(roofline.sequential(plan, tiles, CPU))),
+        row("sequential (CPU)", micro(backend_of(CPU).estimate(plan, tiles, alike, CPU))),
         "",
         f"best predicted of all {len(every):,} candidates for {GPU.name}: {best * 1e6:.1f} us",
         f"events that the fitted model counts: {', '.join(fitted.NAMES[:6])} .. "

@@ -22,7 +22,6 @@ from mcfuser.device import Device
 from mcfuser.devices.catalogue import CATALOGUE
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.measure.request import Measured
-from mcfuser.model import roofline
 from mcfuser.space.candidates import Candidates, candidates
 from mcfuser.space.expression import parse
 from mcfuser.space.knobs import KnobTable
@@ -109,7 +108,9 @@ class Walk:
         left, stages = pruned(self.chain, CPU, TuneOptions(), backend_of(CPU))
         table = KnobTable(backend_of(CPU).knobs, CPU)
         every = len(candidates(left, table, backend_of(CPU).feasible))
-        predicted = roofline.sequential(plan, np.asarray([[*TILES.values()]], np.int64), CPU)[0]
+        columns = table.columns(np.asarray([table.number(MICRO)], np.int64))
+        tiles = np.asarray([[*TILES.values()]], np.int64)
+        predicted = backend_of(CPU).estimate(plan, tiles, columns, CPU)[0]
         return Tuned(
             key="", chain=self.chain, device=CPU.name, expression=str(plan.expression), tiles=TILES,
             lowering=asdict(MICRO), source=kernel.source, binary=b"",

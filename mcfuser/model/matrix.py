@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from mcfuser.chain import Product
@@ -18,7 +20,6 @@ from mcfuser.lowering.tensorir.matrix import (
     pairs,
     span,
 )
-from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, Ints, Plan, Sizes, repeats, sizes_of
 from mcfuser.space.statement import Compute, Load, statements
 
@@ -26,15 +27,17 @@ SPLIT = 8.0
 """Flops that a core could compute while it splits a piece off an element and stores it."""
 
 
-def matrix_seconds(plan: Plan, tiles: Ints, device: Device) -> Floats:
+def matrix_seconds(
+    plan: Plan, tiles: Ints, device: Device, vectors: Mapping[str, Floats]
+) -> Floats:
     """Core seconds of all blocks, for each row of `tiles` [candidates, axes], that the products
-    which the unit takes need more than on vectors at their peak: less than 0 where they are faster.
-    """
+    which the unit takes need more than on `vectors`, by their tiles: less than 0 where they are
+    faster."""
     sizes, total = sizes_of(plan, tiles), np.zeros(len(tiles))
     buffers, body = plan.placed
     named = {b.name: b for b in buffers}
     loads = {s.buffer: outer for s, outer in statements(body) if isinstance(s, Load)}
-    vectors, unit = (device.throughput(n) / device.units for n in ("float32", "matrix"))
+    peak, unit = (device.throughput(n) / device.units for n in ("float32", "matrix"))
     for s, outer, taken in matrix_products(plan, sizes):
         found = operand_tiles(s)
         assert found is not None
@@ -45,10 +48,9 @@ def matrix_seconds(plan: Plan, tiles: Ints, device: Device) -> Floats:
         split = loads.get(left, outer) if s.domain is None else outer
         elements = repeats(sizes, split) * pieces[0] * sizes.positions(axes(roles.left))
         elements = elements + visits * pieces[1] * sizes.positions(axes(roles.right))
-        flops = (calls(s.body) + 1) * sizes.positions(s.operator.related)
         padded = len(pairs(*pieces)) * _padded(sizes, s, roles)
-        seconds = visits * (padded / unit - flops / vectors) + SPLIT * elements / vectors
-        total += np.where(taken, seconds, 0.0)
+        seconds = visits * padded / unit + SPLIT * elements / peak
+        total += np.where(taken, seconds - vectors[s.buffer], 0.0)
     return total
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from mcfuser.chain import BYTES
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, Rows, convolutions, pieces
-from mcfuser.space.count import calls
 from mcfuser.space.plan import Floats, Ints, Plan, repeats, sizes_of
 
 TURN = 12.0
@@ -16,11 +17,14 @@ BACK = 10.0
 """The same for a term of what numbers are turned back to."""
 
 
-def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Floats:
+def winograd_seconds(
+    plan: Plan, tiles: Ints, device: Device, out: int, windows: Mapping[str, Floats]
+) -> Floats:
     """Core seconds of all blocks, for each row of `tiles` [candidates, axes], that the convolutions
     which Winograd's algorithm can compute in pieces of `out` x `out` results need more with it than
-    without: less than 0 where they are faster. Each visit reads what its weights have grown by from
-    memory or the last cache: alone in a process a kernel has them nearer, in a model it has not.
+    as sums over `windows`, by their tiles: less than 0 where they are faster. Each visit reads what
+    its weights have grown by from memory or the last cache: alone in a process a kernel has them
+    nearer, in a model it has not.
     """
     sizes, total = sizes_of(plan, tiles), np.zeros(len(tiles))
     peak, t = device.throughput("float32") / device.units, TRANSFORMS[out]
@@ -31,12 +35,10 @@ def winograd_seconds(plan: Plan, tiles: Ints, device: Device, out: int) -> Float
         columns, depth = sizes.of(column), sizes.positions(picture.channels)
         others = [a for a in s.operator.axes if a not in (*picture.rows, column)]
         visits = repeats(sizes, outer) * sizes.positions(others)
-        windows = sizes.positions((*picture.rows, *picture.window)) * columns * depth
         flops = 2 * many * columns * depth + turn * many * depth + back * many * columns
-        before = (calls(s.body) + 1) * windows
         weights = BYTES["float32"] * (t.numbers - TAPS**2) * columns * depth
-        seconds = (flops - before) / peak + device.units * weights / device.bandwidth
-        total += np.where(taken, visits * seconds, 0.0)
+        seconds = visits * (flops / peak + device.units * weights / device.bandwidth)
+        total += np.where(taken, seconds - windows[s.buffer], 0.0)
     return total
 
 

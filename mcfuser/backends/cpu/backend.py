@@ -18,7 +18,7 @@ from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
-from mcfuser.model import roofline
+from mcfuser.model.sequential import sequential
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
 from mcfuser.space.prune import windows
@@ -36,6 +36,7 @@ class CpuBackend:
         "algebra",
         "space",
         "lowering",
+        "codegen/script.py",
         "codegen/tensorir",
     )
     soft: Mapping[str, int] = MappingProxyType({"sympy": 0, "apache-tvm-ffi": 0})
@@ -76,8 +77,7 @@ class CpuBackend:
         return found
 
     def estimate(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
-        chosen = (settings[name] for name in ("matrix", "winograd", "paired"))
-        return roofline.sequential(plan, tiles, device, *chosen)
+        return sequential(plan, tiles, settings, device)
 
     def events(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device
@@ -110,13 +110,13 @@ class CpuBackend:
         shapes: Mapping[str, tuple[int, ...]],
     ) -> Function:  # fmt: skip
         """The kept statements; only the function's parameters are declared anew."""
-        from mcfuser.codegen.tensorir.build import parse_function
+        from mcfuser.codegen.script import prim_func
 
         own = {old: shapes[new] for old, new in names.tensors.items() if new in shapes}
         source = tensorir.with_shapes(_kept(kernel), kernel.chain, name, own)
         order = kernel.chain.inputs
         packed = tuple((order.index(n), panels) for n, panels in source.packed)
-        return Function(name, parse_function(source.text), packed)
+        return Function(name, prim_func(source.text), packed)
 
     def packed(
         self, function: Function, chain: Chain, constants: Mapping[str, Any]

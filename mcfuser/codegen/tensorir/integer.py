@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-NARROWEST = 4
-"""Lanes of the narrowest vectors."""
+from mcfuser.lowering.tensorir.micro import NARROWEST
 
 
 def plus(a: str, b: str) -> str:

@@ -15,15 +15,13 @@ from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.expr import Read, axes, reads
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import BLOCK, SIDE, operand_dtypes, oriented, span, takes
+from mcfuser.lowering.tensorir.micro import lie_in_panels, micro_rows, micro_vectors
 from mcfuser.lowering.tensorir.paired import pairs_up
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.lowering.tensorir.winograd import Picture, convolution, fits, pieces
 from mcfuser.space.plan import Ints
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Compute, Illegal, plain_index, statements
-
-STACK = 1024
-"""Bytes from which on TVM takes a local array from the heap, where it is no register."""
 
 OperandKind = Literal["packed", "panels", "plain"]
 """The layout of a loaded right operand: a constant that is packed at compile time, panels that are
@@ -306,18 +304,14 @@ def _kept(schedule: Schedule) -> set[str]:
 
 
 def _vectors(tile: int, lowering: TensorirKnobs) -> int:
-    """As many vectors as the lowering has, or the most below it that divide the tile's."""
-    need = -(-tile // lowering.lanes)
-    return next(v for v in range(min(lowering.vectors, need), 0, -1) if need % v == 0)
+    columns, lanes, most = (np.asarray(n) for n in (tile, lowering.lanes, lowering.vectors))
+    return int(micro_vectors(columns, lanes, most))
 
 
 def _rows(tile: int, vectors: int, lowering: TensorirKnobs, divide: bool) -> int:
-    """Rows of a micro-tile: of those that the accumulators hold, the best by how much of the last
-    one is padding and by how often a vector of the right operand is used again."""
-    full = lowering.rows * lowering.vectors // vectors
-    most = min(full, (STACK - 1) // (4 * lowering.lanes), tile)
-    fitting = [r for r in range(1, most + 1) if not divide or tile % r == 0]
-    return max(fitting, key=lambda r: tile / (-(-tile // r) * r) * r / (r + 1))
+    held = lowering.rows * lowering.vectors // vectors
+    rows, accumulators, lanes = (np.asarray(n) for n in (tile, held, lowering.lanes))
+    return int(micro_rows(rows, accumulators, lanes, divide))
 
 
 def _units(operands: Mapping[str, Operands]) -> dict[str, int]:
@@ -335,13 +329,12 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     packs = _aligned(schedule, o, tensor.name, [i.plain for i in right.indices])
     if tensor.constant and packs and alone:
         return "packed"
-    aligned = _whole_panels(schedule, o)
     strides = strides_of(chain, tensor.name)
     along = [s for i, s in zip(right.indices, strides, strict=True) if o.column in i.axes]
-    run_time = isinstance(chain.extent(o.column), Bounds)
-    whole = not run_time and chain.size(o.column) % o.width == 0 and aligned
     contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
-    return "plain" if contiguous and whole and not o.paired else "panels"
+    tile, width = np.asarray(schedule.tile(o.column)), np.asarray(o.width)
+    plain = contiguous and bool(lie_in_panels(chain, o.column, tile, width))
+    return "plain" if plain and not o.paired else "panels"
 
 
 def _aligned(schedule: Schedule, o: Operands, name: str, names: Sequence[str | None]) -> bool:

@@ -88,10 +88,9 @@ def boxes(schedule: Schedule) -> dict[str, PaddedBox]:
     return found
 
 
-def box_elements(chain: Chain, read: Read, tile: Callable[[str], Ints]) -> Ints:
-    """The elements of the box of a read, for the tiles of its axes."""
-    dimensions = _dimensions(chain, read, tile)
-    return math.prod((d.span for d in dimensions), start=np.asarray(1))
+def box_spans(chain: Chain, read: Read, tile: Callable[[str], Ints]) -> tuple[Ints, ...]:
+    """The extents of the box of a read, outermost first, for the tiles of its axes."""
+    return tuple(d.span for d in _dimensions(chain, read, tile))
 
 
 def _box(schedule: Schedule, s: Load, moving: set[str]) -> PaddedBox:

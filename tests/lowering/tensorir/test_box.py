@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcfuser.chain import Chain, digits, from_json, rows_merged, sources, strides_of
 from mcfuser.expr import Read
-from mcfuser.lowering.tensorir.box import box_elements, boxes
+from mcfuser.lowering.tensorir.box import box_spans, boxes
 from mcfuser.space.expression import bind, tilings
 from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, Load, statements
@@ -30,7 +31,7 @@ def read_of(c: Chain) -> Read:
 
 def elements(c: Chain, **tiles: int) -> int:
     """The elements of the box of A where axes have these tiles, and others one position."""
-    return int(box_elements(c, read_of(c), lambda a: np.asarray(tiles.get(a, 1))))
+    return math.prod(map(int, box_spans(c, read_of(c), lambda a: np.asarray(tiles.get(a, 1)))))
 
 
 def test_a_box_has_what_is_around_its_lines() -> None:

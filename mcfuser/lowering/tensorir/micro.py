@@ -1,0 +1,70 @@
+"""The register micro-tile of a product on a CPU's vectors, for arrays of tiles.
+
+A micro-tile has some rows of some vectors of columns, as many as the accumulators hold. Each step
+along the depth broadcasts an element of the left operand for every row, and reads the vectors of
+the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.chain import Bounds, Chain, Product
+from mcfuser.lowering.tensorir.matrix import operand_tiles
+from mcfuser.space.plan import Ints
+from mcfuser.space.statement import Buffer, Compute
+
+STACK = 1024
+"""Bytes from which on TVM takes a local array from the heap, where it is no register."""
+FLOAT = 4
+"""Bytes of an accumulated element."""
+NARROWEST = 4
+"""Elements of the narrowest vectors; what fills none is computed one by one."""
+
+
+def micro_product(chain: Chain, buffers: Mapping[str, Buffer], s: Compute) -> Product | None:
+    """The roles in a product that micro-tiles compute; None for a reduction like any other, as of
+    windows that no rows share."""
+    found = operand_tiles(s)
+    if found is None:
+        return None
+    roles, _, tile = found
+    right = buffers[tile].tensor
+    shared = bool(roles.rows) or right not in chain.inputs or chain.tensor(right).constant
+    return roles if roles.columns and shared else None
+
+
+def micro_vectors(columns: Ints, lanes: Ints, most: Ints) -> Ints:
+    """Vectors side by side in a micro-tile, for tiles of so many columns: as many as the knobs
+    have, or the most below it that divide those of the tile."""
+    need = -(-columns // lanes)
+    found = np.ones(np.shape(need + most), np.int64)
+    for v in range(2, int(np.max(most)) + 1):
+        found = np.where((v <= most) & (v <= need) & (need % v == 0), v, found)
+    return found
+
+
+def micro_rows(rows: Ints, held: Ints, lanes: Ints, divide: bool = False) -> Ints:
+    """Rows of a micro-tile, for tiles of so many rows, where the accumulators hold `held`: the best
+    by how much of the last micro-tile is padding and by how often a vector of the right operand is
+    used again. They `divide` the tile's where tiles lie side by side."""
+    most = np.minimum(np.minimum(held, (STACK - 1) // (FLOAT * lanes)), rows)
+    found = np.ones(np.shape(most), np.int64)
+    best = np.zeros(np.shape(most))
+    for r in range(1, int(np.max(most)) + 1):
+        used = rows / (-(-rows // r) * r) * r / (r + 1)
+        better = (r <= most) & (used > best) & ((rows % r == 0) | (not divide))
+        found, best = np.where(better, r, found), np.where(better, used, best)
+    return found
+
+
+def lie_in_panels(chain: Chain, column: str, tile: Ints, width: Ints) -> NDArray[np.bool_]:
+    """Whether a right operand whose columns are neighbours in memory is read where it lies: panels
+    of this width are whole, and tiles begin where they do. Else it is copied into panels."""
+    size, fixed = chain.size(column), not isinstance(chain.extent(column), Bounds)
+    aligned = (tile % width == 0) | (tile >= size)
+    result: NDArray[np.bool_] = (size % width == 0) & aligned & fixed
+    return result

@@ -1,0 +1,298 @@
+"""Seconds of a kernel for CPUs, of events in a core that follow each other.
+
+Passes over a tile do not overlap: every statement reads and writes its tiles in the core's caches.
+An event takes so many steps, a step being the time in which a core multiplies and adds one vector
+at its peak. Nothing is faster than its arithmetic at that peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfuser.chain import BYTES, Chain, Operator, Product, contiguous_axes, product
+from mcfuser.device import Device
+from mcfuser.expr import Call, Cast, axes, reads, walk
+from mcfuser.lowering.tensorir.box import box_spans
+from mcfuser.lowering.tensorir.matrix import last_row
+from mcfuser.lowering.tensorir.micro import (
+    FLOAT,
+    NARROWEST,
+    lie_in_panels,
+    micro_product,
+    micro_rows,
+    micro_vectors,
+)
+from mcfuser.lowering.tensorir.unpacked import unpacked
+from mcfuser.model.analytical import storage
+from mcfuser.model.matrix import matrix_seconds
+from mcfuser.model.paired import paired_seconds
+from mcfuser.model.winograd import winograd_seconds
+from mcfuser.space.count import calls
+from mcfuser.space.knobs import Columns
+from mcfuser.space.plan import (
+    Floats,
+    Ints,
+    Plan,
+    Sizes,
+    blocks,
+    elements,
+    repeats,
+    shared,
+    sizes_of,
+)
+from mcfuser.space.statement import (
+    Buffer,
+    Combine,
+    Compute,
+    Init,
+    Load,
+    Repair,
+    SaveOld,
+    SimpleStatement,
+    Store,
+    StorePartial,
+    statements,
+)
+
+LAUNCH = 2e-6
+"""Seconds from the call of a kernel to its first block, and from its last one's end to the return:
+TVM's thread pool. Combining the parts of a split loop is a second launch."""
+FIRST = 32 << 10
+"""Bytes of a core's first cache."""
+SLOW = frozenset({"exp", "exp2", "tanh", "erf", "log", "sqrt", "div", "pow"})
+"""Functions that take as long as many additions."""
+STEPS: Mapping[str, float] = MappingProxyType({
+    "run": 4.0,  # the head of an innermost loop, with its addresses
+    "vector": 0.3,  # a vector that a map reads or writes, or three of its operations
+    "slow": 16.0,  # a vector of a slow function
+    "far": 1.2,  # a vector of a computed tile that outgrows the first cache
+    "turned": 3.8,  # an element of such a tile that is read across its rows
+    "reduced": 2.3,  # a vector that is added to a sum, or compared with a maximum
+    "single": 0.2,  # an element that fills no vector
+    "filled": 1.2,  # an element of a right operand that is put in a panel beside its neighbours
+    "summed": 0.45,  # a vector of a product's tile that is added to
+    "packed": 0.9,  # an element of a right operand that is put in a panel
+    "multiplied": 0.33,  # a vector of a product that is multiplied and added
+    "operand": 1.0,  # a vector of its right operand, or a broadcast element of its left one
+    "left": 0.09,  # an element of a left tile that outgrows the first cache
+    "right": 0.5,  # a vector of a panel that does
+    "line": 12.0,  # a line of an array with padding that is copied into a box
+    "copied": 1.0,  # an element of it
+})  # fmt: skip
+"""Steps of an event: least squares over 218 chains of convolutional networks and a transformer, 20
+candidates each, measured alone (an EPYC with AVX2, two cores, 2026-11-26; docs/space.md has what
+they are worth)."""
+
+Events = dict[str, Floats]
+
+
+def sequential(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+    """Seconds for each row of `tiles` [candidates, axes], with the candidates' settings of
+    TensorirKnobs."""
+    count = blocks(plan, tiles)
+    waves: Floats = np.ceil(count / device.units)
+    launches = 2 if plan.split is not None else 1
+    return waves * core_seconds(plan, tiles, settings, device) / count + LAUNCH * launches
+
+
+def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
+    """Seconds of one core that all blocks take together."""
+    core = _Core(plan, sizes_of(plan, tiles), settings, device)
+    total, products = np.zeros(len(tiles)), dict[str, Floats]()
+    for s, outer in statements(plan.placed[1]):
+        visits = repeats(core.sizes, outer)
+        seconds = visits * core.seconds(s, {loop.axis for loop in outer})
+        if isinstance(s, Compute) and product(s.operator) is not None:
+            products[s.buffer] = seconds
+        total = total + seconds
+    if (matrix := settings["matrix"]).any():
+        total = total + np.where(matrix, matrix_seconds(plan, tiles, device, products), 0.0)
+    if (paired := settings["paired"]).any():
+        total = total + np.where(paired, paired_seconds(plan, tiles, device, products), 0.0)
+    for out in (int(v) for v in np.unique(settings["winograd"]) if v):
+        more = winograd_seconds(plan, tiles, device, out, products)
+        total = total + np.where(settings["winograd"] == out, more, 0.0)
+    return total
+
+
+@dataclass(frozen=True)
+class _Core:
+    """A core that runs the candidates of a plan, statement by statement. `around` are the axes of
+    the loops around one."""
+
+    plan: Plan
+    sizes: Sizes
+    settings: Columns
+    device: Device
+
+    @property
+    def chain(self) -> Chain:
+        return self.plan.program.chain
+
+    @cached_property
+    def buffers(self) -> Mapping[str, Buffer]:
+        return {b.name: b for b in self.plan.placed[0]}
+
+    @cached_property
+    def registers(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Which candidates make a tile of weights in registers."""
+        return unpacked(self.chain, self.buffers, self.plan.placed[1], self.sizes.of)
+
+    @property
+    def lanes(self) -> Ints:
+        lanes: Ints = self.settings["lanes"]
+        return lanes
+
+    def elements(self, tile: str, around: Collection[str]) -> Floats:
+        return elements(self.sizes, self.buffers[tile], around)
+
+    def outgrows(self, nbytes: Floats) -> Floats:
+        """The part of a tile of so many bytes that is not in the first cache when it is needed
+        again, something else being there too."""
+        part: Floats = np.clip(nbytes / FIRST - 0.5, 0.0, 1.0)
+        return part
+
+    def seconds(self, s: SimpleStatement, around: Collection[str]) -> Floats:
+        """Of one visit. What is stored goes to memory, with what other cores store."""
+        memory = self.device.bandwidth
+        peak = self.device.throughput(storage(self.plan)) / self.device.units
+        steps = sum((STEPS[n] * x for n, x in self.events(s, around).items()), np.zeros(1))
+        least = self.flops(s, around) / peak
+        result: Floats = np.maximum(2 * self.lanes / peak * steps, least)
+        if isinstance(s, (Store, StorePartial)):
+            return BYTES[self.buffers[s.buffer].dtype] * self.elements(s.buffer, around) / memory
+        if isinstance(s, Compute) and s.buffer in self.registers:
+            made = least + self.operations(s) / peak
+            result = np.where(self.registers[s.buffer], made, result)
+        return result
+
+    def operations(self, s: Compute) -> Floats:
+        """What a map of constants does in registers for one tile, beside its flops: predicted were
+        1,002 us so and measured 825, of one row times 4096 x 4096 weights of 4 bits (an EPYC with
+        AVX2, 2026-11-26)."""
+        steps = sum(isinstance(n, (Call, Cast)) for n in walk(s.body))
+        return steps * self.sizes.positions(s.operator.axes)
+
+    def flops(self, s: SimpleStatement, around: Collection[str]) -> Floats:
+        """The arithmetic of a visit, with what fills the last tiles."""
+        if isinstance(s, Compute):
+            each = calls(s.body) + (s.operator.reduce != "none")
+            return each * self.sizes.positions(s.operator.related)
+        if isinstance(s, Repair):
+            return calls(s.h) * self.elements(s.buffer, around)
+        if isinstance(s, Combine):
+            each = self.plan.parts * (1 + sum(calls(r.h) for r in s.repairs))
+            return each * self.elements(s.buffer, around)
+        return np.zeros(1)
+
+    def events(self, s: SimpleStatement, around: Collection[str]) -> Events:
+        """The events of a visit."""
+        if isinstance(s, Load):
+            return self.loaded(s, around)
+        if isinstance(s, Compute):
+            return self.computed(s, around)
+        if isinstance(s, Combine):
+            parts = sum((self.elements(n, around) for n in shared(s)), np.zeros(1))
+            return {"vector": 2 * self.plan.parts * parts / self.lanes}
+        if isinstance(s, Init):
+            return {"vector": self.elements(s.buffer, around) / self.lanes}
+        if isinstance(s, (Store, StorePartial)):
+            return {}
+        if isinstance(s, (Repair, SaveOld)):
+            return {"vector": 2 * self.elements(s.buffer, around) / self.lanes}
+        assert_never(s)
+
+    def loaded(self, s: Load, around: Collection[str]) -> Events:
+        """A tile is copied where it has padding around it, or is put in panels."""
+        if not self.chain.tensor(s.read.tensor).padding:
+            return self.packed(s.buffer, self.elements(s.buffer, around))
+        spans = box_spans(self.chain, s.read, lambda a: self.tile(a, around))
+        copied = self.sizes.one.astype(np.float64)
+        for span in spans:
+            copied = copied * span
+        return {"line": copied / spans[-1], "copied": copied}
+
+    def tile(self, axis: str, around: Collection[str]) -> Ints:
+        return self.sizes.of(axis) if axis in around else np.asarray(self.chain.size(axis))
+
+    def packed(self, tile: str, count: Floats) -> Events:
+        """So many elements of a tile are put in panels where it is the right operand of a product:
+        element by element where its columns are not contiguous, and in vectors where they are, but
+        panels do not lie in it. Contiguous along its depth, it is read where it lies if the product
+        has one row."""
+        tensor = self.buffers[tile].tensor
+        for o in self.chain.operators if not self.chain.tensor(tensor).constant else ():
+            roles = product(o)
+            if roles is None or roles.right.tensor != tensor or not roles.columns:
+                continue
+            along = {*contiguous_axes(self.chain, roles.right)}
+            if not along.isdisjoint(roles.columns):
+                return {"filled": np.where(self.lies(roles, o), 0.0, count)}
+            turned = along.isdisjoint(roles.depth) | (self.sizes.positions(roles.rows) > 1)
+            return {"packed": np.where(turned, count, 0.0)}
+        return {}
+
+    def lies(self, roles: Product, o: Operator) -> NDArray[np.bool_]:
+        """Whether a product's panels lie in its right operand, whose columns are contiguous."""
+        column = max(roles.columns, key=o.axes.index)
+        columns = self.sizes.of(column)
+        vectors = micro_vectors(columns, self.lanes, self.settings["vectors"])
+        return lie_in_panels(self.chain, column, columns, vectors * self.lanes)
+
+    def computed(self, s: Compute, around: Collection[str]) -> Events:
+        roles, o = micro_product(self.chain, self.buffers, s), s.operator
+        if roles is not None:
+            return self.multiplied(s, roles, around)
+        tiles = {*reads(s.body)}
+        last = self.sizes.of(o.axes[-1]) if o.axes else self.sizes.one
+        runs: Floats = self.sizes.positions(o.axes) / last
+        vectors = last // self.lanes + last % self.lanes // NARROWEST
+        single = last % NARROWEST
+        if o.reduce != "none":
+            deep = runs * self.sizes.positions(o.over)
+            more = 0.3 * (calls(s.body) - 1) * deep * vectors
+            return {"run": runs, "reduced": deep * vectors, "single": deep * single, "vector": more}
+        moved = 1 + len(tiles) + 0.3 * calls(s.body)
+        slow = sum(isinstance(e, Call) and e.op in SLOW for e in walk(s.body))
+        events = {
+            "run": runs, "vector": moved * runs * vectors, "single": moved * runs * single,
+            "slow": slow * runs * (vectors + single),
+        }  # fmt: skip
+        far, turned = np.zeros(1), np.zeros(1)
+        for r in tiles if o.axes else ():
+            if self.buffers[r.tensor].tensor in self.chain.inputs:
+                continue
+            beyond = self.sizes.positions(o.axes) * self.far(r.tensor, around)
+            if o.axes[-1] in axes(r) and r.indices[-1].plain != o.axes[-1]:
+                turned = turned + beyond
+            else:
+                far = far + beyond / self.lanes
+        return {**events, "far": far, "turned": turned}
+
+    def far(self, tile: str, around: Collection[str]) -> Floats:
+        return self.outgrows(FLOAT * self.elements(tile, around))
+
+    def multiplied(self, s: Compute, roles: Product, around: Collection[str]) -> Events:
+        """A product, a micro-tile at a time."""
+        column = max(roles.columns, key=s.operator.axes.index)
+        columns, rows = self.sizes.of(column), last_row(roles, self.sizes.of)
+        vectors = micro_vectors(columns, self.lanes, self.settings["vectors"])
+        held = self.settings["rows"] * self.settings["vectors"] // vectors
+        high = micro_rows(rows, held, self.lanes)
+        depth, others = self.sizes.positions(roles.depth), self.sizes.positions(s.operator.axes)
+        many = others / (rows * columns) * -(-rows // high) * -(-columns // (vectors * self.lanes))
+        steps, sums = many * depth, high * vectors
+        left = self.outgrows(FLOAT * rows * depth)
+        right = self.outgrows(FLOAT * vectors * self.lanes * depth)
+        return {
+            "run": many, "multiplied": steps * sums, "operand": steps * (high + vectors),
+            "left": steps * high * left, "right": steps * vectors * right,
+            "summed": 2 * many * sums, "far": 2 * many * sums * self.far(s.buffer, around),
+        }  # fmt: skip
