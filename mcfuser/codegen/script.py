@@ -34,7 +34,7 @@ def prim_func(text: str) -> tirx.PrimFunc:
     function.decorator_list = []
     function.body = _Builder().body(function.body)
     module = ast.fix_missing_locations(ast.Module([function], []))
-    names: dict[str, Any] = {"T": script, **_CALLS}
+    names: dict[str, Any] = {"__builtins__": {}, "T": script, **_CALLS}
     exec(compile(module, "<kernel>", "exec", dont_inherit=True), names)
     return _built(names[function.name], options)
 
@@ -194,19 +194,16 @@ def _let(name: str, kind: Any, value: Any) -> Any:
 
 
 def _asserted(test: Any, message: str) -> None:
-    _entered(T.Assert(test, message, error_kind="RuntimeError"))
+    """What follows is in its frame, which ends with the one around it."""
+    frame = T.Assert(test, message, error_kind="RuntimeError")
+    frame.add_callback(partial(frame.__exit__, None, None, None))
+    frame.__enter__()
 
 
 def _evaluated(value: Any) -> None:
     """A call that stands for itself; some have made their statement, and give nothing."""
     if value is not None:
         T.evaluate(value)
-
-
-def _entered(frame: Any) -> None:
-    """A frame that ends with the one around it."""
-    frame.add_callback(partial(frame.__exit__, None, None, None))
-    frame.__enter__()
 
 
 _CALLS: dict[str, Callable[..., Any]] = {

@@ -43,6 +43,7 @@ from mcfuser.space.plan import (
     Sizes,
     blocks,
     elements,
+    flops,
     repeats,
     shared,
     sizes_of,
@@ -161,13 +162,13 @@ class _Core:
 
     def seconds(self, s: SimpleStatement, around: Collection[str]) -> Floats:
         """Of one visit. What is stored goes to memory, with what other cores store."""
-        memory = self.device.bandwidth
+        if isinstance(s, (Store, StorePartial)):
+            nbytes = BYTES[self.buffers[s.buffer].dtype] * self.elements(s.buffer, around)
+            return nbytes / self.device.bandwidth
         peak = self.device.throughput(storage(self.plan)) / self.device.units
         steps = sum((STEPS[n] * x for n, x in self.events(s, around).items()), np.zeros(1))
-        least = self.flops(s, around) / peak
+        least = flops(self.plan, self.sizes, s, around) / peak
         result: Floats = np.maximum(2 * self.lanes / peak * steps, least)
-        if isinstance(s, (Store, StorePartial)):
-            return BYTES[self.buffers[s.buffer].dtype] * self.elements(s.buffer, around) / memory
         if isinstance(s, Compute) and s.buffer in self.registers:
             made = least + self.operations(s) / peak
             result = np.where(self.registers[s.buffer], made, result)
@@ -179,18 +180,6 @@ class _Core:
         AVX2, 2026-11-26)."""
         steps = sum(isinstance(n, (Call, Cast)) for n in walk(s.body))
         return steps * self.sizes.positions(s.operator.axes)
-
-    def flops(self, s: SimpleStatement, around: Collection[str]) -> Floats:
-        """The arithmetic of a visit, with what fills the last tiles."""
-        if isinstance(s, Compute):
-            each = calls(s.body) + (s.operator.reduce != "none")
-            return each * self.sizes.positions(s.operator.related)
-        if isinstance(s, Repair):
-            return calls(s.h) * self.elements(s.buffer, around)
-        if isinstance(s, Combine):
-            each = self.plan.parts * (1 + sum(calls(r.h) for r in s.repairs))
-            return each * self.elements(s.buffer, around)
-        return np.zeros(1)
 
     def events(self, s: SimpleStatement, around: Collection[str]) -> Events:
         """The events of a visit."""
@@ -241,10 +230,14 @@ class _Core:
 
     def lies(self, roles: Product, o: Operator) -> NDArray[np.bool_]:
         """Whether a product's panels lie in its right operand, whose columns are contiguous."""
+        column, vectors = self.panel(roles, o)
+        return lie_in_panels(self.chain, column, self.sizes.of(column), vectors * self.lanes)
+
+    def panel(self, roles: Product, o: Operator) -> tuple[str, Ints]:
+        """The axis along which a product's panels have columns, and their vectors."""
         column = max(roles.columns, key=o.axes.index)
-        columns = self.sizes.of(column)
-        vectors = micro_vectors(columns, self.lanes, self.settings["vectors"])
-        return lie_in_panels(self.chain, column, columns, vectors * self.lanes)
+        vectors = micro_vectors(self.sizes.of(column), self.lanes, self.settings["vectors"])
+        return column, vectors
 
     def computed(self, s: Compute, around: Collection[str]) -> Events:
         roles, o = micro_product(self.chain, self.buffers, s), s.operator
@@ -281,9 +274,8 @@ class _Core:
 
     def multiplied(self, s: Compute, roles: Product, around: Collection[str]) -> Events:
         """A product, a micro-tile at a time."""
-        column = max(roles.columns, key=s.operator.axes.index)
+        column, vectors = self.panel(roles, s.operator)
         columns, rows = self.sizes.of(column), last_row(roles, self.sizes.of)
-        vectors = micro_vectors(columns, self.lanes, self.settings["vectors"])
         held = self.settings["rows"] * self.settings["vectors"] // vectors
         high = micro_rows(rows, held, self.lanes)
         depth, others = self.sizes.positions(roles.depth), self.sizes.positions(s.operator.axes)

@@ -29,6 +29,7 @@ from mcfuser.space.statement import (
     Load,
     Loop,
     Repair,
+    SimpleStatement,
     Statement,
     Store,
     StorePartial,
@@ -222,25 +223,25 @@ def shared(s: StorePartial | Combine) -> tuple[str, ...]:
 def work(plan: Plan, tiles: Ints) -> Floats:
     """Flops of all computes and repairs, padding included (MCFuser eq. 4, times P)."""
     sizes = sizes_of(plan, tiles)
-    buffers, body = plan.placed
-    named = {b.name: b for b in buffers}
     total = np.zeros(len(tiles))
-    for s, outer in statements(body):
-        if isinstance(s, Compute):
-            space = sizes.one.astype(np.float64)
-            for axis in s.operator.related:
-                space = space * sizes.of(axis)
-            each = calls(s.body) + (s.operator.reduce != "none")
-            total += each * space * repeats(sizes, outer)
-        elif isinstance(s, Repair):
-            around = [loop.axis for loop in outer]
-            total += calls(s.h) * elements(sizes, named[s.buffer], around) * repeats(sizes, outer)
-        elif isinstance(s, Combine):
-            around = [loop.axis for loop in outer]
-            each = 1 + sum(calls(r.h) for r in s.repairs)
-            size = elements(sizes, named[s.buffer], around)
-            total += plan.parts * each * size * repeats(sizes, outer)
+    for s, outer in statements(plan.placed[1]):
+        total += flops(plan, sizes, s, [loop.axis for loop in outer]) * repeats(sizes, outer)
     return total
+
+
+def flops(plan: Plan, sizes: Sizes, s: SimpleStatement, around: Collection[str]) -> Floats:
+    """Flops of one visit of a statement inside loops over these axes, padding included."""
+    if isinstance(s, Compute):
+        space = sizes.one.astype(np.float64)
+        for axis in s.operator.related:
+            space = space * sizes.of(axis)
+        return (calls(s.body) + (s.operator.reduce != "none")) * space
+    if not isinstance(s, (Repair, Combine)):
+        return np.zeros(len(sizes.one))
+    size = elements(sizes, next(b for b in plan.placed[0] if b.name == s.buffer), around)
+    if isinstance(s, Repair):
+        return calls(s.h) * size
+    return plan.parts * (1 + sum(calls(r.h) for r in s.repairs)) * size
 
 
 def footprint(plan: Plan, tiles: Ints) -> Ints:

@@ -101,6 +101,8 @@ def test_what_is_no_function_is_told(text: str) -> None:
 def test_what_means_nothing_is_told() -> None:
     with pytest.raises(NameError, match="'y' is not defined"):
         prim_func(written("a[y] = T.float32(1)"))
+    with pytest.raises(NameError, match="'open' is not defined"):  # nor has Python's any meaning
+        prim_func(written('T.evaluate(open("x"))'))
     with pytest.raises(NameError, match="'i' is not defined"):  # behind its loop
         prim_func(written("for i in range(2):", "    a[i] = T.float32(1)", "a[i] = T.float32(2)"))
     with pytest.raises(InternalError, match="undefined variable i"):

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from tvm import relax
 
 from mcfuser.codegen.llvm.written import LANES, called, each, fixed, function_text
-from mcfuser.codegen.tensorir.integer import divided, flat, minus, plus, rest, times
+from mcfuser.codegen.tensorir.integer import divided, every, flat, minus, plus, rest, times
 
 SMALL = 1 << 14
 """Elements below which one core writes them all: to wake another one costs more."""
@@ -104,7 +103,7 @@ def _rows(pad: _Pad) -> Iterator[str]:
     if not inside:
         yield from copied
         return
-    yield f"if {reduce(lambda a, b: f'T.And({a}, {b})', inside)}:"
+    yield f"if {every(inside)}:"
     yield from (f"    {each}" for each in copied)
     yield "else:"
     yield from (f"    {each}" for each in _filled(pad, line, pad.padded[-1]))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import reduce
 
 from mcfuser.chain import Bounds, Tensor, last_along
-from mcfuser.codegen.tensorir.integer import divided, larger, minus, plus, rest, smaller, times
+from mcfuser.codegen.tensorir.integer import (
+    divided,
+    every,
+    larger,
+    minus,
+    plus,
+    rest,
+    smaller,
+    times,
+)
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE
 from mcfuser.lowering.tensorir.box import BoxDimension, MovingDigit, PaddedBox
@@ -32,7 +41,7 @@ def fill_box(w: Writer, s: Load) -> None:
         if not conditions:
             _copy(w, box, firsts[-1], place, address)
             return
-        with w.block(f"if {reduce(lambda a, b: f'T.And({a}, {b})', conditions)}:"):
+        with w.block(f"if {every(conditions)}:"):
             _copy(w, box, firsts[-1], place, address)
         with w.block("else:"):
             _padding_around(w, box, place, _count(w, box.dimensions[-1], firsts[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 from mcfuser.lowering.tensorir.micro import NARROWEST
 
@@ -85,6 +86,11 @@ def vectors(count: str, width: int) -> Iterator[tuple[str, str, int]]:
             base, left = plus_known(base, width), str(int(left) - width)
     if left != "0":
         yield base, left, 1
+
+
+def every(conditions: Iterable[str]) -> str:
+    """The condition that all of some hold, one at least."""
+    return reduce(lambda a, b: f"T.And({a}, {b})", conditions)
 
 
 def shape(extents: Iterable[str]) -> str:
