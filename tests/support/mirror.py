@@ -11,7 +11,7 @@ from tests.support.paths import PACKAGES, ROOT
 THROUGH: dict[str, str] = {
     # kernels as a whole are run against the chain's meaning, whichever file writes a line of them
     "codegen/tensorir/test_function.py": """
-        codegen/tensorir/build codegen/tensorir/integer codegen/tensorir/operands
+        codegen/tensorir/build codegen/tensorir/operands
         codegen/tensorir/parameters codegen/tensorir/passes codegen/tensorir/product
         codegen/tensorir/right codegen/tensorir/scalar codegen/tensorir/scratch
         codegen/tensorir/source codegen/tensorir/iterations codegen/tensorir/writer""",

@@ -112,7 +112,7 @@ def _copy(w: Writer, box: PaddedBox, first: str, place: str, address: str) -> No
         w.put(f"{box.name}_box[{plus(place, x)}] = {value}")
 
     if d.stride == 1:
-        w.vectors(f"{box.name}_x", minus(end, begin), write)
+        w.vectors(f"{box.name}_x", minus(end, begin), write, again=True)
     else:
         with w.nest([(f"{box.name}_x", minus(end, begin))]) as (x,):
             write(x, "0")
@@ -126,4 +126,4 @@ def _padding_around(w: Writer, box: PaddedBox, place: str, count: str) -> None:
     def write(position: str, _: str) -> None:
         w.put(f"{box.name}_box[{plus(place, position)}] = {number}")
 
-    w.vectors(f"{box.name}_x", count, write)
+    w.vectors(f"{box.name}_x", count, write, again=True)

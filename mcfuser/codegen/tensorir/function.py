@@ -31,6 +31,7 @@ from mcfuser.codegen.tensorir.passes import (
 from mcfuser.codegen.tensorir.product import pack, product
 from mcfuser.codegen.tensorir.scratch import scratch, workspace
 from mcfuser.codegen.tensorir.source import TensorirSource
+from mcfuser.codegen.tensorir.window import windowed
 from mcfuser.codegen.tensorir.writer import Writer
 from mcfuser.expr import DISCRETE, Call, Cast, Const, read
 from mcfuser.lowering.tensorir.box import boxes
@@ -169,8 +170,7 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 else:
                     split_left(w, tile, masked=False)
         elif isinstance(s, Init):
-            starts = isinstance(after, Compute) and after.buffer == s.buffer
-            if starts and s.buffer in w.products.operands:
+            if isinstance(after, Compute) and after.buffer == s.buffer and _initialises(w, after):
                 w.zeroed.add(s.buffer)
             else:
                 fill(w, s)
@@ -190,6 +190,11 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
                 store(w, s)
         else:
             assert_never(s)
+
+
+def _initialises(w: Writer, s: Compute) -> bool:
+    """Whether what accumulates a tile in registers sets these first."""
+    return s.buffer in w.products.operands or windowed(w, s)
 
 
 def _compute(w: Writer, s: Compute) -> None:

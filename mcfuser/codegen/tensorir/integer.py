@@ -72,19 +72,25 @@ def flat(extents: Sequence[int], where: Sequence[str]) -> str:
     return total
 
 
-def vectors(count: str, width: int) -> Iterator[tuple[str, str, int]]:
+def vectors(count: str, width: int, again: bool = False) -> Iterator[tuple[str, str, int]]:
     """How vectors of at most `width` lanes cover a number of positions: the first position, the
     number of vectors and their width, for each width. What is left of a known number takes ever
-    narrower ones."""
+    narrower ones, or one that begins at positions of the one before, if these may be taken
+    `again`."""
     full, left = divided(count, width), rest(count, width)
     if full != "0":
         yield "0", full, width
     base = times(full, width)
     while left.isdigit() and (width := width // 2) >= NARROWEST:
+        if again and width < int(left) and 2 * width <= int(count):
+            yield str(int(count) - 2 * width), "1", 2 * width
+            return
         if int(left) >= width:
             yield base, "1", width
             base, left = plus_known(base, width), str(int(left) - width)
-    if left != "0":
+    if again and left in ("2", "3") and int(count) >= NARROWEST:
+        yield str(int(count) - NARROWEST), "1", NARROWEST
+    elif left != "0":
         yield base, left, 1
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from mcfuser.chain import WHOLE, lowest
-from mcfuser.codegen.tensorir.integer import plus, times, vectors
+from mcfuser.codegen.tensorir.integer import plus, times
 from mcfuser.codegen.tensorir.scalar import literal
+from mcfuser.codegen.tensorir.window import contiguous, reduce_windows, reduced, windowed
 from mcfuser.codegen.tensorir.writer import PARTS, At, Writer
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axis, read, reads, rewrite, walk
 from mcfuser.space.statement import (
@@ -25,8 +24,6 @@ MANY = 24
 """Steps of an expression from which on two vectors of elements are computed at once."""
 _STEPS: Mapping[str, int] = {"exp": 18, "exp2": 18, "tanh": 30, "erf": 36}
 """Those of functions that are polynomials (codegen.tensorir.scalar); the others are one."""
-WINDOW = 64
-"""The largest number of elements that are reduced one after the other into a register."""
 
 
 def tile_axes(w: Writer, buffer: str) -> tuple[str, ...]:
@@ -120,7 +117,8 @@ def _pass(w: Writer, names: Sequence[str], body: Expr, target: str, output: bool
                 w.put(f"{w.element(Read(target, indices), here)} = {text}")
 
         if names:
-            w.lanes(names[-1], write, _at_once(body))
+            again = all(r.tensor != target for r in reads(body))
+            w.lanes(names[-1], write, _at_once(body), again)
         else:
             write({}, "0")
 
@@ -141,28 +139,13 @@ def reduction(w: Writer, s: Compute) -> None:
     if s.domain is not None:
         number = int(identity) if dtype in WHOLE else identity
         body = Call("select", (s.domain, body, Const(number)))
-    last = _contiguous(w, body)
-    across = last in s.operator.over and dtype not in WHOLE
-    if s.operator.axes and w.held(s.buffer) == "float32" and _few(w, s, last if across else None):
-        _windowed(w, s, body)
-    elif across:
+    last = contiguous(w, body)
+    if windowed(w, s):
+        reduce_windows(w, s, body, identity)
+    elif last in s.operator.over and dtype not in WHOLE:
         _across(w, s, body, identity, last)
     else:
         _along(w, s, body)
-
-
-def _contiguous(w: Writer, body: Expr) -> str:
-    """The axis along which most of the elements that are read are contiguous in memory."""
-    votes: dict[str, int] = {"": 0}
-    for r in reads(body):
-        tensor = w.schedule.buffer(r.tensor).tensor
-        loaded = tensor in w.schedule.chain.inputs
-        own = (*("0" for _ in r.indices[1:]), "1")
-        strides = w.strides(tensor, r.tensor) if loaded else own
-        for index, stride in zip(r.indices, strides, strict=False):
-            if stride == "1" and index.plain is not None:
-                votes[index.plain] = votes.get(index.plain, 0) + len(r.indices)
-    return max(votes, key=lambda a: votes[a])
 
 
 def _across(w: Writer, s: Compute, body: Expr, identity: float, last: str) -> None:
@@ -175,17 +158,17 @@ def _across(w: Writer, s: Compute, body: Expr, identity: float, last: str) -> No
 
         def write(here: At, lane: str) -> None:
             value = w.scalar({**at, **here}, known).text(body)
-            w.put(f"lane[{lane}] = {_reduced(o.reduce, f'lane[{lane}]', value)}")
+            w.put(f"lane[{lane}] = {reduced(o.reduce, f'lane[{lane}]', value)}")
 
         w.lanes(last, write)
         half = lanes // 2
         while half > 1:
             with w.vector("l", half):
-                w.put(f"lane[l] = {_reduced(o.reduce, 'lane[l]', f'lane[l + {half}]')}")
+                w.put(f"lane[l] = {reduced(o.reduce, 'lane[l]', f'lane[l + {half}]')}")
             half //= 2
         place = w.element(read(s.buffer, *o.axes), at)
-        folded = _reduced(o.reduce, "lane[0]", "lane[1]")
-        w.put(f"{place} = {_reduced(o.reduce, place, folded)}")
+        folded = reduced(o.reduce, "lane[0]", "lane[1]")
+        w.put(f"{place} = {reduced(o.reduce, place, folded)}")
 
 
 def _along(w: Writer, s: Compute, body: Expr) -> None:
@@ -198,63 +181,9 @@ def _along(w: Writer, s: Compute, body: Expr) -> None:
             here = {**at, **last}
             place = w.element(read(s.buffer, *o.axes), here)
             value = w.scalar(here, known).typed(body).to(w.held(s.buffer)).text
-            w.put(f"{place} = {_reduced(o.reduce, place, value)}")
+            w.put(f"{place} = {reduced(o.reduce, place, value)}")
 
         if o.axes:
             w.lanes(o.axes[-1], write)
         else:
             write({}, "0")
-
-
-def _few(w: Writer, s: Compute, contiguous: str | None) -> bool:
-    """Whether so few elements are reduced, as in a window, that they are best read at once; and
-    too few along a `contiguous` axis to fill a vector."""
-    counts = {a: w.count(a) for a in s.operator.over}
-    if not all(n.isdigit() for n in counts.values()):
-        return False
-    row = int(counts[contiguous]) if contiguous is not None else 0
-    return math.prod(map(int, counts.values())) <= WINDOW and row < w.lowering.lanes
-
-
-def _windowed(w: Writer, s: Compute, body: Expr) -> None:
-    """Lanes are separate results, which stay in a register while the window is reduced."""
-    o, last = s.operator, s.operator.axes[-1]
-    stepped = _stepped(w, body, last)
-    with w.over(o.axes[:-1]) as outer:
-        for first, trips, width in vectors(w.count(last), w.lowering.lanes):
-            with w.nest([(f"{last}_v", trips)]) as (v,):
-                start = plus(first, times(v, width))
-                at = {**outer, last: plus(start, "l") if width > 1 else start}
-                lane = "l" if width > 1 else "0"
-                place = w.element(read(s.buffer, *o.axes), at)
-                with _lane_loop(w, width):
-                    w.put(f"lane[{lane}] = {place}")
-                with w.over(o.over) as inside:
-                    here = {**at, **inside}
-                    known = w.invariant(body, last, here)
-                    with _lane_loop(w, width, stepped):
-                        value = w.scalar(here, known).text(body)
-                        w.put(f"lane[{lane}] = {_reduced(o.reduce, f'lane[{lane}]', value)}")
-                with _lane_loop(w, width):
-                    w.put(f"{place} = lane[{lane}]")
-
-
-def _lane_loop(w: Writer, width: int, stepped: bool = False) -> AbstractContextManager[None]:
-    return w.vector("l", width, stepped) if width > 1 else nullcontext()
-
-
-def _stepped(w: Writer, body: Expr, last: str) -> bool:
-    """Whether neighbours along an axis are apart in the memory of an input that is read."""
-    for r in reads(body):
-        tensor = w.schedule.buffer(r.tensor).tensor
-        if tensor in w.schedule.chain.inputs:
-            for index, stride in zip(r.indices, w.strides(tensor, r.tensor), strict=True):
-                for a, c in index.terms:
-                    beside = isinstance(stride, str) and times(str(c), stride) == "1"
-                    if a == last and not beside:
-                        return True
-    return False
-
-
-def _reduced(reduce: str, a: str, b: str) -> str:
-    return f"{a} + {b}" if reduce == "sum" else f"T.max({a}, {b})"

@@ -95,18 +95,25 @@ class Writer:
         with self.block(f"for {name} in T.{'unroll' if stepped else 'vectorized'}({width}):"):
             yield
 
-    def lanes(self, a: str, write: Callable[[At, str], None], at_once: int = 1) -> None:
+    def lanes(
+        self, a: str, write: Callable[[At, str], None], at_once: int = 1, again: bool = False
+    ) -> None:
         """Calls `write` with the axis' position and the lane, for the positions of the tile at hand
         (`vectors`)."""
-        self.vectors(a, self.count(a), lambda position, lane: write({a: position}, lane), at_once)
+
+        def at(position: str, lane: str) -> None:
+            write({a: position}, lane)
+
+        self.vectors(a, self.count(a), at, at_once, again)
 
     def vectors(
-        self, name: str, count: str, write: Callable[[str, str], None], at_once: int = 1
-    ) -> None:
+        self, name: str, count: str, write: Callable[[str, str], None], at_once: int = 1,
+        again: bool = False,
+    ) -> None:  # fmt: skip
         """Calls `write` with a position below the count and the lane: under a vector loop, of
-        several vectors `at_once`, and again under narrower ones and a scalar one for the positions
-        that fill no vector."""
-        for first, trips, width in vectors(count, at_once * self.lowering.lanes):
+        several vectors `at_once`, and once more for the positions that fill no vector: under
+        narrower ones and a scalar one, or under one that writes some positions `again`."""
+        for first, trips, width in vectors(count, at_once * self.lowering.lanes, again):
             if trips == "1" and width == 1:
                 write(first, "0")
             elif width == 1:

@@ -13,35 +13,28 @@ def kernel(A_arg: T.Buffer((1204,), "float32"), B_arg: T.Buffer((36,), "float32"
             C_tile = T.alloc_buffer((1, 5, 21), "float32")
             lane = T.alloc_buffer((16,), "float32")
             once = T.alloc_buffer((8,), "float32")
-            for i1 in range(5):
-                for j in range(21):
-                    C_tile[0, i1, j] = T.float32(0.0)
             for m_i in range(5):
+                window_0 = T.alloc_buffer((1, 16), "float32")
                 for l in T.vectorized(16):
-                    lane[l] = C_tile[0, m_i, l]
+                    window_0[0, l] = T.float32(0.0)
                 for k_i in range(3):
                     for s_i in range(3):
                         for l in T.unroll(16):
-                            lane[l] = lane[l] + (A_flat[b_t * 301 + m_i * 43 + l * 2 + k_i * 43 + s_i] * B_flat[b_t * 9 + k_i * 3 + s_i])
+                            window_0[0, l] = window_0[0, l] + (A_flat[b_t * 301 + m_i * 43 + l * 2 + k_i * 43 + s_i] * B_flat[b_t * 9 + k_i * 3 + s_i])
                 for l in T.vectorized(16):
-                    C_tile[0, m_i, l] = lane[l]
-                for l in T.vectorized(4):
-                    lane[l] = C_tile[0, m_i, 16 + l]
+                    C_tile[0, m_i, l] = window_0[0, l]
+                window_1 = T.alloc_buffer((1, 8), "float32")
+                for l in T.vectorized(8):
+                    window_1[0, l] = T.float32(0.0)
                 for k_i in range(3):
                     for s_i in range(3):
-                        for l in T.unroll(4):
-                            lane[l] = lane[l] + (A_flat[b_t * 301 + m_i * 43 + (16 + l) * 2 + k_i * 43 + s_i] * B_flat[b_t * 9 + k_i * 3 + s_i])
-                for l in T.vectorized(4):
-                    C_tile[0, m_i, 16 + l] = lane[l]
-                lane[0] = C_tile[0, m_i, 20]
-                for k_i in range(3):
-                    for s_i in range(3):
-                        lane[0] = lane[0] + (A_flat[b_t * 301 + m_i * 43 + 40 + k_i * 43 + s_i] * B_flat[b_t * 9 + k_i * 3 + s_i])
-                C_tile[0, m_i, 20] = lane[0]
+                        for l in T.unroll(8):
+                            window_1[0, l] = window_1[0, l] + (A_flat[b_t * 301 + m_i * 43 + (13 + l) * 2 + k_i * 43 + s_i] * B_flat[b_t * 9 + k_i * 3 + s_i])
+                for l in T.vectorized(8):
+                    C_tile[0, m_i, 13 + l] = window_1[0, l]
             for m_i in range(5):
                 for i_v in range(1):
                     for i_l in T.vectorized(16):
                         E_flat[b_t * 105 + m_i * 21 + i_v * 16 + i_l] = T.max(T.float32(0.0), C_tile[0, m_i, i_v * 16 + i_l])
-                for i_l in T.vectorized(4):
-                    E_flat[b_t * 105 + m_i * 21 + 16 + i_l] = T.max(T.float32(0.0), C_tile[0, m_i, 16 + i_l])
-                E_flat[b_t * 105 + m_i * 21 + 20] = T.max(T.float32(0.0), C_tile[0, m_i, 20])
+                for i_l in T.vectorized(8):
+                    E_flat[b_t * 105 + m_i * 21 + 13 + i_l] = T.max(T.float32(0.0), C_tile[0, m_i, 13 + i_l])
