@@ -33,6 +33,7 @@ from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.model.analytical import storage
 from mcfuser.model.matrix import matrix_seconds
 from mcfuser.model.paired import paired_seconds
+from mcfuser.model.refill import outgrown, refilled
 from mcfuser.model.winograd import winograd_seconds
 from mcfuser.space.count import calls
 from mcfuser.space.knobs import Columns
@@ -67,6 +68,8 @@ LAUNCH = 2e-6
 TVM's thread pool. Combining the parts of a split loop is a second launch."""
 FIRST = 32 << 10
 """Bytes of a core's first cache."""
+LINE = 64
+"""Bytes that caches read at a time."""
 SLOW = frozenset({"exp", "exp2", "tanh", "erf", "log", "sqrt", "div", "pow"})
 """Functions that take as long as many additions."""
 STEPS: Mapping[str, float] = MappingProxyType({
@@ -86,10 +89,14 @@ STEPS: Mapping[str, float] = MappingProxyType({
     "right": 0.5,  # a vector of a panel that does
     "line": 12.0,  # a line of an array with padding that is copied into a box
     "copied": 1.0,  # an element of it
+    "refilled": 2.0,  # a line of a cache that is read from beyond the core's private one
 })  # fmt: skip
 """Steps of an event: least squares over 218 chains of convolutional networks and a transformer, 20
-candidates each, measured alone (an EPYC with AVX2, two cores, 2026-11-26; docs/space.md has what
-they are worth)."""
+candidates each, measured alone (an EPYC with AVX2, two cores, 2026-11-26), "refilled" over 133 of
+three networks and three transformers (a Xeon with AVX-512, two threads of a core, 2026-11-27;
+docs/space.md has what they are worth)."""
+INNER = frozenset({"multiplied", "operand"})
+"""Events of a product's innermost loop, which is as long as its arithmetic at least."""
 
 Events = dict[str, Floats]
 
@@ -106,7 +113,9 @@ def sequential(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Fl
 def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Floats:
     """Seconds of one core that all blocks take together."""
     core = _Core(plan, sizes_of(plan, tiles), settings, device)
-    total, products = np.zeros(len(tiles)), dict[str, Floats]()
+    products = dict[str, Floats]()
+    lines = refilled(plan, core.sizes, device.fast) / LINE
+    total = core.step * STEPS["refilled"] * lines
     for s, outer in statements(plan.placed[1]):
         visits = repeats(core.sizes, outer)
         seconds = visits * core.seconds(s, {loop.axis for loop in outer})
@@ -151,26 +160,33 @@ class _Core:
         lanes: Ints = self.settings["lanes"]
         return lanes
 
+    @property
+    def peak(self) -> float:
+        """Flops per second."""
+        return self.device.throughput(storage(self.plan)) / self.device.units
+
+    @property
+    def step(self) -> Floats:
+        """Seconds in which a vector is multiplied and added."""
+        seconds: Floats = 2 * self.lanes / self.peak
+        return seconds
+
     def elements(self, tile: str, around: Collection[str]) -> Floats:
         return elements(self.sizes, self.buffers[tile], around)
-
-    def outgrows(self, nbytes: Floats) -> Floats:
-        """The part of a tile of so many bytes that is not in the first cache when it is needed
-        again, something else being there too."""
-        part: Floats = np.clip(nbytes / FIRST - 0.5, 0.0, 1.0)
-        return part
 
     def seconds(self, s: SimpleStatement, around: Collection[str]) -> Floats:
         """Of one visit. What is stored goes to memory, with what other cores store."""
         if isinstance(s, (Store, StorePartial)):
             nbytes = BYTES[self.buffers[s.buffer].dtype] * self.elements(s.buffer, around)
             return nbytes / self.device.bandwidth
-        peak = self.device.throughput(storage(self.plan)) / self.device.units
-        steps = sum((STEPS[n] * x for n, x in self.events(s, around).items()), np.zeros(1))
-        least = flops(self.plan, self.sizes, s, around) / peak
-        result: Floats = np.maximum(2 * self.lanes / peak * steps, least)
+        events = {n: STEPS[n] * x for n, x in self.events(s, around).items()}
+        inner = self.step * sum((x for n, x in events.items() if n in INNER), np.zeros(1))
+        others = self.step * sum((x for n, x in events.items() if n not in INNER), np.zeros(1))
+        least = flops(self.plan, self.sizes, s, around) / self.peak
+        floor = np.maximum(inner, least) + others
+        result: Floats = floor if INNER & events.keys() else np.maximum(others, least)
         if isinstance(s, Compute) and s.buffer in self.registers:
-            made = least + self.operations(s) / peak
+            made = least + self.operations(s) / self.peak
             result = np.where(self.registers[s.buffer], made, result)
         return result
 
@@ -246,8 +262,7 @@ class _Core:
         tiles = {*reads(s.body)}
         last = self.sizes.of(o.axes[-1]) if o.axes else self.sizes.one
         runs: Floats = self.sizes.positions(o.axes) / last
-        vectors = last // self.lanes + last % self.lanes // NARROWEST
-        single = last % NARROWEST
+        vectors, single = self.vectors(o.axes[-1]) if o.axes else (0 * last, last)
         if o.reduce != "none":
             deep = runs * self.sizes.positions(o.over)
             more = 0.3 * (calls(s.body) - 1) * deep * vectors
@@ -269,8 +284,23 @@ class _Core:
                 far = far + beyond / self.lanes
         return {**events, "far": far, "turned": turned}
 
+    def vectors(self, axis: str) -> tuple[Floats, Floats]:
+        """Vectors, and elements that fill none, along an axis of a tile (`integer.vectors`); on
+        average over tiles where the last one ends early: what fills no whole vector then is
+        computed one by one in each of them, for no count is known."""
+        size, tile, lanes = self.chain.size(axis), self.sizes.of(axis), self.lanes
+        trips, known = -(-size // tile), (size % tile == 0) | (tile >= size)
+        rest = size - (trips - 1) * tile
+        ragged = ((trips - 1) * (tile // lanes) + rest // lanes) / trips
+        left = tile % lanes
+        few = (left == 1) | (tile < NARROWEST)
+        one = (tile > lanes) | (left & (left - 1) == 0)
+        last = np.where(few | (left == 0), 0, np.where(one, 1, 2))
+        vectors = np.where(known, tile // lanes + last, ragged)
+        return vectors, np.where(known, few * left, size / trips - ragged * lanes)
+
     def far(self, tile: str, around: Collection[str]) -> Floats:
-        return self.outgrows(FLOAT * self.elements(tile, around))
+        return outgrown(FLOAT * self.elements(tile, around), FIRST)
 
     def multiplied(self, s: Compute, roles: Product, around: Collection[str]) -> Events:
         """A product, a micro-tile at a time."""
@@ -281,8 +311,8 @@ class _Core:
         depth, others = self.sizes.positions(roles.depth), self.sizes.positions(s.operator.axes)
         many = others / (rows * columns) * -(-rows // high) * -(-columns // (vectors * self.lanes))
         steps, sums = many * depth, high * vectors
-        left = self.outgrows(FLOAT * rows * depth)
-        right = self.outgrows(FLOAT * vectors * self.lanes * depth)
+        left = outgrown(FLOAT * rows * depth, FIRST)
+        right = outgrown(FLOAT * vectors * self.lanes * depth, FIRST)
         return {
             "run": many, "multiplied": steps * sums, "operand": steps * (high + vectors),
             "left": steps * high * left, "right": steps * vectors * right,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from mcfuser.chain import Chain, from_json, to_json
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
-from mcfuser.model.sequential import LAUNCH, STEPS, core_seconds, sequential
+from mcfuser.model.sequential import LAUNCH, LINE, STEPS, core_seconds, sequential
 from mcfuser.space.expression import parse
 from mcfuser.space.plan import Plan, blocks, work
 from mcfuser.space.program import program
@@ -39,22 +39,22 @@ def core(plan: Plan, tiles: np.ndarray, knobs: TensorirKnobs = SMALL, cpu: Devic
 
 
 def test_one_candidate_by_hand() -> None:
-    """Four blocks of 30 rows times 32 columns: ten micro-tiles of six rows by two vectors."""
+    """Four blocks of 30 rows times 32 columns: ten micro-tiles of six rows by two vectors, whose
+    innermost loop takes as long as its arithmetic at least."""
     chain = named("linear", {"m": 60, "n": 64, "k": 64})
     plan = linear(chain=chain)
     tiles = tiles_of(plan, m=30, n=32, k=64)
-    product = 10 * (
-        STEPS["run"] + 64 * (12 * STEPS["multiplied"] + (6 + 2) * STEPS["operand"])
-        + 2 * 12 * STEPS["summed"]
-    )  # fmt: skip
+    inner = max(12 * STEPS["multiplied"] + (6 + 2) * STEPS["operand"], 12)
+    product = 10 * (STEPS["run"] + 64 * inner + 2 * 12 * STEPS["summed"])
     zero = 30 * 32 / 8 * STEPS["vector"]
     shift = 30 * STEPS["run"] + (3 + 2 * 0.3) * 30 * 4 * STEPS["vector"]
     stored = 4 * 30 * 32 / CPU.bandwidth
     each = STEP * (product + zero + shift) + stored
+    read = STEP * STEPS["refilled"] * 4 * (60 * 64 + 64 * 64 + 64) / LINE
     assert blocks(plan, tiles)[0] == 4
-    assert core(plan, tiles) == pytest.approx(4 * each)
+    assert core(plan, tiles) == pytest.approx(4 * each + read)
     found = sequential(plan, tiles, columns(CPU, SMALL), CPU)[0]
-    assert found == pytest.approx(2 * each + LAUNCH)
+    assert found == pytest.approx(2 * each + read / 2 + LAUNCH)
 
 
 @settings(max_examples=80, deadline=None)
@@ -207,8 +207,27 @@ def test_slow_functions_are_told_from_others() -> None:
     assert slow - quick == pytest.approx(STEP * STEPS["slow"] * 32 * 8)
 
 
+@pytest.mark.parametrize(
+    ("extent", "tile", "vectors", "single"),
+    [(32, 32, 4, 0), (32, 16, 2, 0), (28, 28, 4, 0), (25, 25, 3, 1), (7, 7, 2, 0), (4, 4, 1, 0),
+     (3, 3, 0, 3), (1, 1, 0, 1), (28, 16, 1.5, 2), (30, 16, 1.5, 3), (20, 12, 1, 2)],
+)  # fmt: skip
+def test_vectors_along_an_axis(extent: int, tile: int, vectors: float, single: float) -> None:
+    """Of eight lanes; on average over tiles where the last one ends early. Of 28 elements in tiles
+    of 16, the second tile has one vector and four elements alone."""
+    chain = from_json({"axes": {"m": 4, "n": extent}, "tensors": {"X": {"shape": ["m", "n"]}},
+                       "operators": ["Y[m, n] = abs(X[m, n])"]})  # fmt: skip
+    plan = Plan(program(chain), parse("mn"), frozenset("mn" if tile >= extent else "m"))
+    tiles = tiles_of(plan, m=4, n=tile)
+    steps = 4 * (STEPS["run"] + 2.3 * (vectors * STEPS["vector"] + single * STEPS["single"]))
+    trips = -(-extent // tile)
+    read = STEPS["refilled"] * 4 * 4 * tile * trips / LINE
+    stored = trips * 4 * 4 * tile / CPU.bandwidth
+    assert core(plan, tiles) == pytest.approx(STEP * (trips * steps + read) + stored)
+
+
 def test_a_window_that_no_rows_share_is_reduced() -> None:
-    """Of 7 elements of a line, four fill a vector and three are alone."""
+    """Two vectors of four cover 7 elements of a line."""
     chain = from_json({
         "axes": {"b": 4, "m": 7, "i": 7, "k": 3, "s": 3},
         "tensors": {"A": {"shape": ["b", "m", "k", "i", "s"], "strides": [81, 9, 9, 1, 1]},
@@ -217,9 +236,10 @@ def test_a_window_that_no_rows_share_is_reduced() -> None:
     })  # fmt: skip
     plan = Plan(program(chain), parse("mi.ks"), frozenset("miks"))
     zero = 49 / 8 * STEPS["vector"]
-    summed = 7 * (STEPS["run"] + 9 * (STEPS["reduced"] + 3 * STEPS["single"]))
+    summed = 7 * (STEPS["run"] + 9 * 2 * STEPS["reduced"])
     stored = 4 * 49 / CPU.bandwidth
-    expected = 4 * (STEP * (zero + summed) + stored)
+    read = STEPS["refilled"] * 4 * (9 * 9 + 9) / LINE
+    expected = 4 * (STEP * (zero + summed + read) + stored)
     assert core(plan, tiles_of(plan, m=7, i=7, k=3, s=3)) == pytest.approx(expected)
 
 
