@@ -6,15 +6,15 @@ cache where all that one iteration touches fits in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from mcfuser.chain import BYTES, Chain, strides_of
-from mcfuser.expr import Read
+from mcfuser.expr import Read, axes
 from mcfuser.lowering.tensorir.box import box_spans
-from mcfuser.space.plan import Floats, Ints, Plan, Sizes, elements
+from mcfuser.space.plan import Floats, Plan, Sizes, elements
 from mcfuser.space.statement import Load, Loop, statements
 
 
@@ -67,35 +67,24 @@ def _readings(plan: Plan, sizes: Sizes) -> list[_Reading]:
     found = []
     for s, outer in statements(plan.placed[1]):
         if isinstance(s, Load):
-            axes = frozenset(a for index in s.read.indices for a in index.axes)
-            found.append(_Reading(_loaded(plan.program.chain, sizes, s.read, outer), outer, axes))
+            tile = _loaded(plan.program.chain, sizes, s.read, outer)
+            found.append(_Reading(tile, outer, frozenset(axes(s.read))))
     return found
 
 
 def _loaded(chain: Chain, sizes: Sizes, read: Read, outer: tuple[Loop, ...]) -> Floats:
     """Bytes of a tile of an input, each element once: windows overlap."""
-    moving = {loop.axis for loop in outer}
-
-    def tile(a: str) -> Ints:
-        return sizes.of(a) if a in moving else np.asarray(chain.size(a))
-
+    tile = partial(sizes.at_hand, around={loop.axis for loop in outer})
     tensor = chain.tensor(read.tensor)
     if tensor.padding:
-        return BYTES[tensor.dtype] * _product(sizes, box_spans(chain, read, tile))
+        return BYTES[tensor.dtype] * sizes.product(box_spans(chain, read, tile))
     counts = [sum((abs(c) * (tile(a) - 1) for a, c in i.terms), sizes.one) for i in read.indices]
-    each, reach = _product(sizes, counts), _product(sizes, ())
+    each, reach = sizes.product(counts), sizes.product(())
     for count, stride in zip(counts, strides_of(chain, read.tensor), strict=True):
         if not isinstance(stride, int):
             return BYTES[tensor.dtype] * each
         reach = reach + (count - 1) * stride
     return BYTES[tensor.dtype] * np.minimum(each, reach)
-
-
-def _product(sizes: Sizes, counts: Iterable[Ints]) -> Floats:
-    total = sizes.one.astype(np.float64)
-    for count in counts:
-        total = total * count
-    return total
 
 
 def _held(plan: Plan, sizes: Sizes) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import assert_never
 
@@ -160,12 +160,12 @@ class _Core:
         lanes: Ints = self.settings["lanes"]
         return lanes
 
-    @property
+    @cached_property
     def peak(self) -> float:
         """Flops per second."""
         return self.device.throughput(storage(self.plan)) / self.device.units
 
-    @property
+    @cached_property
     def step(self) -> Floats:
         """Seconds in which a vector is multiplied and added."""
         seconds: Floats = 2 * self.lanes / self.peak
@@ -183,8 +183,9 @@ class _Core:
         inner = self.step * sum((x for n, x in events.items() if n in INNER), np.zeros(1))
         others = self.step * sum((x for n, x in events.items() if n not in INNER), np.zeros(1))
         least = flops(self.plan, self.sizes, s, around) / self.peak
-        floor = np.maximum(inner, least) + others
-        result: Floats = floor if INNER & events.keys() else np.maximum(others, least)
+        result: Floats = np.maximum(others, least)
+        if INNER & events.keys():
+            result = np.maximum(inner, least) + others
         if isinstance(s, Compute) and s.buffer in self.registers:
             made = least + self.operations(s) / self.peak
             result = np.where(self.registers[s.buffer], made, result)
@@ -218,14 +219,9 @@ class _Core:
         """A tile is copied where it has padding around it, or is put in panels."""
         if not self.chain.tensor(s.read.tensor).padding:
             return self.packed(s.buffer, self.elements(s.buffer, around))
-        spans = box_spans(self.chain, s.read, lambda a: self.tile(a, around))
-        copied = self.sizes.one.astype(np.float64)
-        for span in spans:
-            copied = copied * span
+        spans = box_spans(self.chain, s.read, partial(self.sizes.at_hand, around=around))
+        copied = self.sizes.product(spans)
         return {"line": copied / spans[-1], "copied": copied}
-
-    def tile(self, axis: str, around: Collection[str]) -> Ints:
-        return self.sizes.of(axis) if axis in around else np.asarray(self.chain.size(axis))
 
     def packed(self, tile: str, count: Floats) -> Events:
         """So many elements of a tile are put in panels where it is the right operand of a product:

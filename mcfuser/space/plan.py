@@ -111,10 +111,19 @@ class Sizes:
 
     def positions(self, names: Iterable[str]) -> Floats:
         """Positions of the tiles at hand of these axes, each once."""
+        return self.product(self.of(a) for a in set(names))
+
+    def product(self, counts: Iterable[Ints]) -> Floats:
+        """The product of some counts [candidates]; one of none."""
         total = self.one.astype(np.float64)
-        for a in set(names):
-            total = total * self.of(a)
+        for count in counts:
+            total = total * count
         return total
+
+    def at_hand(self, axis: str, around: Collection[str]) -> Ints:
+        """Positions inside loops over some axes: those of a tile, or all where no loop goes over
+        the axis."""
+        return self.of(axis) if axis in around else np.asarray(self.chain.size(axis))
 
     def trips(self, axis: str) -> Ints:
         return -(-self.chain.size(axis) // self.of(axis))
@@ -186,10 +195,7 @@ def repeats(sizes: Sizes, outer: tuple[Loop, ...]) -> Floats:
 
 
 def elements(sizes: Sizes, buffer: Buffer, around: Collection[str] = ()) -> Floats:
-    total = sizes.one.astype(np.float64)
-    for dim in buffer.dims:
-        total = total * sizes.span(dim, around)
-    return total
+    return sizes.product(sizes.span(dim, around) for dim in buffer.dims)
 
 
 def traffic(plan: Plan, tiles: Ints) -> Floats:
@@ -232,9 +238,7 @@ def work(plan: Plan, tiles: Ints) -> Floats:
 def flops(plan: Plan, sizes: Sizes, s: SimpleStatement, around: Collection[str]) -> Floats:
     """Flops of one visit of a statement inside loops over these axes, padding included."""
     if isinstance(s, Compute):
-        space = sizes.one.astype(np.float64)
-        for axis in s.operator.related:
-            space = space * sizes.of(axis)
+        space = sizes.positions(s.operator.related)
         return (calls(s.body) + (s.operator.reduce != "none")) * space
     if not isinstance(s, (Repair, Combine)):
         return np.zeros(len(sizes.one))

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from mcfuser.chain import BYTES, flat_size, from_json
+from mcfuser.chain import BYTES, flat_size
+from mcfuser.expr import axes
 from mcfuser.model.refill import outgrown, refilled
 from mcfuser.space.expression import loop_axes, parse, tilings
 from mcfuser.space.plan import Plan, elements, repeats, sizes_of
 from mcfuser.space.program import program
 from mcfuser.space.statement import Load, statements
 from tests.support.chains import named
-from tests.support.pictures import Windows, padded
+from tests.support.pictures import Windows, depthwise, padded
 from tests.support.plans import candidates
 
 EVERYTHING, NOTHING = 1 << 60, 1
@@ -66,7 +67,7 @@ def test_a_smaller_cache_reads_no_less_and_at_most_all_that_is_loaded(
                 sizes, named_tiles[s.buffer], around
             )
             loaded += tile * repeats(sizes, outer)
-            read_axes = {a for index in s.read.indices for a in index.axes}
+            read_axes = axes(s.read)
             once += tile * repeats(sizes, tuple(x for x in outer if x.axis in read_axes))
     seen = [refilled(plan, sizes, cache) for cache in (NOTHING, 1 << 12, 1 << 14, EVERYTHING)]
     assert seen[0] == pytest.approx(loaded) and seen[-1] == pytest.approx(once)
@@ -76,19 +77,14 @@ def test_a_smaller_cache_reads_no_less_and_at_most_all_that_is_loaded(
 
 @pytest.mark.parametrize("tiles", [{}, {"m": 7}])
 def test_elements_that_windows_share_are_read_once(tiles: dict[str, int]) -> None:
-    """Windows of 3 x 3 over pictures of 16 x 16, two channels, each of whose halves has a line of
-    the other one's at both ends of the tile."""
-    chain = from_json({
-        "axes": {"b": 2, "m": 14, "i": 14, "k": 3, "s": 3},
-        "tensors": {"A": {"shape": ["b", "m", "i", "k", "s"], "strides": [256, 16, 1, 16, 1]},
-                    "B": {"shape": ["b", "k", "s"], "constant": True}},
-        "operators": ["C[b, m, i] = sum[k, s] A[b, m, i, k, s] * B[b, k, s]"],
-    })  # fmt: skip
+    """Windows of 3 x 3 over pictures of 16 x 16, four channels. Each half of one reads two lines of
+    the other half, too."""
+    chain = depthwise(14, 14)
     plan = Plan(program(chain), parse("mi.ks"), frozenset("iks" if tiles else "miks"))
     rows = np.asarray([[({"m": 14, "i": 14, "k": 3, "s": 3} | tiles)[a] for a in plan.axes]])
-    lines = 2 * (2 * 9 if tiles else 16)
+    lines = 4 * (2 * 9 if tiles else 16)
     found = refilled(plan, sizes_of(plan, rows), EVERYTHING)
-    assert found == pytest.approx(4 * (16 * lines + 2 * 9), rel=0.02)
+    assert found == pytest.approx(4 * (16 * lines + 4 * 9), rel=0.02)
 
 
 @pytest.mark.parametrize(("before", "extent"), [(0, 14), (1, 16)])

@@ -33,6 +33,24 @@ def convolution(
     })  # fmt: skip
 
 
+def depthwise(rows: int, columns: int, step: int = 1, reduce: str = "sum") -> Chain:
+    """A depthwise convolution of four channels, or the largest products, over windows of 3 x 3
+    that are `step` apart in each row."""
+    row = step * (columns - 1) + 3
+    return from_json({
+        "axes": {"b": 4, "m": rows, "i": columns, "k": 3, "s": 3},
+        "tensors": {
+            "A": {"shape": ["b", "m", "i", "k", "s"],
+                  "strides": [(rows + 2) * row, row, step, row, 1]},
+            "B": {"shape": ["b", "k", "s"], "constant": True},
+        },
+        "operators": [
+            f"C[b, m, i] = {reduce}[k, s] A[b, m, i, k, s] * B[b, k, s]",
+            "E[b, m, i] = max(C[b, m, i], 0.0)",
+        ],
+    })  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Windows:
     """Windows along one dimension of a picture: the picture's extent, the positions of a window,

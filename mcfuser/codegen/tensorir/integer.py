@@ -81,16 +81,17 @@ def vectors(count: str, width: int, again: bool = False) -> Iterator[tuple[str, 
     if full != "0":
         yield "0", full, width
     base = times(full, width)
-    while left.isdigit() and (width := width // 2) >= NARROWEST:
-        if again and width < int(left) and 2 * width <= int(count):
-            yield str(int(count) - 2 * width), "1", 2 * width
+    while left.isdigit():
+        enough = max(NARROWEST, 1 << (int(left) - 1).bit_length())
+        if again and int(left) > 1 and enough <= int(count):
+            yield str(int(count) - enough), "1", enough
             return
+        if (width := width // 2) < NARROWEST:
+            break
         if int(left) >= width:
             yield base, "1", width
             base, left = plus_known(base, width), str(int(left) - width)
-    if again and left in ("2", "3") and int(count) >= NARROWEST:
-        yield str(int(count) - NARROWEST), "1", NARROWEST
-    elif left != "0":
+    if left != "0":
         yield base, left, 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mcfuser.chain import WHOLE, lowest
 from mcfuser.codegen.tensorir.integer import plus, times
 from mcfuser.codegen.tensorir.scalar import literal
-from mcfuser.codegen.tensorir.window import contiguous, reduce_windows, reduced, windowed
+from mcfuser.codegen.tensorir.window import across, reduce_windows, reduced, windowed
 from mcfuser.codegen.tensorir.writer import PARTS, At, Writer
 from mcfuser.expr import Call, Cast, Const, Expr, Index, Read, axis, read, reads, rewrite, walk
 from mcfuser.space.statement import (
@@ -139,10 +139,9 @@ def reduction(w: Writer, s: Compute) -> None:
     if s.domain is not None:
         number = int(identity) if dtype in WHOLE else identity
         body = Call("select", (s.domain, body, Const(number)))
-    last = contiguous(w, body)
     if windowed(w, s):
         reduce_windows(w, s, body, identity)
-    elif last in s.operator.over and dtype not in WHOLE:
+    elif last := across(w, s):
         _across(w, s, body, identity, last)
     else:
         _along(w, s, body)

@@ -26,16 +26,22 @@ ROWS = 8
 def windowed(w: Writer, s: Compute) -> bool:
     """Whether so few elements are reduced, as in a window, that they are best read at once; and
     too few along an axis that is contiguous in memory to fill a vector."""
-    o, last = s.operator, contiguous(w, s.body)
+    o = s.operator
     counts = {a: w.count(a) for a in o.over}
     if not o.axes or w.held(s.buffer) != "float32" or not all(map(str.isdigit, counts.values())):
         return False
-    whole = w.schedule.chain.tensor(o.out).dtype in WHOLE
-    row = int(counts[last]) if last in o.over and not whole else 0
+    row = int(counts.get(across(w, s), 0))
     return math.prod(map(int, counts.values())) <= WINDOW and row < w.lowering.lanes
 
 
-def contiguous(w: Writer, body: Expr) -> str:
+def across(w: Writer, s: Compute) -> str:
+    """The reduced axis that is contiguous in memory, so that lanes may hold partial results along
+    it; empty where there is none, and for whole numbers, whose results lanes hold."""
+    last, whole = _contiguous(w, s.body), w.schedule.chain.tensor(s.operator.out).dtype in WHOLE
+    return last if last in s.operator.over and not whole else ""
+
+
+def _contiguous(w: Writer, body: Expr) -> str:
     """The axis along which most of the elements that are read are contiguous in memory."""
     votes: dict[str, int] = {"": 0}
     for r in reads(body):

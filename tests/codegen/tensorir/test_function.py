@@ -33,6 +33,7 @@ from mcfuser.space.schedule import Schedule
 from mcfuser.space.statement import Illegal, loops
 from tests.support.drawn_schedules import DRAWN, at_run_time, drawn, errors, parted
 from tests.support.paths import GOLDEN
+from tests.support.pictures import depthwise
 from tests.support.schedules import build, random_inputs, schedules
 from tests.support.tensorir_agree import WIDE, call, drawn_arrays, error, run
 
@@ -252,26 +253,10 @@ def test_positions_in_digits_are_read_wherever_they_lie(operator: str, last: Str
     assert error(run(schedule, chain, WIDE, flat), evaluate(chain, known)) < 1e-6
 
 
-def windows(step: int, columns: int) -> Chain:
-    """A depthwise convolution over windows of 3 x 3, `step` apart in each row."""
-    row = step * (columns - 1) + 3
-    return from_json({
-        "axes": {"b": 4, "m": 5, "i": columns, "k": 3, "s": 3},
-        "tensors": {
-            "A": {"shape": ["b", "m", "i", "k", "s"], "strides": [7 * row, row, step, row, 1]},
-            "B": {"shape": ["b", "k", "s"], "constant": True},
-        },
-        "operators": [
-            "C[b, m, i] = sum[k, s] A[b, m, i, k, s] * B[b, k, s]",
-            "E[b, m, i] = max(C[b, m, i], 0.0)",
-        ],
-    })  # fmt: skip
-
-
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("columns", [1, 7, 14, 28, 33])
 def test_windows_are_reduced_in_registers_whatever_their_step(step: int, columns: int) -> None:
-    chain = windows(step, columns)
+    chain = depthwise(5, columns, step)
     flat, known = drawn_arrays(chain)
     schedule = schedules(chain, parse("miks"), {"m": 2, "i": columns, "k": 3, "s": 3})
     text = generate(schedule, "kernel", WIDE).text
@@ -281,7 +266,7 @@ def test_windows_are_reduced_in_registers_whatever_their_step(step: int, columns
 
 
 def test_what_fills_no_vector_is_in_one_that_begins_earlier() -> None:
-    schedule = schedules(windows(1, 31), parse("miks"), {"m": 5, "i": 31, "k": 3, "s": 3})
+    schedule = schedules(depthwise(5, 31), parse("miks"), {"m": 5, "i": 31, "k": 3, "s": 3})
     lines = generate(schedule, "kernel", WIDE).text.splitlines()
     stored = [i for i, line in enumerate(lines) if "E_flat[" in line and "=" in line]
     heads = [lines[i - 1].split("in ")[1] for i in stored]
@@ -421,7 +406,7 @@ CASES = {
     "attention_causal": (
         build("causal", {"b": 2, "m": 64, "n": 64, "k": 32, "h": 32}), "mh.nk", SMALL, 1,
     ),
-    "depthwise": (windows(2, 21), "miks", {"m": 5, "i": 21, "k": 3, "s": 3}, 1),
+    "depthwise": (depthwise(5, 21, 2), "miks", {"m": 5, "i": 21, "k": 3, "s": 3}, 1),
     "convolution": (
         convolution(40), "mni.kst", {"m": 3, "i": 13, "n": 32, "k": 4, "s": 1, "t": 2}, 1,
     ),

@@ -6,30 +6,14 @@ import re
 
 import pytest
 
-from mcfuser.chain import Bounds, Chain, fixed, from_json
+from mcfuser.chain import Bounds, Chain, fixed
 from mcfuser.codegen.tensorir import generate
 from mcfuser.space.expression import parse
 from mcfuser.space.reference import evaluate
 from tests.support.drawn_schedules import at_run_time
+from tests.support.pictures import depthwise
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import WIDE, call, compiled, drawn_arrays, error, run
-
-
-def depthwise(rows: int, columns: int, reduce: str = "sum", step: int = 1) -> Chain:
-    """Windows of 3 x 3 of four channels."""
-    row = step * (columns - 1) + 3
-    return from_json({
-        "axes": {"b": 4, "m": rows, "i": columns, "k": 3, "s": 3},
-        "tensors": {
-            "A": {"shape": ["b", "m", "i", "k", "s"],
-                  "strides": [(rows + 2) * row, row, step, row, 1]},
-            "B": {"shape": ["b", "k", "s"], "constant": True},
-        },
-        "operators": [
-            f"C[b, m, i] = {reduce}[k, s] A[b, m, i, k, s] * B[b, k, s]",
-            "E[b, m, i] = max(C[b, m, i], 0.5)",
-        ],
-    })  # fmt: skip
 
 
 def text(chain: Chain, **tiles: int) -> str:
@@ -65,7 +49,7 @@ def test_windows_that_lie_apart_are_reduced_row_by_row() -> None:
 @pytest.mark.parametrize("reduce", ["sum", "max"])
 def test_what_is_reduced_at_once_is_not_initialised_in_memory(reduce: str) -> None:
     """The registers are: with what the reduction ignores, so that a position may be taken twice."""
-    chain, tiles = depthwise(4, 7, reduce), {"b": 1, "m": 4, "i": 7, "k": 3, "s": 3}
+    chain, tiles = depthwise(4, 7, reduce=reduce), {"b": 1, "m": 4, "i": 7, "k": 3, "s": 3}
     schedule = schedules(chain, parse("mi.ks" if reduce == "sum" else "bmi.ks"), tiles)
     source = generate(schedule, "kernel", WIDE).text
     assert "C_tile[0, i1, j] =" not in source
