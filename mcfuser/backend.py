@@ -198,6 +198,19 @@ class Backend(Protocol):
         another order (mcfuser.chain.turned)."""
         ...
 
+    def channels_last(
+        self,
+        device: Device,
+        extents: tuple[int, ...],
+        strides: tuple[int, ...],
+        dilation: tuple[int, ...],
+        depth: int,
+    ) -> bool:
+        """Whether kernels of a convolution are fastest where the pictures that they read and write
+        are stored with their channels last (mcfuser.graph.layout); over windows of these extents,
+        with these strides and this dilation, of `depth` channels for each sum."""
+        ...
+
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
         """Which candidates [candidates] are feasible, decided without their source."""
         ...

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mcfuser.backends import backend_of
 from mcfuser.build import DecidedModel
 from mcfuser.chain import Chain, flops, nbytes, unfused_cut
 from mcfuser.device import Device
@@ -162,7 +163,8 @@ def partition_for(
 ) -> Partition:
     """The chains of a model, chosen by a `price`, or by a roofline where there is none."""
     peak = device.throughput("float32")
-    return partition(loaded.module, peak, device.bandwidth, price, preferred, loaded.integers)
+    best = partial(backend_of(device).channels_last, device)
+    return partition(loaded.module, peak, device.bandwidth, price, preferred, loaded.integers, best)
 
 
 def decide_all(

@@ -127,13 +127,16 @@ def _dequantizes(chain: Chain, o: Operator) -> bool:
 def batch_axes(chain: Chain) -> tuple[str, ...]:
     """The axes that every operator keeps and that are batch axes of every product.
 
-    Their loops are only ever bound to the grid. There are none in a chain without products.
+    Their loops are only ever bound to the grid. There are none in a chain without products; and the
+    innermost axis of a product without columns is none, for its results fill vectors.
     """
     kept = [set(o.axes) for o in chain.operators]
     common = set.intersection(*kept) if kept else set()
     for operator in chain.operators:
         if (roles := product(operator)) is not None:
             common &= set(roles.batch)
+            if not roles.columns:
+                common.discard(operator.axes[-1])
     if not products(chain):
         common = set()
     return tuple(a.name for a in chain.axes if a.name in common)

@@ -12,7 +12,8 @@ from tvm import relax, tirx
 
 from mcfuser.chain import Chain
 from mcfuser.errors import ChainError
-from mcfuser.graph.dataflow import with_blocks
+from mcfuser.graph.dataflow import dtype, shape, with_blocks
+from mcfuser.graph.layout import from_last, stored_shape, to_last
 from mcfuser.graph.selection import ChainMatch
 from mcfuser.graph.tensors import tensor_over
 
@@ -60,13 +61,13 @@ def install(module: tvm.IRModule, replacements: Sequence[Replacement]) -> tvm.IR
     installed = builder.get()
     main = installed["main"]
     drop = _dropped(main, replacements)
-    blocks = []
+    blocks, stored = [], dict[relax.Var, relax.Var]()
     for block in main.body.blocks:
         inside = isinstance(block, relax.DataflowBlock)
         bindings: list[relax.Binding] = []
         for binding in block.bindings:
             if binding.var in calls:
-                bindings += _bindings(calls[binding.var], names, inside)
+                bindings += _bindings(calls[binding.var], names, inside, stored)
             elif binding.var not in drop:
                 bindings.append(binding)
         blocks.append(type(block)(bindings))
@@ -106,10 +107,22 @@ def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _bindings(
-    replacement: Replacement, names: Mapping[int, tvm.ir.GlobalVar], inside: bool
+    replacement: Replacement,
+    names: Mapping[int, tvm.ir.GlobalVar],
+    inside: bool,
+    stored: dict[relax.Var, relax.Var],
 ) -> Iterator[relax.VarBinding]:
+    """The bindings of a chain's values to what its kernels compute; `stored` has what holds values
+    with their channels last, so far."""
     match = replacement.match
     values: dict[str, relax.Expr] = dict(match.arguments)
+    for t in sorted(match.channels_last & match.arguments.keys()):
+        value = match.arguments[t]
+        if value not in stored:
+            stored[value] = _last(value)
+            turned = relax.op.permute_dims(value, list(to_last(len(shape(value)))))
+            yield relax.VarBinding(stored[value], turned)
+        values[t] = stored[value]
     values |= {name: relax.const(tensor_over(array)) for name, array in match.constants.items()}
     variable = relax.DataflowVar if inside else relax.Var
     for kernel in replacement.kernels:
@@ -120,21 +133,35 @@ def _bindings(
         arguments += [relax.const(array) for array in kernel.counters]
         types = [_type(match, kernel.chain, t) for t in kernel.chain.outputs]
         call = relax.call_tir(names[id(kernel.func)], arguments, types)
-        results = {
-            t: match.outputs[t] if t in match.outputs else variable(f"{kernel.name}_{t}", kind)
-            for t, kind in zip(kernel.chain.outputs, types, strict=True)
-        }
+        results = dict[str, relax.Var]()
+        for t, kind in zip(kernel.chain.outputs, types, strict=True):
+            if t not in match.outputs:
+                results[t] = variable(f"{kernel.name}_{t}", kind)
+            elif t in match.channels_last:
+                results[t] = stored[match.outputs[t]] = _last(match.outputs[t])
+            else:
+                results[t] = match.outputs[t]
         values |= results
         if len(types) == 1:
             yield relax.VarBinding(*results.values(), call)
-            continue
-        several = variable(kernel.name, relax.TupleType(types))
-        yield relax.VarBinding(several, call)
-        for i, var in enumerate(results.values()):
-            yield relax.VarBinding(var, relax.TupleGetItem(several, i))
+        else:
+            several = variable(kernel.name, relax.TupleType(types))
+            yield relax.VarBinding(several, call)
+            for i, var in enumerate(results.values()):
+                yield relax.VarBinding(var, relax.TupleGetItem(several, i))
+        for t in sorted(match.channels_last & results.keys()):
+            value = match.outputs[t]
+            turned = relax.op.permute_dims(results[t], list(from_last(len(shape(value)))))
+            yield relax.VarBinding(value, turned)
     missing = [t for t in match.outputs if t not in values]
     if missing:
         raise ChainError(f"no kernel of chain '{match.chain.name}' writes '{missing[0]}'")
+
+
+def _last(value: relax.Var) -> relax.Var:
+    """A variable for what holds a value with its channels last, known where the value is."""
+    kind = relax.TensorType(stored_shape(shape(value)), dtype(value))
+    return type(value)(f"{value.name}_last", kind)
 
 
 def _argument(kernel: Installed, value: relax.Expr | None, tensor: str) -> relax.Expr:

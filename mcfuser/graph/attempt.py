@@ -13,6 +13,7 @@ from mcfuser.chain import LOWEST, dense
 from mcfuser.expr import Expr, Read, call
 from mcfuser.graph.dataflow import Dataflow, array, dtype, shape
 from mcfuser.graph.draft import Draft, DraftInput, DraftOperator, moved
+from mcfuser.graph.layout import stored_view
 from mcfuser.graph.views import (
     Along,
     Axes,
@@ -57,9 +58,9 @@ class Attempt:
     `flow` is the function and `closed` are the values inside other chains. `factors` has the
     extents of the axes into which a dimension is split, by the dimension's number; others are one
     axis each. `names` has tensor names by role (lift.NAMES). A `quantized` chain reads scales and
-    zero points, which every layer has of its own, so that equal layers share a kernel. `values` are
-    those that the chain computes, `dimensions` the axes of each dimension so far, and `batch` the
-    batch axes.
+    zero points, which every layer has of its own, so that equal layers share a kernel. The chain's
+    result is stored with its `channels_last`, or not. `values` are those that the chain
+    computes, `dimensions` the axes of each dimension so far, and `batch` the batch axes.
     """
 
     flow: Dataflow
@@ -67,6 +68,7 @@ class Attempt:
     factors: Mapping[int, tuple[int, ...]]
     names: Mapping[str, str]
     quantized: bool = False
+    channels_last: bool = False
     draft: Draft = field(default_factory=Draft)
     values: dict[relax.Var, ChainValue] = field(default_factory=dict)
     dimensions: list[tuple[int, ...]] = field(default_factory=list)
@@ -232,9 +234,12 @@ def input_tensor(
 ) -> str:
     """The name of the chain's input with these elements; a new input if there is none yet.
 
-    A new one has the first of `names` that is free, and `order` as the order of its axes if it is
-    constant.
+    A new one has the first of `names` that is free, and `order` as the order of its axes, unless it
+    is stored with its channels last.
     """
+    if view.value in s.flow.channels_last:
+        view = stored_view(view, s.draft.sizes)
+        order = tuple(sorted(view.layout, key=lambda a: -view.layout[a]))
     for name, known in s.draft.sources.items():
         same = known.value.same_as(view.value) and known.layout == view.layout
         if same and known.offset == view.offset and known.padding == view.padding:

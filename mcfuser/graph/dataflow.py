@@ -56,7 +56,7 @@ class Dataflow:
 
     `values` has the expression of each one, `readers` the values that read it, in order, and
     `outputs` are the results of the function. Kernels multiply small `integers` as such, or have no
-    use for them.
+    use for them. Those of `channels_last` are stored so, if at all (mcfuser.graph.layout).
     """
 
     order: tuple[relax.Var, ...]
@@ -64,6 +64,7 @@ class Dataflow:
     readers: Mapping[relax.Var, tuple[relax.Var, ...]]
     outputs: frozenset[relax.Var]
     integers: bool = True
+    channels_last: frozenset[relax.Var] = frozenset()
 
     @cached_property
     def position(self) -> dict[relax.Var, int]:

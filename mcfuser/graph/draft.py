@@ -106,6 +106,14 @@ class Draft:
         used = {r.tensor for e in every for r in reads(e)}
         self.sources = {t: source for t, source in self.sources.items() if t in used}
 
+    def order_axes(self, layout: AxisStrides) -> None:
+        """Puts the axes of every operator in the order of their strides in a `layout`, and those
+        that it lacks last."""
+        self.operators[:] = [
+            replace(o, axes=tuple(sorted(o.axes, key=lambda a: -layout.get(a, 0))))
+            for o in self.operators
+        ]
+
     def merge(self, kept: str, gone: str) -> None:
         """Makes every operator read the input `kept` where it read an equal one, `gone`."""
 
@@ -395,11 +403,12 @@ def _letters(draft: Draft) -> dict[int, str]:
 
 
 def _dims(draft: Draft, tensor: str) -> tuple[int, ...]:
-    """The order of an input's dimensions: batch axes first, then by falling stride."""
+    """The order of an input's dimensions: batch axes first, unless they are contiguous, then by
+    falling stride."""
     source = draft.sources[tensor]
     pair = next((p for p in _products(draft) if tensor in (p[0].factors or ())), None)
     if source.array is not None or pair is None:
         return tuple(a for a in source.order if a in source.layout)
     operator, left, right = pair
-    shared = left & right & set(operator.axes)
+    shared = {a for a in left & right & set(operator.axes) if source.layout.get(a) != 1}
     return tuple(sorted(source.layout, key=lambda a: (a not in shared, -source.layout[a], a)))

@@ -44,6 +44,7 @@ from mcfuser.graph.dataflow import (
     size,
 )
 from mcfuser.graph.draft import finish, position
+from mcfuser.graph.layout import stored_shape, stored_strides
 from mcfuser.graph.multiply import lifted_product
 from mcfuser.graph.operand import axes_of, number, operand, scaled, shown_where, whole_leaf
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
@@ -68,7 +69,7 @@ class Lifted:
 
     `arguments` are the values of its inputs, `constants` the arrays of the constant ones, in the
     shapes of the chain, `outputs` the values that it computes, all by tensor name. `shapes` are the
-    physical shapes of inputs and outputs.
+    physical shapes of inputs and outputs, and `channels_last` those of these that are stored so.
     """
 
     chain: Chain
@@ -76,6 +77,7 @@ class Lifted:
     constants: Mapping[str, NDArray[np.generic]]
     outputs: Mapping[str, relax.Var]
     shapes: Mapping[str, tuple[int, ...]]
+    channels_last: frozenset[str] = frozenset()
 
 
 def lift(
@@ -109,8 +111,9 @@ def _lifted(
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
     names = {**NAMES, "second": "U" if mapped else NAMES["last"]}
     factors: dict[int, tuple[int, ...]] = {}
+    across = members[-1] in flow.channels_last
     for _ in range(_REFINEMENTS):
-        lifting = Attempt(flow, closed, factors, names, quantized)
+        lifting = Attempt(flow, closed, factors, names, quantized, across)
         try:
             return _lift(lifting, members, name, stored)
         except Straddle as cut:
@@ -172,13 +175,19 @@ def _lift(
         raise Unliftable("its last value is not its result")
     merge_equal_inputs(s)
     s.draft.drop_unread()
-    done = finish(s.draft, s.values[last].layout, dtype(last), name)
+    layout = s.values[last].layout
+    if s.channels_last:
+        layout = stored_strides(layout, s.draft.sizes, shape(last))
+        s.draft.order_axes(layout)
+    done = finish(s.draft, layout, dtype(last), name)
     sources = s.draft.sources
-    arguments = {t: kept.value for t, kept in sources.items() if t not in done.constants}
-    shapes = {t: shape(value) for t, value in arguments.items()}
-    shapes |= {t: constant.shape for t, constant in done.constants.items()}
-    shapes[out] = shape(last)
-    return Lifted(done.chain, arguments, done.constants, {out: last}, shapes)
+    arguments = {t: source.value for t, source in sources.items() if t not in done.constants}
+    stored = {**arguments, out: last}
+    turned = frozenset(t for t, kept in stored.items() if kept in s.flow.channels_last)
+    shapes = {t: constant.shape for t, constant in done.constants.items()}
+    for t, kept in stored.items():
+        shapes[t] = stored_shape(shape(kept)) if t in turned else shape(kept)
+    return Lifted(done.chain, arguments, done.constants, {out: last}, shapes, turned)
 
 
 def _value(s: Attempt, v: relax.Var) -> ChainValue:

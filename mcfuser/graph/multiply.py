@@ -12,6 +12,7 @@ from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
 from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
 from mcfuser.graph.dataflow import FLOATS, dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
+from mcfuser.graph.layout import is_pointwise
 from mcfuser.graph.operand import axes_of, factor, scaled
 from mcfuser.graph.scalar import simplify
 from mcfuser.graph.views import Along, Axes, Unliftable, broadcast
@@ -28,7 +29,10 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     first = all(o.factors is None for o in s.draft.operators)
     operands: list[Expr] = []
     scale, scales, domain = 1.0, list[Expr](), None
-    for i, a in enumerate(value.args):
+    sides = [(value.args[0], [*batch, rows, depth]), (value.args[1], [*batch, depth, columns])]
+    if turned := _has_positions_left(s, value):
+        sides.reverse()
+    for role, (a, along) in zip(("left", "right"), sides, strict=True):
         if a in s.values:
             inner = s.values[a] if s.values[a].shown is None else s.values[a].plain
             if s.flow.kinds[a] == "constant" or a in s.flow.widened:
@@ -42,23 +46,32 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
             stored = Read(stored_tensor(s, replace(inner, nonzero=None), "P", "W"), ())
             operands.append(stored if dtype(a) == "float32" else Cast(stored, dtype(a)))
             continue
-        along = [*batch, rows, depth] if i == 0 else [*batch, depth, columns]
-        role = ("left", "right")[i] if first else "outer"
-        name, number = factor(s, a, along, s.names[role])
+        order = axes_of([*batch, depth, rows]) if turned and role == "right" else axes_of(along)
+        name, number = factor(s, a, along, s.names[role if first else "outer"], order)
         operands.append(Read(name, ()))
         scale *= number
-    along = [*batch, rows, columns]
-    layout, axes = broadcast(along, shape(v)), axes_of(along)
+    layout = broadcast([*batch, rows, columns], shape(v))
+    axes = axes_of([*batch, rows, columns])
+    kept = axes_of([*batch, columns, rows]) if turned else axes
     out = s.draft.fresh([s.names["first" if first else "second"]])
     one, two = (_tensor_read(e) for e in operands)
     s.draft.operators.append(
         DraftOperator(
-            out, axes, call("mul", *operands), "sum", axes_of([depth]), (one, two), domain
+            out, kept, call("mul", *operands), "sum", axes_of([depth]), (one, two), domain
         )
     )
     element = simplify("mul", Read(out, ()), Const(scale))
     rows_first = sorted(scales, key=lambda e: not _varies(s, e))
     return ChainValue(reduce(partial(scaled, s), rows_first, element), axes, layout)
+
+
+def _has_positions_left(s: Attempt, value: relax.Call) -> bool:
+    """Whether the columns of a product are positions of a picture, and that or its result is stored
+    with channels last: then they are the rows of what is computed, and its constant matrix is the
+    right operand."""
+    matrix, data = value.args
+    last = s.channels_last or (data not in s.values and data in s.flow.channels_last)
+    return last and matrix not in s.values and is_pointwise(s.flow, value)
 
 
 def _unscaled(s: Attempt, e: Expr, depth: Sequence[int]) -> tuple[Expr, list[Expr]]:

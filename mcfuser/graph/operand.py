@@ -134,9 +134,11 @@ def whole(s: Attempt, a: relax.Expr) -> ChainValue:
     )
 
 
-def factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str, float]:
+def factor(
+    s: Attempt, value: relax.Expr, along: Along, name: str, order: Sequence[int]
+) -> tuple[str, float]:
     """The input that a product's operand is read from, and the product of the constant factors
-    between the two."""
+    between the two. A constant one is stored with its axes in this `order`."""
     scale = 1.0
     extents = shape(value)
     view = LaidOutValue(value, broadcast(along[-len(extents) :], extents))
@@ -146,8 +148,8 @@ def factor(s: Attempt, value: relax.Expr, along: Along, name: str) -> tuple[str,
             break
         view, number = unscaled
         scale *= number
-    order = tuple(a for axes in along for a, _ in axes if a in view.layout)
-    return input_tensor(s, view, order, [name, _MORE[0]]), scale
+    kept = tuple(a for a in order if a in view.layout)
+    return input_tensor(s, view, kept, [name, _MORE[0]]), scale
 
 
 def _unscaled(s: Attempt, view: LaidOutValue) -> tuple[LaidOutValue, float] | None:

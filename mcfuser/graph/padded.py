@@ -19,7 +19,7 @@ def without_padding(s: Attempt, view: LaidOutValue, channelwise: bool) -> LaidOu
     the view itself where there is no such number.
 
     What sums over windows of one channel alone (`channelwise`) has lanes along lines, and so reads
-    no view in which these lie apart.
+    no view in which these lie apart; or across channels, where these are stored last.
     """
     inner = _inner(s, view)
     if inner is None:
@@ -29,7 +29,8 @@ def without_padding(s: Attempt, view: LaidOutValue, channelwise: bool) -> LaidOu
     except (Straddle, Unliftable):
         return inner
     apart = any(n == 1 and found.layout.get(a) != 1 for a, n in inner.layout.items())
-    return inner if channelwise and apart else found
+    across = found.value in s.flow.channels_last
+    return inner if channelwise and apart and not across else found
 
 
 @dataclass(frozen=True, slots=True)

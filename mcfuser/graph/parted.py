@@ -165,11 +165,11 @@ class _Rewriting:
         for v, value in self.made.items():
             for read in sources(value):
                 readers.setdefault(read, []).append(v)
-        graph = Dataflow(
-            (*flow.order, *self.made),
-            {**flow.values, **self.made},
-            {v: tuple(them) for v, them in readers.items()},
-            flow.outputs,
+        graph = replace(
+            flow,
+            order=(*flow.order, *self.made),
+            values={**flow.values, **self.made},
+            readers={v: tuple(them) for v, them in readers.items()},
         )
         return PartedRegion(graph, (*inside, *made, last), frozenset(self.made), self.stored)
 

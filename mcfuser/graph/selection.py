@@ -21,8 +21,9 @@ class ChainMatch:
 
     `arguments` are the values of its inputs that are computed at run time, `constants` the arrays
     of the others, each in the chain's own dimensions; `shapes` are the physical shapes of all
-    inputs and outputs. `bindings` are the values that it replaces, the last one its output.
-    `saved` is the number of bytes that need not be written and read back.
+    inputs and outputs, and `channels_last` those of these that are stored so. `bindings` are the
+    values that it replaces, the last one its output. `saved` is the number of bytes
+    that need not be written and read back.
     """
 
     chain: Chain
@@ -32,6 +33,7 @@ class ChainMatch:
     shapes: Mapping[str, tuple[int, ...]]
     bindings: tuple[relax.Var, ...]
     saved: int
+    channels_last: frozenset[str] = frozenset()
 
 
 def places(matches: Iterable[ChainMatch]) -> dict[str, list[ChainMatch]]:
@@ -106,6 +108,7 @@ class Selection:
                 lifted.shapes,
                 tuple(members),
                 saved,
+                lifted.channels_last,
             )
         )
         read = {a for a in lifted.arguments.values() if isinstance(a, relax.Var)}

@@ -46,10 +46,15 @@ def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValu
     layout = _strides([(batch, units[0]), (group, depth * units[1]), (deep, units[1])])
     layout |= _sliding(found.windows, spatial, window, units[2:])
     left = _input(s, data, layout, (), "left", channelwise=found.groups > 1 and depth == 1)
+    if (lying := s.draft.sources[left]).value in s.flow.channels_last:
+        over = tuple(sorted(over, key=lambda a: -lying.layout[a]))  # as the data lie
     units = dense(shape(weight))
     rows = [(group, columns // found.groups * units[0]), (column, units[0]), (deep, units[1])]
     layout = _strides([*rows, *zip(window, units[2:], strict=True)])
-    right = _input(s, weight, layout, (*axes_of([group]), *over, *axes_of([column])), "right")
+    order = (*axes_of([group]), *over, *axes_of([column]))
+    if s.channels_last and depth == 1:
+        order = (*over, *axes_of([group, column]))
+    right = _input(s, weight, layout, order, "right")
     name = s.draft.fresh([s.names["first"]])
     kept = axes_of([batch, group, *spatial, column])
     body = call("mul", Read(left, ()), Read(right, ()))

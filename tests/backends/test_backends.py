@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -51,3 +52,13 @@ def test_warp_groups_have_four_warps_a_pipeline_and_maps() -> None:
     assert {(s.warps, s.combine, s.tma) for s in with_groups} == {(4, "kernel", True)}
     assert {s.stages for s in with_groups} == {2, 3, 4}
     assert len(KnobTable(CUDA.knobs, H200)) == 64 + 3
+
+
+def test_pictures_lie_by_lines_where_winograd_s_algorithm_may_be_and_else_by_channels() -> None:
+    last = partial(CPU.channels_last, HOST)
+    assert not last((3, 3), (1, 1), (1, 1), 8)
+    assert last((3, 3), (1, 1), (1, 1), 1) and last((1,), (1,), (1,), 8)
+    assert last((3, 3), (2, 2), (1, 1), 8) and last((3, 3), (1, 1), (2, 2), 8)
+    assert last((5, 5), (1, 1), (1, 1), 8) and last((3,), (1,), (1,), 8)
+    assert not CPU.channels_last(replace(HOST, matrix="amx"), (1,), (1,), (1,), 8)
+    assert not CUDA.channels_last(H200, (1,), (1,), (1,), 8)

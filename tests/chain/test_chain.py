@@ -594,6 +594,17 @@ def test_batch_axes_are_kept_by_all_and_told_apart_by_no_product() -> None:
     assert batch_axes(grouped) == ("b",)
 
 
+def test_channels_that_are_contiguous_are_no_batch_axis_of_a_depthwise_convolution() -> None:
+    lines = [("bmi", "bmiks", "bks", ("b",)), ("mib", "mibks", "ksb", ())]
+    for out, data, weights, batch in lines:
+        at, over = ", ".join(out), f"A[{', '.join(data)}] * B[{', '.join(weights)}]"
+        c = chain({"b": 32, "m": 7, "i": 7, "k": 3, "s": 3}, {"A": data, "B": weights},
+                  [f"C[{at}] = sum[k, s] {over}", f"E[{at}] = max(C[{at}], 0.0)"])  # fmt: skip
+        assert batch_axes(c) == batch
+    both = gemm(4, 3, 5, 6, 7)
+    assert batch_axes(both) == ("b",), "a product with columns keeps its batch axis"
+
+
 def test_flops_and_bytes() -> None:
     c = gemm(2, 3, 4, 5, 6, "float16")
     assert flops(c) == 2 * 2 * (3 * 4 * 5 + 3 * 4 * 6)

@@ -99,6 +99,9 @@ class Interpreted:
     def tiled(self, chain: Chain, device: Device) -> Chain:
         return chain
 
+    def channels_last(self, device, extents, strides, dilation, depth: int) -> bool:
+        return True
+
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:
         return np.ones(len(tiles), bool)
 

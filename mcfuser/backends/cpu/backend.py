@@ -17,7 +17,7 @@ from mcfuser.chain import Chain, rows_merged, turned
 from mcfuser.codegen import tensorir
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
-from mcfuser.lowering.tensorir.winograd import TRANSFORMS, convolved
+from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS, convolved
 from mcfuser.model.sequential import sequential
 from mcfuser.space.knobs import Columns
 from mcfuser.space.plan import Floats, Ints, Plan
@@ -63,6 +63,20 @@ class CpuBackend:
         """With weights on the right of products whose columns are few, and positions of a picture
         along one axis. A matrix unit takes them as they are: nobody has measured them otherwise."""
         return chain if device.matrix else rows_merged(turned(chain))
+
+    def channels_last(
+        self,
+        device: Device,
+        extents: tuple[int, ...],
+        strides: tuple[int, ...],
+        dilation: tuple[int, ...],
+        depth: int,
+    ) -> bool:
+        """Vectors lie along channels then, but for Winograd's algorithm, which has them along
+        lines. With a matrix unit pictures stay as they are: nobody has measured them otherwise."""
+        by_one = all(n == 1 for n in (*strides, *dilation))
+        lines = by_one and depth > 1 and extents == (TAPS, TAPS)
+        return not lines and not device.matrix
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

@@ -1,0 +1,241 @@
+"""Pictures between kernels are stored with their channels last, where all readers can read them."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcfuser.chain import dense
+from mcfuser.graph.dataflow import dataflow
+from mcfuser.graph.layout import channels_last, from_last, stored_shape, stored_strides, to_last
+from mcfuser.graph.load import load
+from mcfuser.graph.partition import Partition, partition
+from mcfuser.graph.views import Straddle
+from tests.support.computed_naively import anywhere, both
+from tests.support.nets import Net
+
+
+def by_channels(
+    extents: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...], depth: int
+) -> bool:
+    """All but what Winograd's algorithm computes."""
+    return extents != (3, 3) or depth == 1 or any(n > 1 for n in (*strides, *dilation))
+
+
+def parted(net: Net, *outputs: str, folder: Path) -> Partition:
+    """The chains of a network whose pictures have their channels last, where they may; asserts that
+    it computes what onnxruntime does."""
+    model = net.model(*outputs)
+    loaded = load(model.SerializeToString(), {})
+    found = partition(loaded.module, 1e12, 1e11, best=by_channels)
+    for a, b in both(model, loaded, found.matches, folder):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(float(np.abs(b).max()), 1e-30))
+    return found
+
+
+def turned(found: Partition) -> int:
+    """How many chains give what they compute with its channels last."""
+    return sum(not match.channels_last.isdisjoint(match.outputs) for match in found.matches)
+
+
+def conv(net: Net, x: str, columns: int, depth: int, kernel: int = 3, **attributes: object) -> str:
+    if "pads" not in attributes:
+        attributes["pads"] = [kernel // 2 * int(attributes.get("dilations", [1])[0])] * 4
+    return net.op("Conv", x, net.weight(columns, depth, kernel, kernel), **attributes)
+
+
+# --- which are
+
+
+def test_what_lies_between_convolutions_has_its_channels_last(tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 8, 8), 6, 3, strides=[2, 2]))
+    x = net.op("Relu", conv(net, x, 6, 1, group=6))
+    x = net.op("Add", x, conv(net, x, 6, 6, 1))
+    found = parted(net, conv(net, x, 5, 6, 1), folder=tmp_path)
+    first = found.matches[0].chain
+    (out,) = first.outputs
+    assert first.tensor(out).shape == first.operators[-1].axes
+    assert first.tensor(out).strides is None, "its axes are in the order of its memory"
+    depthwise = next(m.chain for m in found.matches if "Conv_2" in str(m.chain.name))
+    (left,) = (t for t in depthwise.tensors if t.padding)
+    assert left.strides[-1] == 1 and left.shape[-1] in depthwise.operators[0].axes
+    last = found.matches[-1]
+    assert not last.channels_last & last.outputs.keys(), "an output of the model lies as it must"
+    assert turned(found) == len(found.matches) - 1
+
+
+@pytest.mark.parametrize("reader", ["", "Concat", "Resize", "Flatten", "output", "Pad"])
+def test_what_others_read_lies_as_it_is_written(reader: str, tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 12, 12), 4, 3, strides=[2, 2]))
+    after, again = conv(net, x, 4, 4, 1), net.op("Neg", conv(net, x, 4, 4, 1))
+    others = {
+        "Concat": lambda: net.op("Concat", x, net.const(np.ones((1, 2, 6, 6))), axis=1),
+        "Resize": lambda: net.op("Resize", x, "", net.const([1, 1, 2, 2], np.float32),
+                                 mode="linear"),
+        "Flatten": lambda: net.op("MatMul", net.op("Flatten", x), net.weight(144, 5)),
+        "output": lambda: x,
+        "Pad": lambda: net.op("Pad", x, net.ints(0, 0, 1, 1, 0, 0, 1, 1)),
+    }  # fmt: skip
+    found = parted(net, after, again, *([others[reader]()] if reader else []), folder=tmp_path)
+    assert turned(found) == (not reader)
+
+
+def test_products_of_a_transformer_are_left_alone(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", 2, 8, 12)
+    y = net.op("MatMul", net.weight(6, 8), x)
+    found = parted(net, net.op("MatMul", net.op("Relu", y), net.weight(12, 4)), folder=tmp_path)
+    assert not any(match.channels_last for match in found.matches)
+
+
+def test_a_norm_over_channels_reads_them_where_they_are(tmp_path: Path) -> None:
+    net = Net()
+    x = conv(net, net.input("x", 1, 8, 6, 6), 8, 1, group=8)
+    rows = net.op("Transpose", x, perm=[0, 2, 3, 1])
+    normed = net.op("LayerNormalization", rows, net.weight(8), net.weight(8))
+    wide = net.op("MatMul", normed, net.weight(8, 6))
+    back = net.op("Transpose", net.op("Relu", wide), perm=[0, 3, 1, 2])
+    found = parted(net, conv(net, back, 5, 6), folder=tmp_path)
+    assert turned(found) == 1
+    norm = next(m for m in found.matches if m.channels_last & m.arguments.keys())
+    assert norm.chain.tensor(norm.chain.inputs[0]).strides is None
+
+
+def test_what_no_chain_computes_is_turned_for_those_that_read_it(tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 8, 8), 4, 3, strides=[2, 2]))
+    model = net.model(*(net.op(kind, conv(net, x, 4, 4, 1)) for kind in ("Relu", "Neg")))
+    loaded = load(model.SerializeToString(), {})
+    found = partition(loaded.module, 1e12, 1e11, best=by_channels)
+    assert len(found.matches) == 3 and turned(found) == 1
+    for kept in ([found.matches[0]], found.matches[1:]):
+        for a, b in both(model, loaded, kept, tmp_path):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_added_to_each_other_is_stored_alike_and_by_lines_where_winograd_may_be(
+    tmp_path: Path,
+) -> None:
+    for kernel, lines in ((3, True), (1, False)):
+        net = Net()
+        x = net.op("Relu", conv(net, net.input("x", 1, 3, 8, 8), 4, 3, strides=[2, 2]))
+        y = net.op("Mul", x, conv(net, x, 4, 1, group=4))
+        z = net.op("Neg", conv(net, y, 4, 4, kernel))
+        found = parted(net, net.op("Add", z, conv(net, y, 4, 1, group=4)), folder=tmp_path)
+        assert (turned(found) == 0) == lines
+
+
+def test_what_is_pooled_is_stored_as_what_it_is_pooled_into(tmp_path: Path) -> None:
+    for kernel, lines in ((3, True), (1, False)):
+        net = Net()
+        x = net.op("Relu", conv(net, net.input("x", 1, 3, 36, 36), 4, 3, strides=[2, 2]))
+        x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+        found = parted(net, conv(net, x, 4, 4, kernel), folder=tmp_path)
+        assert turned(found) == (0 if lines else 2)
+
+
+# --- any network
+
+
+def _layer(net: Net, rng: random.Random, x: str, shape: list[int]) -> str:
+    """One more layer on a picture [n, channels, height, width], whose shape changes with it."""
+    _, channels, height, width = shape
+    kind = rng.choice(
+        ("dense", "depthwise", "groups", "point", "pool", "mean", "residual", "map", "norm",
+         "concat", "gate")
+    )  # fmt: skip
+    least = min(height, width)
+    if kind in ("dense", "groups"):
+        groups = rng.choice([g for g in (1, 2, 4) if channels % g == 0])
+        shape[1] = columns = groups * rng.choice((1, 2, 3, 8))
+        step, apart = rng.choice((1, 1, 2)), rng.choice((1, 2))
+        found = conv(net, x, columns, channels // groups, 3, group=groups,
+                     strides=[step, step], dilations=[apart, apart])  # fmt: skip
+        shape[2:] = [(e - 1) // step + 1 for e in (height, width)]
+        return found
+    if kind == "depthwise":
+        many = rng.choice((1, 1, 2))
+        shape[1] = channels * many
+        return conv(net, x, channels * many, 1, rng.choice((3, 5)), group=channels)
+    if kind == "point":
+        shape[1] = rng.choice((2, 5, 16))
+        return net.op("Relu", conv(net, x, shape[1], channels, 1))
+    if kind in ("pool", "mean") and least > 3:
+        shape[2:] = [(e - 1) // 2 + 1 for e in (height, width)]
+        name = "MaxPool" if kind == "pool" else "AveragePool"
+        return net.op(name, x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    if kind == "residual":
+        return net.op("Add", x, conv(net, x, channels, channels, rng.choice((1, 3))))
+    if kind == "norm":
+        rows = net.op("Transpose", x, perm=[0, 2, 3, 1])
+        rows = net.op("LayerNormalization", rows, net.weight(channels), net.weight(channels))
+        return net.op("Transpose", rows, perm=[0, 3, 1, 2])
+    if kind == "concat":
+        shape[1] = channels * 2
+        return net.op("Concat", x, net.op("Neg", x), axis=1)
+    if kind == "gate":
+        mean = net.op("GlobalAveragePool", x)
+        return net.op("Mul", x, net.op("Sigmoid", conv(net, mean, channels, channels, 1)))
+    return net.op("Clip", x, net.const(-1.0), net.const(1.0))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_network_computes_what_it_does_however_it_is_stored(seed: int, tmp_path: Path) -> None:
+    rng, net = random.Random(seed), Net()
+    shape = [rng.choice((1, 1, 2)), rng.choice((3, 4, 8)), rng.choice((7, 9, 12)), 8]
+    x = net.input("x", *shape)
+    for _ in range(rng.choice((4, 6, 8))):
+        x = _layer(net, rng, x, shape)
+    if rng.random() < 0.5:
+        x = net.op("Flatten", net.op("GlobalAveragePool", x))
+    parted(net, x, folder=tmp_path)
+
+
+# --- addresses
+
+
+@given(st.lists(st.integers(1, 5), min_size=3, max_size=5))
+def test_strides_are_those_of_the_transposed_array(extents: list[int]) -> None:
+    rank, units = len(extents), dense(extents)
+    array = np.arange(math.prod(extents)).reshape(extents)
+    stored = array.transpose(to_last(rank))
+    assert stored.shape == stored_shape(tuple(extents))
+    assert (stored.transpose(from_last(rank)) == array).all()
+    layout = {d: units[d] for d in range(rank) if extents[d] > 1}
+    found = stored_strides(layout, dict(enumerate(extents)), tuple(extents))
+    flat = np.ascontiguousarray(stored).reshape(-1)
+    for at in np.ndindex(*extents):
+        assert flat[sum(at[d] * stride for d, stride in found.items())] == array[at]
+
+
+def test_an_axis_along_channels_and_positions_must_be_cut() -> None:
+    with pytest.raises(Straddle) as cut:
+        stored_strides({0: 1}, {0: 24}, (1, 4, 2, 3))
+    assert cut.value.inner == 6
+
+
+def test_there_are_none_without_convolutions() -> None:
+    net = Net()
+    x = net.input("x", 1, 4, 6, 6)
+    model = net.model(net.op("MaxPool", net.op("Relu", x), kernel_shape=[2, 2]))
+    flow = dataflow(load(model.SerializeToString(), {}).module["main"])
+    assert channels_last(flow, anywhere) == frozenset()
+
+
+def test_there_are_none_where_no_kernel_is_faster_so() -> None:
+    net = Net()
+    x = conv(net, net.input("x", 1, 3, 8, 8), 4, 3, strides=[2, 2])
+    model = net.model(net.op("Neg", conv(net, net.op("Relu", x), 4, 4, 1)))
+    flow = dataflow(load(model.SerializeToString(), {}).module["main"])
+    assert channels_last(flow, anywhere)
+    asked = list[tuple[object, ...]]()
+    assert channels_last(flow, lambda *given: bool(asked.append(given))) == frozenset()
+    assert asked == [((3, 3), (2, 2), (1, 1), 3), ((1,), (1,), (1,), 4)]
