@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfuser.chain import dense
+from mcfuser.chain import dense, digits, products
 from mcfuser.graph.dataflow import dataflow
 from mcfuser.graph.layout import channels_last, from_last, stored_shape, stored_strides, to_last
 from mcfuser.graph.load import load
@@ -131,6 +131,35 @@ def test_what_is_added_to_each_other_is_stored_alike_and_by_lines_where_winograd
         z = net.op("Neg", conv(net, y, 4, 4, kernel))
         found = parted(net, net.op("Add", z, conv(net, y, 4, 1, group=4)), folder=tmp_path)
         assert (turned(found) == 0) == lines
+
+
+def test_sums_run_over_windows_and_then_over_channels_as_the_data_lie(tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 16, 16), 8, 3, strides=[2, 2]))
+    found = parted(net, net.op("Relu", conv(net, x, 6, 8, 5)), folder=tmp_path)
+    chain = found.matches[-1].chain
+    (o,) = products(chain)
+    data = next(t for t in chain.tensors if t.padding)
+    strides = {a: digits(s, 1)[0].stride for a, s in zip(data.shape, data.strides, strict=True)}
+    assert [strides[a] for a in o.over] == [8 * 8, 8, 1]
+    weights = next(t for t in chain.tensors if t.constant and len(t.shape) > 1)
+    assert weights.shape == (*o.over, o.axes[-1])
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_positions_are_the_rows_of_what_reads_channels_last_or_writes_them_so(
+    kernel: int, tmp_path: Path
+) -> None:
+    net = Net()
+    x = net.op("Relu", conv(net, net.input("x", 1, 3, 24, 24), 8, 3, strides=[2, 2]))
+    y = net.op("Relu", conv(net, x, 10, 8, 1))
+    many = [net.op("Relu", conv(net, y, 4, 10, kernel)) for _ in range(2)]
+    found = parted(net, *many, net.op("Neg", conv(net, x, 8, 1, group=8)), folder=tmp_path)
+    chain = next(m.chain for m in found.matches if "Conv_2" in m.chain.name)
+    first, last = chain.operators
+    assert chain.shape(first.out) == (144, 10)
+    assert last.axes == (first.axes[::-1] if kernel == 3 else first.axes)
+    assert chain.tensor(last.out).strides is None, "the result is written as it is stored"
 
 
 def test_what_is_pooled_is_stored_as_what_it_is_pooled_into(tmp_path: Path) -> None:
