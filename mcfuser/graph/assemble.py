@@ -115,14 +115,10 @@ def _bindings(
     """The bindings of a chain's values to what its kernels compute; `stored` has what holds values
     with their channels last, so far."""
     match = replacement.match
-    values: dict[str, relax.Expr] = dict(match.arguments)
-    for t in sorted(match.channels_last & match.arguments.keys()):
-        value = match.arguments[t]
-        if value not in stored:
-            stored[value] = _last(value)
-            turned = relax.op.permute_dims(value, list(to_last(len(shape(value)))))
-            yield relax.VarBinding(stored[value], turned)
-        values[t] = stored[value]
+    yield from _turned_arguments(match, stored)
+    values: dict[str, relax.Expr] = {
+        t: stored[a] if t in match.channels_last else a for t, a in match.arguments.items()
+    }
     values |= {name: relax.const(tensor_over(array)) for name, array in match.constants.items()}
     variable = relax.DataflowVar if inside else relax.Var
     for kernel in replacement.kernels:
@@ -156,6 +152,19 @@ def _bindings(
     missing = [t for t in match.outputs if t not in values]
     if missing:
         raise ChainError(f"no kernel of chain '{match.chain.name}' writes '{missing[0]}'")
+
+
+def _turned_arguments(
+    match: ChainMatch, stored: dict[relax.Var, relax.Var]
+) -> Iterator[relax.VarBinding]:
+    """Bindings that put what a chain reads with its channels last into memory so, where no kernel
+    has written it so."""
+    for t in sorted(match.channels_last & match.arguments.keys()):
+        value = match.arguments[t]
+        if value not in stored:
+            stored[value] = _last(value)
+            turned = relax.op.permute_dims(value, list(to_last(len(shape(value)))))
+            yield relax.VarBinding(stored[value], turned)
 
 
 def _last(value: relax.Var) -> relax.Var:

@@ -59,8 +59,8 @@ class Attempt:
     extents of the axes into which a dimension is split, by the dimension's number; others are one
     axis each. `names` has tensor names by role (lift.NAMES). A `quantized` chain reads scales and
     zero points, which every layer has of its own, so that equal layers share a kernel. The chain's
-    result is stored with its `channels_last`, or not. `values` are those that the chain
-    computes, `dimensions` the axes of each dimension so far, and `batch` the batch axes.
+    result is stored with its `channels_last`, or not. `values` are those that the chain computes,
+    `dimensions` the axes of each dimension so far, and `batch` the batch axes.
     """
 
     flow: Dataflow

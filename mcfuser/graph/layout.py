@@ -16,7 +16,7 @@ from tvm import relax
 
 from mcfuser.graph.convolution import convolution
 from mcfuser.graph.dataflow import Dataflow, array, extents, shape, size, sources
-from mcfuser.graph.views import AxisStrides, LaidOutValue, within
+from mcfuser.graph.views import AxisStrides, LaidOutValue, sliding_strides, within
 
 ChannelsLast = Callable[[tuple[int, ...], tuple[int, ...], tuple[int, ...], int], bool]
 """Whether kernels of a convolution over windows of these extents, strides and dilation, of so many
@@ -66,11 +66,7 @@ def stored_view(view: LaidOutValue, sizes: Mapping[int, int]) -> LaidOutValue:
         replace(p, stride=stored_strides({0: p.stride}, {0: p.extent}, whole)[0])
         for p in view.padding
     )
-    sliding = {
-        a: view.layout[a] // before.stride * after.stride
-        for before, after in zip(view.padding, padding, strict=True)
-        for a in before.axes
-    }
+    sliding = sliding_strides(view.layout, view.padding, padding)
     others = {a: n for a, n in view.layout.items() if a not in sliding}
     every = stored_strides(others, sizes, whole) | sliding
     return LaidOutValue(view.value, {a: every[a] for a in view.layout}, offset, padding)
@@ -91,6 +87,8 @@ def channels_last(flow: Dataflow, best: ChannelsLast) -> frozenset[relax.Var]:
     for v in flow.order:
         if len(extents(v) or ()) > 2 and _has_channels(flow, v, found):
             found.add(v)
+    if not found:
+        return frozenset()
     free = set[relax.Var]()
     for v in reversed(flow.order):
         if v not in flow.outputs and all(

@@ -11,7 +11,14 @@ from tvm import relax
 from mcfuser.chain import dense
 from mcfuser.graph.attempt import Attempt, followed_views
 from mcfuser.graph.dataflow import array, shape
-from mcfuser.graph.views import LaidOutPadding, LaidOutValue, Straddle, Unliftable, within
+from mcfuser.graph.views import (
+    LaidOutPadding,
+    LaidOutValue,
+    Straddle,
+    Unliftable,
+    sliding_strides,
+    within,
+)
 
 
 def without_padding(s: Attempt, view: LaidOutValue, channelwise: bool) -> LaidOutValue:
@@ -96,10 +103,5 @@ def _strides(
     view: LaidOutValue, found: LaidOutValue, padding: Sequence[LaidOutPadding]
 ) -> dict[int, int]:
     """The strides of a view's axes where its dimensions with padding have those of `padding`."""
-    scaled = {
-        a: view.layout[a] // before.stride * after.stride
-        for before, after in zip(view.padding, padding, strict=True)
-        for a in before.axes
-    }
-    every = {**found.layout, **scaled}
+    every = {**found.layout, **sliding_strides(view.layout, view.padding, padding)}
     return {a: every[a] for a in view.layout if a in every}

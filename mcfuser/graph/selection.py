@@ -22,8 +22,8 @@ class ChainMatch:
     `arguments` are the values of its inputs that are computed at run time, `constants` the arrays
     of the others, each in the chain's own dimensions; `shapes` are the physical shapes of all
     inputs and outputs, and `channels_last` those of these that are stored so. `bindings` are the
-    values that it replaces, the last one its output. `saved` is the number of bytes
-    that need not be written and read back.
+    values that it replaces, the last one its output. `saved` is the number of bytes that need not
+    be written and read back.
     """
 
     chain: Chain

@@ -104,6 +104,18 @@ def permutation(call: relax.Call) -> tuple[int, ...]:
     return tuple(int(a) % rank for a in axes) if axes is not None else tuple(range(rank))[::-1]
 
 
+def sliding_strides(
+    layout: AxisStrides, before: Sequence[LaidOutPadding], after: Sequence[LaidOutPadding]
+) -> AxisStrides:
+    """The strides of the axes that move along padding where its dimensions, which had the strides
+    of `before` in this layout, have those of `after`."""
+    return {
+        a: layout[a] // one.stride * two.stride
+        for one, two in zip(before, after, strict=True)
+        for a in one.axes
+    }
+
+
 def broadcast(along: Along, extents: Sequence[int]) -> AxisStrides:
     """The strides of the axes in a dense tensor that is broadcast along them.
 
