@@ -19,7 +19,8 @@ class Device:
     `readings` what a probe has found, seconds (backends.cuda.probe); `cache` is the last level
     before memory. A multiprocessor holds `threads` threads and `blocks` blocks at most; both are 0
     on a CPU, and where they are not known. `matrix` names a CPU's unit for matrix products, empty
-    where it has none; its flops per second in bfloat16 are the peak of "matrix".
+    where it has none; its flops per second in bfloat16 are the peak of "matrix". `vnni` tells
+    whether its vectors multiply bytes, four at once.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Device:
     threads: int = 0
     blocks: int = 0
     matrix: str = ""
+    vnni: bool = False
 
     def throughput(self, dtype: str) -> float:
         """Peak flops per second of products of that storage type, summed over the device."""
@@ -53,5 +55,5 @@ class Device:
     @property
     def key(self) -> str:
         """What a tuned kernel depends on; measured peaks are not part of it."""
-        unit = f"/{self.matrix}" if self.matrix else ""
-        return f"{self.name}/{self.arch}/{self.units}/{self.fast}/{self.bits}{unit}"
+        units = "".join(f"/{u}" for u in (self.matrix, "vnni" if self.vnni else "") if u)
+        return f"{self.name}/{self.arch}/{self.units}/{self.fast}/{self.bits}{units}"

@@ -17,7 +17,8 @@ def test_an_unlisted_type_runs_at_the_rate_of_float32() -> None:
 
 def test_the_key_changes_with_what_a_kernel_depends_on_and_not_with_measured_rates() -> None:
     assert replace(A100, bandwidth=1.0, peak=(("float32", 1.0),)).key == A100.key
-    for change in ({"name": "x"}, {"arch": "sm_90"}, {"units": 1}, {"fast": 1}, {"bits": 512}):
+    for change in ({"name": "x"}, {"arch": "sm_90"}, {"units": 1}, {"fast": 1}, {"bits": 512},
+                   {"vnni": True}):  # fmt: skip
         assert replace(A100, **change).key != A100.key  # type: ignore[arg-type]
     assert len({d.key for d in CATALOGUE.values()}) == len(CATALOGUE)
 

@@ -14,6 +14,9 @@ from pathlib import Path
 from mcfuser.device import Device
 from mcfuser.devices.amx import matrix_rate, matrix_unit
 
+VNNI = {512: "avx512_vnni", 256: "avx_vnni"}
+"""The system's name of instructions that multiply bytes, by the bits of a vector register."""
+
 
 @lru_cache(maxsize=1)
 def probe_cpu() -> Device:
@@ -28,8 +31,10 @@ def probe_cpu() -> Device:
 def unmeasured_cpu() -> Device:
     """This machine's CPU without its rates, on which no `Device.key` depends."""
     arch, cores = _architecture(), len(_usable()) or os.cpu_count() or 1
+    bits, flags = _vector_bits(), _flags()
     return Device(
-        "cpu", "cpu", arch, cores, (), 0.0, _private_cache(), _vector_bits(), matrix=matrix_unit()
+        "cpu", "cpu", arch, cores, (), 0.0, _private_cache(), bits, matrix=matrix_unit(),
+        vnni=VNNI.get(bits, "") in flags,
     )  # fmt: skip
 
 
@@ -52,9 +57,14 @@ def _architecture() -> str:
     return str(get_global_func("target.llvm_get_system_cpu")())
 
 
-def _vector_bits() -> int:
+def _flags() -> set[str]:
+    """What the system says that the processor can do."""
     info = Path("/proc/cpuinfo")
-    flags = info.read_text() if info.exists() else ""
+    return set(info.read_text().split()) if info.exists() else set()
+
+
+def _vector_bits() -> int:
+    flags = _flags()
     return 512 if "avx512bw" in flags else 256 if "avx2" in flags else 128
 
 

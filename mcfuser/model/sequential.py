@@ -31,8 +31,8 @@ from mcfuser.lowering.tensorir.micro import (
 )
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.model.analytical import storage
+from mcfuser.model.dots import dot_seconds
 from mcfuser.model.matrix import matrix_seconds
-from mcfuser.model.paired import paired_seconds
 from mcfuser.model.refill import outgrown, refilled
 from mcfuser.model.winograd import winograd_seconds
 from mcfuser.space.count import calls
@@ -124,8 +124,8 @@ def core_seconds(plan: Plan, tiles: Ints, settings: Columns, device: Device) -> 
         total = total + seconds
     if (matrix := settings["matrix"]).any():
         total = total + np.where(matrix, matrix_seconds(plan, tiles, device, products), 0.0)
-    if (paired := settings["paired"]).any():
-        total = total + np.where(paired, paired_seconds(plan, tiles, device, products), 0.0)
+    if (dots := settings["dots"] > 0).any():
+        total = total + np.where(dots, dot_seconds(plan, tiles, device, products), 0.0)
     for out in (int(v) for v in np.unique(settings["winograd"]) if v):
         more = winograd_seconds(plan, tiles, device, out, products)
         total = total + np.where(settings["winograd"] == out, more, 0.0)

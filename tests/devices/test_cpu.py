@@ -7,20 +7,23 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
+from mcfuser.devices import cpu
 from mcfuser.devices.catalogue import device_named
 from mcfuser.devices.cpu import _at_once, probe_cpu, unmeasured_cpu
 
 
 def test_the_cpu_at_hand_is_probed_once() -> None:
-    cpu = device_named("cpu")
-    assert cpu is probe_cpu()
-    assert (cpu.name, cpu.kind) == ("cpu", "cpu")
-    assert cpu.arch
-    assert cpu.units >= 1
-    assert cpu.bits in (128, 256, 512)
-    assert 1e8 < cpu.throughput("float32") < 1e14
-    assert 1e8 < cpu.bandwidth < 1e13
-    assert 64 << 10 <= cpu.fast <= 1 << 30
+    found = device_named("cpu")
+    assert found is probe_cpu()
+    assert (found.name, found.kind) == ("cpu", "cpu")
+    assert found.arch
+    assert found.units >= 1
+    assert found.bits in (128, 256, 512)
+    assert 1e8 < found.throughput("float32") < 1e14
+    assert 1e8 < found.bandwidth < 1e13
+    assert 64 << 10 <= found.fast <= 1 << 30
 
 
 def test_what_kernels_depend_on_is_told_without_measuring_and_without_importing_tvm() -> None:
@@ -31,6 +34,25 @@ def test_what_kernels_depend_on_is_told_without_measuring_and_without_importing_
     key, before, after = told.stdout.splitlines()
     assert key == probe_cpu().key and before == "[]"
     assert after == probe_cpu().arch, "TVM is imported where its libraries are loaded already"
+
+
+@pytest.mark.parametrize(
+    ("flags", "bits", "vnni"),
+    [
+        ("sse2 avx2", 256, False),
+        ("sse2 avx2 avx_vnni", 256, True),
+        ("avx2 avx512bw", 512, False),
+        ("avx2 avx512bw avx_vnni", 512, False),
+        ("avx2 avx512bw avx512_vnni", 512, True),
+        ("avx2 avx512_vnni_more", 256, False),
+    ],
+)
+def test_bytes_are_multiplied_by_vectors_of_the_width_at_hand(
+    flags: str, bits: int, vnni: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: set(flags.split()))
+    found = cpu.unmeasured_cpu()
+    assert (found.bits, found.vnni) == (bits, vnni)
 
 
 def test_rates_are_those_of_all_cores_together() -> None:

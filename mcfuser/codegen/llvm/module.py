@@ -16,7 +16,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from mcfuser.codegen.llvm import rest
 from mcfuser.codegen.llvm.apart import set_apart
 from mcfuser.codegen.shapes import ordered_shapes
-from mcfuser.codegen.tensorir.build import MATRIX_FEATURES
+from mcfuser.codegen.tensorir.build import DOT_FEATURES, MATRIX_FEATURES
 from mcfuser.device import Device
 from mcfuser.lowering.tensorir.matrix import AMX
 
@@ -49,7 +49,9 @@ def build_library(module: tvm.IRModule, device: Device) -> mmap.mmap:
 
 def cpu_target(device: Device) -> tvm.target.Target:
     """The LLVM target of a CPU."""
-    more = {"mattr": [f"+{f}" for f in MATRIX_FEATURES]} if device.matrix == AMX else {}
+    features = [*MATRIX_FEATURES] if device.matrix == AMX else []
+    features += [DOT_FEATURES[device.bits]] if device.vnni else []
+    more = {"mattr": [f"+{f}" for f in features]} if features else {}
     return tvm.target.Target(
         {"kind": "llvm", "mcpu": device.arch, "num-cores": device.units, **more}
     )

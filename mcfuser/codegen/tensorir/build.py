@@ -15,8 +15,9 @@ from mcfuser.codegen.tensorir import Panels
 from mcfuser.lowering.tensorir.winograd import TAPS, TRANSFORMS
 
 MATRIX_FEATURES = ("amx-tile", "amx-bf16")
-"""What LLVM must be told of a CPU with Intel's AMX: the name that it has for the CPU may be that of
-an older one."""
+DOT_FEATURES = {512: "avx512vnni", 256: "avxvnni"}
+"""What LLVM must be told of a CPU with Intel's AMX, and, by the bits of its vectors, of one that
+multiplies bytes: the name that it has for the CPU may be that of an older one."""
 
 
 @lru_cache(maxsize=1)
@@ -24,7 +25,8 @@ def host_target() -> Any:
     """LLVM for this processor. The pool that runs parallel loops has its size from the runtime."""
     name = str(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUName")())
     features = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    more = [f"+{f}" for f in MATRIX_FEATURES if bool(features.get(f, False))]
+    known = (*MATRIX_FEATURES, *DOT_FEATURES.values())
+    more = [f"+{f}" for f in known if bool(features.get(f, False))]
     return tvm.target.Target({"kind": "llvm", "mcpu": name, **({"mattr": more} if more else {})})
 
 
@@ -46,8 +48,8 @@ def compile_function(text: str, name: str) -> Callable[..., None]:
 
 def pack(array: Any, panels: Panels) -> Any:
     """A constant as a micro-kernel reads it, flat: [lead, columns/width, depth, width], with a
-    matrix for each number that Winograd's algorithm makes of a window, or with pairs of neighbours
-    along the depth."""
+    matrix for each number that Winograd's algorithm makes of a window, or with neighbours along
+    the depth side by side."""
     shape, lead = array.shape, panels.lead(array.ndim)
     matrices = array.transpose(*lead, *panels.window, *panels.depth, panels.columns)
     if panels.out:
@@ -60,6 +62,6 @@ def pack(array: Any, panels: Panels) -> Any:
     more = panels.panel(shape) // panels.width - lines
     whole = np.pad(matrices, ((0, 0), (0, more), (0, -matrices.shape[2] % panels.width)))
     split = whole.reshape(*whole.shape[:2], -1, panels.width).transpose(0, 2, 1, 3)
-    if panels.paired:
-        split = split.reshape(*split.shape[:2], -1, 2, panels.width).swapaxes(-1, -2)
+    if panels.dot > 1:
+        split = split.reshape(*split.shape[:2], -1, panels.dot, panels.width).swapaxes(-1, -2)
     return np.ascontiguousarray(split).reshape(-1)

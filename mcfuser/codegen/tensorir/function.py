@@ -13,11 +13,11 @@ from typing import assert_never
 
 from mcfuser.chain import WHOLE, identifier
 from mcfuser.codegen.tensorir.box import fill_box
+from mcfuser.codegen.tensorir.dots import copy_left
 from mcfuser.codegen.tensorir.integer import divided, minus, rest, times
 from mcfuser.codegen.tensorir.iterations import iterations
 from mcfuser.codegen.tensorir.matrix import configured, permission, split_left
 from mcfuser.codegen.tensorir.operands import products_of
-from mcfuser.codegen.tensorir.paired import copy_left
 from mcfuser.codegen.tensorir.parameters import ROOT, Shapes, header, parameters
 from mcfuser.codegen.tensorir.passes import (
     assign,
@@ -165,7 +165,7 @@ def _body(w: Writer, body: Sequence[Statement]) -> None:
             if w.products.right.get(s.buffer) == "panels":
                 pack(w, s)
             for tile in w.products.split_with(s.buffer):
-                if w.products.operands[tile].paired:
+                if w.products.operands[tile].dot:
                     copy_left(w, tile)
                 else:
                     split_left(w, tile, masked=False)
@@ -200,6 +200,10 @@ def _initialises(w: Writer, s: Compute) -> bool:
 def _compute(w: Writer, s: Compute) -> None:
     if s.buffer in w.products.maps:
         return  # the product that reads them makes these weights
+    if s.buffer in w.products.lefts:
+        for tile in w.products.split_with(s.buffer):
+            copy_left(w, tile)
+        return
     if s.buffer in w.products.operands:
         product(w, s)
     elif s.operator.reduce != "none":

@@ -12,11 +12,18 @@ import numpy as np
 
 from mcfuser.chain import WHOLE, Bounds, Product, contiguous_axes, product, sources, strides_of
 from mcfuser.codegen.tensorir.source import Panels
-from mcfuser.expr import Read, axes, reads
+from mcfuser.expr import Expr, Read, axes, reads, rewrite
+from mcfuser.lowering.tensorir.dots import (
+    QUAD,
+    LeftBytes,
+    dot_lengths,
+    left_bytes,
+    left_element,
+    lies_in_bytes,
+)
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
 from mcfuser.lowering.tensorir.matrix import BLOCK, SIDE, operand_dtypes, oriented, span, takes
 from mcfuser.lowering.tensorir.micro import lie_in_panels, micro_rows, micro_vectors
-from mcfuser.lowering.tensorir.paired import pairs_up
 from mcfuser.lowering.tensorir.unpacked import unpacked
 from mcfuser.lowering.tensorir.winograd import Picture, convolution, fits, pieces
 from mcfuser.space.plan import Ints
@@ -36,8 +43,9 @@ class Operands:
     the `matrix` unit computes it, `micro_rows` and `width` are those of a block of tile registers;
     `loaded` tells that the left operand is split where it is loaded. Where Winograd's algorithm
     computes it, the micro-kernel's rows are the `pieces` of the `picture` in a tile, each of `out`
-    by `out` results. Where its operands are `paired`, `loaded` tells that the left one is copied
-    where it is loaded.
+    by `out` results. Where it multiplies whole numbers, as many at once as `dot`, its left operand
+    is made of `numbers`, by a map where it is `made`. It is read where it lies if it is `ready`, or
+    copied: as it is `loaded`, or made, or else just before it is multiplied.
     """
 
     roles: Product
@@ -53,12 +61,15 @@ class Operands:
     picture: Picture | None = None
     pieces: int = 0
     out: int = 0
-    paired: bool = False
+    dot: int = 0
+    numbers: LeftBytes | None = None
+    made: bool = False
+    ready: bool = False
 
     @property
     def copied(self) -> bool:
         """Whether the left operand is not multiplied as it is, but split, or copied."""
-        return self.matrix or self.paired
+        return self.matrix or (bool(self.dot) and not self.ready)
 
     @property
     def lead(self) -> tuple[str, ...]:
@@ -77,12 +88,13 @@ class Operands:
 class Products:
     """All products by the tile that they write; `right` by the loaded tile; `unit` is what each
     axis' tiles are padded to a multiple of; `maps` has the right operands that are made in
-    registers, by their tiles."""
+    registers, by their tiles, and `lefts` the left ones that are copied as they are made."""
 
     operands: Mapping[str, Operands]
     right: Mapping[str, OperandKind]
     unit: Mapping[str, int]
     maps: Mapping[str, Compute] = field(default_factory=dict)
+    lefts: frozenset[str] = frozenset()
 
     def user(self, tile: str) -> Operands:
         """The product whose right operand a tile is, or is made of it."""
@@ -108,15 +120,17 @@ class Products:
             return tile
 
         def alike(x: Operands) -> tuple[object, ...]:
-            return x.loaded, x.left, x.row, x.roles.left, x.roles.depth, x.matrix, x.micro_rows
+            return (
+                x.loaded, x.left, x.row, x.roles.left, x.roles.depth, x.matrix, x.micro_rows, x.dot
+            )  # fmt: skip
 
         return next(n for n, x in self.operands.items() if alike(x) == alike(o))
 
     def split_with(self, tile: str) -> tuple[str, ...]:
-        """The products for which a loaded tile is split, or copied, as it is loaded."""
+        """The products for which a tile is split, or copied, as it is loaded or made."""
         return tuple(
             n for n, o in self.operands.items()
-            if o.loaded and o.left == tile and self.splits(n) == n
+            if o.loaded and o.copied and o.left == tile and self.splits(n) == n
         )  # fmt: skip
 
     def panels(self, tile: str) -> Panels:
@@ -127,7 +141,7 @@ class Products:
         depth = tuple(names.index(a) for a in user.roles.depth if a not in window and a in names)
         along = tuple(names.index(a) for a in window)
         column = names.index(user.column)
-        return Panels(depth, column, user.width, along, user.out, user.paired)
+        return Panels(depth, column, user.width, along, user.out, max(user.dot, 1))
 
 
 def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
@@ -156,7 +170,12 @@ def products_of(schedule: Schedule, lowering: TensorirKnobs) -> Products:
         for r in reads(s.body)
         if _packs(schedule, operands, weights, r, readers)
     }
-    return Products(operands, right, _units(operands), maps)
+    lefts = {o.left for o in operands.values() if o.made}
+    for tile in lefts:
+        users = [o for o in operands.values() if o.made and o.left == tile]
+        if len(users) < readers[schedule.buffer(tile).tensor]:
+            raise Illegal(f"'{tile}' is multiplied as whole numbers, and read otherwise")
+    return Products(operands, right, _units(operands), maps, frozenset(lefts))
 
 
 def _maps(schedule: Schedule, operands: Mapping[str, Operands]) -> dict[str, Compute]:
@@ -262,11 +281,42 @@ def _operands(schedule: Schedule, lowering: TensorirKnobs, s: Compute) -> Operan
             _rows(many, vectors, lowering, False), width, picture=picture, pieces=many, out=out,
         )  # fmt: skip
     rows = 1 if row is None else _rows(schedule.tile(row), vectors, lowering, row in kept)
-    paired = lowering.paired and bool(pairs_up(schedule.chain, buffers, s, _tiles(schedule)))
-    loaded = paired and schedule.buffer(left).tensor in schedule.chain.inputs
+    dot = int(dot_lengths(schedule.chain, buffers, s, _tiles(schedule), lowering.dots))
+    if not dot:
+        return Operands(roles, left, right, row, column, outer, rows, width)
+    made = left_element(schedule.chain, roles) != roles.left
+    if made and _side_by_side(schedule, left):
+        raise Illegal(f"tiles of '{left}' are held side by side, which are copied as they are made")
     return Operands(
-        roles, left, right, row, column, outer, rows, width, loaded=loaded, paired=paired
-    )
+        roles, left, right, row, column, outer, rows, width, dot=dot, made=made,
+        loaded=made or schedule.buffer(left).tensor in schedule.chain.inputs,
+        numbers=_numbers(schedule, s, roles, dot),
+        ready=dot == QUAD and lies_in_bytes(schedule.chain, roles),
+    )  # fmt: skip
+
+
+def _side_by_side(schedule: Schedule, tile: str) -> bool:
+    """Whether scratch holds several tiles that are made one after the other."""
+    dims = [plain_index(d.index) for d in schedule.buffer(tile).dims if d.whole]
+    return any(schedule.trips(a) > 1 for a in dims)
+
+
+def _numbers(schedule: Schedule, s: Compute, roles: Product, dot: int) -> LeftBytes:
+    """The left operand's numbers, read from the tiles that it is made of."""
+    chain, element = schedule.chain, left_element(schedule.chain, roles)
+    found = left_bytes(chain, element) if dot == QUAD else LeftBytes(element, 0)
+    assert found is not None
+    tiles = dict(_renamed(s))
+    if element != roles.left:
+        computes = (x for x, _ in statements(schedule.body) if isinstance(x, Compute))
+        maker = next(x for x in computes if x.operator.out == roles.left.tensor)
+        tiles = dict(_renamed(maker))
+
+    def renamed(e: Expr) -> Expr:
+        return rewrite(e, lambda node: tiles[node] if isinstance(node, Read) else node)
+
+    zero = None if found.zero is None else renamed(found.zero)
+    return LeftBytes(renamed(found.numbers), found.least, zero)
 
 
 def _fits(schedule: Schedule, picture: Picture, out: int, kept: set[str]) -> bool:
@@ -334,7 +384,7 @@ def _kind(schedule: Schedule, o: Operands, alone: bool) -> OperandKind:
     contiguous = along == [1] and any(i.plain == o.column for i in right.indices)
     tile, width = np.asarray(schedule.tile(o.column)), np.asarray(o.width)
     plain = contiguous and bool(lie_in_panels(chain, o.column, tile, width))
-    return "plain" if plain and not o.paired else "panels"
+    return "plain" if plain and not o.dot else "panels"
 
 
 def _aligned(schedule: Schedule, o: Operands, name: str, names: Sequence[str | None]) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mcfuser.codegen.tensorir.dots import multiply_dots, pack_dots
 from mcfuser.codegen.tensorir.integer import covered, plus, times
 from mcfuser.codegen.tensorir.matrix import multiply
 from mcfuser.codegen.tensorir.operands import Operands, masked_axes
-from mcfuser.codegen.tensorir.paired import multiply_pairs, pack_pairs
-from mcfuser.codegen.tensorir.right import column, depth_row, right
+from mcfuser.codegen.tensorir.right import column, depth_row, right, within_rows
 from mcfuser.codegen.tensorir.winograd import convolve
 from mcfuser.codegen.tensorir.writer import At, Writer
 from mcfuser.expr import Call, Const, Read, read
@@ -24,8 +24,8 @@ from mcfuser.space.statement import Compute, Load
 def pack(w: Writer, s: Load) -> None:
     """Fills the panels of a right operand: [columns/width, depth, width], zero past the extent."""
     o = w.products.user(s.buffer)
-    if o.paired:
-        pack_pairs(w, s)
+    if o.dot:
+        pack_dots(w, s)
         return
     lead = [a for a in o.lead if w.schedule.tile(a) > 1]
     panels = str(-(-w.schedule.tile(o.column) // o.width))
@@ -56,8 +56,8 @@ def product(w: Writer, s: Compute) -> None:
     if o.picture is not None:
         convolve(w, s, o, o.picture)
         return
-    if o.paired:
-        multiply_pairs(w, s, o)
+    if o.dot:
+        multiply_dots(w, s, o)
         return
     panels = covered(w.count(o.column), o.width)
     rows = covered(w.count(o.row), o.micro_rows) if o.row is not None else "1"
@@ -99,11 +99,8 @@ def _left(w: Writer, s: Compute, o: Operands, at: At) -> str:
     indices = o.roles.left.indices
     if s.domain is not None:
         return f"{s.buffer}_masked[{', '.join(at.get(i.plain or '', '0') for i in indices)}]"
-    loaded = w.schedule.buffer(o.left).tensor in w.schedule.chain.inputs
-    if loaded and o.row is not None:
-        count = w.count(o.row)
-        if not count.isdigit() or int(count) % o.micro_rows:
-            at = {**at, o.row: f"T.min({at[o.row]}, {count} - 1)"}
+    if w.schedule.buffer(o.left).tensor in w.schedule.chain.inputs:
+        at = within_rows(w, o, at)
     return w.value(Read(o.left, indices), at)
 
 

@@ -13,7 +13,7 @@ from mcfuser.codegen.tensorir.source import Panels, TensorirSource
 def to_record(source: TensorirSource) -> dict[str, Any]:
     """What a caller must know besides the text, as JSON: names are those of the text's chain."""
     packed = [
-        [name, list(p.depth), p.columns, p.width, list(p.window), p.out, p.paired]
+        [name, list(p.depth), p.columns, p.width, list(p.window), p.out, p.dot]
         for name, p in source.packed
     ]
     return {"name": source.name, "packed": packed, "scalars": list(source.scalars)}
@@ -28,8 +28,8 @@ def from_record(
     Raises KeyError, TypeError or ValueError where the record is of another form.
     """
     panels = [
-        (tensors[n], Panels(tuple(depth), columns, width, tuple(window), out, paired))
-        for n, depth, columns, width, window, out, paired in record["packed"]
+        (tensors[n], Panels(tuple(depth), columns, width, tuple(window), out, dot))
+        for n, depth, columns, width, window, out, dot in record["packed"]
     ]
     scalars = tuple(axes[a] for a in record["scalars"])
     return TensorirSource(text, str(record["name"]), tuple(panels), scalars)

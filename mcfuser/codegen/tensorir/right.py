@@ -18,6 +18,14 @@ def depth_row(w: Writer, o: Operands, at: At) -> str:
     return flat([w.schedule.tile(a) for a in depth], [at.get(a, "0") for a in depth])
 
 
+def within_rows(w: Writer, o: Operands, at: At) -> At:
+    """The positions, of the last row where they are past the rows that there are."""
+    count = "0" if o.row is None else w.count(o.row)
+    if o.row is None or (count.isdigit() and int(count) % o.micro_rows == 0):
+        return at
+    return {**at, o.row: f"T.min({at[o.row]}, {count} - 1)"}
+
+
 def column(w: Writer, o: Operands, j0: str, v: int) -> str:
     """The position in the tile of lane `j` of a panel's vector `v`."""
     return plus(plus(times(j0, o.width), str(v * w.lowering.lanes)), "j")

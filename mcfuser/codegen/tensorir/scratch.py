@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mcfuser.codegen.tensorir.dots import dots_left_shape
 from mcfuser.codegen.tensorir.integer import shape
 from mcfuser.codegen.tensorir.matrix import left_shape, right_shape
 from mcfuser.codegen.tensorir.operands import Operands
-from mcfuser.codegen.tensorir.paired import paired_left_shape
 from mcfuser.codegen.tensorir.winograd import winograd_shapes
 from mcfuser.codegen.tensorir.writer import SLOTS, Writer
+from mcfuser.lowering.tensorir.dots import STORED
 from mcfuser.space.statement import (
     Combine,
     Compute,
@@ -39,9 +40,9 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
     for b in w.schedule.buffers:
         if b.name in loaded and w.products.right.get(b.name) == "panels":
             o = w.products.user(b.name)
-            dtype = "int16" if o.paired else "float32"
+            dtype = STORED[o.dot][1] if o.dot else "float32"
             _allocate(w, f"{b.name}_panels", _panel_shape(w, o), dtype)
-        elif b.name in written and b.name not in w.direct and b.name not in w.products.maps:
+        elif b.name in written - w.products.lefts and not {b.name} & {*w.direct, *w.products.maps}:
             extents = _tile_shape(w, b.name)
             if w.products.addressed(b.name):
                 _allocate_whole(w, f"{b.name}_tile", math.prod(extents), "float32")
@@ -63,9 +64,10 @@ def scratch(w: Writer, body: Sequence[Statement]) -> None:
         if o.matrix:
             _allocate_whole(w, f"{name}_left", math.prod(left_shape(w, o)), "uint16")
         else:
-            _allocate(w, f"{name}_left", [math.prod(paired_left_shape(w, o))], "int16")
-    _allocate_sums(w, "acc", [o for o in operands if not o.copied], "float32")
-    _allocate_sums(w, "sum", [o for o in operands if o.paired], "int32")
+            _allocate(w, f"{name}_left", [math.prod(dots_left_shape(w, o))], STORED[o.dot][0])
+    _allocate_sums(w, "acc", [o for o in operands if not o.matrix and not o.dot], "float32")
+    _allocate_sums(w, "sum", [o for o in operands if o.dot], "int32")
+    _allocate_sums(w, "zero", [o for o in operands if _has_zero(o)], "int32", rows=1)
     _allocate(w, "lane", [w.lowering.lanes])
     _allocate(w, "once", [SLOTS])
 
@@ -90,9 +92,16 @@ def _allocate_whole(w: Writer, name: str, size: int, dtype: str) -> None:
         w.put(f"{name}[{end}] = T.{dtype}(0)")
 
 
-def _allocate_sums(w: Writer, name: str, operands: Sequence[Operands], dtype: str) -> None:
-    """The accumulators of the micro-tiles of products, a column of vectors each."""
-    rows, lanes = max((o.micro_rows for o in operands), default=0), w.lowering.lanes
+def _has_zero(o: Operands) -> bool:
+    return o.numbers is not None and not o.numbers.exact
+
+
+def _allocate_sums(
+    w: Writer, name: str, operands: Sequence[Operands], dtype: str, rows: int = 0
+) -> None:
+    """The accumulators of the micro-tiles of products, a column of vectors each; of so many `rows`
+    where these are given."""
+    rows, lanes = rows or max((o.micro_rows for o in operands), default=0), w.lowering.lanes
     for v in range(max((o.width // lanes for o in operands), default=0)):
         _allocate(w, f"{name}{v}", [rows, lanes], dtype)
 
@@ -105,4 +114,5 @@ def _panel_shape(w: Writer, o: Operands) -> list[int]:
     lead = [n for a in o.lead if (n := w.schedule.tile(a)) > 1]
     panels = -(-w.schedule.tile(o.column) // o.width)
     depth = math.prod(w.schedule.tile(a) for a in o.roles.depth)
-    return [*lead, panels, *((-(-depth // 2), 2 * o.width) if o.paired else (depth, o.width))]
+    at_once = o.dot or 1
+    return [*lead, panels, -(-depth // at_once), at_once * o.width]

@@ -16,8 +16,9 @@ class Panels:
     their order, are `lead`. A window's weights have several dimensions of depth, the last of which
     is the fastest. Where Winograd's algorithm takes them, in pieces of `out` x `out` results, the
     dimensions of the `window` are not among these, and each of the numbers that it makes of one has
-    a matrix of its own: [lead, columns/width, numbers, depth, width]. Where neighbours along the
-    depth are `paired`, they lie side by side: [lead, columns/width, depth/2, width, 2].
+    a matrix of its own: [lead, columns/width, numbers, depth, width]. Where `dot` neighbours
+    along the depth are multiplied at once, they lie side by side: [lead, columns/width, depth/dot,
+    width, dot].
     """
 
     depth: tuple[int, ...]
@@ -25,7 +26,7 @@ class Panels:
     width: int
     window: tuple[int, ...] = ()
     out: int = 0
-    paired: bool = False
+    dot: int = 1
 
     def lead(self, rank: int) -> tuple[int, ...]:
         """The dimensions that are neither depth nor columns."""
@@ -33,9 +34,9 @@ class Panels:
         return tuple(d for d in range(rank) if d not in others)
 
     def rows(self, shape: tuple[int, ...]) -> int:
-        """Positions along the depth, in whole pairs where they are paired."""
+        """Positions along the depth, as many as whole dot products have."""
         count = math.prod(shape[d] for d in self.depth)
-        return count + count % 2 if self.paired else count
+        return count + -count % self.dot
 
     def panel(self, shape: tuple[int, ...]) -> int:
         """Elements of one panel."""

@@ -13,7 +13,6 @@ def kernel(X_arg: T.Buffer((1400,), "uint8"), W_arg: T.Buffer((3360,), "int8"), 
         for t in T.parallel(4):
             m_t: T.let[T.int32] = t // 2
             n_t: T.let[T.int32] = t % 2
-            P_tile = T.alloc_buffer((16, 64), "float32")
             C_tile = T.alloc_buffer((16, 32), "float32")
             C_left = T.alloc_buffer((1024,), "int16")
             sum0 = T.alloc_buffer((4, 8), "int32")
@@ -26,19 +25,13 @@ def kernel(X_arg: T.Buffer((1400,), "uint8"), W_arg: T.Buffer((3360,), "int8"), 
                         C_tile[i0, j0 * 8 + j] = T.float32(0.0)
             for k_t in range(2):
                 for m_i in range(T.min(16, 20 - (m_t * 16))):
+                    for z in range(((T.min(64, 70 - (k_t * 64)) + 1) // 2) * 2 - (T.min(64, 70 - (k_t * 64)))):
+                        C_left[m_i * 64 + T.min(64, 70 - (k_t * 64)) + z] = T.int16(0)
                     for k_v in range((T.min(64, 70 - (k_t * 64))) // 8):
                         for k_l in T.vectorized(8):
-                            P_tile[m_i, k_v * 8 + k_l] = (T.Cast("float32", T.Cast("int32", X_flat[(m_t * 16 + m_i) * 70 + k_t * 64 + k_v * 8 + k_l])) - T.Cast("float32", T.Cast("int32", Z_flat[0])))
+                            C_left[m_i * 64 + k_v * 8 + k_l] = T.Cast("int16", T.Cast("int32", (T.Cast("float32", T.Cast("int32", X_flat[(m_t * 16 + m_i) * 70 + k_t * 64 + k_v * 8 + k_l])) - T.Cast("float32", T.Cast("int32", Z_flat[0])))))
                     for k_r in range((T.min(64, 70 - (k_t * 64))) % 8):
-                        P_tile[m_i, ((T.min(64, 70 - (k_t * 64))) // 8) * 8 + k_r] = (T.Cast("float32", T.Cast("int32", X_flat[(m_t * 16 + m_i) * 70 + k_t * 64 + ((T.min(64, 70 - (k_t * 64))) // 8) * 8 + k_r])) - T.Cast("float32", T.Cast("int32", Z_flat[0])))
-                for m_i in range(T.min(16, 20 - (m_t * 16))):
-                    if (T.min(64, 70 - (k_t * 64))) % 2 == 1:
-                        C_left[m_i * 64 + T.min(64, 70 - (k_t * 64))] = T.int16(0)
-                    for k_v in range((T.min(64, 70 - (k_t * 64))) // 8):
-                        for k_l in T.vectorized(8):
-                            C_left[m_i * 64 + k_v * 8 + k_l] = T.Cast("int16", T.Cast("int32", P_tile[m_i, k_v * 8 + k_l]))
-                    for k_r in range((T.min(64, 70 - (k_t * 64))) % 8):
-                        C_left[m_i * 64 + ((T.min(64, 70 - (k_t * 64))) // 8) * 8 + k_r] = T.Cast("int16", T.Cast("int32", P_tile[m_i, ((T.min(64, 70 - (k_t * 64))) // 8) * 8 + k_r]))
+                        C_left[m_i * 64 + ((T.min(64, 70 - (k_t * 64))) // 8) * 8 + k_r] = T.Cast("int16", T.Cast("int32", (T.Cast("float32", T.Cast("int32", X_flat[(m_t * 16 + m_i) * 70 + k_t * 64 + ((T.min(64, 70 - (k_t * 64))) // 8) * 8 + k_r])) - T.Cast("float32", T.Cast("int32", Z_flat[0])))))
                 for j0 in range((T.min(32, 40 - (n_t * 32)) + 15) // 16):
                     for i0 in range((T.min(16, 20 - (m_t * 16)) + 3) // 4):
                         for i in T.unroll(4):
@@ -47,8 +40,8 @@ def kernel(X_arg: T.Buffer((1400,), "uint8"), W_arg: T.Buffer((3360,), "int8"), 
                             sum1[i, T.Ramp(0, 1, 8)] = T.Broadcast(T.int32(0), 8)
                         for e in range((T.min(64, 70 - (k_t * 64)) + 1) // 2):
                             for i in T.unroll(4):
-                                sum0[i, T.Ramp(0, 1, 8)] = sum0[i, T.Ramp(0, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + 2 * e, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32, 1, 16)]))
-                                sum1[i, T.Ramp(0, 1, 8)] = sum1[i, T.Ramp(0, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + 2 * e, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32 + 16, 1, 16)]))
+                                sum0[i, T.Ramp(0, 1, 8)] = sum0[i, T.Ramp(0, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + e * 2, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32, 1, 16)]))
+                                sum1[i, T.Ramp(0, 1, 8)] = sum1[i, T.Ramp(0, 1, 8)] + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", T.reinterpret("int16x16", T.Broadcast(T.reinterpret("int32", C_left[T.Ramp((i0 * 4 + i) * 64 + e * 2, 1, 2)]), 8)), T.Cast("int16x16", W_flat[T.Ramp(((n_t * 32) // 16 + j0) * 1120 + (k_t * 32 + e) * 32 + 16, 1, 16)]))
                         for i in T.unroll(4):
                             for j in T.vectorized(8):
                                 C_tile[i0 * 4 + i, j0 * 16 + j] = C_tile[i0 * 4 + i, j0 * 16 + j] + T.Cast("float32", sum0[i, j])

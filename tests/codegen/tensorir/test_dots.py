@@ -1,9 +1,10 @@
-"""Products of small whole numbers in pairs: exact, whatever the shapes and the layouts."""
+"""Products of small whole numbers, two or four at once: exact, whatever shapes and layouts are."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +18,8 @@ from mcfuser.codegen.tensorir.build import pack
 from mcfuser.codegen.tensorir.source import Panels
 from mcfuser.devices.cpu import unmeasured_cpu
 from mcfuser.expr import BOUNDS
+from mcfuser.lowering.tensorir.dots import PAIR, QUAD, longest
 from mcfuser.lowering.tensorir.knobs import TensorirKnobs
-from mcfuser.lowering.tensorir.paired import INSTRUCTIONS
 from mcfuser.space.expression import bind, parse, tilings
 from mcfuser.space.reference import evaluate, logical
 from mcfuser.space.schedule import Schedule
@@ -27,11 +28,22 @@ from tests.support.paths import GOLDEN
 from tests.support.schedules import schedules
 from tests.support.tensorir_agree import call, compiled
 
-PAIRED = TensorirKnobs(6, 2, 8, paired=True)
-SHAPES = (PAIRED, TensorirKnobs(4, 3, 8, paired=True))
-MULTIPLIED = "pmadd"
-needs_instruction = pytest.mark.skipif(
-    unmeasured_cpu().bits not in INSTRUCTIONS, reason="this CPU multiplies no pairs of numbers"
+HOST = unmeasured_cpu()
+PAIRED, QUADS = TensorirKnobs(6, 2, 8, dots=PAIR), TensorirKnobs(6, 2, 8, dots=QUAD)
+SHAPES = {
+    PAIR: (PAIRED, TensorirKnobs(4, 3, 8, dots=PAIR)),
+    QUAD: (QUADS, TensorirKnobs(4, 3, 8, dots=QUAD), TensorirKnobs(8, 2, 16, dots=QUAD)),
+}
+MULTIPLIED = {PAIR: "pmadd", QUAD: "vpdpbusd"}
+lengths = pytest.mark.parametrize(
+    "length",
+    [
+        pytest.param(
+            n,
+            marks=pytest.mark.skipif(longest(HOST) < n, reason=f"this CPU has no {MULTIPLIED[n]}"),
+        )
+        for n in (PAIR, QUAD)
+    ],
 )
 NOTHING: Mapping[str, int] = {}
 
@@ -82,23 +94,23 @@ def check(made: list[tuple[Chain, TensorirSource]], extents: Mapping[str, int] =
         flat = arrays(plain)
         found = call(source, function, own, flat, extents)
         expected = evaluate(plain, {n: logical(plain, n, a) for n, a in flat.items()})
-        assert MULTIPLIED in source.text
+        assert any(m in source.text for m in MULTIPLIED.values())
         for n, a in found.items():
             assert np.abs(a - expected[n]).max() <= 2e-7 * np.abs(expected[n]).max(), source.text
 
 
-def drawn(rng: random.Random) -> tuple[Chain, Schedule]:
-    """A chain with a schedule of its own whose products are paired."""
+def drawn(rng: random.Random, length: int) -> tuple[Chain, Schedule]:
+    """A chain with a schedule of its own whose products may be computed of dot products."""
     extents = {a: rng.choice((1, 5, 16, 33, 64)) for a in "mn"}
-    extents["k"] = rng.choice((2, 7, 16, 48, 65))
+    extents["k"] = rng.choice((2, 7, 16, 48, 65, 66))
     if rng.random() < 0.4:
         extents["b"] = rng.choice((1, 3))
     if rng.random() < 0.4:
-        extents["t"] = rng.choice((2, 6, 16))
+        extents["t"] = rng.choice((length, 3 * length, 16))
     chain = quantized(
         extents,
-        left=rng.choice(("uint8", "int8", "int16")),
-        right=rng.choice(("int8", "uint8")),
+        left=rng.choice(("uint8", "int8", *["int16"] * (length == PAIR))),
+        right=rng.choice(("int8", *["uint8"] * (length == PAIR))),
         zero=rng.choice(("", "", "126.0", "float32(Z[0])")),
         constant=rng.random() < 0.6,
         turned=rng.random() < 0.4,
@@ -109,66 +121,68 @@ def drawn(rng: random.Random) -> tuple[Chain, Schedule]:
     return chain, schedules(chain, expression, tiles)
 
 
-@needs_instruction
+@lengths
 @pytest.mark.parametrize("seed", range(3))
-def test_random_products_are_exact(seed: int, request: pytest.FixtureRequest) -> None:
+def test_random_products_are_exact(seed: int, length: int, request: pytest.FixtureRequest) -> None:
     rng = random.Random(seed)
     count = (request.config.getoption("--cases") or 24) // 3
     made: list[tuple[Chain, TensorirSource]] = []
     while len(made) < count:
         try:
-            chain, schedule = drawn(rng)
-            source = generate(schedule, "kernel", rng.choice(SHAPES))
+            chain, schedule = drawn(rng, length)
+            source = generate(schedule, "kernel", rng.choice(SHAPES[length]))
         except Illegal:
             continue
-        if MULTIPLIED in source.text:
+        if MULTIPLIED[length] in source.text:
             made.append((chain, source))
     check(made)
 
 
-@needs_instruction
-@pytest.mark.parametrize("k", [6, 7, 64, 65])
+@lengths
+@pytest.mark.parametrize("k", [5, 6, 7, 64, 65])
 @pytest.mark.parametrize("constant", [True, False])
-def test_the_last_pair_is_filled_with_zero(k: int, constant: bool) -> None:
+def test_the_last_dot_product_is_filled_with_zeros(k: int, constant: bool, length: int) -> None:
     chain = quantized({"m": 7, "n": 20, "k": k}, zero="126.0", constant=constant)
     made = []
-    for tile in {2, 32, k + k % 2}:
+    for tile in {length, 32, k + -k % length}:
         schedule = schedules(chain, parse("mn.k"), {"m": 7, "n": 20, "k": tile})
-        made.append((chain, generate(schedule, "kernel", PAIRED)))
+        made.append((chain, generate(schedule, "kernel", SHAPES[length][0])))
+        assert MULTIPLIED[length] in made[-1][1].text
     check(made)
 
 
-@needs_instruction
-def test_rows_columns_and_depth_that_are_known_at_run_time() -> None:
+@lengths
+def test_rows_columns_and_depth_that_are_known_at_run_time(length: int) -> None:
     chain = quantized({"m": 33, "n": 40, "k": 64}, zero="float32(Z[0])", constant=False)
     axes = [replace(a, extent=Bounds(1, chain.size(a.name))) for a in chain.axes]
     chain = replace(chain, axes=tuple(axes))
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 16, "k": 16})
-    source = generate(schedule, "kernel", PAIRED)
+    source = generate(schedule, "kernel", SHAPES[length][0])
+    assert MULTIPLIED[length] in source.text
     for m, n, k in ((33, 40, 64), (1, 17, 31), (9, 1, 1)):
         extents = {"m": m, "n": n, "k": k}
         check([(chain, source)], extents)
 
 
-@needs_instruction
-def test_a_sum_of_the_largest_numbers_does_not_overflow() -> None:
+@lengths
+def test_a_sum_of_the_largest_numbers_does_not_overflow(length: int) -> None:
     """255 x 128 x 65,793 is more than 2^31: such tiles are of other kernels."""
     for k in (65536, 65792, 65798):
         chain = quantized({"m": 1, "n": 8, "k": k})
         schedule = schedules(chain, parse("mn.k"), {"m": 1, "n": 8, "k": k})
-        source = generate(schedule, "kernel", PAIRED)
-        assert (MULTIPLIED in source.text) == (k < 65793)
+        source = generate(schedule, "kernel", SHAPES[length][0])
+        assert (MULTIPLIED[length] in source.text) == (k < 65793)
     chain = quantized({"m": 1, "n": 8, "k": 65792})
     schedule = schedules(chain, parse("mn.k"), {"m": 1, "n": 8, "k": 65792})
-    source = generate(schedule, "kernel", PAIRED)
+    source = generate(schedule, "kernel", SHAPES[length][0])
     (function,) = compiled([source.text])
     inputs = {"X": np.full(65792, 255, "uint8"), "W": np.full(65792 * 8, -128, "int8"),
               "S": np.ones(8, "float32")}  # fmt: skip
     assert (call(source, function, chain, inputs, {})["Y"] == -255.0 * 128 * 65792).all()
 
 
-@needs_instruction
-def test_two_products_of_one_operand_share_its_copy() -> None:
+@lengths
+def test_two_products_of_one_operand_share_its_copy(length: int) -> None:
     chain = from_json({
         "axes": {"m": 16, "n": 24, "k": 32},
         "tensors": {
@@ -183,32 +197,124 @@ def test_two_products_of_one_operand_share_its_copy() -> None:
         ],
     })  # fmt: skip
     schedule = schedules(chain, parse("mnk"), {"m": 16, "n": 24, "k": 32})
-    source = generate(schedule, "kernel", PAIRED)
+    source = generate(schedule, "kernel", SHAPES[length][0])
     assert source.text.count("_left = T.alloc_buffer") == 1
     check([(chain, source)])
 
 
-def test_the_text(update_golden: bool) -> None:
+def windows(zero: int, left: str = "uint8") -> Chain:
+    """A convolution over 3 x 3 positions of a picture with 8 channels last, with its zero point
+    around it."""
+    p, rows, columns = "X[m, s, i, t, k]", 6, 7
+    strides = [columns * 8, columns * 8, 8, 8, 1]
+    padding = [{"dimensions": [0, 1], "extent": rows, "stride": columns * 8, "before": 1},
+               {"dimensions": [2, 3], "extent": columns, "stride": 8, "before": 1}]  # fmt: skip
+    tensors = {
+        "X": {"shape": ["m", "s", "i", "t", "k"], "dtype": left, "strides": strides,
+              "padding": [p | {"value": float(zero)} for p in padding]},
+        "W": {"shape": ["n", "k", "s", "t"], "dtype": "int8", "constant": True},
+        "Z": {"shape": [1], "dtype": left},
+        "S": {"shape": ["n"]},
+    }  # fmt: skip
+    lines = [f"P[m, s, i, t, k] = float32({p}) - {float(zero)}",
+             "C[m, i, n] = sum[s, t, k] P[m, s, i, t, k] * float32(W[n, k, s, t])",
+             "Y[m, i, n] = C[m, i, n] * S[n]"]  # fmt: skip
+    if not zero:
+        lines = [lines[1].replace("P[m, s, i, t, k]", f"float32({p})"), lines[2]]
+    used = {n: t for n, t in tensors.items() if any(f"{n}[" in line for line in lines)}
+    extents = {"m": rows, "i": columns, "n": 24, "k": 8, "s": 3, "t": 3}
+    return from_json({"axes": extents, "tensors": used, "operators": lines})
+
+
+@lengths
+@pytest.mark.parametrize("left", ["uint8", "int8"])
+@pytest.mark.parametrize("zero", [0, 77])
+def test_windows_are_read_in_their_box(zero: int, left: str, length: int) -> None:
+    """Bytes without a sign are multiplied where they are copied with their padding, others are
+    copied once more, window by window."""
+    chain, made = windows(zero, left), []
+    for tiles in ({"m": 6, "i": 7}, {"m": 2, "i": 7}, {"m": 4, "i": 3, "n": 16, "k": 4}):
+        sizes = {a.name: chain.size(a.name) for a in chain.axes} | tiles
+        schedule = schedules(chain, parse("min.kst"), sizes)
+        made.append((chain, generate(schedule, "kernel", SHAPES[length][0])))
+        copied = length == PAIR or left == "int8"
+        assert ("C_left" in made[-1][1].text) == copied
+        assert MULTIPLIED[length] in made[-1][1].text and "P_tile" not in made[-1][1].text
+    check(made)
+
+
+def layers(rng: random.Random, zero: bool, relu: bool) -> Chain:
+    """Two products, the second of the bytes that the first is rounded to, less a zero point."""
+    choices = {"m": (5, 16, 33), "k": (8, 20), "n": (16, 24, 40), "h": (8, 20)}
+    extents = {a: rng.choice(n) for a, n in choices.items()}
+    tensors = {
+        "X": {"shape": ["m", "k"], "dtype": "uint8"}, "Z": {"shape": [1], "dtype": "uint8"},
+        "V": {"shape": ["k", "n"], "dtype": "int8", "constant": True},
+        "W": {"shape": ["n", "h"], "dtype": "int8", "constant": True},
+    }  # fmt: skip
+    low = "0.0" if relu else "3.0"
+    lines = [
+        "C[m, n] = sum[k] float32(X[m, k]) * float32(V[k, n])",
+        f"Q[m, n] = min(max(round(C[m, n] * 0.00390625) + 7.0, {low}), 255.0)"
+        + " - float32(Z[0])" * zero,
+        "Y[m, h] = sum[n] Q[m, n] * float32(W[n, h])",
+    ]
+    used = {n: t for n, t in tensors.items() if any(f"{n}[" in line for line in lines)}
+    return from_json({"axes": extents, "tensors": used, "operators": lines})
+
+
+@lengths
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_one_product_is_rounded_to_is_multiplied_by_the_next(
+    seed: int, zero: bool, length: int
+) -> None:
+    """Its bytes are made where they are multiplied; no float of it is ever in memory."""
+    rng = random.Random(seed)
+    made: list[tuple[Chain, TensorirSource]] = []
+    while len(made) < 8:
+        chain = layers(rng, zero, rng.random() < 0.5)
+        tiles = {a: rng.choice((8, 16, 24, 64)) for a in "mknh"}
+        with suppress(Illegal):
+            schedule = schedules(chain, bind(chain, rng.choice(tilings(chain))), tiles)
+            source = generate(schedule, "kernel", rng.choice(SHAPES[length]))
+            if source.text.count("sum0 = T.alloc_buffer"):
+                made.append((chain, source))
+    check(made)
+    assert not any("Q_tile" in source.text for _, source in made)
+
+
+@pytest.mark.parametrize(("name", "knobs"), [("paired", PAIRED), ("quads", QUADS)])
+def test_the_text(name: str, knobs: TensorirKnobs, update_golden: bool) -> None:
     """Ragged rows, columns and depth, with a zero point."""
     chain = quantized({"m": 20, "n": 40, "k": 70}, zero="float32(Z[0])")
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 32, "k": 64})
-    text = generate(schedule, "kernel", PAIRED).text
-    path = GOLDEN / "tensorir" / "paired.py"
+    text = generate(schedule, "kernel", knobs).text
+    path = GOLDEN / "tensorir" / f"{name}.py"
     if update_golden:
         path.write_text(text)
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize(("cpu", "lanes", "instruction"),
-                         [("haswell", 8, "vpmaddwd"), ("skylake-avx512", 16, "vpmaddwd"),
-                          ("icelake-server", 16, "vpdpwssd")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cpu", "lanes", "length", "instruction"),
+    [
+        ("haswell", 8, PAIR, "vpmaddwd"),
+        ("skylake-avx512", 16, PAIR, "vpmaddwd"),
+        ("icelake-server", 16, PAIR, "vpdpwssd"),
+        ("icelake-server", 16, QUAD, "vpdpbusd"),
+        ("cascadelake", 8, QUAD, "vpdpbusd"),
+        ("alderlake", 8, QUAD, "vpdpbusd"),
+        ("znver4", 16, QUAD, "vpdpbusd"),
+    ],
+)
 def test_wider_cpus_use_the_instruction_that_they_have(
-    cpu: str, lanes: int, instruction: str
+    cpu: str, lanes: int, length: int, instruction: str
 ) -> None:
     """The CPU need not be at hand: LLVM adds products of pairs in one instruction where it can."""
     chain = quantized({"m": 16, "n": 64, "k": 64})
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 64, "k": 64})
-    knobs = replace(PAIRED, lanes=lanes) if lanes == 8 else TensorirKnobs(8, 2, 16, paired=True)
+    knobs = TensorirKnobs(6 if lanes == 8 else 8, 2, lanes, dots=length)
     text = generate(schedule, "kernel", knobs).text
     function = prim_func(text).with_attr("global_symbol", "kernel")
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu"})
@@ -218,16 +324,18 @@ def test_wider_cpus_use_the_instruction_that_they_have(
     assert any(instruction in line and register in line for line in lines)
 
 
-def test_constants_are_packed_with_neighbours_side_by_side() -> None:
+@pytest.mark.parametrize("dot", [PAIR, QUAD])
+def test_constants_are_packed_with_neighbours_side_by_side(dot: int) -> None:
     weights = np.arange(5 * 6, dtype=np.int8).reshape(5, 6)
-    packed = pack(weights, Panels((0,), 1, 4, paired=True)).reshape(2, 3, 4, 2)
-    whole = np.zeros((6, 8), np.int8)
+    many = -(-5 // dot)
+    packed = pack(weights, Panels((0,), 1, 4, dot=dot)).reshape(2, many, 4, dot)
+    whole = np.zeros((many * dot, 8), np.int8)
     whole[:5, :6] = weights
     for panel in range(2):
-        for pair in range(3):
+        for i in range(many):
             for lane in range(4):
-                here = whole[2 * pair : 2 * pair + 2, 4 * panel + lane]
-                assert (packed[panel, pair, lane] == here).all()
+                here = whole[dot * i : dot * i + dot, 4 * panel + lane]
+                assert (packed[panel, i, lane] == here).all()
 
 
 def test_a_record_tells_how_constants_are_packed() -> None:
@@ -235,5 +343,5 @@ def test_a_record_tells_how_constants_are_packed() -> None:
     schedule = schedules(chain, parse("mn.k"), {"m": 16, "n": 64, "k": 64})
     source = generate(schedule, "kernel", PAIRED)
     same = {t.name: t.name for t in chain.tensors}, {a.name: a.name for a in chain.axes}
-    assert dict(source.packed)["W"].paired
+    assert dict(source.packed)["W"].dot == PAIR
     assert from_record(to_record(source), source.text, *same) == source
