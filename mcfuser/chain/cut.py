@@ -11,7 +11,19 @@ from mcfuser.chain.part import fresh, subchain
 from mcfuser.chain.roles import dequantized, made_weights, product
 from mcfuser.chain.values import BYTES, Chain, Operator, Tensor
 from mcfuser.chain.whole import narrow_type, whole_range
-from mcfuser.expr import DISCRETE, Call, Cast, Const, Expr, Index, Read, read, reads, rewrite
+from mcfuser.expr import (
+    DISCRETE,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Read,
+    axes,
+    read,
+    reads,
+    rewrite,
+)
 
 Cut = tuple[int, ...]
 """How many operators each piece has, in the chain's order."""
@@ -62,7 +74,8 @@ def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
 
     A value that all later pieces cast to one narrower dtype is stored in that dtype: they read
     fewer bytes, and a product can use it without a cast. Whole numbers that fit are stored as one
-    byte, or two.
+    byte, or two; those that are bytes less a single number as bytes, and what reads them subtracts
+    it.
     """
     if len(where) == 1:
         return (chain,)
@@ -74,6 +87,8 @@ def cut(chain: Chain, where: Cut) -> tuple[Chain, ...]:
     for i, group in enumerate(groups):
         for out in tuple(group):
             chain = _rounded(chain, out, group, [o for later in groups[i + 1 :] for o in later])
+    for i, group in enumerate(groups[:-1]):
+        chain = _less_a_number(chain, group, groups[i + 1 :])
     pieces = [subchain(chain, g, f"{chain.name}/{i + 1}") for i, g in enumerate(groups)]
     for i, piece in enumerate(pieces):
         for out in piece.outputs:
@@ -129,6 +144,39 @@ def _copied(chain: Chain, wide: Tensor, dtype: str, group: list[str], later: set
     shape = chain.tensor(wide.name).shape
     tensors = (*chain.tensors, Tensor(copy, shape, dtype))
     return replace(chain, operators=tuple(operators), tensors=tensors)
+
+
+def _less_a_number(chain: Chain, group: list[str], later: Sequence[list[str]]) -> Chain:
+    """The chain in which the last value of a `group`, bytes less a single number that it is given,
+    is made of these bytes by the one later group that reads it."""
+    out = group[-1]
+    made, readers = chain.operator(out), [g for g in later if _read_in(chain, g, out)]
+    if out in chain.outputs or made.reduce != "none" or made.domain or len(readers) != 1:
+        return chain
+    if not isinstance(made.body, Call) or made.body.op != "sub" or _read_in(chain, group, out):
+        return chain
+    numbers, number = made.body.args
+    given = not axes(number) and all(r.tensor in chain.inputs for r in reads(number))
+    found, difference = (narrow_type(whole_range(chain, e)) for e in (numbers, made.body))
+    if not given or found is None or BYTES[found] > 1 or difference == found:
+        return chain
+    whole = fresh(chain, f"{out}_whole")
+    less = Call("sub", (read(whole, *made.axes), number))
+    group[-1] = whole
+    readers[0].insert(0, out)
+    operators: list[Operator] = []
+    for o in chain.operators:
+        if o.out == out:
+            operators.append(Operator(whole, made.axes, numbers))
+            o = replace(made, body=less)
+        operators.append(o)
+    tensors = (*chain.tensors, replace(chain.tensor(out), name=whole))
+    return replace(chain, operators=tuple(operators), tensors=tensors)
+
+
+def _read_in(chain: Chain, group: Sequence[str], name: str) -> bool:
+    """Whether an operator of a group reads a value."""
+    return any(o.out in group for o in chain.readers(name))
 
 
 def _whole_type(piece: Chain, out: str) -> str | None:

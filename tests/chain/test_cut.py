@@ -189,20 +189,27 @@ def test_what_is_dequantized_stays_with_its_product_and_whole_numbers_cross_as_s
     c = from_json(document)
     assert unfused_cut(c) == (3, 1)
     one, two = parts(c)
-    assert one.tensor("Q").dtype == two.tensor("Q").dtype == "int16"
-    assert str(two.operator("Y").body) == str(
-        from_json({**document, "operators": [TWO_LAYERS[3].replace("Q[m, n]", "float32(Q[m, n])")],
-                   "tensors": {"Q": {"shape": ["m", "n"], "dtype": "int16"},
-                               "W": QUANTIZED["W"]}}).operator("Y").body
-    )  # fmt: skip
+    assert one.tensor("Q_whole").dtype == two.tensor("Q_whole").dtype == "uint8"
+    made = "Q[m, n] = float32(Q_whole[m, n]) - float32(Z[0])"
+    assert two.operators == from_json({**document, "operators": [made, TWO_LAYERS[3]],
+        "tensors": {"Q_whole": {"shape": ["m", "n"], "dtype": "uint8"},
+                    "W": QUANTIZED["W"], "Z": QUANTIZED["Z"]}}).operators  # fmt: skip
     in_a_row(c, (one, two), 0)
+
+
+def test_bytes_that_two_pieces_read_cross_less_their_zero_point() -> None:
+    lines = [*TWO_LAYERS[:3], "U[m, h] = sum[n] Q[m, n] * float32(W[n, h])",
+             "Y[m, j] = sum[n] Q[m, n] * float32(U[n, j])"]  # fmt: skip
+    c = from_json({"axes": {"m": 6, "n": 6, "k": 7, "h": 4, "j": 4}, "tensors": QUANTIZED,
+                   "operators": lines, "outputs": ["Y", "U"]})  # fmt: skip
+    assert {p.tensor("Q").dtype for p in parts(c)} == {"int16"}
 
 
 @pytest.mark.parametrize(
     ("line", "outputs", "dtype"),
     [
         (TWO_LAYERS[2].replace(" - float32(Z[0])", ""), ("Y",), "uint8"),
-        (TWO_LAYERS[2].replace(" + 7.0, 0.0), 255.0", ", -90.0), 90.0"), ("Y",), "int16"),
+        (TWO_LAYERS[2].replace(" + 7.0, 0.0), 255.0", ", -500.0), 90.0"), ("Y",), "int16"),
         (TWO_LAYERS[2].replace("round(", "(2.0 * "), ("Y",), "float32"),
         (TWO_LAYERS[2].replace("255.0", "2550000.0"), ("Y",), "float32"),
         (TWO_LAYERS[2], ("Q", "Y"), "float32"),
