@@ -12,16 +12,17 @@ from mcfuser.chain import Chain
 from mcfuser.device import Device
 from mcfuser.errors import ChainError
 from mcfuser.space.candidates import Candidates, Estimate, candidates, promising
-from mcfuser.space.knobs import KnobTable
+from mcfuser.space.knobs import KnobTable, declared
 from mcfuser.space.plan import Floats
 from mcfuser.space.prune import Space, SpaceKind, distinct, parted, prune, space
 from mcfuser.tune.tuned import TuneOptions
 
 PRICED = 1024
 """Predicted times that are kept: a model's chains are priced before they are tuned."""
-SPACES = 8
-"""Spaces that are kept: a chain's and its pieces', which are priced first and searched then."""
-LISTED = 8
+SPACES = 64
+"""Spaces that are kept: a model's chains and their pieces are priced first, and searched then. They
+took 20 MB of a network of 60."""
+LISTED = 64
 """Spaces whose candidates are kept as rows, with their times."""
 
 
@@ -52,7 +53,8 @@ def listed(
     """The candidates of a chain that are searched, of a large space the promising ones, without
     those that must not be used without a measurement unless they can be `measured`. Raises
     ChainError where one kernel cannot compute the chain."""
-    return _listed(chain, device, options.space, options.shifts, backend, measured)
+    every = measured or not any(k.measured for k in declared(backend.knobs))
+    return _listed(chain, device, options.space, options.shifts, backend, every)
 
 
 def all_candidates(
@@ -116,7 +118,8 @@ def _expected(
     keyed: _Keyed, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> float:
     try:
-        found = _listed(keyed.chain, device, kind, shifts, backend, measured)
+        every = measured or not any(k.measured for k in declared(backend.knobs))
+        found = _listed(keyed.chain, device, kind, shifts, backend, every)
     except ChainError:
         return float("inf")  # one kernel cannot compute it
     return float(estimated(found, backend.estimate).min()) if len(found) else float("inf")
