@@ -205,10 +205,12 @@ class Backend(Protocol):
         strides: tuple[int, ...],
         dilation: tuple[int, ...],
         depth: int,
+        whole: bool,
     ) -> bool:
         """Whether kernels of a convolution are fastest where the pictures that they read and write
         are stored with their channels last (mcfuser.graph.layout); over windows of these extents,
-        with these strides and this dilation, of `depth` channels for each sum."""
+        with these strides and this dilation, of `depth` channels for each sum; of `whole` numbers,
+        which are integers, or of real ones."""
         ...
 
     def feasible(self, plan: Plan, tiles: Ints, settings: Columns, device: Device) -> Any:

@@ -91,10 +91,13 @@ class Dataflow:
     @cached_property
     def widened(self) -> frozenset[relax.Var]:
         """The real values that are made of narrow integers and of single numbers, by arithmetic
-        that is quicker than to read them: dequantized ones, where kernels multiply integers."""
+        that is quicker than to read them, and views of these: dequantized ones, where kernels
+        multiply integers."""
         found = set[relax.Var]()
         for v in self.order if self.integers else ():
             value = self.values[v]
+            if self.kinds[v] == "view" and value.args[0] in found:
+                found.add(v)
             if self.kinds[v] != "elementwise" or value.op.name not in _WIDENING:
                 continue
             made = any(a in found for a in value.args)

@@ -8,7 +8,8 @@ product with scales, is written in the module, and becomes part of the kernels t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 import onnx
@@ -26,23 +27,25 @@ from mcfuser.graph.weights import (
 )
 
 LEAST = 1 << 12
-"""The fewest elements of a weight that is kept: smaller ones are faster as floats."""
-_SCALING = frozenset({
-    "Add", "BitShift", "Cast", "Identity", "Mod", "Mul", "Reshape", "Squeeze", "Sub", "Transpose",
-    "Unsqueeze",
-})  # fmt: skip
+"""The fewest elements of a matrix that is kept: smaller ones are faster as floats."""
+LEAST_OF_WINDOWS, CHANNELS = 1 << 8, 4
+"""The fewest elements and channels of a convolution's weights that are kept. It multiplies each of
+them many times, and its channels at once, if there are as many (lowering.tensorir.dots)."""
+_MOVING = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that move numbers."""
+_SCALING = frozenset({"Add", "BitShift", "Cast", "Mod", "Mul", "Sub"}) | _MOVING
 """Operators that make real numbers of integers, or move them."""
-_MULTIPLYING: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1})
-"""Operators that multiply by a matrix, and which of their inputs it is."""
+_MULTIPLYING: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1, "Conv": 1})
+"""Operators that multiply by weights, and which of their inputs these are."""
 
 
 def without_integer_weights(model: OnnxModel) -> tuple[OnnxModel, dict[str, OnnxArray]]:
     """The model with inputs in place of those integer weights that it multiplies by, after the
     inputs that it has, and the weights by their names, in that order."""
     graph = model.proto.graph
-    kept = [w for w in graph.initializer if _is_large(w)]
+    kept = [w for w in graph.initializer if _is_large(w, LEAST_OF_WINDOWS)]
     readers = _Readers(graph)
-    held = {w.name: model.array(w) for w in kept if readers.multiplied(w.name)}
+    held = {w.name: model.array(w) for w in kept if readers.multiplied(w)}
     if not held:
         return model, {}
     made = onnx.ModelProto()
@@ -80,8 +83,8 @@ def scaled_weights(graph: onnx.GraphProto) -> set[str]:
     return made
 
 
-def _is_large(weight: TensorProto) -> bool:
-    return weight.data_type in NARROW_TYPES and math.prod(weight.dims) >= LEAST
+def _is_large(weight: TensorProto, least: int = LEAST) -> bool:
+    return weight.data_type in NARROW_TYPES and math.prod(weight.dims) >= least
 
 
 class _Readers:
@@ -96,17 +99,49 @@ class _Readers:
                 self.constant.update(node.output)
             for part in inside(node, onnx.GraphProto):
                 self.elsewhere |= names_read(part)
+        self.dequantized = set(_dequantized(graph, self.constant))
 
-    def multiplied(self, name: str) -> bool:
+    def multiplied(self, weight: TensorProto) -> bool:
         """Whether a constant is multiplied by, once it is scaled, and read by nothing else."""
+        return self._multiplied(weight.name, weight)
+
+    def _multiplied(self, name: str, weight: TensorProto) -> bool:
         if name in self.elsewhere or name not in self.by_name:
             return False
-        return all(self._multiplies(node, i) for node, i in self.by_name[name])
+        return all(self._multiplies(node, i, weight) for node, i in self.by_name[name])
 
-    def _multiplies(self, node: onnx.NodeProto, i: int) -> bool:
+    def _multiplies(self, node: onnx.NodeProto, i: int, weight: TensorProto) -> bool:
         if node.domain:
             return False
         if _MULTIPLYING.get(node.op_type) == i:
-            return node.input[0] not in self.constant
+            if node.op_type == "Conv":
+                return node.input[0] in self.dequantized and _convolves(node, weight)
+            return node.input[0] not in self.constant and _is_large(weight)
         scaled = node.op_type in _SCALING and node.output[0] in self.constant
-        return scaled and self.multiplied(node.output[0])
+        return scaled and self._multiplied(node.output[0], weight)
+
+
+def _convolves(node: onnx.NodeProto, weight: TensorProto) -> bool:
+    """Whether a convolution keeps its weights: it is not in groups, and has enough channels."""
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    positions = weight.dims[0] * math.prod(given.get("kernel_shape", ()))
+    enough = math.prod(weight.dims) >= CHANNELS * positions
+    return bool(given.get("group", 1) == 1 and enough)
+
+
+def _dequantized(graph: onnx.GraphProto, constant: AbstractSet[str]) -> Iterator[str]:
+    """The real values that are made of integers alone, of those that the model computes, and of
+    constants."""
+    whole = {i.name for i in graph.input if i.type.tensor_type.elem_type in NARROW_TYPES}
+    real = set[str]()
+    for node in graph.node:
+        others = [x for x in node.input if x not in constant]
+        if node.domain or node.op_type not in _SCALING or not others:
+            continue
+        to = next((a.i for a in node.attribute if a.name == "to"), TensorProto.UNDEFINED)
+        moved = node.op_type in _MOVING and whole.issuperset(others)
+        if moved or to in NARROW_TYPES:
+            whole.update(node.output)
+        elif (whole | real).issuperset(others):
+            real.update(node.output)
+            yield from node.output

@@ -18,9 +18,9 @@ from mcfuser.graph.convolution import convolution
 from mcfuser.graph.dataflow import Dataflow, array, extents, shape, size, sources
 from mcfuser.graph.views import AxisStrides, LaidOutValue, sliding_strides, within
 
-ChannelsLast = Callable[[tuple[int, ...], tuple[int, ...], tuple[int, ...], int], bool]
+ChannelsLast = Callable[[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, bool], bool]
 """Whether kernels of a convolution over windows of these extents, strides and dilation, of so many
-channels, are fastest where pictures have their channels last."""
+channels, of integers or not, are fastest where pictures have their channels last."""
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -97,8 +97,8 @@ def channels_last(flow: Dataflow, best: ChannelsLast) -> frozenset[relax.Var]:
             free.add(v)
     alike, written = _alike(flow, found), set[relax.Var]()
     for v in flow.products:
-        if v in found and not _is_best(flow.values[v], best):
-            sides = (v, _unpadded(flow, flow.values[v].args[0]))
+        if v in found and not _is_best(flow, v, best):
+            sides = (v, unpadded(flow, flow.values[v].args[0]))
             written |= {alike[x] for x in sides if x in alike}
     return frozenset(v for v in found & free if alike[v] not in written)
 
@@ -116,26 +116,36 @@ def _alike(flow: Dataflow, found: set[relax.Var]) -> dict[relax.Var, relax.Var]:
     for v in flow.order:
         pooled = flow.kinds[v] == "reduction"
         if v in found and flow.kinds[v] != "product":
-            for a in map(partial(_unpadded, flow), sources(flow.values[v])):
+            for a in map(partial(unpadded, flow), sources(flow.values[v])):
                 if a in found and (pooled or size(a) == size(v)):
                     first[root(a)] = root(v)
     return {v: root(v) for v in found}
 
 
-def _is_best(product: relax.Call, best: ChannelsLast) -> bool:
+def _is_best(flow: Dataflow, v: relax.Var, best: ChannelsLast) -> bool:
     """Whether a product's kernels want channels last: a convolution's, or those of a product of
     single positions."""
+    product = flow.values[v]
     if product.op.name == "relax.matmul":
         one = (1,) * (len(shape(product)) - 2)
-        return best(one, one, one, shape(product.args[1])[-2])
+        return best(one, one, one, shape(product.args[1])[-2], False)
     found = convolution(product)
     if found is None:
         return False
     windows, depth = found.windows, shape(product.args[1])[1]
-    return best(windows.extents, windows.strides, windows.dilation, depth)
+    whole = multiplies_integers(flow, product)
+    return best(windows.extents, windows.strides, windows.dilation, depth, whole)
 
 
-def _unpadded(flow: Dataflow, value: relax.Expr) -> relax.Expr:
+def multiplies_integers(flow: Dataflow, convolution: relax.Call) -> bool:
+    """Whether a convolution's kernel multiplies integers: those that its data are made of by those
+    that its weights are made of."""
+    data, weight = convolution.args
+    made = flow.kinds.get(weight) == "constant"
+    return made and unpadded(flow, data) in flow.widened
+
+
+def unpadded(flow: Dataflow, value: relax.Expr) -> relax.Expr:
     """What a value is the padding of, if it is one."""
     padded = flow.values.get(value) if isinstance(value, relax.Var) else None
     if isinstance(padded, relax.Call) and flow.operator(value) == "nn.pad":
@@ -156,7 +166,7 @@ def _has_channels(flow: Dataflow, v: relax.Var, found: set[relax.Var]) -> bool:
         case "elementwise":
             return any(a in found and shape(a) == shape(v) for a in value.args)
         case "reduction":
-            return "_pool" in value.op.name and _unpadded(flow, value.args[0]) in found
+            return "_pool" in value.op.name and unpadded(flow, value.args[0]) in found
     return False
 
 

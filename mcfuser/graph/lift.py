@@ -44,8 +44,9 @@ from mcfuser.graph.dataflow import (
     size,
 )
 from mcfuser.graph.draft import finish, position
+from mcfuser.graph.integer_windows import has_integer_windows
 from mcfuser.graph.layout import stored_shape, stored_strides
-from mcfuser.graph.multiply import lifted_product
+from mcfuser.graph.multiply import has_positions_left, lifted_product
 from mcfuser.graph.operand import axes_of, number, operand, scaled, shown_where, whole_leaf
 from mcfuser.graph.reduce import lifted_norm, lifted_reduction, lifted_softmax
 from mcfuser.graph.scalar import ELEMENTWISE
@@ -104,14 +105,17 @@ def _lifted(
     name: str,
     stored: Mapping[relax.Var, str] = NOTHING,
 ) -> Lifted:
-    members = (*_weights(flow, members), *_dequantized(flow, members, closed), *members)
-    quantized = any(v in flow.widened or flow.operator(v) == "round" for v in members)
+    across = members[-1] in flow.channels_last
+    members = (*_weights(flow, members), *_dequantized(flow, members, closed, across), *members)
+    quantized = any(
+        v in flow.widened or flow.operator(v) == "round" or has_integer_windows(flow, v)
+        for v in members
+    )
     products = [i for i, v in enumerate(members) if flow.kinds[v] == "product"]
     last = products[-1] if products else 0
     mapped = any(flow.kinds[v] == "elementwise" for v in members[last:])
     names = {**NAMES, "second": "U" if mapped else NAMES["last"]}
     factors: dict[int, tuple[int, ...]] = {}
-    across = members[-1] in flow.channels_last
     for _ in range(_REFINEMENTS):
         lifting = Attempt(flow, closed, factors, names, quantized, across)
         try:
@@ -133,19 +137,22 @@ def _weights(flow: Dataflow, members: Sequence[relax.Var]) -> list[relax.Var]:
 
 
 def _dequantized(
-    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var]
+    flow: Dataflow, members: Sequence[relax.Var], closed: frozenset[relax.Var], across: bool
 ) -> list[relax.Var]:
-    """The values in front of the members' products that these compute anew from narrow integers, in
-    binding order. Right operands are read as they are stored, but for their scales."""
+    """The values that the members' products and maps compute anew from narrow integers, in binding
+    order. Right operands are read as they are stored, but for their scales. The result has
+    its channels last (`across`), or not."""
     found = set[relax.Var]()
     for v in members if flow.widened else ():
-        if flow.operator(v) != "matmul":
+        product, maps = flow.operator(v) == "matmul", flow.kinds[v] == "elementwise"
+        if not product and not maps:
             continue
+        left = 1 if product and has_positions_left(flow, flow.values[v], across) else 0
         for i, a in enumerate(flow.values[v].args):
             if a not in flow.widened or a in closed:
                 continue
             made = computed_from(flow, a, flow.widened)
-            if i == 0 or not any(flow.operator(x) in ("add", "subtract") for x in made):
+            if maps or i == left or not any(flow.operator(x) in ("add", "subtract") for x in made):
                 found.update(made)
     return sorted(found.difference(members, closed), key=flow.position.__getitem__)
 

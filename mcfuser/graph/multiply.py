@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -10,7 +10,7 @@ from tvm import relax
 
 from mcfuser.expr import Call, Cast, Const, Expr, Read, call, reads, uncast
 from mcfuser.graph.attempt import Attempt, ChainValue, along_of, stored_tensor, unify
-from mcfuser.graph.dataflow import FLOATS, dtype, shape
+from mcfuser.graph.dataflow import FLOATS, Dataflow, dtype, shape
 from mcfuser.graph.draft import DraftOperator, positions
 from mcfuser.graph.layout import is_pointwise
 from mcfuser.graph.operand import axes_of, factor, scaled
@@ -30,15 +30,15 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     operands: list[Expr] = []
     scale, scales, domain = 1.0, list[Expr](), None
     sides = [(value.args[0], [*batch, rows, depth]), (value.args[1], [*batch, depth, columns])]
-    if turned := _has_positions_left(s, value):
+    if turned := has_positions_left(s.flow, value, s.channels_last, s.values):
         sides.reverse()
     for role, (a, along) in zip(("left", "right"), sides, strict=True):
         if a in s.values:
             inner = s.values[a] if s.values[a].shown is None else s.values[a].plain
             if s.flow.kinds[a] == "constant" or a in s.flow.widened:
-                element, factors = _unscaled(s, inner.expr, axes_of([depth]))
+                element, factors = unscaled(s, inner.expr, axes_of([depth]))
                 scales += factors
-                if _is_loaded(s, element):
+                if is_loaded(s, element):
                     operands.append(Cast(uncast(element), dtype(a)))
                     continue
                 inner = replace(inner, expr=element)
@@ -61,26 +61,36 @@ def lifted_product(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
         )
     )
     element = simplify("mul", Read(out, ()), Const(scale))
+    return ChainValue(rescaled(s, element, scales), axes, layout)
+
+
+def rescaled(s: Attempt, element: Expr, scales: Sequence[Expr]) -> Expr:
+    """A sum times the factors that were taken out of what is summed, those of rows first."""
     rows_first = sorted(scales, key=lambda e: not _varies(s, e))
-    return ChainValue(reduce(partial(scaled, s), rows_first, element), axes, layout)
+    return reduce(partial(scaled, s), rows_first, element)
 
 
-def _has_positions_left(s: Attempt, value: relax.Call) -> bool:
+def has_positions_left(
+    flow: Dataflow, value: relax.Call, last: bool, computed: Container[relax.Expr] = ()
+) -> bool:
     """Whether the columns of a product are positions of a picture, and that or its result is stored
-    with channels last: then they are the rows of what is computed, and its constant matrix is the
-    right operand."""
+    with channels `last`, or integers are multiplied: then they are the rows of what is computed,
+    and its constant matrix is the right operand. `computed` are the values that the chain computes;
+    of those that it makes of integers, it reads these."""
     matrix, data = value.args
-    last = s.channels_last or (data not in s.values and data in s.flow.channels_last)
-    return last and matrix not in s.values and is_pointwise(s.flow, value)
+    whole = data in flow.widened and flow.kinds.get(matrix) == "constant"
+    read = data not in computed or data in flow.widened
+    turned = last or whole or (read and data in flow.channels_last)
+    return turned and is_pointwise(flow, value)
 
 
-def _unscaled(s: Attempt, e: Expr, depth: Sequence[int]) -> tuple[Expr, list[Expr]]:
+def unscaled(s: Attempt, e: Expr, depth: Sequence[int]) -> tuple[Expr, list[Expr]]:
     """An operand without the factors that do not vary along the depth of its product, and these:
     they multiply sums instead of what is summed."""
     if isinstance(e, Call) and e.op == "mul":
         for kept, other in (e.args, e.args[::-1]):
             if _varies(s, other).isdisjoint(depth):
-                element, more = _unscaled(s, kept, depth)
+                element, more = unscaled(s, kept, depth)
                 return element, [*more, other]
     return e, []
 
@@ -91,7 +101,7 @@ def _varies(s: Attempt, e: Expr) -> set[int]:
     return {*along, *positions(e)}
 
 
-def _is_loaded(s: Attempt, e: Expr) -> bool:
+def is_loaded(s: Attempt, e: Expr) -> bool:
     """Whether an expression is an input, cast to another type at most."""
     inner = uncast(e)
     return isinstance(inner, Read) and inner.tensor in s.draft.sources

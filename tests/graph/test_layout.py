@@ -22,10 +22,11 @@ from tests.support.nets import Net
 
 
 def by_channels(
-    extents: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...], depth: int
-) -> bool:
+    extents: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...], depth: int,
+    whole: bool,
+) -> bool:  # fmt: skip
     """All but what Winograd's algorithm computes."""
-    return extents != (3, 3) or depth == 1 or any(n > 1 for n in (*strides, *dilation))
+    return whole or extents != (3, 3) or depth == 1 or any(n > 1 for n in (*strides, *dilation))
 
 
 def parted(net: Net, *outputs: str, folder: Path) -> Partition:
@@ -267,4 +268,4 @@ def test_there_are_none_where_no_kernel_is_faster_so() -> None:
     assert channels_last(flow, anywhere)
     asked = list[tuple[object, ...]]()
     assert channels_last(flow, lambda *given: bool(asked.append(given))) == frozenset()
-    assert asked == [((3, 3), (2, 2), (1, 1), 3), ((1,), (1,), (1,), 4)]
+    assert asked == [((3, 3), (2, 2), (1, 1), 3, False), ((1,), (1,), (1,), 4, False)]

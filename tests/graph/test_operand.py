@@ -97,8 +97,9 @@ def test_types_of_quantized_numbers(dtype: type, tmp_path: Path) -> None:
                   dtype)  # fmt: skip
     parted = agreed(net.model(net.op("MatMul", x, weights(net))), tmp_path, TOLERANCE)
     (chain,) = (m.chain for m in parted.matches if "sum[k]" in str(m.chain))
+    kept = np.uint8 if dtype is np.int8 else dtype  # 128 more, which CPUs multiply by int8
     assert {chain.tensor(n).dtype for n in chain.inputs if "m" in chain.tensor(n).shape} == {
-        np.dtype(dtype).name
+        np.dtype(kept).name
     }
 
 

@@ -71,12 +71,14 @@ class CpuBackend:
         strides: tuple[int, ...],
         dilation: tuple[int, ...],
         depth: int,
+        whole: bool,
     ) -> bool:
         """Vectors lie along channels then, but for Winograd's algorithm, which has them along
-        lines. With a matrix unit pictures stay as they are: nobody has measured them otherwise."""
+        lines; it multiplies no whole numbers. With a matrix unit pictures stay as they are: nobody
+        has measured them otherwise."""
         by_one = all(n == 1 for n in (*strides, *dilation))
         lines = by_one and depth > 1 and extents == (TAPS, TAPS)
-        return not lines and not device.matrix
+        return (whole or not lines) and not device.matrix
 
     def feasible(
         self, plan: Plan, tiles: Ints, settings: Columns, device: Device

@@ -42,6 +42,7 @@ class KnownValues:
     small numbers that nodes compute from constants and shapes; `weights` has the large initializers
     whose data is elsewhere. `names` has all names in use.
     `floats` has, by the name of integers, the float32 value that has the same numbers.
+    `unsigned` has, by the name of int8 numbers, the uint8 ones that are 128 more.
     `moves` has the nodes that dequantize numbers, or move elements, by the names of their results.
     `sequences` has the names of the tensors of which each sequence consists, `listed` is the
     number of these in all, and `counts` has how many names were made from a name.
@@ -52,6 +53,7 @@ class KnownValues:
     constants: MutableMapping[str, TensorProto] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     floats: dict[str, str] = field(default_factory=dict)
+    unsigned: dict[str, str] = field(default_factory=dict)
     moves: dict[str, onnx.NodeProto] = field(default_factory=dict)
     sequences: MutableMapping[str, Sequence[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)

@@ -6,7 +6,7 @@ A quantized number q stands for (q - zero point) x scale.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -23,6 +23,8 @@ from mcfuser.graph.weights import OnnxArray
 _WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16,
           TensorProto.INT32)  # fmt: skip
 """The types of quantized numbers that do not share bytes."""
+OFFSET = 128.0
+"""What is added to int8 numbers, so that they are uint8 ones."""
 _ROW = 64
 """The fewest elements of a row of which an extreme is taken alone."""
 
@@ -132,11 +134,18 @@ def _as_before(body: NodeBody, kind: int) -> str | None:
         return None
     if not all(_same(body, made, i) for i in (1, 2)):
         return None
-    moved = str(made.input[0])
+    numbers = str(made.input[0])
+    if (other := body.known.unsigned.get(numbers)) is not None:
+        body.known.unsigned[body.node.output[0]] = _moved(body, other, path)
+    return _moved(body, numbers, path)
+
+
+def _moved(body: NodeBody, x: str, path: Sequence[NodeProto]) -> str:
+    """A value after the moves of a path, the last of which comes first."""
     for node in reversed(path):
         given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        moved = body.op(node.op_type, moved, *node.input[1:], **given)
-    return moved
+        x = body.op(node.op_type, x, *node.input[1:], **given)
+    return x
 
 
 def _same(body: NodeBody, made: NodeProto, position: int) -> bool:
@@ -284,8 +293,12 @@ def real(body: NodeBody, x: int, scale: int, zero: int, axis: int) -> str:
 
 
 def _shifted(body: NodeBody, x: str, zero: str | None, axis: int) -> str:
-    """x minus its zero point, as float32; of constants, the difference is one."""
+    """x minus its zero point, as float32; of constants, the difference is one. Of int8 ones, those
+    that are 128 more, less as much more."""
     numbers, zeros = body.array(x), body.array(zero)
+    other = body.known.unsigned.get(x)
+    if other is not None and (zero is None or zeros is not None):
+        x, zero = other, _more(body, zeros)
     if body.integers and numbers is not None and zeros is not None and zeros.ndim < 2:
         zeros = row_along(zeros, numbers.ndim, axis)
         held = whole_constant(body, numbers, zeros) if np.any(zeros) else x
@@ -295,6 +308,12 @@ def _shifted(body: NodeBody, x: str, zero: str | None, axis: int) -> str:
         return wide
     shift = _along(body, zero, len(body.shape(x)), axis)
     return body.op("Sub", wide, body.cast(shift, TensorProto.FLOAT))
+
+
+def _more(body: NodeBody, zeros: OnnxArray | None) -> str:
+    """Zero points of uint8 numbers that are 128 more than int8 ones; of none, those of 0."""
+    own = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
+    return body.const(own + int(OFFSET), TensorProto.UINT8)
 
 
 def _along(body: NodeBody, row: str, rank: int, axis: int) -> str:
@@ -314,14 +333,25 @@ def quantized(
     body: NodeBody, y: str, scale: int, zero: int, axis: int, kind: int = TensorProto.UINT8
 ) -> str:
     """y as quantized numbers of the zero point's type, or of a `kind` where there is none: rounded
-    to even, and bounded."""
+    to even, and bounded. Int8 ones are made of uint8 ones that are 128 more, which what dequantizes
+    them reads: CPUs multiply such numbers by int8 weights."""
     rank = len(body.shape(y))
     factor = body.cast(_along(body, body.read(scale), rank, axis), TensorProto.FLOAT)
     kind = body.dtype(body.read(zero)) if body.has(zero) else kind
+    shift = body.input(zero)
+    known = body.array(shift)
+    unsigned = kind == TensorProto.INT8 and body.integers and (shift is None or known is not None)
+    if unsigned:
+        shift, kind = _more(body, known), TensorProto.UINT8
     rounded = body.op("Round", body.op("Div", y, factor))
-    if body.has(zero):
-        shift = _along(body, body.read(zero), rank, axis)
-        rounded = body.op("Add", rounded, body.cast(shift, TensorProto.FLOAT))
+    if shift is not None:
+        along = _along(body, shift, rank, axis)
+        rounded = body.op("Add", rounded, body.cast(along, TensorProto.FLOAT))
     bounds = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
     low, high = (body.like(float(b), rounded) for b in (bounds.min, bounds.max))
-    return body.cast(body.op("Clip", rounded, low, high), kind)
+    bounded = body.op("Clip", rounded, low, high)
+    whole = body.cast(bounded, kind)
+    if not unsigned:
+        return whole
+    body.known.unsigned[body.node.output[0]] = whole
+    return body.cast(body.op("Sub", bounded, body.like(OFFSET, bounded)), TensorProto.INT8)

@@ -360,3 +360,59 @@ def test_numbers_without_zero_points_are_moved_alone_in_their_own_type(dtype: in
     assert (found == run(model, given)[0]).all()
     rounds = "Round" in {node.op_type for node in replaced(model).graph.node}
     assert rounds == (dtype == onnx.TensorProto.INT8)
+
+
+def signed(net: Net, x: str, zero: str) -> tuple[str, str]:
+    """x quantized to int8, and dequantized."""
+    numbers = [net.const(0.05), zero]
+    q = net.op("QuantizeLinear", x, *numbers)
+    return q, net.op("DequantizeLinear", q, *numbers)
+
+
+@pytest.mark.parametrize("zero", [-128, 0, 17, 127])
+def test_int8_numbers_are_read_as_uint8_ones_that_are_128_more(zero: int) -> None:
+    """The int8 ones are left for what reads them otherwise, as a model's result does."""
+    net = Net()
+    q, y = signed(net, net.input("x", 4, 6), net.const(zero, np.int8))
+    model = net.model(y, q)
+    model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    given = {"x": 3 * drawn(4, 6)}
+    made = replaced(model)
+    for found, wanted in zip(run(made, given), expected(model, given), strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    makers = {n.output[0]: n for n in made.graph.node}
+    kinds = [n.attribute[0].i for n in made.graph.node if n.op_type == "Cast"]
+    assert onnx.TensorProto.UINT8 in kinds
+    read = [n.input[0] for n in made.graph.node if n.op_type == "Cast" and n.attribute[0].i == 1]
+    assert all(makers[x].attribute[0].i == onnx.TensorProto.UINT8 for x in read if x in makers)
+
+
+def test_int8_numbers_stay_where_floats_are_multiplied_or_the_zero_point_is_not_known() -> None:
+    def casts(model: onnx.ModelProto, integers: bool) -> list[int]:
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        assert rewrite(made, integers=integers)
+        return [n.attribute[0].i for n in made.graph.node if n.op_type == "Cast"]
+
+    net = Net()
+    known = net.model(signed(net, net.input("x", 4, 6), net.const(3, np.int8))[1])
+    net = Net()
+    x, zero = net.input("x", 4, 6), net.input("zero", dtype=np.int8)
+    given = net.model(signed(net, x, zero)[1])
+    assert onnx.TensorProto.UINT8 in casts(known, True)
+    assert onnx.TensorProto.UINT8 not in casts(known, False)
+    assert onnx.TensorProto.UINT8 not in casts(given, True)
+    agree(given, {"x": drawn(4, 6), "zero": np.asarray(5, np.int8)}, 1e-6)
+
+
+def test_moved_int8_numbers_that_are_quantized_as_they_were_are_read_so() -> None:
+    net, numbers = Net(), []
+    zero = net.const(-7, np.int8)
+    _, y = signed(net, net.input("x", 4, 6), zero)
+    numbers = [*net.nodes[-1].input[1:]]
+    q = net.op("QuantizeLinear", net.op("Transpose", y, perm=[1, 0]), *numbers)
+    model = net.model(net.op("DequantizeLinear", q, *numbers))
+    agree(model, {"x": 3 * drawn(4, 6)}, 1e-6)
+    casts = [n.attribute[0].i for n in replaced(model).graph.node if n.op_type == "Cast"]
+    assert casts.count(onnx.TensorProto.UINT8) == 1
