@@ -37,59 +37,60 @@ from mcfuser.graph.sliding import SlidingWindows
 from mcfuser.graph.views import Axes, AxisStrides, LaidOutValue, Unliftable, broadcast
 
 
+@dataclass(frozen=True, slots=True)
+class _Dimensions:
+    """The axes of a convolution: of the pictures, the groups, a group's channels of the result
+    (`column`) and of the data (`deep`), the window's positions, and its places."""
+
+    batch: Axes
+    group: Axes
+    column: Axes
+    deep: Axes
+    window: Sequence[Axes]
+    spatial: Sequence[Axes]
+
+
 def lifted_convolution(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
     """A convolution of a value that is read: a sum over its channels and its windows.
 
     Channels of the result are the columns of the product, positions its rows, so that the weights
     are vectors and the data are read as they lie.
     """
-    found = _liftable(s, v, value)
+    found, weight = _liftable(s, v, value), value.args[1]
+    d = _dimensions(s, v, value, found)
+    over = axes_of([d.deep, *d.window])
+    if not over:
+        raise Unliftable("it sums nothing: its windows have one element")
+    given = _data(s, value, found, d)
+    if (lying := s.draft.sources[given.input]).value in s.flow.channels_last:
+        over = tuple(sorted(over, key=lambda a: -lying.layout[a]))  # as the data lie
+    weights, scales = _weights(s, weight, d, over)
+    name = s.draft.fresh([s.names["first"]])
+    kept = axes_of([d.batch, d.group, *d.spatial, d.column])
+    body = call("mul", given.element, weights)
+    factors = (_tensor(given.element), _tensor(weights))
+    s.draft.operators.append(DraftOperator(name, kept, body, "sum", over, factors))
+    units, columns = dense(shape(v)), math.prod(s.draft.sizes[a] for a, _ in d.column)
+    layout = _strides([(d.batch, units[0]), (d.group, columns * units[1]), (d.column, units[1])])
+    layout |= _strides(zip(d.spatial, units[2:], strict=True))
+    total: Expr = Read(name, ())
+    if given.zero:
+        total = call("sub", total, _excess(s, weight, given.zero, d))
+    axes = axes_of([d.batch, d.group, d.column, *d.spatial])
+    return ChainValue(rescaled(s, total, [*given.scales, *scales]), axes, layout)
+
+
+def _dimensions(s: Attempt, v: relax.Var, value: relax.Call, found: Convolution) -> _Dimensions:
+    """The axes of a convolution; those of weights that the chain computes are known."""
     data, weight = value.args
-    (n, *_), (columns, depth, *_) = shape(data), shape(weight)
-    out = shape(v)
-    batch, group = s.dimension(n), s.dimension(found.groups)
+    columns, depth, *_ = shape(weight)
+    batch, group = s.dimension(shape(data)[0]), s.dimension(found.groups)
     if weight in s.values:
         column, deep, *window = along_of(s, weight)
     else:
         column, deep = s.dimension(columns // found.groups), s.dimension(depth)
         window = [s.dimension(e) for e in found.windows.extents]
-    spatial = [s.dimension(e) for e in out[2:]]
-    over = axes_of([deep, *window])
-    if not over:
-        raise Unliftable("it sums nothing: its windows have one element")
-    units = dense(shape(data))
-    layout = _strides([(batch, units[0]), (group, depth * units[1]), (deep, units[1])])
-    layout |= _sliding(found.windows, spatial, window, units[2:])
-    channelwise = found.groups > 1 and depth == 1
-    given = _data(s, data, layout, weight, channelwise)
-    scales = given.scales
-    if (lying := s.draft.sources[given.input]).value in s.flow.channels_last:
-        over = tuple(sorted(over, key=lambda a: -lying.layout[a]))  # as the data lie
-    if weight in s.values:
-        weights, more = _made_weights(s, weight, over)
-        scales = [*scales, *more]
-    else:
-        units = dense(shape(weight))
-        rows = [(group, columns // found.groups * units[0]), (column, units[0]), (deep, units[1])]
-        layout = _strides([*rows, *zip(window, units[2:], strict=True)])
-        order = (*axes_of([group]), *over, *axes_of([column]))
-        if s.channels_last and depth == 1:
-            order = (*over, *axes_of([group, column]))
-        weights = Read(_weights(s, weight, layout, order), ())
-    name = s.draft.fresh([s.names["first"]])
-    kept = axes_of([batch, group, *spatial, column])
-    body = call("mul", given.element, weights)
-    factors = (_tensor(given.element), _tensor(weights))
-    s.draft.operators.append(DraftOperator(name, kept, body, "sum", over, factors))
-    units = dense(out)
-    group_unit = columns // found.groups * units[1]
-    layout = _strides([(batch, units[0]), (group, group_unit), (column, units[1])])
-    layout |= _strides(zip(spatial, units[2:], strict=True))
-    total: Expr
-    axes, total = axes_of([batch, group, column, *spatial]), Read(name, ())
-    if given.zero:
-        total = call("sub", total, _excess(s, weight, given.zero, group, column))
-    return ChainValue(rescaled(s, total, scales), axes, layout)
+    return _Dimensions(batch, group, column, deep, window, [s.dimension(e) for e in shape(v)[2:]])
 
 
 def lifted_pooling(s: Attempt, v: relax.Var, value: relax.Call) -> ChainValue:
@@ -151,26 +152,29 @@ class _Data:
     zero: float = 0.0
 
 
-def _data(
-    s: Attempt, data: relax.Expr, layout: AxisStrides, weights: relax.Expr, channelwise: bool
-) -> _Data:
+def _data(s: Attempt, value: relax.Call, found: Convolution, d: _Dimensions) -> _Data:
     """The data of a convolution. They are integers where they are made of such ones, and multiplied
     by such ones, or by the known weights of one channel alone. Integers less a zero point are a
     tensor of their own, as a product's operand; sums over one channel subtract it themselves."""
+    (data, weights), units = value.args, dense(shape(value.args[0]))
+    depth = shape(weights)[1]
+    channelwise = found.groups > 1 and depth == 1
+    layout = _strides([(d.batch, units[0]), (d.group, depth * units[1]), (d.deep, units[1])])
+    layout |= _sliding(found.windows, d.spatial, d.window, units[2:])
     view = without_padding(s, followed_views(s, LaidOutValue(data, layout)), channelwise)
-    found = integer_windows(s, view) if channelwise or weights in s.values else None
-    zero = None if found is None or found.zero is None else filled_number(found.zero)
-    if channelwise and found is not None and found.zero is not None:
-        found = found if zero is not None and array(weights) is not None else None
-    if found is None:
+    integers = integer_windows(s, view) if channelwise or weights in s.values else None
+    zero = None if integers is None or integers.zero is None else filled_number(integers.zero)
+    if channelwise and integers is not None and integers.zero is not None:
+        integers = integers if zero is not None and array(weights) is not None else None
+    if integers is None:
         name = input_tensor(s, view, tuple(view.layout), [s.names["left"], "F"])
         return _Data(name, Read(name, ()))
-    view = found.view if found.view.padding else followed_views(s, found.view)
+    view = integers.view if integers.view.padding else followed_views(s, integers.view)
     name = input_tensor(s, view, tuple(view.layout), [s.names["left"], "F"])
     element: Expr = Cast(Read(name, ()), "float32")
     if channelwise:
-        return _Data(name, element, found.scales(s), float(zero or 0))
-    element, scales = found.difference(s, element), found.scales(s)
+        return _Data(name, element, integers.scales(s), float(zero or 0))
+    element, scales = integers.difference(s, element), integers.scales(s)
     if not isinstance(element, Cast):
         made = DraftOperator(s.draft.fresh(["P"]), s.draft.sources[name].order, element)
         s.draft.operators.append(made)
@@ -178,26 +182,37 @@ def _data(
     return _Data(name, element, scales)
 
 
-def _excess(s: Attempt, weights: relax.Expr, zero: float, group: Axes, column: Axes) -> Expr:
+def _excess(s: Attempt, weights: relax.Expr, zero: float, d: _Dimensions) -> Expr:
     """What sums have too much where each element of the data has a zero point too much: that times
     the sum of a channel's weights."""
     known = array(weights)
     assert known is not None
     sums = zero * known.astype(np.float64).reshape(len(known), -1).sum(1)
-    columns = len(known) // math.prod(s.draft.sizes[a] for a, _ in group)
-    layout = _strides([(group, columns), (column, 1)])
+    columns = math.prod(s.draft.sizes[a] for a, _ in d.column)
+    layout = _strides([(d.group, columns), (d.column, 1)])
     view = LaidOutValue(relax.const(sums.astype(np.float32)), layout)
-    return Read(input_tensor(s, view, axes_of([group, column]), [s.names["right"], "F"]), ())
+    return Read(input_tensor(s, view, axes_of([d.group, d.column]), [s.names["right"], "F"]), ())
 
 
-def _made_weights(s: Attempt, weight: relax.Var, over: Sequence[int]) -> tuple[Expr, list[Expr]]:
-    """An element of weights that are made of integers, without the factors that do not vary along
-    the axes that are summed over, and these."""
-    inner = s.values[weight].plain
-    element, factors = unscaled(s, inner.expr, over)
-    if is_loaded(s, element):
-        return Cast(uncast(element), "float32"), factors
-    return Read(stored_tensor(s, replace(inner, expr=element), "W"), ()), factors
+def _weights(
+    s: Attempt, weight: relax.Var, d: _Dimensions, over: tuple[int, ...]
+) -> tuple[Expr, list[Expr]]:
+    """An element of the weights; of those that are made of integers, without the factors that do
+    not vary along the axes that are summed over, and these."""
+    if weight in s.values:
+        inner = s.values[weight].plain
+        element, factors = unscaled(s, inner.expr, over)
+        if is_loaded(s, element):
+            return Cast(uncast(element), "float32"), factors
+        return Read(stored_tensor(s, replace(inner, expr=element), "W"), ()), factors
+    units, columns = dense(shape(weight)), math.prod(s.draft.sizes[a] for a, _ in d.column)
+    rows = [(d.group, columns * units[0]), (d.column, units[0]), (d.deep, units[1])]
+    layout = _strides([*rows, *zip(d.window, units[2:], strict=True)])
+    order = (*axes_of([d.group]), *over, *axes_of([d.column]))
+    if s.channels_last and shape(weight)[1] == 1:
+        order = (*over, *axes_of([d.group, d.column]))
+    view = followed_views(s, LaidOutValue(weight, layout))
+    return Read(input_tensor(s, view, order, [s.names["right"], "F"]), ()), []
 
 
 def _tensor(e: Expr) -> str:
@@ -218,8 +233,3 @@ def _sliding(
 def _strides(pairs: Iterable[tuple[Axes, int]]) -> AxisStrides:
     """The strides of some dimensions' axes, given the stride of a position along each dimension."""
     return {a: inner * unit for axes, unit in pairs for a, inner in axes}
-
-
-def _weights(s: Attempt, weights: relax.Expr, layout: AxisStrides, order: tuple[int, ...]) -> str:
-    view = followed_views(s, LaidOutValue(weights, layout))
-    return input_tensor(s, view, order, [s.names["right"], "F"])
