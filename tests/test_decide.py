@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,7 @@ def test_covers_whose_kernels_take_as_long_are_timed_as_whole_modules(
 
     monkeypatch.setattr(whole, "build", counted)
     monkeypatch.setattr(whole, "timed_in_turns", in_turns)
-    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    monkeypatch.setattr(deciding, "NEAR", math.inf)  # a tick may be 1e3 kernels long
     made, model, (note,) = rivals(1.0, monkeypatch)
     assert len(built) == 2 and crosses(built[0]) != crosses(built[1])
     ((other, first),) = timed
@@ -101,7 +102,7 @@ def test_covers_whose_kernels_take_as_long_are_timed_as_whole_modules(
 
 
 def test_modules_that_are_timed_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    monkeypatch.setattr(deciding, "NEAR", math.inf)  # a tick may be 1e3 kernels long
     made, model, (note,) = rivals(1.0, monkeypatch)
     assert "the whole module" in note
     assert disagreement(made.module, model, tmp_path) < 1e-5
@@ -114,7 +115,7 @@ def test_where_a_module_cannot_be_timed_the_sums_of_its_kernels_decide(
         raise InputError("it does not run")
 
     monkeypatch.setattr(whole, "timed_in_turns", fails)
-    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    monkeypatch.setattr(deciding, "NEAR", math.inf)  # a tick may be 1e3 kernels long
     made, _, (why, note) = rivals(1e-6, monkeypatch)
     assert why == "two covers were not timed as whole modules: it does not run"
     assert crosses(made.decided.parted) and "the sum of its kernels" in note
@@ -124,7 +125,7 @@ def test_modules_are_timed_only_where_there_is_time_to_build_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WholeModules, "seconds", None)
-    monkeypatch.setattr(deciding, "NEAR", 1e9)
+    monkeypatch.setattr(deciding, "NEAR", math.inf)  # a tick may be 1e3 kernels long
     monkeypatch.setattr(deciding, "STARTED", 1e9)
     assert crosses(rivals(1e-6, monkeypatch)[0].decided.parted)
 
