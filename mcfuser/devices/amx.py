@@ -32,10 +32,14 @@ LINES
 def matrix_unit() -> str:
     """The name of this CPU's unit, if it has one and Linux lets this process use it; else
     nothing."""
-    info = Path("/proc/cpuinfo")
-    flags = set(info.read_text().split()) if info.exists() else set()
-    known = {f.replace("-", "_") for f in FEATURES} <= flags
+    known = {f.replace("-", "_") for f in FEATURES} <= processor_flags()
     return AMX if known and _permitted() else ""
+
+
+def processor_flags() -> set[str]:
+    """What the system says that the processor can do."""
+    info = Path("/proc/cpuinfo")
+    return set(info.read_text().split()) if info.exists() else set()
 
 
 def _permitted() -> bool:

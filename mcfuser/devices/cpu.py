@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mcfuser.device import Device
-from mcfuser.devices.amx import matrix_rate, matrix_unit
+from mcfuser.devices.amx import matrix_rate, matrix_unit, processor_flags
 
 VNNI = {512: "avx512_vnni", 256: "avx_vnni"}
 """The system's name of instructions that multiply bytes, by the bits of a vector register."""
@@ -31,7 +32,8 @@ def probe_cpu() -> Device:
 def unmeasured_cpu() -> Device:
     """This machine's CPU without its rates, on which no `Device.key` depends."""
     arch, cores = _architecture(), len(_usable()) or os.cpu_count() or 1
-    bits, flags = _vector_bits(), _flags()
+    flags = processor_flags()
+    bits = _vector_bits(flags)
     return Device(
         "cpu", "cpu", arch, cores, (), 0.0, _private_cache(), bits, matrix=matrix_unit(),
         vnni=VNNI.get(bits, "") in flags,
@@ -57,14 +59,7 @@ def _architecture() -> str:
     return str(get_global_func("target.llvm_get_system_cpu")())
 
 
-def _flags() -> set[str]:
-    """What the system says that the processor can do."""
-    info = Path("/proc/cpuinfo")
-    return set(info.read_text().split()) if info.exists() else set()
-
-
-def _vector_bits() -> int:
-    flags = _flags()
+def _vector_bits(flags: AbstractSet[str]) -> int:
     return 512 if "avx512bw" in flags else 256 if "avx2" in flags else 128
 
 

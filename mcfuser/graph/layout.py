@@ -133,11 +133,11 @@ def _is_best(flow: Dataflow, v: relax.Var, best: ChannelsLast) -> bool:
     if found is None:
         return False
     windows, depth = found.windows, shape(product.args[1])[1]
-    whole = multiplies_integers(flow, product)
+    whole = _multiplies_integers(flow, product)
     return best(windows.extents, windows.strides, windows.dilation, depth, whole)
 
 
-def multiplies_integers(flow: Dataflow, convolution: relax.Call) -> bool:
+def _multiplies_integers(flow: Dataflow, convolution: relax.Call) -> bool:
     """Whether a convolution's kernel multiplies integers: those that its data are made of by those
     that its weights are made of."""
     data, weight = convolution.args

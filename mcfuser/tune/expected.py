@@ -53,8 +53,13 @@ def listed(
     """The candidates of a chain that are searched, of a large space the promising ones, without
     those that must not be used without a measurement unless they can be `measured`. Raises
     ChainError where one kernel cannot compute the chain."""
-    every = measured or not any(k.measured for k in declared(backend.knobs))
-    return _listed(chain, device, options.space, options.shifts, backend, every)
+    kind, shifts = options.space, options.shifts
+    return _listed(chain, device, kind, shifts, backend, measured or _is_free(backend))
+
+
+def _is_free(backend: Backend) -> bool:
+    """Whether every value of a back end's knobs may be chosen without a measurement."""
+    return not any(k.measured for k in declared(backend.knobs))
 
 
 def all_candidates(
@@ -118,7 +123,7 @@ def _expected(
     keyed: _Keyed, device: Device, kind: SpaceKind, shifts: bool, backend: Backend, measured: bool
 ) -> float:
     try:
-        every = measured or not any(k.measured for k in declared(backend.knobs))
+        every = measured or _is_free(backend)
         found = _listed(keyed.chain, device, kind, shifts, backend, every)
     except ChainError:
         return float("inf")  # one kernel cannot compute it

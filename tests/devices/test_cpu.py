@@ -50,7 +50,7 @@ def test_what_kernels_depend_on_is_told_without_measuring_and_without_importing_
 def test_bytes_are_multiplied_by_vectors_of_the_width_at_hand(
     flags: str, bits: int, vnni: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "_flags", lambda: set(flags.split()))
+    monkeypatch.setattr(cpu, "processor_flags", lambda: set(flags.split()))
     found = cpu.unmeasured_cpu()
     assert (found.bits, found.vnni) == (bits, vnni)
 
